@@ -6,13 +6,14 @@ are labels. An error has the path and the status, and nothing of keys, of what w
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
+from functools import partial
 from typing import Any, Self
 
 import httpx
@@ -53,7 +54,7 @@ class Http:
     where: str
     url: str
     hints: Mapping[int, str]
-    headers: Callable[[bool], Mapping[str, str]]
+    headers: Callable[[bool], Mapping[str, str]] = field(repr=False)
     _ends: float = field(default_factory=lambda: time.monotonic() + READ_SECONDS)
 
     def __post_init__(self) -> None:
@@ -66,12 +67,7 @@ class Http:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def send(
@@ -85,16 +81,17 @@ class Http:
     ) -> Any:
         """Return the JSON that is answered; None where nothing is."""
         what = f"{self.where}: {method} {path}"
-        ends = min(time.monotonic() + SECONDS, self._ends)
-        request = _Request(method, path, query, body, repeatable, ends)
+        now = time.monotonic()
+        ends = min(now + SECONDS, self._ends)
         trying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_TryAgain),
-            stop=tenacity.stop_after_attempt(TRIES) | _Late(ends),
+            stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_before_delay(ends - now),
             wait=_wait,
             reraise=True,
         )
+        build = partial(self._client.build_request, method, path, params=query, json=body)
         try:
-            status, answer = trying(self._answer, request)
+            status, answer = trying(self._answer, _Request(build, repeatable, ends))
         except _TryAgain as error:
             raise ConnectorError(
                 f"{what}: {error}; tried for {SECONDS:.0f} seconds, or {TRIES} times; check url, "
@@ -124,24 +121,15 @@ class Http:
         self, request: _Request, headers: Mapping[str, str]
     ) -> tuple[int, float | None, bytes]:
         """Return status, how long to wait, and body; late is late, however slowly bytes come."""
-        built = self._client.build_request(
-            request.method,
-            request.path,
-            params=request.query,
-            json=request.body,
-            headers=headers,
-            timeout=max(request.ends - time.monotonic(), 0.001),
-        )
+        rest = max(request.ends - time.monotonic(), 0.001)
+        built = request.build(headers=headers, timeout=rest)
         try:
-            response = self._client.send(built, stream=True)
-            try:
+            with contextlib.closing(self._client.send(built, stream=True)) as response:
                 pieces = []
                 for piece in response.iter_bytes():
                     pieces.append(piece)
                     if time.monotonic() > request.ends:
                         raise httpx.ReadTimeout("late")
-            finally:
-                response.close()
         except httpx.TransportError as error:
             if not (request.repeatable or isinstance(error, _NOT_SENT)):
                 raise
@@ -152,22 +140,9 @@ class Http:
 
 @dataclass(frozen=True)
 class _Request:
-    method: str
-    path: str
-    query: Mapping[str, str | int] | None
-    body: Any
+    build: Callable[..., httpx.Request]
     repeatable: bool
     ends: float
-
-
-class _Late(tenacity.stop.stop_base):
-    """Stop where the next try would begin too late."""
-
-    def __init__(self, ends: float) -> None:
-        self._ends = ends
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        return time.monotonic() + (retry_state.upcoming_sleep or 0) >= self._ends
 
 
 backoff = tenacity.wait_random_exponential(multiplier=0.5, max=10)

@@ -1,18 +1,24 @@
-"""What a mechanism costs, before anything is spent: `account`."""
+"""What a mechanism costs before anything is spent, and attacks on it: `account`, `audit`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from labelguard.cli.options import HELP
-from labelguard.cli.terminal import echo, print_facts, print_table, prints
+from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
 from labelguard.policy.training_runs import TRAINING_RUNS
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.accounting.account import BallNoise, LabelNoise, RunNoise, StatisticNoise
+    from labelguard.audit.result import AuditResult
+
+
+epsilon_option = click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
+delta_option = click.option("--delta", type=float, required=True, help="δ of a labeler.")
 
 
 @click.group(context_settings=HELP, short_help="What a mechanism costs, before anything is spent.")
@@ -32,8 +38,8 @@ def _labels(value: LabelNoise) -> None:
 
 
 @account.command("rr", short_help="Noise of randomized labels, priced together.")
-@click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
-@click.option("--delta", type=float, required=True, help="δ of a labeler.")
+@epsilon_option
+@delta_option
 @click.option("--labels", type=int, required=True, help="Labels of one labeler (k).")
 @prints(_labels)
 def account_rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
@@ -64,16 +70,11 @@ def _noise(value: StatisticNoise) -> None:
 
 def _shapes(noise_multiplier: float, ball: BallNoise) -> None:
     """Both shapes of noise, and which is smaller."""
-    numbers = ("scale", "deviation", "variance")
-    rows = (
-        ("Gaussian", noise_multiplier, noise_multiplier, 1.0),
-        ("ball", ball.scale, ball.deviation, ball.variance_ratio),
-    )
-    print_table(
-        ("noise", *numbers),
-        ((name, f"{s:.6f}", f"{each:.6f}", f"{ratio:.3f}") for name, s, each, ratio in rows),
-        right=numbers,
-    )
+    numbers, gaussian = ("scale", "deviation", "variance"), noise_multiplier
+    of_ball = ("ball", ball.scale, ball.deviation, ball.variance_ratio)
+    rows = (("Gaussian", gaussian, gaussian, 1.0), of_ball)
+    cells = ((name, f"{s:.6f}", f"{each:.6f}", f"{ratio:.3f}") for name, s, each, ratio in rows)
+    print_table(("noise", *numbers), cells, right=numbers)
     name, form = ("Ball", f",ball={ball.components}") if ball.smaller else ("Gaussian", "")
     echo(
         f"{name} noise is smaller with {counted(ball.components, 'component')}: "
@@ -82,9 +83,9 @@ def _shapes(noise_multiplier: float, ball: BallNoise) -> None:
 
 
 @account.command("statistic", short_help="Noise of statistic releases, priced together.")
-@click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
-@click.option("--delta", type=float, required=True, help="δ of a labeler.")
-@click.option("--releases", type=int, default=1, show_default=True, help="Releases in all.")
+@epsilon_option
+@delta_option
+@click.option("--releases", default=1, show_default=True, help="Releases in all.")
 @click.option(
     "--components",
     type=int,
@@ -128,18 +129,17 @@ def _run(value: RunNoise) -> None:
 
 @account.command("run", short_help="Noise of training runs, priced together.")
 @click.argument("mechanism", type=click.Choice([one.name for one in TRAINING_RUNS]))
-@click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
-@click.option("--delta", type=float, required=True, help="δ of a labeler.")
+@epsilon_option
+@delta_option
 @click.option(
     "--sampling-probability",
-    type=float,
     default=0.2,
     show_default=True,
     help="With which a labeler (uls, aup) or a label (els) is in a step.",
 )
-@click.option("--steps", type=int, default=100, show_default=True, help="Steps of a run.")
+@click.option("--steps", default=100, show_default=True, help="Steps of a run.")
 @click.option("--records", type=int, help="els, els-group: labels of a labeler in a run at most.")
-@click.option("--runs", type=int, default=1, show_default=True, help="Runs in all.")
+@click.option("--runs", default=1, show_default=True, help="Runs in all.")
 @prints(_run)
 def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) -> RunNoise:
     """Noise of every step of a gradient mechanism, in units of the clip norm.
@@ -154,3 +154,94 @@ def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) ->
     from labelguard.accounting.account import run
 
     return run(mechanism, epsilon, delta, **options)
+
+
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Decides the synthetic labels, never noise or coins.",
+)
+
+
+def _sizes(*, labels: int, runs: int, pipeline_runs: int) -> Callable[[Any], Any]:
+    """The options that say how large an audit is, with these defaults."""
+
+    def decorate(command: Any) -> Any:
+        for name, default, about in (
+            ("--pipeline-runs", pipeline_runs, "Whole releases to make and compare; 0: none."),
+            ("--runs", runs, "How often each world is run; more give a tighter bound."),
+            ("--labels", labels, "Labels of the canary."),
+        ):
+            command = click.option(name, type=int, default=default, show_default=True, help=about)(
+                command
+            )
+        return command
+
+    return decorate
+
+
+@click.group(
+    context_settings=HELP,
+    short_help="Attack a mechanism by synthetic canaries; reads nobody's labels.",
+)
+def audit() -> None:
+    """Attack a mechanism by synthetic canaries: a lower bound on ε, compared with the claim.
+
+    Reads no input and no project. Ends with exit code 1 if the claim is violated; a mechanism that
+    keeps its claim is found to violate it by at most one audit in a million.
+    """
+
+
+def _result(result: AuditResult) -> None:
+    by = f", by {', '.join(result.violated)}" if result.violated else ""
+    print_facts(
+        [
+            ("mechanism", result.mechanism),
+            ("claim", f"ε = {result.claim_epsilon:g}, δ = {result.delta:g} for each labeler"),
+            ("lower bound", f"ε ≥ {result.lower_bound:.4f}, wrong in one of a million at most"),
+            ("verdict", result.verdict + by),
+        ]
+    )
+    echo()
+    rows = ((check.name, f"{check.lower_bound:.4f}", check.detail) for check in result.checks)
+    print_table(("check", "bound", "seen"), rows, right=["bound"])
+
+
+@audit.command("rr", short_help="Randomized response: flips, composition, reuse of coins.")
+@epsilon_option
+@delta_option
+@_sizes(labels=8, runs=100_000, pipeline_runs=1)
+@seed_option
+@prints(_result, code=lambda result: 0 if result.holds else 1)
+def audit_rr(**options: Any) -> AuditResult:
+    """Audit randomized response at the price of ε and δ.
+
+    \b
+    Example:
+      labelguard audit rr --epsilon 3 --delta 1e-5
+    """
+    from labelguard.audit.randomized_response import audit_randomized_response
+
+    with progress() as report:
+        return audit_randomized_response(**options, progress=report)
+
+
+@audit.command("statistic", short_help="The statistic: sensitivity and noise.")
+@epsilon_option
+@delta_option
+@_sizes(labels=20, runs=20_000, pipeline_runs=3)
+@seed_option
+@prints(_result, code=lambda result: 0 if result.holds else 1)
+def audit_statistic(**options: Any) -> AuditResult:
+    """Audit one statistic release at the price of ε and δ, with Gaussian and with ball noise.
+
+    \b
+    Example:
+      labelguard audit statistic --epsilon 3 --delta 1e-5
+    """
+    from labelguard.audit.statistic import audit_statistic as run
+
+    with progress() as report:
+        return run(**options, progress=report)

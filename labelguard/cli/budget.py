@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, file_option, project_option
+from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
-from labelguard.cli.terminal import (
-    cell,
-    echo,
-    print_facts,
-    print_table,
-    prints,
-    verdict_code,
-)
+from labelguard.cli.terminal import cell, echo, print_facts, print_table, prints, verdict_code
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
@@ -77,8 +70,7 @@ def _quartiles(spread: Mapping[str, float]) -> str:
 
 
 @budget.command("show")
-@project_option
-@prints(_budget)
+@prints(_budget, project=True)
 def budget_show(project: Path | None) -> Budget:
     """The policy, and how much of it is used and left.
 
@@ -94,30 +86,23 @@ def budget_show(project: Path | None) -> Budget:
 def _labeler(value: LabelerBudget) -> None:
     gone = value.departure
     print_facts(
-        [
-            ("pseudonym", value.pseudonym),
-            *([("left", f"{gone.kind} on {gone.at}")] if gone else []),
-        ]
+        [("pseudonym", value.pseudonym), *([("left", f"{gone.kind} on {gone.at}")] if gone else [])]
     )
     if not value.allowances:
         echo("Nothing was ever charged.")
         return
     echo()
-    numbers = ("allowed", "used", "left")
+    names = ("policy", "event", "allowed", "used", "left")
     rows = (
-        (
-            *(one.policy, one.event, one.allowed, one.used),
-            "closed" if one.state == "closed" else one.left,
-        )
-        for one in value.allowances
+        (a.policy, a.event, a.allowed, a.used, "closed" if a.state == "closed" else a.left)
+        for a in value.allowances
     )
-    print_table(("policy", "event", *numbers), rows, right=numbers)
+    print_table(names, rows, right=names[2:])
 
 
 @budget.command("labeler", short_help="What one labeler has spent, and whether they left.")
 @click.argument("labeler_id")
-@project_option
-@prints(_labeler)
+@prints(_labeler, project=True)
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
 
@@ -154,8 +139,7 @@ def _journal(entries: Sequence[JournalEntry]) -> None:
 
 
 @budget.command("journal", short_help="Everything that was charged and committed.")
-@project_option
-@prints(_journal)
+@prints(_journal, project=True)
 def budget_journal(project: Path | None) -> list[JournalEntry]:
     """Everything that was charged, computed, committed or given back.
 
@@ -186,8 +170,7 @@ def verdict(value: Verdict | FilesVerdict) -> None:
     metavar="LINE",
     help="What `budget anchor` printed once: the journal must still contain it.",
 )
-@project_option
-@prints(verdict, code=verdict_code)
+@prints(verdict, code=verdict_code, project=True)
 def budget_verify(anchor: str | None, project: Path | None) -> Verdict:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
@@ -209,8 +192,7 @@ def _anchor(line: AnchorLine) -> None:
 
 
 @budget.command("anchor", short_help="One line that fixes all that happened so far.")
-@project_option
-@prints(_anchor)
+@prints(_anchor, project=True)
 def budget_anchor(project: Path | None) -> AnchorLine:
     """Print the journal's newest entry as one line, to be kept where this machine cannot change it.
 
@@ -230,8 +212,7 @@ def _exported(value: Exported) -> None:
 
 @budget.command("export", short_help="The whole ledger as JSON.")
 @file_option("ledger.json", required=True, help="File to write.")
-@project_option
-@prints(_exported)
+@prints(_exported, project=True)
 def budget_export(output: Path, project: Path | None) -> Exported:
     """Write every table of the ledger to FILE: pseudonyms, counts, prices, the journal. No label.
 

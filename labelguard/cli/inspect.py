@@ -13,7 +13,15 @@ from labelguard.cli.options import (
     public_columns_option,
     reading_options,
 )
-from labelguard.cli.terminal import echo, print_bullets, print_facts, prints, progress, width
+from labelguard.cli.terminal import (
+    echo,
+    print_bullets,
+    print_facts,
+    print_next,
+    prints,
+    progress,
+    width,
+)
 from labelguard.ingest.left_out import describe_counts
 from labelguard.terms import counted
 
@@ -44,7 +52,8 @@ def _print(found: Inspection) -> None:
     if found.problems:
         print_bullets(f"A release would be refused: {problem}" for problem in found.problems)
     if found.next:
-        echo("\nNext: " + "\n      ".join(found.next))
+        echo()
+        print_next(found.next)
 
 
 def _facts(found: Inspection) -> Iterator[tuple[str, str]]:

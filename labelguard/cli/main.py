@@ -12,22 +12,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import labelguard
-from labelguard.cli.account import account
-from labelguard.cli.agreement import agreement
-from labelguard.cli.audit import audit
+from labelguard import doors
+from labelguard.cli.account import account, audit
 from labelguard.cli.budget import budget
-from labelguard.cli.demo import demo
 from labelguard.cli.inspect import inspect
-from labelguard.cli.labeler import labeler
-from labelguard.cli.leaderboard import leaderboard
-from labelguard.cli.options import HELP, file_option, project_option
-from labelguard.cli.people import people, source
+from labelguard.cli.options import HELP, file_option
+from labelguard.cli.people import labeler, people, source
 from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
-from labelguard.cli.release import release, score
-from labelguard.cli.report import report
+from labelguard.cli.release import agreement, leaderboard, release, score
+from labelguard.cli.report import demo, report
 from labelguard.cli.retrain import retrain
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
@@ -74,12 +70,16 @@ class Main(click.Group):
             _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *_extra_commands()]
+        return [*self.commands, *doors.names(_EXTRA)]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return self.commands.get(name) or _extra_command(name)
+        if own := self.commands.get(name):
+            return own
+        extra = doors.door(_EXTRA, name)
+        return extra.load() if extra else None
 
 
+_EXTRA = "labelguard.commands"
 _TYPED = "labelguard.typed"
 
 
@@ -114,22 +114,6 @@ class Failure:
     """the exit code of the command"""
 
 
-def _extra_commands() -> list[str]:
-    from importlib.metadata import entry_points
-
-    return sorted(entry.name for entry in entry_points(group="labelguard.commands"))
-
-
-def _extra_command(name: str) -> click.Command | None:
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="labelguard.commands", name=name):
-        command = entry.load()
-        assert isinstance(command, click.Command)
-        return command
-    return None
-
-
 @click.group(cls=Main, context_settings=HELP)
 @click.version_option(labelguard.__version__, prog_name="labelguard")
 def main() -> None:
@@ -161,14 +145,12 @@ def _founded(value: Founded) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), default=".")
 @click.option(
     "--max-epsilon",
-    type=float,
     default=10.0,
     show_default=True,
     help="Ceiling of ε for the project's life, all policies together.",
 )
 @click.option(
     "--max-delta",
-    type=float,
     default=1e-4,
     show_default=True,
     help="Ceiling of δ for the project's life, all policies together.",
@@ -204,10 +186,10 @@ def _simulated(value: Simulated) -> None:
 
 @main.command(short_help="Write simulated preference labels.")
 @file_option("labels.parquet", required=True, help="Parquet file to write.")
-@click.option("--labelers", type=int, default=200, show_default=True, help="Number of labelers.")
-@click.option("--labels", type=int, default=20_000, show_default=True, help="Number of labels.")
-@click.option("--items", type=int, default=5_000, show_default=True, help="Number of pairs.")
-@click.option("--tie-rate", type=float, default=0.08, show_default=True, help="Share of ties.")
+@click.option("--labelers", default=200, show_default=True, help="Number of labelers.")
+@click.option("--labels", default=20_000, show_default=True, help="Number of labels.")
+@click.option("--items", default=5_000, show_default=True, help="Number of pairs.")
+@click.option("--tie-rate", default=0.08, show_default=True, help="Share of ties.")
 @click.option(
     "--agreement",
     type=float,
@@ -215,9 +197,7 @@ def _simulated(value: Simulated) -> None:
     show_default=True,
     help="How often two labelers agree on a strict label.",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="The same seed, the same file."
-)
+@click.option("--seed", default=0, show_default=True, help="The same seed, the same file.")
 @prints(_simulated)
 def simulate(output: Path, **options: Any) -> Simulated:
     """Write simulated preference labels, to try labelguard without anybody's data.
@@ -239,8 +219,7 @@ def _checks(values: Sequence[Finding]) -> None:
 
 
 @click.command(context_settings=HELP)
-@project_option
-@prints(_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1)
+@prints(_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1, project=True)
 def doctor(project: Path | None) -> list[Finding]:
     """Check the installation and, if there is one, the project.
 

@@ -1,20 +1,22 @@
-"""The commands that say who is who: `source`, `people`, and `policy distinct`."""
+"""Who is who, and who has left: `source`, `people`, `policy distinct`, `labeler`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option, wait_option
+from labelguard.cli.options import HELP
 from labelguard.cli.policy import policy
-from labelguard.cli.terminal import echo, print_facts, print_table, prints
-from labelguard.terms import counted
+from labelguard.cli.terminal import echo, json_asked, nested, print_facts, print_table, prints
+from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
+    from labelguard.ledger.people import Departure, Leaving
     from labelguard.ledger.sourcebook import People, SourceRecord
+    from labelguard.project.erasure import Left
     from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
 
 
@@ -37,9 +39,7 @@ def _added(value: SourceRecord) -> None:
     type=click.Choice(["new", "known"]),
     help="Whether all people in it are new to the project, or some are known; else it asks.",
 )
-@project_option
-@wait_option
-@prints(_added)
+@prints(_added, wait=True)
 def source_add(name: str, people: People | None, project: Path | None) -> SourceRecord:
     """Let labels of source NAME in, whose ids are other people's than those of other sources.
 
@@ -60,21 +60,17 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
 
 
 def _sources(values: Sequence[SourceRecord]) -> None:
-    if not values:
-        echo("No source yet: the first release makes one.")
-        return
-
     def row(one: SourceRecord) -> tuple[str, ...]:
         named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
         same = [role for role, name in one.columns.items() if role == name]
         return one.name, one.people, one.at, ", ".join([*same, *named])
 
-    print_table(("source", "people", "since", "read as"), map(row, values))
+    names = ("source", "people", "since", "read as")
+    print_table(names, map(row, values), empty="No source yet: the first release makes one.")
 
 
 @source.command("list", short_help="All sources, and how they are read.")
-@project_option
-@prints(_sources)
+@prints(_sources, project=True)
 def source_list(project: Path | None) -> list[SourceRecord]:
     """All sources, oldest first, and the column of each role, which later releases must keep.
 
@@ -108,9 +104,7 @@ def _linked(value: Linked | LinkedTable) -> None:
 
 @people.command("link", short_help="Several ids are one person.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
-@project_option
-@wait_option
-@prints(_linked)
+@prints(_linked, wait=True)
 def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
     """Say, for good, that two ids are one person: one budget for the labels of both.
 
@@ -141,8 +135,7 @@ def _people(value: WhoIsWho) -> None:
 
 
 @people.command("list", short_help="Who was linked, and who is distinct.")
-@project_option
-@prints(_people)
+@prints(_people, project=True)
 def people_list(project: Path | None) -> WhoIsWho:
     """Who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
 
@@ -163,9 +156,7 @@ def _distinct(value: Distinct) -> None:
 @policy.command("distinct", short_help="Two ids that look alike are two people.")
 @click.argument("one", metavar="ID")
 @click.argument("other", metavar="ID")
-@project_option
-@wait_option
-@prints(_distinct)
+@prints(_distinct, wait=True)
 def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
     """Say, for good, that two ids are two people, each with a budget of their own.
 
@@ -179,3 +170,132 @@ def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
     from labelguard.project import linking
 
     return linking.distinct(one, other, project)
+
+
+_never_seen_option = click.option(
+    "--never-seen", is_flag=True, help="For an id that was never seen: they leave beforehand."
+)
+
+
+@click.group(context_settings=HELP)
+def labeler() -> None:
+    """Labelers who leave: retired or erased."""
+
+
+def _left(value: Left, *, done: bool = True) -> None:
+    """What is done, or would be, when a labeler leaves, and what remains."""
+    print_facts(_facts(value, done))
+    from labelguard.policy import events
+
+    if value.releases:
+        echo()
+        rows = (
+            (
+                *(r.id, r.created_at, r.state, r.mechanism),
+                counted(r.used, events.kind(r.event).taken),
+            )
+            for r in value.releases
+        )
+        print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
+    echo()
+    print_facts(nested("remains", value.remains))
+
+
+def _facts(value: Left, done: bool) -> Iterator[tuple[str, str]]:
+    yield "labeler", value.labeler
+    before = ", as before" if value.before == value.kind else ", retired before"
+    yield "is" if done else "will be", value.kind + (before if value.before else "")
+    if not value.known:
+        yield "", "nothing of theirs was found; labels that come later are refused"
+    for pseudonym in value.linked:
+        yield "one person with", f"{pseudonym}, who is still active: name that id too"
+    if value.rows_remembered:
+        rows = counted(value.rows_remembered, "row")
+        yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
+    erased = value.kind == "erased"
+    if value.rows_set_aside:
+        rows = counted(value.rows_set_aside, "row")
+        removed = "removed" if done else "to be removed"
+        yield "quarantine", f"{rows} of theirs {removed if erased else 'kept'}"
+    for name in value.unreadable_files if erased else ():
+        yield "", f"{name} cannot be read and goes whole"
+    for release_id in value.given_up:
+        lost = f"{release_id}, unfinished: it cannot be finished without their labels, and stays "
+        keep = "" if done else "; to keep it, run its command again first"
+        yield "given up", f"{lost}charged{keep}"
+    if value.releases:
+        whose = "of their group" if value.group else "of theirs"
+        labels = counted(value.randomized_labels, "randomized label")
+        statistics = counted(value.statistic_releases, "statistic release")
+        under = f"under {budget_of(value)} over the project's life"
+        yield "earlier", f"{labels} {whose}, part of {statistics}, {under}"
+
+
+@labeler.command("retire", short_help="No more labels of a labeler, none remembered.")
+@click.argument("labeler_id")
+@_never_seen_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@prints(_left, wait=True)
+def labeler_retire(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
+    """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
+
+    LABELER_ID is the id in your files, or a pseudonym. Their rows are taken out of the private maps
+    of earlier releases, which stay as they are. What was spent stays in the ledger.
+
+    \b
+    Example:
+      labelguard labeler retire physician-0000
+    """
+    return _leave(labeler_id, "retired", never_seen, yes, project)
+
+
+@labeler.command("erase", short_help="Retire a labeler and remove their raw rows.")
+@click.argument("labeler_id")
+@_never_seen_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@prints(_left, wait=True)
+def labeler_erase(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
+    """Retire a labeler, and remove what the project holds of their rows as they were given.
+
+    LABELER_ID is the id in your files, or a pseudonym. Earlier releases stay as they are: this
+    shows which ones took labels of theirs, and what else it cannot undo.
+
+    \b
+    Example:
+      labelguard labeler erase physician-0000
+    """
+    return _leave(labeler_id, "erased", never_seen, yes, project)
+
+
+def _departures(values: Sequence[Departure]) -> None:
+    rows = ((value.pseudonym, value.kind, value.at) for value in values)
+    print_table(("labeler", "is", "since"), rows, empty="No labeler was retired or erased.")
+
+
+@labeler.command("list")
+@prints(_departures, project=True)
+def labeler_list(project: Path | None) -> list[Departure]:
+    """Who left, how and when, by pseudonym.
+
+    \b
+    Example:
+      labelguard labeler list
+    """
+    from labelguard.project import erasure
+
+    return erasure.listing(project)
+
+
+def _leave(
+    labeler_id: str, kind: Leaving, never_seen: bool, yes: bool, project: Path | None
+) -> Left:
+    from labelguard.project import erasure
+
+    if not yes:
+        shown = erasure.preview(labeler_id, kind, project, never_seen=never_seen)
+        if not json_asked():
+            _left(shown, done=False)
+        verb = "Retire" if kind == "retired" else "Erase"
+        who = f"{labeler_id!r}, labeler {shown.labeler},"
+        click.confirm(f"{verb} {who} for good?", abort=True, err=True)
+    return erasure.leave(labeler_id, kind, project, never_seen=never_seen)

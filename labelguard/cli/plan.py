@@ -15,12 +15,18 @@ from labelguard.cli.options import (
     declared_options,
     directory_option,
     inputs_argument,
-    project_option,
     reading_options,
     source_option,
-    wait_option,
 )
-from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
+from labelguard.cli.terminal import (
+    echo,
+    print_next,
+    print_notes,
+    print_table,
+    prints,
+    progress,
+    to_json,
+)
 from labelguard.errors import NoProject, PolicyError
 from labelguard.policy.request import PolicyRequest
 from labelguard.terms import DEFAULT_AGREEMENT
@@ -49,10 +55,7 @@ def _print(found: PlanResult) -> None:
         commands = [one.command for one in found.recommended if one.command]
     else:
         commands = [found.choice.command] if found.choice and found.choice.command else []
-    if commands:
-        echo("Next" + (", at the ε that you choose: " if len(commands) > 1 else ": ") + commands[0])
-    for command in commands[1:]:
-        echo(" " * 6 + command)
+    print_next(commands, ", at the ε that you choose" if len(commands) > 1 else "")
 
 
 def _print_table(found: PlanResult) -> None:
@@ -118,9 +121,7 @@ def _print_table(found: PlanResult) -> None:
 @click.option("--all", "every", is_flag=True, help="Print every mechanism at every ε.")
 @directory_option("plan", help="Write plan.html, accuracy.png and plan.json to DIR.")
 @source_option
-@project_option
-@wait_option
-@prints(_print)
+@prints(_print, wait=True)
 def plan(
     inputs: tuple[str, ...],
     epsilons: str,
@@ -163,8 +164,7 @@ def plan(
                 found = run(source, budgets, progress=report, **reading)
     if output is not None:
         _write(found, output)
-    for note in found.notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
+    print_notes(found.notes)
     return found
 
 

@@ -12,8 +12,6 @@ from labelguard.cli import completion
 from labelguard.cli.options import (
     HELP,
     declared_options,
-    project_option,
-    wait_option,
 )
 from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints
 from labelguard.policy.label_values import DEFAULT_TEXT
@@ -50,26 +48,21 @@ def _policy(value: PolicyDetails) -> None:
     from labelguard.policy import events
 
     quote, unit = value.quote, value.unit
-    print_facts(
-        [
-            ("policy", f"{value.name} ({value.state})"),
-            ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
-            ("pays for", " and ".join(paid(one, unit) for one in value.allowances)),
-            ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
-            ("label values", value.label_values or DEFAULT_TEXT),
-            ("skips", value.skips),
-            *((("assignment", "reacts to labels"),) if value.assignment_reactive else ()),
-            *(
-                (("declared public", ", ".join(map(shown, names))),)
-                if (names := value.public_columns)
-                else ()
-            ),
-            *((("held out", held_out(value.held_out, unit)),) if value.held_out else ()),
-            ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
-            *([("together", _together(value))] if quote.events else []),
-            *([("all policies", _prospect(one))] if (one := value.activation) else []),
-        ]
-    )
+    facts = [
+        ("policy", f"{value.name} ({value.state})"),
+        ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
+        ("pays for", " and ".join(paid(one, unit) for one in value.allowances)),
+        ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
+        ("label values", value.label_values or DEFAULT_TEXT),
+        ("skips", value.skips),
+        ("assignment", "reacts to labels" * value.assignment_reactive),
+        ("declared public", ", ".join(map(shown, value.public_columns))),
+        ("held out", held_out(value.held_out, unit) if value.held_out else ""),
+        ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
+        ("together", _together(value) if quote.events else ""),
+        ("all policies", _prospect(value.activation) if value.activation else ""),
+    ]
+    print_facts((name, said) for name, said in facts if said)
     if not quote.events:
         return
     echo()
@@ -147,16 +140,13 @@ def paid(allowance: Allowance, unit: str) -> str:
 )
 @click.option(
     "--held-out",
-    type=float,
     default=0.0,
     show_default=True,
     metavar="SHARE",
     help="Share of units, 0 to 0.5, whose labels only evaluate (privatize --mechanism "
     "evaluation) and never train; drawn once, so that later policies have the same.",
 )
-@project_option
-@wait_option
-@prints(_policy)
+@prints(_policy, wait=True)
 def policy_new(
     name: str, allow: tuple[str, ...], project: Path | None, **options: Any
 ) -> PolicyDetails:
@@ -185,8 +175,7 @@ def policy_new(
 
 @policy.command("show")
 @click.argument("name", required=False, shell_complete=completion.policies)
-@project_option
-@prints(_policy)
+@prints(_policy, project=True)
 def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     """A policy with its price; by default the one in force.
 
@@ -200,31 +189,23 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
 
 
 def _policies(values: Sequence[PolicyLine]) -> None:
-    if not values:
-        echo("No policy yet: labelguard policy new makes one, or the first privatize.")
-        return
-
     def row(one: PolicyLine) -> tuple[str | None, ...]:
-        allowed = ", ".join(
-            f"{event} {'own' if count is None else format(count, ',')}"
-            for event, count in one.allowances.items()
-        )
+        counts = {k: "own" if n is None else f"{n:,}" for k, n in one.allowances.items()}
+        allowed = ", ".join(f"{event} {count}" for event, count in counts.items())
         costs = None if one.costs is None else f"{one.costs:g}"
         return one.name, one.state, one.created_at, budget_of(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
-    print_table(names, map(row, values), right=["costs ε"])
-    drafts = [
-        (f"{one.name} in force", _prospect(one.activation)) for one in values if one.activation
-    ]
+    none = "No policy yet: labelguard policy new makes one, or the first privatize."
+    print_table(names, map(row, values), right=["costs ε"], empty=none)
+    drafts = [(f"{v.name} in force", _prospect(v.activation)) for v in values if v.activation]
     if drafts:
         echo()
         print_facts(drafts)
 
 
 @policy.command("list")
-@project_option
-@prints(_policies)
+@prints(_policies, project=True)
 def policy_list(project: Path | None) -> Sequence[PolicyLine]:
     """All policies, oldest first.
 
@@ -264,9 +245,7 @@ def _activated(value: Activation) -> None:
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
 @click.argument("name", shell_complete=completion.policies)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@project_option
-@wait_option
-@prints(_activated)
+@prints(_activated, wait=True)
 def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     """Put policy NAME into force; shows what all policies then cost together, and asks.
 
@@ -292,9 +271,7 @@ def _dropped(value: Dropped) -> None:
 
 @policy.command("drop", short_help="Remove a draft.")
 @click.argument("name", shell_complete=completion.policies)
-@project_option
-@wait_option
-@prints(_dropped)
+@prints(_dropped, wait=True)
 def policy_drop(name: str, project: Path | None) -> Dropped:
     """Remove policy NAME, a draft that never was in force; the journal tells of it.
 
@@ -313,9 +290,7 @@ def _closed(value: Closed) -> None:
 
 @policy.command("close", short_help="End the policy in force, without another.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@project_option
-@wait_option
-@prints(_closed)
+@prints(_closed, wait=True)
 def policy_close(yes: bool, project: Path | None) -> Closed:
     """Close the policy in force: nothing more can be charged to it.
 
@@ -339,9 +314,7 @@ def _groups(value: Grouped) -> None:
 
 @policy.command("groups", short_help="Which labelers are one unit.")
 @click.argument("file", metavar="FILE", shell_complete=completion.files)
-@project_option
-@wait_option
-@prints(_groups)
+@prints(_groups, wait=True)
 def policy_groups(file: str, project: Path | None) -> Grouped:
     """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option, wait_option
+from labelguard.cli.options import HELP
 from labelguard.cli.policy import ceiling_fact
 from labelguard.cli.terminal import print_bullets, print_facts, prints
 from labelguard.terms import budget_of, counted
@@ -25,18 +25,11 @@ def project() -> None:
 
 def _backup(value: Backup) -> None:
     entries = counted(value.journal_entries, "journal entry")
+    releases = counted(value.releases, "release")
     facts = [
         ("backup", f"{value.path} ({value.bytes:,} bytes, mode 0600)"),
-        (
-            "holds",
-            f"settings, the ledger ({entries}), {counted(value.releases, 'release')} and the "
-            "PRIVATE maps of released labels",
-        ),
-        (
-            "keys",
-            "not in it: keep a copy of the keys directory elsewhere; without it the backup "
-            "cannot be restored",
-        ),
+        ("holds", f"settings, the ledger ({entries}), {releases} and the {_MAPS}"),
+        ("keys", f"not in it: keep a copy of the keys directory elsewhere; {_WITHOUT}"),
         ("left out", "rows set aside (quarantine)"),
     ]
     if value.unfinished:
@@ -45,23 +38,21 @@ def _backup(value: Backup) -> None:
     if value.fault:
         facts.append(("FAULT", f"{value.fault}; it is so in this backup: keep earlier ones"))
     print_facts([*facts, ("anchor", value.anchor)])
-    print_bullets(
-        [
-            _ANCHOR,
-            "Back up again after every release, and after activating a policy, changing groups, "
-            "or retiring a labeler.",
-        ]
-    )
+    print_bullets([_ANCHOR, _AGAIN])
 
 
+_MAPS = "PRIVATE maps of released labels"
+_WITHOUT = "without it the backup cannot be restored"
 _ANCHOR = "Keep the anchor where this project cannot change it."
+_AGAIN = (
+    "Back up again after every release, and after activating a policy, changing groups, or "
+    "retiring a labeler."
+)
 
 
 @project.command("backup", short_help="All of a project in one file, without its keys.")
 @click.argument("file", type=click.Path(path_type=Path))
-@project_option
-@wait_option
-@prints(_backup, code=lambda value: 1 if value.fault else 0)
+@prints(_backup, code=lambda value: 1 if value.fault else 0, wait=True)
 def project_backup(file: Path, project: Path | None) -> Backup:
     """Write settings, ledger, releases and the private maps of released labels to FILE.
 
@@ -136,11 +127,7 @@ _AFTER_A_LOSS = (
 )
 @prints(_restored)
 def project_restore(
-    file: Path,
-    directory: Path,
-    anchor: str | None,
-    nothing_since: bool,
-    keys: Path | None,
+    file: Path, directory: Path, anchor: str | None, nothing_since: bool, keys: Path | None
 ) -> Restored:
     """Put the project of backup FILE into DIRECTORY, where there is none.
 
@@ -176,9 +163,7 @@ def _ceiling(value: CeilingUse, *, err: bool = False) -> None:
     help="Raise it; from then on only this one is promised. It is never lowered.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@project_option
-@wait_option
-@prints(_ceiling)
+@prints(_ceiling, wait=True)
 def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> CeilingUse:
     """Show the ceiling that no sum of policies passes, and what is left below it; or raise it.
 

@@ -1,4 +1,4 @@
-"""`release` and `score`: releases are shown, verified, given up, and label new pairs."""
+"""Releases, and what they tell: `release`, `score`, `leaderboard`, `agreement`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ from labelguard.cli.options import (
     HELP,
     file_option,
     inputs_argument,
-    project_option,
     public_columns_option,
     reading_options,
-    wait_option,
 )
-from labelguard.cli.terminal import echo, nested, print_facts, print_table, prints, verdict_code
+from labelguard.cli.terminal import (
+    echo,
+    json_asked,
+    near,
+    nested,
+    print_bullets,
+    print_facts,
+    print_table,
+    prints,
+    verdict_code,
+)
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verdict import FilesVerdict
     from labelguard.release.coefficients import Coefficients
+    from labelguard.release.leaderboard import Leaderboard
     from labelguard.release.score import Scored
+    from labelguard.report.agreement import Agreement
     from labelguard.report.overview import ReleaseLine
 
 
@@ -50,17 +60,13 @@ def release() -> None:
 
 
 def _releases(values: Sequence[ReleaseLine]) -> None:
-    if not values:
-        echo("No release yet.")
-        return
     rows = ((v.id, v.state, v.created_at, v.mechanism, v.charged, v.rows) for v in values)
-    numbers = ("charged", "rows")
-    print_table(("id", "state", "created", "mechanism", *numbers), rows, right=numbers)
+    names = ("id", "state", "created", "mechanism", "charged", "rows")
+    print_table(names, rows, right=names[-2:], empty="No release yet.")
 
 
 @release.command("list")
-@project_option
-@prints(_releases)
+@prints(_releases, project=True)
 def release_list(project: Path | None) -> list[ReleaseLine]:
     """All releases, oldest first.
 
@@ -86,19 +92,12 @@ def _shown(value: Mapping[str, Any] | Coefficients) -> None:
 
 def _head(value: Coefficients) -> None:
     echo(f"{value.words}\n")
-    print_facts(
-        [
-            ("features", value.features),
-            ("released", f"{value.components:,} directions of {value.directions:,} columns"),
-            *(
-                (
-                    f"  {one.group}",
-                    f"{one.share:z.0%} of it, {counted(one.columns, 'column')}",
-                )
-                for one in value.groups
-            ),
-        ]
-    )
+    directions = f"{value.components:,} directions of {value.directions:,} columns"
+    facts = [("features", value.features), ("released", directions)]
+    for one in value.groups:
+        columns = counted(one.columns, "column")
+        facts.append((f"  {one.group}", f"{one.share:z.0%} of it, {columns}"))
+    print_facts(facts)
     if value.columns:
         from labelguard.release.coefficients import COLUMNS, rows
 
@@ -116,8 +115,7 @@ def _head(value: Coefficients) -> None:
     is_flag=True,
     help="What its head decides by: signed coefficients with intervals, of columns with names.",
 )
-@project_option
-@prints(_shown)
+@prints(_shown, project=True)
 def release_show(
     release_id: str | None, head: bool, project: Path | None
 ) -> Mapping[str, Any] | Coefficients:
@@ -135,9 +133,16 @@ def release_show(
         return overview.card(release_id, project)
     from labelguard.release.coefficients import coefficients_of, described_head
 
-    if release_id is not None and Path(release_id).is_dir():
-        return coefficients_of(described_head(Path(release_id)))
-    return coefficients_of(described_head(overview.release_path(release_id, project)))
+    return coefficients_of(described_head(_directory(release_id, project)))
+
+
+def _directory(release: str | None, project: Path | None) -> Path:
+    """Return the directory of a release of a project, or of a copy of one."""
+    from labelguard.report import overview
+
+    if release is not None and Path(release).is_dir():
+        return Path(release)
+    return overview.release_path(release, project)
 
 
 def _abandoned(value: Abandoned) -> None:
@@ -147,9 +152,7 @@ def _abandoned(value: Abandoned) -> None:
 
 @release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
 @click.argument("release_id")
-@project_option
-@wait_option
-@prints(_abandoned)
+@prints(_abandoned, wait=True)
 def release_abandon(release_id: str, project: Path | None) -> Abandoned:
     """Give up a release that was begun and never finished. What it charged stays charged.
 
@@ -166,8 +169,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 
 @release.command("verify", short_help="Whether files are what was committed.")
 @click.argument("release_id", required=False, shell_complete=completion.releases)
-@project_option
-@prints(verdict, code=verdict_code)
+@prints(verdict, code=verdict_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerdict:
     """Compare a release's files (by default every release's) with the hashes in the ledger.
 
@@ -190,8 +192,7 @@ def _scored(value: Scored) -> None:
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
 @reading_options("columns", "format", "split", "question")
 @public_columns_option
-@project_option
-@prints(_scored)
+@prints(_scored, project=True)
 def score(
     release: str,
     inputs: tuple[str, ...],
@@ -208,7 +209,88 @@ def score(
       labelguard score r0001 labels.parquet -o scored.parquet
     """
     from labelguard.release.score import score_to
-    from labelguard.report import overview
 
-    path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
-    return score_to(path, list(inputs), output, **options)
+    return score_to(_directory(release, project), list(inputs), output, **options)
+
+
+def _leaderboard(value: Leaderboard) -> None:
+    from labelguard.release.leaderboard import COLUMNS, rows
+
+    for board in value.boards:
+        if len(value.boards) > 1:
+            echo(f"{board.title}:")
+        echo(f"{board.words}\n")
+        print_table(COLUMNS, rows(board), right=set(COLUMNS) - {"source"})
+        echo()
+    if value.alone:
+        echo(f"Compared with no other: {', '.join(value.alone)}\n")
+    for note in value.notes:
+        echo(f"- {note}")
+
+
+@click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")
+@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
+@click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
+@file_option("board.html", help="Also write it to FILE: .html, .md, .json, .png or .svg.")
+@prints(_leaderboard, project=True)
+def leaderboard(
+    release: str, stratum: str | None, output: Path | None, project: Path | None
+) -> Leaderboard:
+    """Rank the systems that wrote the responses, by the head of RELEASE.
+
+    RELEASE is an id, or a directory with a copy of a release, by --mechanism statistic with
+    --features source:COLUMN. Scores are in points of Elo, with intervals and ranks. It reads the
+    release alone, and charges nothing.
+
+    \b
+    Example:
+      labelguard leaderboard r0001
+      labelguard leaderboard r0001 -o board.html
+    """
+    from labelguard.release.leaderboard import leaderboard as ranked
+    from labelguard.report.page.board import write
+
+    path = _directory(release, project)
+    found = ranked(path, stratum)
+    if output is not None:
+        write(found, path.name, output)
+        echo(f"Leaderboard: {near(str(output))}", err=json_asked())
+    return found
+
+
+def _agreement(value: Agreement) -> None:
+    rows = [
+        (name, f"{e.agreement:.3f}", f"{e.low:.3f} – {e.high:.3f}", e.comparisons, e.items)
+        for name, e in (("labelers", value.between), ("gold items", value.gold))
+        if e is not None
+    ]
+    if rows:
+        names = ("agreement with", "estimate", "95 % interval", "comparisons", "items")
+        print_table(names, rows, right=names[1:])
+    print_bullets(value.notes)
+    if value.plan:
+        echo(f"\nFor a plan: labelguard plan FILE {value.plan}")
+
+
+@click.command(short_help="How labelers agree, from released labels.")
+@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
+@click.option(
+    "--gold",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Public answers, Parquet or JSON lines: prompt, chosen, rejected.",
+)
+@prints(_agreement, project=True)
+def agreement(release: str, gold: Path | None, project: Path | None) -> Agreement:
+    """How often labels of RELEASE (its id, or a directory with a copy of it) agree.
+
+    With one another where an item has several, and with gold items. Estimated from released labels,
+    whose flips are known; nothing is charged. The interval is of the flips' noise.
+
+    \b
+    Example:
+      labelguard agreement r0001
+    """
+    from labelguard.report import agreement as report
+
+    return report.agreement(_directory(release, project), gold)

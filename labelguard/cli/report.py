@@ -1,4 +1,4 @@
-"""The command that writes what people look at: `report`."""
+"""What people look at: `report` of a project, `demo` of what privacy costs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import HELP, file_option, project_option
-from labelguard.cli.terminal import echo, near, prints, verdict_code
+from labelguard.cli.options import HELP, file_option
+from labelguard.cli.terminal import (
+    echo,
+    near,
+    print_next,
+    print_table,
+    prints,
+    progress,
+    verdict_code,
+)
+from labelguard.terms import budget_of
 
 if TYPE_CHECKING:
+    from labelguard.report.demonstration import Demonstration
     from labelguard.report.page.report import Format, Reported
 
 
-def _print(value: Reported) -> None:
+def _report(value: Reported) -> None:
     echo(f"Report: {near(value.path)}")
     if value.fault:
         echo(f"It tells of a fault: {value.fault}")
@@ -43,8 +53,7 @@ def _print(value: Reported) -> None:
     metavar="LINE",
     help="What `budget anchor` or an earlier report printed: the journal must still contain it.",
 )
-@project_option
-@prints(_print, code=verdict_code)
+@prints(_report, code=verdict_code, project=True)
 def report(
     release_id: str | None,
     output: Path,
@@ -66,3 +75,49 @@ def report(
     from labelguard.report.page.report import write
 
     return write(output, release_id, project, format, anchor)
+
+
+def _demonstration(found: Demonstration) -> None:
+    from labelguard.report.outcome import name
+
+    echo(
+        f"{found.labels:,} labels of {found.labelers:,} simulated labelers, each protected at "
+        f"{budget_of(vars(found))}; heads learn from {found.features}.\n"
+    )
+    rows = (
+        (name(one), one.released, f"{one.label_error:.2f}", f"{one.accuracy:.2f}")
+        for one in found.outcomes
+    )
+    names = ("mechanism", "labels", "label error", "accuracy")
+    print_table(names, rows, right=names[1:])
+    echo(
+        "\nlabel error: share of released labels that differ from what the labeler said\n"
+        f"accuracy: share of {found.fresh_labels:,} labels of other labelers that a model trained "
+        "on it gets right"
+    )
+    echo("On people's labels nobody may measure this: labelguard plan forecasts it.")
+    echo(f"\nLabels and releases: {near(found.directory)}")
+    echo(f"Picture: {near(found.picture)}")
+    print_next(found.next, ", on a file of your own")
+
+
+@click.command(
+    context_settings=HELP, short_help="What privacy costs, on simulated labels; nothing to prepare."
+)
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@prints(_demonstration)
+def demo(directory: Path | None) -> Demonstration:
+    """Simulate labelers in DIRECTORY, release their labels in three ways at ε = 3, compare these.
+
+    Each release has a project of its own; on people's labels that would be three budgets. It is
+    compared with the true labels, which are known because they are simulated. DIRECTORY is
+    labelguard-demo unless named.
+
+    \b
+    Example:
+      labelguard demo
+    """
+    from labelguard.report.demonstration import demonstrate
+
+    with progress() as report:
+        return demonstrate(directory or Path("labelguard-demo"), progress=report)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.options import project_option, wait_option
-from labelguard.cli.terminal import echo, print_facts, prints, progress, shown
+from labelguard.cli.terminal import echo, print_facts, print_next, print_notes, prints, progress
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -35,12 +34,11 @@ def _retrained(result: Retrained) -> None:
         facts.append(("gate", f"{judged['by']}, which cost {judged['cost']}"))
     facts += [("model in use", result.model or "none yet"), ("budget", result.budget)]
     print_facts(facts)
-    for note in result.notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
+    print_notes(result.notes)
 
 
 def _intended(result: Intended) -> None:
-    print_facts(list(_intentions(result)))
+    print_facts(_intentions(result))
 
 
 def _intentions(result: Intended) -> Iterator[tuple[str, str]]:
@@ -68,16 +66,13 @@ def _written(result: Written) -> None:
     echo(f"Job written to {result.path}, for policy {result.policy}.")
     if result.drafted:
         echo("That policy is a draft: look at it, and put it into force.")
-    echo("Next: " + "\n      ".join(result.next))
+    print_next(result.next)
 
 
 def _print(result: Retrained | Intended | Written) -> None:
     """Whichever of the three it is."""
-    show: Mapping[str, Callable[[Any], None]] = {
-        "Retrained": _retrained,
-        "Intended": _intended,
-        "Written": _written,
-    }
+    show: Mapping[str, Callable[[Any], None]]
+    show = {"Retrained": _retrained, "Intended": _intended, "Written": _written}
     show[type(result).__name__](result)
 
 
@@ -92,15 +87,9 @@ def _code(result: object) -> int:
 @click.option("--dry-run", is_flag=True, help="Say what a run would do and cost, and stop.")
 @click.option("--init", "start", is_flag=True, help="Write JOB for the policy in force, and stop.")
 @click.option("--strict", is_flag=True, help="Exit with 3 when the budget is exhausted.")
-@project_option
-@wait_option
-@prints(_print, code=_code)
+@prints(_print, code=_code, wait=True)
 def retrain(
-    job: Path,
-    dry_run: bool,
-    start: bool,
-    strict: bool,
-    project: Path | None,
+    job: Path, dry_run: bool, start: bool, strict: bool, project: Path | None
 ) -> Retrained | Intended | Written:
     """Do one run of JOB (default job.yaml): pull and release what is new, learn from it, and
     promote the model if its gate says so.

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from labelguard.cli.options import json_option
+from labelguard.cli.options import json_option, project_option, wait_option
 from labelguard.cli.reporter import Line, Lines, Reporter
 from labelguard.terms import shown as shown
 
@@ -26,11 +26,16 @@ R = TypeVar("R")
 
 
 def prints(
-    show: Callable[[R], None], *, code: Callable[[R], int] = lambda result: 0
+    show: Callable[[R], None],
+    *,
+    code: Callable[[R], int] = lambda result: 0,
+    project: bool = False,
+    wait: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[..., None]]:
     """Let a command print what it returns: as `show` does, or as JSON where --json is given.
 
-    `code` is the exit code that a result means.
+    `code` is the exit code that a result means. Of a `project` it takes --project, and --wait
+    where it may `wait` for the project.
     """
 
     def decorate(command: Callable[P, R]) -> Callable[..., None]:
@@ -42,7 +47,8 @@ def prints(
             if status := code(result):
                 sys.exit(status)
 
-        return run
+        run = wait_option(run) if wait else run
+        return project_option(run) if project or wait else run
 
     return decorate
 
@@ -115,14 +121,20 @@ def print_table(
     right: Collection[str] = (),
     gap: int = 2,
     wrap: bool = True,
+    empty: str = "",
 ) -> None:
     """Rows under a line of column names, without the spaces that would fill its lines up.
 
     Columns in `right` hold numbers; `gap` is between two columns; cells are as `cell` shows them.
+    Where there is no row it prints what `empty` says, if it says anything.
     """
     from rich.console import Console
     from rich.table import Table
 
+    rows = list(rows)
+    if empty and not rows:
+        echo(empty)
+        return
     made = Table(box=None, header_style="bold", padding=(0, gap, 0, 0))
     for name in names:
         made.add_column(name, justify="right" if name in right else "left", no_wrap=not wrap)
@@ -144,6 +156,19 @@ def print_bullets(lines: Iterable[str]) -> None:
     echo()
     for line in lines:
         echo(f"· {line}")
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what else to know on standard error."""
+    for note in notes:
+        echo(f"labelguard: note: {shown(note)}", err=True)
+
+
+def print_next(commands: Sequence[str], when: str = "") -> None:
+    """Print commands to go on with, if there are any."""
+    if commands:
+        head = f"Next{when}: "
+        echo(head + f"\n{' ' * len(head)}".join(commands))
 
 
 def nested(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:

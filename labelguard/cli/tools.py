@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import HELP, project_option, wait_option
-from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
+from labelguard.cli.options import HELP
+from labelguard.cli.terminal import echo, print_facts, print_notes, print_table, prints, progress
 from labelguard.ingest.left_out import describe_counts
 from labelguard.terms import counted
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 def _ingested(value: Ingested) -> None:
     facts = [("new", counted(value.answers, "answer"))]
-    if value.deleted:
-        said = "gone from the tool; what was released of them stays released"
-        facts.append(("deleted", f"{counted(value.deleted, 'answer')} {said}"))
+    gone = "gone from the tool; what was released of them stays released"
     for name, number, said in (
+        ("deleted", value.deleted, gone),
         ("known", value.known, "as before"),
         ("refused", value.refused, "of labelers who have left"),
         ("forgotten", value.forgotten, "after their release"),
@@ -37,9 +36,7 @@ def _ingested(value: Ingested) -> None:
 
 
 @click.command(short_help="Take in what the hook was told.")
-@project_option
-@wait_option
-@prints(_ingested)
+@prints(_ingested, wait=True)
 def ingest(project: Path | None) -> Ingested:
     """Take what the hook was told out of the inbox, and forget what need not be kept.
 
@@ -59,9 +56,7 @@ def ingest(project: Path | None) -> Ingested:
 
 @click.command(short_help="Read what is new in an annotation tool.")
 @click.argument("name")
-@project_option
-@wait_option
-@prints(_ingested)
+@prints(_ingested, wait=True)
 def pull(name: str, project: Path | None) -> Ingested:
     """Read the answers of connector NAME that are new since the last pull.
 
@@ -96,14 +91,12 @@ def _checked(value: Checked) -> None:
     print_facts(facts)
     rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
     print_table(("labeler", "prompt", "response", "response", "label"), rows)
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 @connect.command("check", short_help="Show what a connector understands.")
 @click.argument("name")
-@project_option
-@prints(_checked)
+@prints(_checked, project=True)
 def connect_check(name: str, project: Path | None) -> Checked:
     """Read ten answers of connector NAME and show what was understood. Nothing is stored.
 
@@ -123,9 +116,7 @@ def connect_check(name: str, project: Path | None) -> Checked:
     is_flag=True,
     help="Let answers count as deleted, even if the tool lists less than half of them.",
 )
-@project_option
-@wait_option
-@prints(_ingested)
+@prints(_ingested, wait=True)
 def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -> Ingested:
     """Compare all that the tool holds with what was heard of it, and mend the difference.
 
@@ -163,8 +154,7 @@ def _pushed(value: Pushed) -> None:
 @click.option(
     "--as", "title", metavar="TITLE", help="Its name there; default: that of the release."
 )
-@project_option
-@prints(_pushed)
+@prints(_pushed, project=True)
 def push(name: str, release_id: str, title: str | None, project: Path | None) -> Pushed:
     """Publish RELEASE as a new data set of the tool of connector NAME, without labelers.
 

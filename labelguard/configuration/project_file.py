@@ -95,8 +95,7 @@ class Delivery(Part):
         Field(description="where the signature or the secret stands; default: by the scheme"),
     ] = None
     timestamp_header: Annotated[
-        Header | None,
-        Field(description="where the signed time stands; default: by the scheme"),
+        Header | None, Field(description="where the signed time stands; default: by the scheme")
     ] = None
     addresses: Annotated[
         tuple[Annotated[str, AfterValidator(_network)], ...],

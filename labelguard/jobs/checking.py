@@ -23,11 +23,11 @@ def check(job: Job, home: Project, step: Step, models: Models) -> None:
     notifying.check(own.notify)
     mlflow_registry.check(own.promote.mlflow)
     policy = agreed(home)
-    priced = [(_priced(job), f"release.mechanism: {own.release.mechanism}")]
+    paid = {f"release.mechanism: {own.release.mechanism}": own.release.mechanism}
     if own.gate.by == "held-out":
-        priced.append((_event("evaluation"), "gate.by: held-out"))
-    for event, line in priced:
-        if event not in policy.events:
+        paid["gate.by: held-out"] = evaluating.MECHANISM
+    for line, mechanism in paid.items():
+        if (event := str(open_mechanism(mechanism).priced)) not in policy.events:
             raise PolicyError(
                 f"{line} is paid for as {event}, and policy {policy.name} pays for "
                 f"{' and '.join(policy.events)} only; put one into force that does (labelguard "
@@ -40,11 +40,11 @@ def check(job: Job, home: Project, step: Step, models: Models) -> None:
             "another gate"
         )
     gates.check(own.gate, step, own.release.mechanism, models, job.base)
-    asked = None
+    coordinates = None
     if own.gate.by == "held-out":
         evaluating.check(own.release.mechanism, home, models.current)
-        asked = evaluating.coordinates(home, models.current)
-    step.check(own.release.mechanism, asked)
+        coordinates = evaluating.coordinates(home, models.current)
+    step.check(own.release.mechanism, coordinates)
     for name in own.pull:
         connector.named(home.connectors, name)
 
@@ -65,12 +65,3 @@ def agreed(home: Project) -> PolicyDetails:
             "policy new, policy activate), or a first release by hand (labelguard privatize)"
         )
     return policy
-
-
-def _priced(job: Job) -> str:
-    """The kind of event that the job's mechanism is charged as."""
-    return _event(job.settings.release.mechanism)
-
-
-def _event(mechanism: str) -> str:
-    return str(open_mechanism(mechanism).priced)

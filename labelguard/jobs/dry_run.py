@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from labelguard.errors import BudgetExceeded
-from labelguard.jobs import checking, lessons, releasing
+from labelguard.jobs import checking, ending, releasing
 from labelguard.jobs.promoting import Models
+from labelguard.jobs.releasing import Found
 from labelguard.jobs.run import check_writable, home_of, wanted
 from labelguard.jobs.settings import Job, load
 from labelguard.jobs.state import Facts, State, UnderWay
@@ -60,18 +61,6 @@ class Intended:
     """where a model that the gate lets pass would be; null if there would be none"""
 
 
-@dataclass(frozen=True)
-class _Release:
-    """What the release step would do: make one of `new` labels if `made`, or leave it for `why`."""
-
-    made: bool
-    why: str
-    new: int = 0
-    charged: int = 0
-    left: Mapping[str, float] = field(default_factory=dict)
-    exhausted: bool = False
-
-
 def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -> Intended:
     """What `retrain` would do. Raises what it would raise, as far as that is known beforehand."""
     job = load(path)
@@ -83,8 +72,8 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
     state = State(home, job.name)
     begun = _taken_up(state, job)
     done = begun.steps if begun else {}
-    release = _release(job, home, begun, progress)
-    trains = "train" not in done and (release.made or _fresh(job, home, step, state, models, done))
+    makes, release, left = _release(job, home, begun, progress)
+    trains = "train" not in done and (makes or _fresh(job, home, step, state, models, done))
     if begun and begun.ended:
         trains = False
     to_judge = trains or bool(begun and not begun.ended and "train" in done)
@@ -96,12 +85,12 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
         job=job.name,
         under_way=begun.number if begun else None,
         pulls=() if "pull" in done else job.settings.pull,
-        releases=release.made,
+        releases=makes,
         why=f"run {begun.number} would be taken up: {release.why}" if begun else release.why,
         mechanism=job.settings.release.mechanism,
-        new_labels=release.new,
+        new_labels=release.new_labels,
         charged=release.charged,
-        left=release.left,
+        left=left,
         budget="exhausted" if release.exhausted else "left",
         trains=step.name if trains else None,
         gate=f"{gate}: {_GATES[gate]}" if to_judge and "judge" not in done else "not asked",
@@ -125,47 +114,43 @@ def _fresh(
     known = (
         done["release"]["learn_from"]
         if "release" in done
-        else releasing.newest(home, job.settings.release.mechanism, lessons.last_release(state))
+        else releasing.newest(home, job.settings.release.mechanism, state.last_release())
     )
     if known is None:
         return False
-    lesson = lessons.lesson(job, step, known)
-    return not lessons.judged_before(state, lesson, models.in_use)
+    lesson = ending.lesson_of(job, step, known)
+    return not state.judged_before(lesson, models.in_use)
 
 
-def _release(job: Job, home: Project, begun: UnderWay | None, progress: Progress) -> _Release:
-    """What the release step would do, from where it was left."""
+def _release(
+    job: Job, home: Project, begun: UnderWay | None, progress: Progress
+) -> tuple[bool, Found, Mapping[str, float]]:
+    """Whether the release step would make one, what came of it, and what is left of allowances."""
     if begun and "release" in begun.steps:
         exhausted = bool(begun.steps["release"]["exhausted"])
-        return _Release(False, "its release is made", exhausted=exhausted)
+        return False, Found(None, "its release is made", exhausted=exhausted), {}
     asked = wanted(job)
     ledger = OpenProject.open(home).ledger
     intent = begun.intent(asked.mechanism) if begun else None
     record = releasing.begun_by(intent, ledger)
     finishes = "finishes the release that was begun, charges nothing more"
     if record and record.state == "committed":
-        return _Release(True, finishes, record.drawn or 0)
+        return True, Found(record.id, finishes, record.drawn or 0), {}
+    options = {"mechanism": asked.mechanism, "exhausted": asked.exhausted, **asked.options}
     try:
         found = pipeline.plan(
-            asked.source,
-            mechanism=asked.mechanism,
-            namespace=asked.namespace,
-            project=home,
-            progress=progress,
-            exhausted=asked.exhausted,
-            **asked.options,
+            asked.source, namespace=asked.namespace, project=home, progress=progress, **options
         ).preview
     except BudgetExceeded:
-        return _Release(False, "labelers lack allowance for what is new", exhausted=True)
+        return False, releasing.EXHAUSTED, {}
     if record and intent and found.request == intent["request"]:
         drawn = found.new_labels if record.drawn is None else record.drawn
-        return _Release(True, finishes, drawn)
+        return True, Found(record.id, finishes, drawn), {}
     if found.reused:
         before = ledger.release(found.reused)
         assert before is not None
-        same = releasing.nothing_new(before, asked.enough)
-        return _Release(False, same.why, left=found.left, exhausted=same.exhausted)
+        return False, releasing.nothing_new(before, asked.enough), found.left
     if record is None and (stopped := releasing.not_now(found, asked.enough)):
-        return _Release(False, stopped.why, left=found.left, exhausted=stopped.exhausted)
+        return False, stopped, found.left
     why = counted(found.new_labels, "new label")
-    return _Release(True, why, found.new_labels, found.charged, found.left)
+    return True, Found(None, why, found.new_labels, found.charged), found.left

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,6 +14,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import evaluating, notifying
 from labelguard.jobs.settings import Job
 from labelguard.jobs.state import Facts, UnderWay
+from labelguard.jobs.steps import Step
 from labelguard.project import runs
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
@@ -67,6 +70,21 @@ def _charged_by(job: Job, done: Mapping[str, Facts]) -> dict[str, int]:
             event = str(open_mechanism(mechanism).priced)
             uses[event] = uses.get(event, 0) + charged
     return uses
+
+
+def trained_by(job: Job, step: Step) -> dict[str, Any]:
+    """By what a job trains and judges, as JSON."""
+    gate = job.settings.gate.model_dump(mode="json")
+    return {"step": step.name, "options": dict(step.identity()), "gate": gate}
+
+
+def lesson_of(job: Job, step: Step, release: str) -> str:
+    """Digest of all that decides what is learned from a release, and whether it is good enough.
+
+    Equal lessons make no new model, and are not judged twice.
+    """
+    content = {"release": release, **trained_by(job, step)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def entry(home: Project, run: UnderWay, trained_by: Mapping[str, Any]) -> Facts:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.promoting import Models
+from labelguard.jobs.settings import Gate
 from labelguard.jobs.steps import Step
 from labelguard.mechanisms.clustered import paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
@@ -29,9 +29,7 @@ from labelguard.release.head import Head
 from labelguard.release.holdout import held_out, item_keys
 from labelguard.release.preferred_pairs import PAIRS, check_pairs, longer, read_preferred
 
-__all__ = ["GATES", "Gate", "Judgement", "check", "judge"]
-
-GATES = ("released", "probes", "held-out", "none")
+__all__ = ["Judgement", "check", "judge"]
 
 ACCURACY, LIKELIHOOD = "accuracy", "log-likelihood per label"
 CHANCE = {ACCURACY: 0.5, LIKELIHOOD: -math.log(2)}
@@ -41,24 +39,6 @@ _SURE = 0.975
 """How sure each end of an interval is; 95% lie between them."""
 _FREE = "nothing"
 _CHARGED = "one statistic release of the labelers who are held out"
-
-
-class Gate(Protocol):
-    """What job.yaml says: `margin` is how much worse a candidate may be, `confidence` how sure it
-    must be that it is not (one-sided; 0.5 takes the estimate as it is), `at_least` what it must
-    reach whatever there was before: a first model with its whole interval, `CHANCE` by default.
-    """
-
-    @property
-    def by(self) -> str: ...
-    @property
-    def probes(self) -> str | None: ...
-    @property
-    def margin(self) -> float: ...
-    @property
-    def confidence(self) -> float: ...
-    @property
-    def at_least(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -266,10 +246,8 @@ def _judged(gate: Gate, found: _Found) -> Judgement:
         return min(max(value, least), most)
 
     error, candidate = found.standard_error, found.candidate
-    low, high = interval = (
-        possible(candidate - found.half_width),
-        possible(candidate + found.half_width),
-    )
+    ends = (candidate - found.half_width, candidate + found.half_width)
+    low, high = map(possible, ends)
     difference = None if found.current is None else candidate - found.current
     beside = {name: possible(value) for name, value in found.baselines.items()}
     others = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in beside.items()]
@@ -280,7 +258,7 @@ def _judged(gate: Gate, found: _Found) -> Judgement:
         promote,
         why + found.note,
         possible(candidate),
-        interval if all(map(math.isfinite, interval)) else None,
+        (low, high) if math.isfinite(low) and math.isfinite(high) else None,
         None if found.current is None else possible(found.current),
         difference,
         error if math.isfinite(error) else None,

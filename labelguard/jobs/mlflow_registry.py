@@ -67,11 +67,10 @@ def _logged(
     tags = {_MODEL: f"{job}/{model.name}", _IDENTITY: identity} | {
         f"labelguard.{key}": str(facts[key]) for key in ("release", "mechanism", "epsilon", "delta")
     }
-    experiment = client.get_experiment_by_name(f"labelguard {job}")
-    number = (
-        experiment.experiment_id if experiment else client.create_experiment(f"labelguard {job}")
-    )
-    run = client.create_run(number, tags=tags)
+    name_of_all = f"labelguard {job}"
+    known = client.get_experiment_by_name(name_of_all)
+    experiment = known.experiment_id if known else client.create_experiment(name_of_all)
+    run = client.create_run(experiment, tags=tags)
     client.log_artifacts(run.info.run_id, str(model), "model")
     client.set_terminated(run.info.run_id)
     if not client.search_registered_models(f"name = '{name}'"):

@@ -69,7 +69,8 @@ def notify(settings: Notify | None, home: Project, state: State, run: JobRun) ->
 
 def _messages(run: JobRun, left: Mapping[str, float], crossed: list[str]) -> Iterator[Facts]:
     if run.outcome in _OUTCOMES:
-        yield _message(run, f"run.{run.outcome}", _told(run) | {"budget_left": dict(left)})
+        data = {name: getattr(run, name) for name in _TOLD} | {"budget_left": dict(left)}
+        yield _message(run, f"run.{run.outcome}", data)
     if crossed:
         data = {"job": run.job, "run": run.run, "below": crossed, "budget_left": dict(left)}
         yield _message(run, "budget.low", data)
@@ -81,18 +82,9 @@ def _message(run: JobRun, kind: str, data: Facts) -> Facts:
     return {"id": f"msg_{hashlib.sha256(name.encode()).hexdigest()[:32]}", "body": made}
 
 
-def _told(run: JobRun) -> Facts:
-    judgement = {name: run.judgement[name] for name in _JUDGED} if run.judgement else None
-    return {name: getattr(run, name) for name in _TOLD} | {"judgement": judgement}
-
-
 _TOLD = (
     *("job", "run", "outcome", "why", "budget", "release", "mechanism", "new_labels", "charged"),
-    *("charged_by", "model", "started_at", "ended_at"),
-)
-_JUDGED = (
-    *("by", "promote", "why", "candidate", "interval", "current", "difference"),
-    *("standard_error", "measure", "rows", "cost", "baselines"),
+    *("charged_by", "model", "judgement", "started_at", "ended_at"),
 )
 
 
@@ -125,7 +117,7 @@ def _post(settings: Notify, message: Facts) -> None:
         signer = _signer(settings)
         body = json.dumps(message["body"], sort_keys=True)
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((httpx.TransportError, _TryAgain)),
+            retry=tenacity.retry_if_exception(_may_pass),
             stop=tenacity.stop_after_attempt(_TRIES),
             wait=tenacity.wait_exponential(multiplier=0.2, max=5),
             reraise=True,
@@ -135,12 +127,22 @@ def _post(settings: Notify, message: Facts) -> None:
         away = urlsplit(settings.url).scheme == "https"
         with httpx.Client(timeout=_SECONDS, follow_redirects=False, trust_env=away) as client:
             retrying(lambda: _once(client, settings.url, signer, message["id"], body))
-    except (httpx.HTTPError, httpx.InvalidURL, _TryAgain) as error:
-        raise LabelguardError(f"nobody took a notification ({_why(error)})") from None
+    except httpx.HTTPStatusError as error:
+        why = f"HTTP {error.response.status_code}"
+        raise LabelguardError(f"notification not delivered ({why})") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        why = type(error).__name__
+        raise LabelguardError(f"notification not delivered ({why})") from None
 
 
-class _TryAgain(Exception):
-    """The receiver said that it could not just now."""
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the receiver could not be reached, or said that it cannot just now."""
+    import httpx
+
+    if not isinstance(error, httpx.HTTPStatusError):
+        return isinstance(error, httpx.TransportError)
+    status = error.response.status_code
+    return status in (408, 425, 429) or status >= 500
 
 
 def _once(client: httpx.Client, url: str, signer: Any, name: str, body: str) -> None:
@@ -152,14 +154,7 @@ def _once(client: httpx.Client, url: str, signer: Any, name: str, body: str) -> 
         "webhook-signature": signer.sign(name, now, body),
     }
     with client.stream("POST", url, content=body, headers=headers) as answer:
-        if answer.status_code in (408, 425, 429) or answer.status_code >= 500:
-            raise _TryAgain(f"HTTP {answer.status_code}")
-        if not answer.is_success:
-            raise LabelguardError(f"nobody took a notification (HTTP {answer.status_code})")
-
-
-def _why(error: Exception) -> str:
-    return str(error) if isinstance(error, _TryAgain) else type(error).__name__
+        answer.raise_for_status()
 
 
 def _signer(settings: Notify) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,9 +18,9 @@ from typing import Any, Self
 from labelguard import clock
 from labelguard.errors import LabelguardError
 from labelguard.jobs.settings import Job
+from labelguard.jobs.state import locked
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import Project, held
-from labelguard.project.waiting import when_free
+from labelguard.project.project import Project
 from labelguard.storage.files import fsync_path, publish_directory, write_atomically
 from labelguard.storage.sums import hashes_of
 
@@ -61,11 +60,7 @@ class Models:
         """The directory, for one run; it is made if there is none."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._check()
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        busy = f"another job promotes models in {self.directory}"
-        with contextlib.ExitStack() as stack:
-            path = self.directory / ".lock"
-            when_free(lambda: stack.enter_context(held(path, flags, busy)))
+        with locked(self.directory / ".lock", f"another job promotes models in {self.directory}"):
             yield
 
     def _check(self) -> None:
@@ -137,15 +132,14 @@ class Models:
     def candidate(self, lesson: str) -> Path:
         """Where what is learned by a lesson grows; those of others are removed."""
         path = self.directory / f"{_CANDIDATE}{lesson[:16]}"
-        for other in self.directory.glob(f"{_CANDIDATE}*"):
-            if not other.name.startswith(path.name):
-                _remove(other)
+        self.discard(path.name)
         return path
 
-    def discard(self) -> None:
-        """Remove what was learned and not promoted."""
+    def discard(self, but: str | None = None) -> None:
+        """Remove what was learned and not promoted, `but` for one candidate."""
         for path in self.directory.glob(f"{_CANDIDATE}*"):
-            _remove(path)
+            if but is None or not path.name.startswith(but):
+                _remove(path)
 
     def next(self) -> str:
         """The name of the next model."""

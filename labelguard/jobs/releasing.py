@@ -44,18 +44,20 @@ class Found:
     """What came of it.
 
     `release` is the one that was made, or that answers the very request; None if nothing was
-    released. `waiting` are new labels that could have been, `exhausted` says that there would be
-    enough of them but for labelers who have nothing left.
+    released. `exhausted` says that there would be enough new labels but for labelers who have
+    nothing left.
     """
 
     release: str | None
     why: str
     new_labels: int = 0
     charged: int = 0
-    waiting: int = 0
     exhausted: bool = False
     notes: tuple[str, ...] = ()
     """what `privatize` says beside it, such as rows of who left"""
+
+
+EXHAUSTED = Found(None, "labelers lack allowance for what is new", exhausted=True)
 
 
 class _NotNow(Exception):
@@ -92,7 +94,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     except _NotNow as stop:
         return stop.found
     except BudgetExceeded:
-        return Found(None, "labelers lack allowance for what is new", exhausted=True)
+        return EXHAUSTED
     if begun and begun.id != made.id and begun.unfinished:
         with contextlib.suppress(LabelguardError):  # somebody finishes it, or gave it up
             recovery.abandon(begun.id, home)
@@ -142,7 +144,7 @@ def not_now(found: Preview, enough: int) -> Found | None:
     why = f"{counted(new, 'new label')}, of {enough:,} that a release takes"
     if exhausted:
         why += f"; {counted(found.left_out, 'label')} beyond their labelers' allowance"
-    return Found(None, why, waiting=new, exhausted=exhausted)
+    return Found(None, why, exhausted=exhausted)
 
 
 def begun_by(intent: Mapping[str, Any] | None, ledger: Ledger) -> ReleaseRecord | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError, ProjectBusy
-from labelguard.jobs import checking, ending, evaluating, gates, lessons, mlflow_registry, releasing
+from labelguard.jobs import checking, ending, evaluating, gates, mlflow_registry, releasing
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.releasing import Wanted
 from labelguard.jobs.settings import Job, load, parsed
@@ -176,8 +176,8 @@ class Run:
         release = found["learn_from"]
         if release is None:
             return ending.line(self.job, run, "unchanged", found["why"])
-        lesson = lessons.lesson(self.job, self.step, release)
-        before = lessons.judged_before(self.state, lesson, self.models.in_use)
+        lesson = ending.lesson_of(self.job, self.step, release)
+        before = self.state.judged_before(lesson, self.models.in_use)
         if before and "train" not in run.steps:
             why = f"release {release} was learned from before; {found['why']}"
             return ending.line(self.job, run, "unchanged", why)
@@ -190,7 +190,7 @@ class Run:
         else:
             self.models.discard()
         outcome = "promoted" if judged["promote"] else "kept"
-        own = lessons.trained_by(self.job, self.step)
+        own = ending.trained_by(self.job, self.step)
         return ending.line(self.job, run, outcome, judged["why"], lesson=lesson, trained_by=own)
 
     def _check(self) -> Facts:
@@ -210,7 +210,7 @@ class Run:
 
     def _release(self, run: UnderWay) -> Facts:
         found = releasing.release(wanted(self.job), self.home, run, self.progress)
-        last = lessons.last_release(self.state)
+        last = self.state.last_release()
         mechanism = self.settings.release.mechanism
         learn = found.release or releasing.newest(self.home, mechanism, last)
         return asdict(found) | {"learn_from": learn}
@@ -251,7 +251,7 @@ class Run:
         promote = self.settings.promote
         name = (run.intent("promote") or {"model": self.models.next()})["model"]
         run.intend("promote", model=name)
-        facts = ending.entry(self.home, run, lessons.trained_by(self.job, self.step))
+        facts = ending.entry(self.home, run, ending.trained_by(self.job, self.step))
         self.models.promote(candidate, name, facts, promote.keep)
         return {"model": name}
 

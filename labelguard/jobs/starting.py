@@ -26,6 +26,7 @@ from labelguard.release.evaluation import coordinates_in
 from labelguard.report import overview
 
 POLICY = "retraining"
+_TEMPLATE = Path(__file__).with_name("job.yaml.j2")
 _LABELS, _RELEASES, _HELD_OUT = 64, 52, 0.1
 """What the draft pays for: labels of a labeler, and a statistic every week of a year."""
 
@@ -152,51 +153,29 @@ def _way(home: Project, path: Path) -> str:
 
 def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector], model: Model) -> str:
     """A job's file, with a comment on every line that one may change."""
+    import jinja2
+
     mechanism, gate, why = _means(policy, model)
-    lines = []
-    if tools:
-        names = [one.name for one in tools]
-        lines.append((f"pull: {_json(names)}", "connectors that are pulled first"))
-    elif model.input is not None:
-        paths = model.input or ["labels.parquet"]
-        value = _json(paths[0] if len(paths) == 1 else paths)
-        lines.append((f"input: {value}", "files or globs to release; of a tool: pull: [connector]"))
-    if source := tools[0].source if tools else model.source:
-        lines.append((f"source: {_json(source)}", "whose labelers these are"))
     features = {"features": "text+length", **model.train}
-    heads = mechanism != RANDOMIZED_LABELS.name
-    options = {**(features if heads and not model.mechanism else {}), **model.options}
+    is_head = mechanism != RANDOMIZED_LABELS.name  # what is released, so that no step learns one
+    options = {**(features if is_head and not model.mechanism else {}), **model.options}
+    paths = None if model.input is None else model.input or ["labels.parquet"]
+    source = tools[0].source if tools else model.source
     least = CHANCE[LIKELIHOOD if gate == "held-out" else ACCURACY]
-    lines += [
-        ("release:", ""),
-        (f"  mechanism: {mechanism}", "how labels are released; the policy pays for it"),
-        ("  min_new_labels: 100", "fewer wait for the next run"),
-        ("  exhausted: drop", "labels beyond their labeler's allowance are left out"),
-        *([(f"  options: {_json(options)}", "how it is read and released")] if options else []),
-        ("train:", ""),
-        ("  step: head", "or reward, dpo: models that need a GPU"),
-        *([] if heads else [(f"  options: {_json(features)}", "what a head learns from")]),
-        ("gate:", ""),
-        (f"  by: {gate}", why),
-        (f"  at_least: {least:.3g}", "a coin's; a first model needs it with its whole interval"),
-        ("  margin: 0.0", "how much worse than the model in use it may be"),
-        ("  confidence: 0.5", "how sure that must be; 0.5 takes the estimate as it is"),
-        ("promote:", ""),
-        ("  directory: models", "0001, 0002, … and the link `current`"),
-        ("  keep: 5", "so many newest stay, and the one in use"),
-        ("# notify:", "a signed webhook; its secret is in LABELGUARD_NOTIFY_SECRET"),
-        ("#   url: https://example.org/hooks/labelguard", ""),
-        ("#   budget_below: 0.1", "told once when less of an allowance is left"),
-    ]
-    head = f"# A job of `labelguard retrain`, for policy {name}: docs/retraining.md.\n"
-    where = f"project: {json.dumps(where, ensure_ascii=False)}\n"
-    rest = [f"{text:<30} # {said}".rstrip() if said else text for text, said in lines]
-    return head + where + "\n".join(rest) + "\n"
-
-
-def _json(value: Any) -> str:
-    """Which is YAML in one line, too."""
-    return json.dumps(value)
+    facts = {
+        "project": json.dumps(where, ensure_ascii=False),
+        "pull": json.dumps([one.name for one in tools]) if tools else None,
+        "input": json.dumps(paths[0] if len(paths) == 1 else paths) if paths else None,
+        "source": json.dumps(source) if source else None,
+        "options": json.dumps(options) if options else None,
+        "train": None if is_head else json.dumps(features),
+        "at_least": f"{least:.3g}",
+    }
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    text = template.render(facts, policy=name, mechanism=mechanism, gate=gate, why=why)
+    lines = (line.split("\t") for line in text.splitlines())
+    return "".join(f"{one:<30} # {about[0]}\n" if about else f"{one}\n" for one, *about in lines)
 
 
 def _means(policy: Policy, model: Model) -> tuple[str, str, str]:

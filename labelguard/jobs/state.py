@@ -46,15 +46,24 @@ class State:
             path.mkdir(mode=0o700, exist_ok=True)
             private_files.check_directory(path, ProjectError)
         busy = f"job {self.directory.name} is under way; run this again when it is done"
-        with contextlib.ExitStack() as stack:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            path = self.directory / _LOCK
-            when_free(lambda: stack.enter_context(held(path, flags, busy)))
+        with locked(self.directory / _LOCK, busy):
             yield
 
     def ended(self) -> list[JobRun]:
         """Its runs, oldest first."""
         return runs.read(self.history)
+
+    def judged_before(self, lesson: str, in_use: str | None) -> bool:
+        """Whether a run learned this and came to its end, and no model was lost since.
+
+        `in_use` is the model in use.
+        """
+        counts = ("promoted", "kept") if in_use else ("kept",)
+        return any(one.lesson == lesson for one in self.ended() if one.outcome in counts)
+
+    def last_release(self) -> str | None:
+        """The release that the job learned from last."""
+        return next((one.release for one in reversed(self.ended()) if one.release), None)
 
     def under_way(self) -> UnderWay | None:
         """The run that was begun and has not ended, if there is one."""
@@ -67,20 +76,10 @@ class State:
 
     def begin(self, job: Job) -> UnderWay:
         """A new run."""
-        number = max((one.run for one in self.ended()), default=0) + 1
-        begun = UnderWay(
-            self,
-            {
-                "format": 1,
-                "run": number,
-                "started_at": clock.now(),
-                "digest": job.digest,
-                "settings": job.settings.model_dump(mode="json"),
-                "base": str(job.base),
-                "steps": {},
-                "intents": {},
-            },
-        )
+        facts = {"format": 1, "started_at": clock.now(), "digest": job.digest}
+        facts["run"] = max((one.run for one in self.ended()), default=0) + 1
+        facts |= {"settings": job.settings.model_dump(mode="json"), "base": str(job.base)}
+        begun = UnderWay(self, {**facts, "steps": {}, "intents": {}})
         begun.write()
         return begun
 
@@ -168,6 +167,15 @@ class UnderWay:
     def write(self) -> None:
         """Put all of it on disk."""
         self.state.write(_RUN, self.facts)
+
+
+@contextlib.contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold a lock file. Raises `ProjectBusy`, saying `busy`, unless this is to wait for it."""
+    with contextlib.ExitStack() as stack:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        when_free(lambda: stack.enter_context(held(path, flags, busy)))
+        yield
 
 
 def _plain(step: str, facts: Facts) -> Facts:

@@ -33,7 +33,7 @@ from labelguard.accounting import gaussian
 from labelguard.audit import FALSE_ALARM, AuditResult, Check, bounds, whole, whole_ball
 from labelguard.audit.randomized_response import audit_randomized_response
 from labelguard.audit.statistic import audit_statistic
-from labelguard.cli.audit import audit
+from labelguard.cli.account import audit
 from labelguard.errors import PolicyError
 from labelguard.ingest import query as queries
 from labelguard.ingest import staging

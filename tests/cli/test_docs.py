@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 from urllib.request import urlopen
 
 import click
@@ -23,6 +24,7 @@ from click.testing import CliRunner
 from support.arenas import SOURCES, arena
 from support.commands import FIRST
 from support.hooks import serving
+from support.pages import ROOT, script
 from support.tools import connected, hear
 
 import labelguard as lg
@@ -31,7 +33,6 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project.project import find
 from labelguard.report import overview
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
@@ -42,15 +43,8 @@ FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
 
 
-def _reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_cli", REFERENCE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference = _reference()
+reference = script(REFERENCE)
+RESULTS = reference.results()
 LEAVES = [
     pytest.param(
         path,
@@ -70,12 +64,13 @@ def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def run(line: str) -> None:
-    """Run `labelguard …` or `cd …`; it must succeed."""
+def run(line: str) -> str:
+    """Run `labelguard …`, which must succeed; what it prints."""
     program, *arguments = shlex.split(line)
     assert program == "labelguard", line
     result = CliRunner().invoke(main, arguments, input="y\n")
     assert result.exit_code == 0, f"{line}\n{result.output}"
+    return result.stdout
 
 
 def examples(command: click.Command) -> list[str]:
@@ -123,10 +118,12 @@ def test_every_command_has_examples_of_its_own() -> None:
 
 
 @pytest.mark.docs
+@pytest.mark.parametrize("option", ["", " --json"], ids=["text", "json"])
 @pytest.mark.parametrize(("path", "command"), LEAVES)
-def test_the_examples_of_every_command_run(
+def test_the_examples_of_every_command_run_and_their_json_is_as_documented(
     path: tuple[str, ...],
     command: click.Command,
+    option: str,
     stages: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +135,34 @@ def test_the_examples_of_every_command_run(
         _tool(tmp_path, monkeypatch)
     PREPARED.get(path, lambda: None)()
     for line in examples(command):
-        RUN.get(path, run)(line)
+        if path == ("serve",):
+            _serve(line)
+            continue
+        printed = run(line + option)
+        if option:
+            _check_json(json.loads(printed), RESULTS[" ".join(path)])
+
+
+def _check_json(printed: Any, described: Any) -> None:
+    """What was printed has the keys of a result's type, and so has all that is in it."""
+    kinds = [kind for kind in typing.get_args(described) if kind not in (type(None), ...)]
+    if described is Any:
+        return
+    if isinstance(printed, list):
+        for entry in printed:
+            _check_json(entry, kinds[0])
+    elif isinstance(printed, dict) and typing.get_origin(described) is Mapping:
+        for entry in printed.values():
+            _check_json(entry, kinds[1])
+    elif isinstance(printed, dict):
+        own = [kind for kind in kinds or [described] if is_dataclass(kind)]
+        names = [[field.name for field in fields(kind)] for kind in own]
+        if any(typing.get_origin(kind) is Mapping for kind in kinds):
+            own = own if list(printed) in names else []  # any keys: a card, say
+        assert not own or list(printed) in names, (list(printed), described)
+        for kind in own:
+            for name, inner in reference.hints(kind).items():
+                _check_json(printed.get(name), inner)
 
 
 def _crashed() -> None:
@@ -163,11 +187,6 @@ def _groups() -> None:
 def _arena() -> None:
     """A release of comparisons of systems."""
     lg.privatize(arena(10), project=find(Path()), **SOURCES)
-
-
-def _lost_witnesses() -> None:
-    for witness in Path().rglob("ledger.head"):
-        witness.unlink()
 
 
 def _tool(here: Path, patch: pytest.MonkeyPatch) -> None:
@@ -198,9 +217,6 @@ def _base() -> None:
     Path("train.yaml").write_text("max_steps: 2\n")
 
 
-RUN = {("serve",): _serve}
-"""Examples of commands that run until they are told to end."""
-
 PREPARED = {
     ("policy", "activate"): _policy,
     ("policy", "drop"): _policy,
@@ -209,7 +225,6 @@ PREPARED = {
     ("leaderboard",): _arena,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crashed,
-    ("project", "witness"): _lost_witnesses,
     ("train", "dpo"): _base,
     ("train", "reward"): _base,
     ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
@@ -293,10 +308,7 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
 
 @pytest.mark.docs  # it lives a whole year
 def test_the_year_of_a_budget_is_as_the_page_tells() -> None:
-    spec = importlib.util.spec_from_file_location("year", ROOT / "docs" / "generate_budget.py")
-    assert spec and spec.loader
-    year = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(year)
+    year = script(ROOT / "docs" / "generate_budget.py")
     told = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
     assert year.page(told) == told, "run: python docs/generate_budget.py"
 
@@ -324,18 +336,10 @@ def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 def test_anchors_that_the_code_names_are_headings() -> None:
-    modules = [
-        path
-        for room in ("labelguard", "trainer", "connectors")
-        for path in (ROOT / room).rglob("*.py")
-    ]
-    named = {
-        found
-        for module in modules
-        for found in re.findall(
-            r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", module.read_text(encoding="utf-8")
-        )
-    }
+    rooms = ("labelguard", "trainer", "connectors")
+    texts = (path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
+    link = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
+    named = {found for text in texts for found in link.findall(text)}
     assert named
     for page, anchor in named:
         assert (ROOT / page).exists(), page

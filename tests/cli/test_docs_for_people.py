@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,11 +9,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from labelguard_connectors.hook.metrics import Metrics
 from support.pages import DOCS, ROOT, blocks
 from support.tools import connected
 
-from labelguard.accounting import randomized_response
 from labelguard.cli.main import main
 from labelguard.project.project import find
 
@@ -92,23 +89,3 @@ def test_every_variable_that_is_read_is_in_the_table() -> None:
     }
     assert len(names) > 8
     assert [name for name in sorted(names) if f"`{name}" not in told] == []
-
-
-def test_what_is_watched_is_what_the_hook_counts() -> None:
-    counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
-    told = (DOCS / "operations.md").read_text(encoding="utf-8")
-    watched = set(re.findall(r"labelguard_hook_\w+", told))
-    assert watched
-    assert {name.removesuffix("_bucket") for name in watched} <= counted
-
-
-def test_labelers_are_told_the_numbers_of_the_guarantee() -> None:
-    told = " ".join((DOCS / "for-labelers.md").read_text(encoding="utf-8").split())
-    odds = [math.exp(epsilon) for epsilon in (1, 3)]
-    even, rare = [[100 * one / (one + against) for one in odds] for against in (1, 99)]
-    prices = [randomized_response.calibrate(epsilon, 1e-5, 50) for epsilon in (1, 3)]
-    kept = [100 * (1 - randomized_response.flip_probability(price)) for price in prices]
-    assert "{:.3g} if ε is 1, {:.3g} if ε is 3".format(*odds) in told
-    assert "{:.0f} of 100 cases if ε is 1, about {:.0f} of 100 if ε is 3".format(*even) in told
-    assert "{:.0f} in 100 (ε is 1), or {:.0f} in 100 (ε is 3)".format(*rare) in told
-    assert "{:.0f} of 100 cases (ε is 1), or in {:.0f} of 100 (ε is 3)".format(*kept) in told

@@ -105,17 +105,13 @@ def _run(*arguments: str) -> Result:
     return result
 
 
-def test_without_a_terminal_progress_goes_to_standard_error(plan: list[str]) -> None:
+def test_progress_goes_to_standard_error_unless_a_program_reads_or_it_is_off(
+    plan: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = _run(*plan)
     assert "labelguard: simulating labels, 0%" in result.stderr.splitlines()
     assert "labelguard:" not in result.stdout
-
-
-def test_where_a_program_reads_the_result_there_is_no_progress(plan: list[str]) -> None:
     result = _run(*plan, "--json")
     assert json.loads(result.stdout) and "simulating" not in result.stderr
-
-
-def test_progress_can_be_turned_off(plan: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGUARD_PROGRESS", "off")
     assert "simulating" not in _run(*plan).stderr

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
-from types import ModuleType
 
 import labelguard_trainer
 import pytest
+from support.pages import ROOT, script
 
 import labelguard
 
-ROOT = Path(__file__).parents[2]
-
-
-def _hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hooks = _hooks()
+hooks = script(ROOT / "docs" / "site" / "hooks.py")
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -67,7 +54,4 @@ def test_the_page_of_a_file_holds_all_of_it() -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     shown = hooks.source(path)
     assert f"\n````python\n{text}\n````\n" in shown and "````" not in text
-
-
-def test_the_page_of_a_directory_leads_to_its_modules() -> None:
     assert "\n- [bounds.py](audit/bounds.py.md)\n" in hooks.source("labelguard/audit")

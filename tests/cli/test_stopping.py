@@ -121,7 +121,6 @@ def test_an_ignored_signal_stays_ignored() -> None:
         "print('still here')"
     )
     found = subprocess.run(
-        ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code],
-        capture_output=True,
+        ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code], capture_output=True
     )
     assert found.stdout == b"still here\n", found.stderr

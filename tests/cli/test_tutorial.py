@@ -11,20 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from click.testing import CliRunner
-from support.commands import FIRST
 
-import labelguard as lg
 from labelguard.cli.main import main
 
 pytestmark = pytest.mark.docs
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
-FULL = "labelers=120, labels=6_000, items=1_500"
-SMALLER = "labelers=60, labels=900, items=250"
-LONG = re.compile(r"import GPT2Config|labelguard train|labelguard plan|lg\.plan")
-"""Blocks that need torch, or many simulated worlds."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,46 +52,6 @@ def _code(block: str, names: dict[str, Any]) -> list[str]:
     with contextlib.redirect_stdout(printed):
         exec(compile(block, PAGE.name, "exec"), names)
     return printed.getvalue().splitlines()
-
-
-def test_the_tutorial_runs_without_its_plan_and_without_a_trainer() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert FULL in text
-    names: dict[str, Any] = {}
-    for kind, block in _blocks(text.replace(FULL, SMALLER)):
-        if LONG.search(block):
-            continue
-        if kind == "python":
-            _code(block, names)
-        elif kind == "console":
-            for command, _ in _commands(block):
-                _command(command)
-    assert names["release"].reused  # the commands before had made it
-    assert names["agreement"] > 0.5
-
-
-@pytest.mark.xdist_group("trl")
-def test_its_language_model_takes_conversations_too() -> None:
-    made = pl.DataFrame(lg.simulate(labelers=10, labels=80, items=20))
-    said = {"prompt": "user", "response_a": "assistant", "response_b": "assistant"}
-    chats = (
-        pl.concat_list(pl.struct(role=pl.lit(role), content=name)).alias(name)
-        for name, role in said.items()
-    )
-    made.with_columns(chats).write_parquet("chats.parquet")
-    _command("labelguard init")
-    first = " ".join(FIRST)
-    _command(f"labelguard privatize chats.parquet --features length {first} -o release")
-    names: dict[str, Any] = {"pl": pl, "rows": lg.load("release")}
-    for kind, block in _blocks(PAGE.read_text(encoding="utf-8")):
-        if "import GPT2Config" in block:
-            _code(block, names)
-        elif kind == "yaml":
-            once = re.sub(r"max_steps: \d+", "max_steps: 1", block)
-            Path("train.yaml").write_text(once, encoding="utf-8")
-    assert "assistant" in names["tokenizer"].get_vocab()
-    train = "labelguard train dpo release --model base --train-config train.yaml -o aligned"
-    assert any("trained on" in line for line in _command(train))
 
 
 @pytest.mark.xdist_group("trl")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.pages import DOCS, blocks
+from support.pages import DOCS, blocks, script
 
 from labelguard.configuration import project_file
 from labelguard.ingest.connector import Settings, connector
@@ -17,13 +16,7 @@ from labelguard.jobs.settings import load
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "generate_configuration", DOCS / "generate_configuration.py"
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(DOCS / "generate_configuration.py")
 
 
 def test_the_page_and_the_schemas_are_up_to_date(reference: ModuleType) -> None:

@@ -48,10 +48,7 @@ def told(made: Project, more: str, *, head: str = "format = 1\n") -> str:
         ("[hook.release]\npush = 1", ": hook.release.push: "),
         ('[hook.release]\nwenn = "daily"', ": hook.release.wenn: "),
         ('[hook.release]\nwhen = "hourly"', ": hook.release.when: expected manual, every:500"),
-        (
-            TABLE + "[connectors.clinic.hook]\nscheem = 1",
-            ".hook.scheem: ",
-        ),
+        (TABLE + "[connectors.clinic.hook]\nscheem = 1", ".hook.scheem: "),
         (TABLE + "source = 3", ": connectors.clinic.source: "),
         (TABLE + 'api_key = "x"', ": connectors.clinic.api_key: this does not belong into a file"),
         (TABLE + 'on = {token = "x"}', ": connectors.clinic.on.token: this does not belong into"),
@@ -85,10 +82,7 @@ def test_the_file_of_a_new_project_says_its_source(made: Project) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (
-            'url = "https://x.example"\nprojct = 7',
-            "connectors.clinic.projct: ",
-        ),
+        ('url = "https://x.example"\nprojct = 7', "connectors.clinic.projct: "),
         ("project = 7", "connectors.clinic.url: "),
         (
             'url = "https://me:pw@x.example"\nproject = 7',

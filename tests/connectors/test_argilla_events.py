@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_connectors.argilla import Argilla, answers
-from labelguard_connectors.argilla.told import Told
 from labelguard_connectors.bounds import OutOfBounds
+from labelguard_connectors.values import Value
 from support.exports import read, write
+from support.hostile import HOSTILE, paths, replaced, without
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Settings, connector
@@ -42,16 +42,6 @@ def hear(event: Any, **options: str) -> Answer | None:
     heard = argilla(**options).hear(event)
     assert len(heard) <= 1
     return heard[0] if heard else None
-
-
-def changed(event: Any, value: Any, *path: str | int) -> Any:
-    """A copy of an event with another value in one place."""
-    event = copy.deepcopy(event)
-    inner = event
-    for step in path[:-1]:
-        inner = inner[step]
-    inner[path[-1]] = value
-    return event
 
 
 def of_type(kind: str) -> Any:
@@ -126,16 +116,21 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
     for event in RESPONSES:
         if answer := hear(event):
             heard[answer.record] = max(answer, heard.get(answer.record, answer), key=_version)
-    kept = answers.read(answers.questions(Told("questions", QUESTIONS)["items"]))
-    pulled = [
-        answers.answer(record, record["dataset_id"].uuid(), response, response["user_id"], kept)
-        for record in Told("records", PAGE)["items"].elements()
-        for response in record["responses"].elements()
-    ]
+    pulled = _pulled()
     assert len(pulled) == 3
     assert {one.record: one for one in pulled} == {
         record: answer for record, answer in heard.items() if not answer.deleted
     }
+
+
+def _pulled() -> list[Answer]:
+    """What the REST interface tells."""
+    kept = answers.read(answers.questions(Value("questions", QUESTIONS)["items"]))
+    return [
+        answers.answer(record, record["dataset_id"].uuid(), response, response["user_id"], kept)
+        for record in Value("records", PAGE)["items"].elements()
+        for response in record["responses"].elements()
+    ]
 
 
 def _version(answer: Answer) -> int:
@@ -143,12 +138,7 @@ def _version(answer: Answer) -> int:
 
 
 def test_the_format_reads_the_latest_states(tmp_path: Path) -> None:
-    kept = answers.read(answers.questions(Told("questions", QUESTIONS)["items"]))
-    bodies = [
-        json.loads(answers.answer(record, "0" * 8, response, response["user_id"], kept).body)
-        for record in Told("records", PAGE)["items"].elements()
-        for response in record["responses"].elements()
-    ]
+    bodies = [json.loads(answer.body) for answer in _pulled()]
     found = read(write(tmp_path / "bodies.jsonl", bodies), tmp_path, question="preference")
     # A preference for A by Ann, who skips the other; Bob's draft is none.
     assert found["fault"].to_list() == [0, 0]
@@ -159,14 +149,6 @@ def test_the_format_reads_the_latest_states(tmp_path: Path) -> None:
 # Whose events are heard
 
 
-@pytest.mark.quick(
-    "event0",
-    "event1",
-    "event2",
-    "event4",
-    "event5",
-    "event6",
-)
 @pytest.mark.parametrize(
     "options",
     [
@@ -175,9 +157,8 @@ def test_the_format_reads_the_latest_states(tmp_path: Path) -> None:
         {"dataset": "00000000-0000-4000-8000-000000000000"},
     ],
 )
-@pytest.mark.parametrize("event", RESPONSES)
-def test_other_data_sets_are_not_heard(event: Any, options: dict[str, str]) -> None:
-    assert hear(event, **options) is None
+def test_other_data_sets_are_not_heard(options: dict[str, str]) -> None:
+    assert [hear(event, **options) for event in RESPONSES] == [None] * len(RESPONSES)
 
 
 def test_a_data_set_may_be_named_by_its_id() -> None:
@@ -217,46 +198,25 @@ def test_settings_that_lack_something_are_refused(options: dict[str, str]) -> No
 
 WRONG = [
     (("type",), None, "type: expected a text"),
-    (("type",), ["response.created"], "type: expected a text"),
     (("version",), 2, "version: expected 1"),
-    (("version",), True, "version: expected a whole number"),
     (("data",), [], "data: expected an object"),
-    (("data", "id"), 7, "data.id: expected an id"),
     (("data", "id"), "7", "data.id: expected an id"),
     (("data", "user", "id"), None, "data.user.id: expected an id"),
     (("data", "status"), "pending", "data.status: expected one of"),
-    (("data", "status"), ["submitted"], "data.status: expected a text"),
-    (("data", "updated_at"), 1795333703, "data.updated_at: expected a time"),
     (("data", "updated_at"), "2026-13-01T00:00:00", "data.updated_at: expected a time"),
-    (("data", "updated_at"), "1969-12-31T23:59:59", "data.updated_at: expected a time since 1970"),
-    (("data", "updated_at"), "2026-11-22", "data.updated_at: expected a time"),
+    (("data", "updated_at"), "1969-12-31T23:59:59", "data.updated_at: expected a time after 1970"),
     (("data", "updated_at"), "２026-11-22T00:00:00", "data.updated_at: expected a time"),
-    (("data", "record", "id"), {}, "data.record.id: expected an id"),
     (("data", "record", "external_id"), 3, "data.record.external_id: expected a text or null"),
     (("data", "record", "fields"), None, "data.record.fields: expected an object"),
     (("data", "record", "fields", "prompt"), "\ud800", "record.fields: expected JSON"),
     (("data", "record", "dataset", "questions"), {}, "dataset.questions: expected a list"),
-    (
-        ("data", "record", "dataset", "questions", 1, "settings"),
-        None,
-        "data.record.dataset.questions[1].settings: expected an object",
-    ),
     (("data", "record", "dataset", "name"), None, "data.record.dataset.name: expected a text"),
 ]
 
 
-@pytest.mark.quick(
-    "path0",
-    "path3",
-    "path6",
-    "path9",
-    "path13",
-    "path16",
-    "path19",
-)
 @pytest.mark.parametrize(("path", "value", "message"), WRONG)
 def test_an_error_names_the_field(path: tuple[str | int, ...], value: Any, message: str) -> None:
-    event = changed(of_type("response.created"), value, *path)
+    event = replaced(of_type("response.created"), path, value)
     with pytest.raises(ConnectorError) as refused:
         hear(event)
     assert str(refused.value).startswith("Argilla event: ") and message in str(refused.value)
@@ -275,12 +235,14 @@ def test_an_error_names_the_field(path: tuple[str | int, ...], value: Any, messa
     ],
 )
 def test_a_value_that_is_none_is_left_out(path: tuple[str, ...], value: Any, left: int) -> None:
-    answer = hear(changed(of_type("response.created"), value, "data", "values", *path))
+    answer = hear(replaced(of_type("response.created"), ("data", "values", *path), value))
     assert answer and len(json.loads(answer.body)["responses"][0]["values"]) == left
 
 
 def test_an_answer_that_is_too_large_is_refused_by_a_bound_that_is_public() -> None:
-    event = changed(of_type("response.created"), "l" * 70_000, "data", "values", "order", "value")
+    event = replaced(
+        of_type("response.created"), ("data", "values", "order", "value"), "l" * 70_000
+    )
     with pytest.raises(OutOfBounds, match="8,192 bytes"):
         hear(event)
 
@@ -303,14 +265,14 @@ def test_a_nesting_without_end_is_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(ConnectorError, match="expected JSON"):
-        hear(changed(of_type("response.created"), deep, "data", "record", "fields", "prompt"))
+        hear(replaced(of_type("response.created"), ("data", "record", "fields", "prompt"), deep))
 
 
 def test_an_answer_that_is_nested_too_deep_is_none_and_stops_no_release() -> None:
     deep: Any = json.loads("[" * 200 + "]" * 200)
     event = of_type("response.created")
     name = next(iter(json.loads(hear(event).body)["responses"][0]["values"]))  # type: ignore[union-attr]
-    found = hear(changed(event, deep, "data", "values", name, "value"))
+    found = hear(replaced(event, ("data", "values", name, "value"), deep))
     assert found and name not in json.loads(found.body)["responses"][0]["values"]
 
 
@@ -325,7 +287,7 @@ def test_an_answer_that_is_nested_too_deep_is_none_and_stops_no_release() -> Non
     ],
 )
 def test_times_are_utc_unless_they_name_a_zone(written: str, version: int) -> None:
-    event = changed(of_type("response.created"), written, "data", "updated_at")
+    event = replaced(of_type("response.created"), ("data", "updated_at"), written)
     answer = hear(event)
     assert answer and answer.version == version
 
@@ -350,21 +312,6 @@ values = st.recursive(
     ),
     max_leaves=6,
 )
-MANY = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def _places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    if path:
-        yield path
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _places(inner, (*path, name))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _places(inner, (*path, number))
-
-
-PLACES = [sorted(set(_places(event)), key=str) for event in RESPONSES]
 
 
 def _private(event: Any) -> set[str]:
@@ -398,39 +345,13 @@ def _is_answered_or_refused(event: Any, private: set[str]) -> None:
 
 
 @pytest.mark.slow
-@MANY
-@given(st.lists(st.tuples(st.floats(0, 1), values), min_size=2, max_size=3), st.integers(0, 9))
-def test_events_with_anything_anywhere_are_answered_or_refused(
-    changes: list[tuple[float, Any]], removed: int
-) -> None:
-    # Each of 400 examples is tried on eight recordings, one change at a time and all together: with
-    # those of the next test, over ten thousand events.
-    for event, places, private in zip(RESPONSES, PLACES, PRIVATE, strict=True):
-        together = copy.deepcopy(event)
-        for share, value in changes:
-            place = places[int(share * (len(places) - 1))]
-            _is_answered_or_refused(changed(event, value, *place), private)
-            _put(together, place, value, remove=removed == 0)
-        _is_answered_or_refused(together, private)
-
-
-def _put(event: Any, place: tuple[str | int, ...], value: Any, *, remove: bool) -> None:
-    inner = event
-    for step in place[:-1]:
-        if isinstance(inner, dict) and step not in inner:
-            return
-        if isinstance(inner, list) and not (isinstance(step, int) and step < len(inner)):
-            return
-        if not isinstance(inner, dict | list):
-            return
-        inner = inner[step]
-    last = place[-1]
-    if isinstance(inner, dict):
-        inner.pop(last, None)
-        if not remove:
-            inner[last] = value
-    elif isinstance(inner, list) and isinstance(last, int) and last < len(inner):
-        inner[last] = value
+def test_any_hostile_value_anywhere_is_answered_or_refused() -> None:
+    for event, private in zip(RESPONSES, PRIVATE, strict=True):
+        for path in paths(event):
+            for value in HOSTILE:
+                _is_answered_or_refused(replaced(event, path, value), private)
+            if path:
+                _is_answered_or_refused(without(event, path), private)
 
 
 @settings(max_examples=200, deadline=None)
@@ -448,7 +369,7 @@ def test_all_but_the_body_is_the_same_whatever_was_answered(value: Any) -> None:
     except UnicodeEncodeError:
         return
     one = hear(event)
-    other = hear(changed(event, value, "data", "values", "preference", "value"))
+    other = hear(replaced(event, ("data", "values", "preference", "value"), value))
     assert one and other
     assert (one.record, one.version, one.labeler) == (other.record, other.version, other.labeler)
     bodies = json.loads(one.body), json.loads(other.body)

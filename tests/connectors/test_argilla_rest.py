@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -15,9 +11,9 @@ import tenacity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_connectors import http
-from labelguard_connectors.argilla.records import pages
-from labelguard_connectors.argilla.rest import Rest
-from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.argilla.rest import Rest, pages
+from labelguard_connectors.values import Value
+from support.replies import Server, serving
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Settings, connector
@@ -28,51 +24,15 @@ OK = (200, {}, {"items": []})
 AGAIN = {"Retry-After": "0"}
 
 
-@dataclass
-class Scripted:
-    """A server that gives prepared answers in turn: status, headers and body; None hangs up."""
-
-    answers: list[Any] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-    keys: set[str] = field(default_factory=set)
-    url: str = ""
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    script = Scripted()
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            script.asked.append(f"{self.command} {self.path}")
-            script.keys.add(self.headers["X-Argilla-Api-Key"])
-            answer = script.answers.pop(0)
-            if answer is None:
-                self.close_connection = True
-                return
-            status, headers, body = answer
-            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 (http.server calls them so)
-
-        def log_message(self, *words: Any) -> None:
-            pass
-
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(http, "backoff", tenacity.wait_none())
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-        script.url = f"http://127.0.0.1:{listening.server_port}"
-        yield script
-        listening.shutdown()
+    found = Server()
+    with serving(found):
+        yield found
 
 
-def rest(server: Scripted) -> Rest:
+def rest(server: Server) -> Rest:
     return Rest("argilla", server.url, KEY)
 
 
@@ -85,16 +45,16 @@ def rest(server: Scripted) -> Rest:
         [None, None],
     ],
 )
-def test_what_may_pass_is_tried_again(server: Scripted, failures: list[Any]) -> None:
-    server.answers += [*failures, OK]
+def test_what_may_pass_is_tried_again(server: Server, failures: list[Any]) -> None:
+    server.replies += [*failures, OK]
     with rest(server) as argilla:
         assert argilla.get("/datasets", name="prefs").value == {"items": []}
-    assert server.asked == ["GET /api/v1/datasets?name=prefs"] * (len(failures) + 1)
-    assert server.keys == {KEY}
+    assert server.asked == [("GET", "/api/v1/datasets?name=prefs")] * (len(failures) + 1)
+    assert {sent["X-Argilla-Api-Key"] for sent in server.headers} == {KEY}
 
 
-def test_after_five_tries_it_is_an_error(server: Scripted) -> None:
-    server.answers += [(503, AGAIN, SECRET)] * 9
+def test_after_five_tries_it_is_an_error(server: Server) -> None:
+    server.replies += [(503, AGAIN, SECRET)] * 9
     with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
         argilla.put("/datasets/7/publish")
     assert "PUT /api/v1/datasets/7/publish: HTTP 503; tried" in str(refused.value)
@@ -102,13 +62,13 @@ def test_after_five_tries_it_is_an_error(server: Scripted) -> None:
 
 
 def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(
-    server: Scripted,
+    server: Server,
 ) -> None:
-    server.answers += [(429, AGAIN, SECRET), (503, AGAIN, SECRET)]
+    server.replies += [(429, AGAIN, SECRET), (503, AGAIN, SECRET)]
     with rest(server) as argilla, pytest.raises(ConnectorError, match="HTTP 503: "):
         argilla.post("/datasets", {"name": "prefs"})
     assert len(server.asked) == 2
-    server.answers += [None]
+    server.replies += [None]
     with rest(server) as argilla, pytest.raises(ConnectorError, match="RemoteProtocolError"):
         argilla.post("/datasets", {"name": "prefs"})
     assert len(server.asked) == 3
@@ -128,10 +88,10 @@ def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(
     ],
 )
 def test_an_error_says_what_to_check_and_nothing_that_was_told(
-    server: Scripted, answer: Any, said: str, caplog: pytest.LogCaptureFixture
+    server: Server, answer: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(0)
-    server.answers += [answer] * 5
+    server.replies += [answer] * 5
     with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
         argilla.get("/me/datasets")
     error = str(refused.value)
@@ -152,8 +112,8 @@ def test_where_nobody_listens_url_is_to_be_checked(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
-def test_a_key_that_is_none_is_not_shown(server: Scripted, key: str) -> None:
-    server.answers += [OK]
+def test_a_key_that_is_none_is_not_shown(server: Server, key: str) -> None:
+    server.replies += [OK]
     with pytest.raises(ConnectorError) as refused, Rest("argilla", server.url, key) as argilla:
         argilla.get("/me")
     assert key not in str(refused.value)
@@ -161,16 +121,22 @@ def test_a_key_that_is_none_is_not_shown(server: Scripted, key: str) -> None:
 
 
 def test_a_data_set_that_is_not_there_is_said(
-    server: Scripted, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", KEY)
     table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
     workspace = {"id": "00000000-0000-4000-8000-000000000000", "name": "labelers"}
-    server.answers += [OK, (200, {}, {"items": [workspace]}), OK]
+    server.replies += [OK, (200, {}, {"items": [workspace]}), OK]
     argilla = connector(Settings.of("argilla", table))
     for noun in ("workspace", "dataset"):
         with pytest.raises(ConnectorError, match=f"no {noun} of that name .* check {noun}"):
             argilla.about()
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert http._seconds(" 7 ") == 7
+    assert http._seconds("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
+    assert http._seconds("") is http._seconds("-7") is http._seconds("soon") is None
 
 
 # Page by page
@@ -191,7 +157,7 @@ class Busy:
         self._gone = gone
         self._now = max(times, default=0)
 
-    def get(self, path: str, *, include: str, offset: int, limit: int) -> Told:
+    def get(self, path: str, *, include: str, offset: int, limit: int) -> Value:
         assert include == "responses"
         shuffled = self._random.sample(sorted(self.records), len(self.records))
         shuffled.sort(key=lambda name: self.records[name])
@@ -203,7 +169,7 @@ class Busy:
             self._now += 1
             name = f"{self._now:08x}-ffff-4000-8000-000000000000"
             self.records[name] = self._now
-        return Told("records", {"items": items})
+        return Value("records", {"items": items})
 
     def _told(self, name: str) -> dict[str, str]:
         seconds, micros = divmod(self.records[name], 3)
@@ -237,9 +203,9 @@ def test_records_that_cannot_be_told_apart_by_time_are_an_error() -> None:
 
 def test_another_order_than_expected_is_an_error() -> None:
     class Reversed(Busy):
-        def get(self, path: str, **query: Any) -> Told:
+        def get(self, path: str, **query: Any) -> Value:
             told = super().get(path, **query)
-            return Told(told.what, {"items": told.value["items"][::-1]})
+            return Value(told.what, {"items": told.value["items"][::-1]})
 
     with pytest.raises(ConnectorError, match="items: expected records in the order of inserted_at"):
         list(pages(Reversed([1, 2, 3], [], 0), "d", 10))  # type: ignore[arg-type]

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from labelguard_connectors.hook.app import application
-from labelguard_connectors.hook.delivery import Hook
-from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.worker import Worker
-from starlette.testclient import TestClient
 from support import tools
+from support.clients import client
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
-from labelguard.project import attempts, ingestion, policies
-from labelguard.project.opening import OpenProject
+from labelguard.project import attempts, policies
 from labelguard.project.project import Project
 from labelguard.report import doctor
 from labelguard.report.page.report import write
@@ -28,11 +22,9 @@ from labelguard.report.page.report import write
 
 def served(project: Project) -> tuple[dict[str, float], dict[str, Any]]:
     """What the hook's metrics say of releases, and /status."""
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(project))) as inbox:
-        hook = Hook({}, inbox, Limits(), partial(attempts.read, project))
-        with TestClient(application(hook)) as client:
-            lines = client.get("/metrics").text.splitlines()
-            status = client.get("/status").json()
+    with client(project, serves=False) as (tool, _):
+        lines = tool.get("/metrics").text.splitlines()
+        status = tool.get("/status").json()
     own = ("labelguard_releases", "labelguard_last")
     values = (line.rsplit(" ", 1) for line in lines if line.startswith(own))
     return {name: float(value) for name, value in values}, status

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,28 +15,18 @@ from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.serving import Serving
 from starlette.testclient import TestClient
 from support import databases, hooks
+from support.clients import client, post
 
 from labelguard.cli.main import main
 from labelguard.errors import ConnectorError
 from labelguard.ingest.inbox import FILE, Inbox
 from labelguard.project import ingestion
-from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return hooks.project(tmp_path, monkeypatch)
-
-
-@contextlib.contextmanager
-def client(made: Project, limits: Limits | None = None) -> Iterator[tuple[TestClient, Inbox]]:
-    """A client of the hook, and the inbox behind it."""
-    opened = OpenProject.open(made)
-    with contextlib.closing(ingestion.inbox_of(opened)) as inbox:
-        app = application(Hook(Serving.of(made).served, inbox, limits or Limits()))
-        with TestClient(app) as found:
-            yield found, inbox
 
 
 def test_what_is_answered_with_200_is_in_the_inbox_once(made: Project) -> None:
@@ -70,12 +58,6 @@ def test_events_about_something_else_are_answered_and_not_stored(made: Project) 
         answer = tool.post("/hooks/clinic", content=b'{"type": "other"}', headers=hooks.headers())
         assert (answer.status_code, answer.content) == (200, b"")
         assert inbox.waiting() == 0
-
-
-def post(tool: TestClient, content: bytes) -> tuple[int, dict[str, str]]:
-    """The status and the headers of the answer to a delivery."""
-    answer = tool.post("/hooks/clinic", content=content, headers=hooks.headers())
-    return answer.status_code, dict(answer.headers)
 
 
 def test_a_busy_inbox_is_503_and_the_delivery_is_taken_later(made: Project) -> None:
@@ -230,21 +212,12 @@ def test_deliveries_are_posts_and_other_pages_say_nothing_of_what_was_asked(made
         assert tool.post("/metrics").status_code == 405
 
 
-def test_the_page_of_the_interface_needs_nothing_from_elsewhere(made: Project) -> None:
+def test_the_interface_is_described(made: Project) -> None:
     with client(made) as (tool, _):
-        page, schema = tool.get("/docs"), tool.get("/openapi.json").json()
-    assert page.headers["content-security-policy"] == "default-src 'none'"
-    assert "http" not in page.text
-    assert list(schema["paths"]) == [
-        "/hooks/{connector}",
-        "/healthz",
-        "/readyz",
-        "/status",
-        "/metrics",
-    ]
-    assert {"200", "401", "404", "408", "413", "422", "503"} < set(
-        schema["paths"]["/hooks/{connector}"]["post"]["responses"]
-    )
+        described = tool.get("/openapi.json").json()["paths"]
+    assert list(described) == ["/hooks/{connector}", "/healthz", "/readyz", "/status", "/metrics"]
+    answers = described["/hooks/{connector}"]["post"]["responses"]
+    assert set(answers) >= {"200", "401", "404", "408", "413", "422", "503"}
 
 
 @pytest.mark.parametrize("kind", databases.EACH)

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 from labelguard_connectors.hook import delivery
-from labelguard_connectors.hook.app import application
-from labelguard_connectors.hook.hearing import heard
-from labelguard_connectors.hook.limits import Limits
-from labelguard_connectors.hook.serving import Serving
-from starlette.testclient import TestClient
+from labelguard_connectors.hook.serving import heard
 from support import hooks
+from support.clients import client
+from support.clients import post as deliver
 from support.hooks import Server
 from support.sockets import answer, head, post, run_with
 
@@ -26,8 +24,6 @@ from labelguard.errors import ConnectorError
 from labelguard.ingest import inbox as inboxes
 from labelguard.ingest.connector import Settings, connector
 from labelguard.ingest.inbox import Inbox
-from labelguard.project import ingestion
-from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'
@@ -108,25 +104,16 @@ def slow_bodies(server: Server, count: int, sent: bytes) -> list[socket.socket]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "count", "sent"),
+    [("connections=20", 40, b"{"), ("bodies_bytes=992_000", 8, bytes(124_000))],
+    ids=["many", "large"],
+)
 def test_bodies_that_never_end_do_not_keep_others_out(
-    made: Project, monkeypatch: pytest.MonkeyPatch
+    limit: str, count: int, sent: bytes, made: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = run_with(made, monkeypatch, "connections=20")
-    slow = slow_bodies(server, 40, b"{")
-    try:
-        assert post(server, 1) == 200
-    finally:
-        for connection in slow:
-            connection.close()
-        server.stop()
-
-
-@pytest.mark.slow
-def test_large_bodies_that_never_end_do_not_keep_small_ones_out(
-    made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = run_with(made, monkeypatch, "bodies_bytes=992_000")
-    slow = slow_bodies(server, 8, bytes(124_000))
+    server = run_with(made, monkeypatch, limit)
+    slow = slow_bodies(server, count, sent)
     try:
         assert post(server, 1) == 200
     finally:
@@ -196,12 +183,10 @@ def test_a_database_that_does_not_answer_is_not_ready(
     monkeypatch.setattr(Inbox, "waiting", wait)
     monkeypatch.setattr(Inbox, "check", wait)
     monkeypatch.setattr(delivery, "_CHECK_SECONDS", 0.1)
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
-        hook = delivery.Hook(Serving.of(made).served, inbox, Limits())
-        with TestClient(application(hook)) as tool:
-            assert [tool.get("/readyz").status_code for _ in range(20)] == [503] * 20
-            assert [tool.get("/metrics").status_code for _ in range(5)] == [200] * 5
-            answers.set()
+    with client(made) as (tool, _):
+        assert [tool.get("/readyz").status_code for _ in range(20)] == [503] * 20
+        assert [tool.get("/metrics").status_code for _ in range(5)] == [200] * 5
+        answers.set()
     assert len(asked) == 2
 
 
@@ -211,9 +196,7 @@ def test_dead_letters_do_not_fill_the_disk_and_answers_come_in_all_the_same(
 ) -> None:
     monkeypatch.setattr(inboxes, "LETTERS", 3)
     monkeypatch.setattr(inboxes, "LETTERS_BYTES", 3 * 16_384)
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
-        with TestClient(application(delivery.Hook(Serving.of(made).served, inbox, Limits()))) as to:
-            sent = [b"x" * 900, b"y" * 40_000, b"1x", b"2x", b"3x", hooks.body(1)]
-            found = [to.post("/hooks/clinic", content=one, headers=hooks.headers()) for one in sent]
-        assert [one.status_code for one in found] == [422, 503, 422, 422, 503, 200]
+    with client(made) as (tool, inbox):
+        sent = [b"x" * 900, b"y" * 40_000, b"1x", b"2x", b"3x", hooks.body(1)]
+        assert [deliver(tool, one)[0] for one in sent] == [422, 503, 422, 422, 503, 200]
         assert [letter.bytes for letter in inbox.letters()] == [16_384] * 3

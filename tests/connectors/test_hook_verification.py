@@ -118,15 +118,6 @@ def test_a_signed_time_is_within_five_minutes_of_now(name: str, proof: Proof, se
             found.verify((secret,), proof(secret, ago=ago), BODY)
 
 
-def test_the_library_signs_as_its_specification_shows() -> None:
-    body = '{"test": 2432232314}'
-    at = datetime.fromtimestamp(1614265330, UTC)
-    signed = Webhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").sign(
-        "msg_p5jXN8AQM9LWM0D4loKWxJek", at, body
-    )
-    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-
-
 def test_the_hmac_of_a_body_is_that_of_its_vector() -> None:
     # RFC 4231, case 2.
     digest = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
@@ -196,12 +187,9 @@ def test_only_addresses_on_the_list_may_deliver(address: str | None, admitted: b
     [
         ("tool", {}, "hook.scheme: expected one of"),
         ("tool", {"scheme": "none"}, "hook.scheme: "),
-        ("tool", {"scheme": ["hmac-sha256"]}, "hook.scheme: "),
         ("tool", {"scheme": "hmac-sha256", "secret": "x"}, "hook.secret: "),
         ("tool", {"scheme": "hmac-sha256", "header": "a b"}, "hook.header: expected the name of a"),
-        ("tool", {"scheme": "hmac-sha256", "header": 1}, "hook.header: "),
         ("argilla", {"header": "X-A"}, "the headers of standard-webhooks have fixed names"),
-        ("label-studio", {"addresses": "10.0.0.0/8"}, "hook.addresses: "),
         ("label-studio", {"addresses": ["10.0.0.1/8"]}, "hook.addresses.0: expected an address"),
         ("label-studio", {"addresses": ["example.com"]}, "hook.addresses.0: expected an address"),
     ],

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from labelguard_connectors import bounds
 from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio import LabelStudio
+from support.hostile import DEEP, HOSTILE, paths, replaced, without
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Settings, connector
@@ -27,29 +26,18 @@ TELLING = [event for event in EVENTS if "ANNOTATION" in event["action"]]
 PROJECT = EVENTS[0]["project"]["id"]
 TABLE = {"url": "https://label-studio.example.com", "project": PROJECT}
 
-FIELDS = (
-    "the body|action|project|project.id|task|task.id|task.data|annotation|annotation.id"
-    "|annotation.task|annotation.updated_at|annotation.completed_by|annotation.completed_by.id"
-    "|annotation.was_cancelled|annotation.ground_truth|annotations|annotations[]|annotations[].id"
-    "|annotation[].id"
+_NAME = (
+    r"(action|project|tasks?|annotations?|id|data|updated_at|completed_by|was_cancelled"
+    r"|ground_truth)(\[\d+\])?"
 )
-WANTED = (
-    "an object|a text|a list|an id (a whole number)|a time|a time after 1970|true or false"
-    "|the id of a user|the id of a task in the event|valid JSON"
-    "|a project; let the webhook send its payload (send_payload)"
+_WANTED = (
+    r"an object|a text|a list|an id \(a whole number\)|a time( after 1970| with its zone)?"
+    r"|true or false|the id of a task in the event|valid JSON"
+    r"|a project; let the webhook send its payload \(send_payload\)"
+    rf"|at most {bounds.REGIONS:,} regions|an answer of at most {bounds.LABEL_BYTES:,} bytes"
+    rf"|at most {bounds.TASK_BYTES:,} bytes with the task"
 )
-MESSAGES = {
-    f"Label Studio event: {field}: expected {what}"
-    for field in FIELDS.split("|")
-    for what in WANTED.split("|")
-} | {
-    f"Label Studio event: expected {bound}"
-    for bound in (
-        f"at most {bounds.REGIONS:,} regions",
-        f"an answer of at most {bounds.LABEL_BYTES:,} bytes",
-        f"at most {bounds.TASK_BYTES:,} bytes with the task",
-    )
-}
+MESSAGE = re.compile(rf"Label Studio event: ({_NAME}(\.{_NAME})*: )?(missing|expected ({_WANTED}))")
 """Every message there may be: none of them has anything of an event in it."""
 
 
@@ -62,7 +50,7 @@ def heard(event: Any) -> list[Answer] | None:
     try:
         answers = list(hearing().hear(event))
     except ConnectorError as error:
-        assert str(error) in MESSAGES
+        assert MESSAGE.fullmatch(str(error))
         return None
     for answer in answers:
         assert re.fullmatch(r"[1-9]\d{0,18}", answer.record)
@@ -215,22 +203,12 @@ def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out() -> None:
     assert heard(event) is None
 
 
-@pytest.mark.quick(
-    "path0",
-    "path3",
-    "path6",
-    "path9",
-    "path12",
-)
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
         (("annotation", "id"), True, "annotation.id: expected an id (a whole number)"),
-        (("annotation", "id"), 2**63, "annotation.id: expected an id (a whole number)"),
-        (("annotation", "id"), "7", "annotation.id: expected an id (a whole number)"),
         (("annotation", "completed_by"), 0, "annotation.completed_by: expected an id"),
-        (("annotation", "completed_by"), {}, "annotation.completed_by.id: expected an id"),
-        (("annotation", "updated_at"), None, "annotation.updated_at: expected a time"),
+        (("annotation", "completed_by"), {}, "annotation.completed_by.id: missing"),
         (("annotation", "updated_at"), "2026-11-22T07:00:00", "annotation.updated_at: expected a"),
         (("annotation", "updated_at"), "2026-13-22T07:00:00Z", "annotation.updated_at: expected a"),
         (("annotation", "updated_at"), "0001-01-01T00:00:00+23:59", "a time after 1970"),
@@ -287,48 +265,6 @@ def test_the_size_of_a_body_does_not_follow_what_is_said() -> None:
     assert len(sizes) == 1
 
 
-DEEP: Any = []
-for _ in range(sys.getrecursionlimit()):
-    DEEP = [DEEP]
-HOSTILE = [
-    *(None, True, False, 0, -1, 1, 2**63, 10**5000, 0.5, float("nan"), float("-inf"), "", "7"),
-    *("\x00", "\ud83d", "left", "2026-11-22T07:00:00Z", "2026-11-22T07:00:00", "x" * 10_000),
-    *([], {}, [None], [[[[]]]], {"id": True}, {"id": {"id": 1}}, [{"id": 1}] * 3, {"": None}),
-    *({"id": 1, "data": {}}, {"action": "ANNOTATION_CREATED"}, DEEP),
-]
-
-
-def paths(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in a JSON value; of a project, its id alone, as the rest is never read."""
-    yield at
-    if isinstance(value, dict):
-        for name, member in value.items():
-            if at[:1] != ("project",) or name == "id":
-                yield from paths(member, (*at, name))
-    elif isinstance(value, list):
-        for number, member in enumerate(value):
-            yield from paths(member, (*at, number))
-
-
-def replaced(event: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    """The event with another value at that place."""
-    if not path:
-        return value
-    changed = dict(event) if isinstance(event, dict) else list(event)
-    changed[path[0]] = replaced(event[path[0]], path[1:], value)
-    return changed
-
-
-def without(event: Any, path: tuple[str | int, ...]) -> Any:
-    """The event without what is at that place."""
-    changed = dict(event) if isinstance(event, dict) else list(event)
-    if len(path) > 1:
-        changed[path[0]] = without(event[path[0]], path[1:])
-    else:
-        del changed[path[0]]
-    return changed
-
-
 @pytest.mark.slow
 def test_any_hostile_value_anywhere_is_an_answer_or_refused() -> None:
     tried = refused = 0
@@ -367,17 +303,6 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_json_is_answers_or_refused(body: Any) -> None:
     heard(body)
-
-
-@pytest.mark.slow
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_recorded_events_with_any_json_in_them_are_answers_or_refused(data: st.DataObject) -> None:
-    event: Any = data.draw(st.sampled_from(TELLING))
-    for _ in range(data.draw(st.integers(1, 3))):
-        path = data.draw(st.sampled_from(list(paths(event))))
-        event = replaced(event, path, data.draw(JSON))
-    heard(event)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +16,7 @@ import polars as pl
 import pytest
 from labelguard_connectors import http
 from labelguard_connectors.label_studio import LabelStudio, pulling
+from support.replies import Reply, Server, serving
 from tenacity import wait_none
 
 from labelguard.errors import ConnectorError
@@ -32,20 +30,11 @@ PROJECT = EVENTS[0]["project"]["id"]
 KEY = "key-that-nobody-may-see"
 SECRET = "what-the-server-said"
 
-Reply = tuple[int, Mapping[str, str], Any]
 
-
-@dataclass
-class Server:
-    """Answers from a list, then as Label Studio would with the recorded tasks."""
-
-    url: str = ""
-    replies: list[Reply] = field(default_factory=list)
-    asked: list[tuple[str, str]] = field(default_factory=list)  # method, path
-    keys: list[str] = field(default_factory=list)
+class Tool(Server):
+    """Answers from a list, its last answer for ever; else as Label Studio, of recorded tasks."""
 
     def reply(self, method: str, path: str) -> Reply:
-        self.asked.append((method, path))
         if self.replies:
             return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if urlsplit(path).path.endswith(f"/api/projects/{PROJECT}/"):
@@ -67,37 +56,17 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server, and the key for it in the environment; nobody waits between tries."""
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", KEY)
     monkeypatch.setattr(http, "backoff", wait_none())
-    known = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            known.keys.append(self.headers.get("Authorization", ""))
-            status, headers, body = known.reply(self.command, self.path)
-            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_DELETE = do_GET  # noqa: N815 # the names of the standard library
-
-        def log_message(self, *_: object) -> None:
-            """Nothing on the terminal."""
-
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    known.url = f"http://127.0.0.1:{listening.server_port}"
-    thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield known
-    listening.shutdown()
-    listening.server_close()
-    thread.join()
+    found = Tool()
+    with serving(found):
+        yield found
 
 
 def here(server: Server) -> LabelStudio:
     return LabelStudio(Settings.of("pairs", {"url": server.url, "project": PROJECT}))
+
+
+def keys(server: Server) -> list[str]:
+    return [sent.get("Authorization", "") for sent in server.headers]
 
 
 def pulled(connector: LabelStudio, cursor: str = "") -> list[Answer]:
@@ -150,9 +119,7 @@ def test_a_later_pull_asks_for_what_changed_ten_minutes_before_the_last_one_bega
     assert (minutes[0] - minutes[1]) % 60 == 10 and asked[16:] == newest[16:]
 
 
-def test_a_clock_that_is_ahead_does_not_hide_what_changes_until_then(
-    server: Server,
-) -> None:
+def test_a_clock_that_is_ahead_does_not_hide_what_changes_until_then(server: Server) -> None:
     ahead = [{"id": 1, "updated_at": "2999-01-01T00:00:00Z", "annotations": [], "data": {}}]
     server.replies = [(200, {}, {"tasks": ahead}), (200, {}, {"tasks": []})]
     *_, last = here(server).pull()
@@ -166,67 +133,30 @@ def test_of_an_empty_project_the_next_pull_tells_everything(server: Server) -> N
     assert pulled(here(server), page.cursor) == pulled(here(server))
 
 
-@pytest.mark.parametrize(
-    "cursor", ["7", "[]", "{}x", '{"since": "x"}', '{"until": true}', '{"other": 1}', "\x00"]
-)
+@pytest.mark.parametrize("cursor", ["[]", "{}x", '{"until": true}', '{"other": 1}'])
 def test_a_cursor_of_something_else_is_refused(server: Server, cursor: str) -> None:
     with pytest.raises(ConnectorError, match="no cursor of a Label Studio connector"):
         pulled(here(server), cursor)
 
 
-@pytest.mark.quick("0-429", "Sat, 21 Nov 2020 07:28:00 GMT-429", "soon-429", "None-429")
-@pytest.mark.parametrize("status", [429, 500, 502, 503])
-@pytest.mark.parametrize("wait", ["0", "Sat, 21 Nov 2020 07:28:00 GMT", "soon", None])
-def test_a_busy_server_is_asked_again(server: Server, status: int, wait: str | None) -> None:
-    whole = pulled(here(server))
-    busy = (status, {} if wait is None else {"Retry-After": wait}, {"detail": SECRET})
-    page = (200, {}, {"tasks": TASKS})
-    project, empty = (200, {}, EVENTS[0]["project"]), (200, {}, {"tasks": []})
-    server.replies = [busy, project, busy, page, busy, busy, page, busy, empty]
-    assert pulled(here(server)) == whole
-
-
-def test_retry_after_is_seconds_or_a_date() -> None:
-    assert http._seconds(" 7 ") == 7
-    assert http._seconds("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
-    assert http._seconds("") is http._seconds("-7") is http._seconds("soon") is None
-
-
-def test_a_server_that_stays_broken_is_given_up(server: Server) -> None:
-    server.replies = [(500, {}, {"detail": SECRET})]
-    with pytest.raises(ConnectorError, match="HTTP 500; tried") as refused:
-        pulled(here(server))
-    assert_silent(refused.value)
-    assert len(server.asked) == http.TRIES
-
-
-@pytest.mark.quick("about-401-API key", "about-400-400", "pull-403-role")
 @pytest.mark.parametrize(
     ("status", "what"),
-    [(401, "API key"), (403, "role"), (404, "url and project"), (400, "400"), (302, "check url")],
+    [(401, "API key"), (403, "role"), (404, "url and project"), (302, "check url")],
 )
-@pytest.mark.parametrize("act", ["about", "pull"])
 def test_what_is_refused_is_asked_once_and_said_what_to_check(
-    server: Server, status: int, what: str, act: str
+    server: Server, status: int, what: str
 ) -> None:
     server.replies = [(status, {"Location": f"{server.url}/{SECRET}"}, {"detail": SECRET})]
-    acts: dict[str, Callable[[], object]] = {
-        "about": here(server).about,
-        "pull": lambda: pulled(here(server)),
-    }
     with pytest.raises(ConnectorError, match=what) as refused:
-        acts[act]()
+        pulled(here(server))
     assert_silent(refused.value)
     assert len(server.asked) == 1
 
 
-@pytest.mark.quick("<html>what-the-server-said</html>", "body3", "body7", "body10")
 @pytest.mark.parametrize(
     "body",
     [
-        *(f"<html>{SECRET}</html>", "", "{", [SECRET], SECRET, 7, None, {"tasks": SECRET}),
-        *({"tasks": [SECRET]}, {"tasks": [{"id": SECRET}]}, {"tasks": [{"updated_at": 7}]}),
-        {"tasks": [{"id": 1, "updated_at": "2026-11-22T07:00:00Z", "annotations": SECRET}]},
+        *("", SECRET, {"tasks": SECRET}, {"tasks": [SECRET]}, {"tasks": [{"id": SECRET}]}),
         {"tasks": [{"id": 1, "updated_at": "2026-11-22T07:00:00Z", "annotations": [SECRET]}]},
         {"tasks": [{"id": 1, "updated_at": "2026-11-22T07:00:00Z", "annotations": [{"id": 1}]}]},
     ],
@@ -237,13 +167,6 @@ def test_something_else_than_label_studio_is_refused_and_not_shown(
     server.replies = [(200, {}, body)]
     with pytest.raises(ConnectorError) as refused:
         pulled(here(server))
-    assert_silent(refused.value)
-
-
-def test_a_server_that_is_not_there_is_said_to_be_unreachable(server: Server) -> None:
-    gone = LabelStudio(Settings.of("pairs", {"url": "http://127.0.0.1:9", "project": PROJECT}))
-    with pytest.raises(ConnectorError, match=r"cannot be reached \(ConnectError\)") as refused:
-        pulled(gone)
     assert_silent(refused.value)
 
 
@@ -299,9 +222,9 @@ def test_a_personal_token_is_exchanged_again_when_its_time_is_over(
     assert len(pulled(here(server))) == 4
     refreshes = [path for method, path in server.asked if method == "POST"]
     assert refreshes == ["/api/token/refresh/"] * 2
-    used = [key for key in server.keys if key]
+    used = [key for key in keys(server) if key]
     assert used == ["Bearer first"] * 3 + ["Bearer second"] * 2
-    assert not any("personal.access.token" in key for key in server.keys)
+    assert not any("personal.access.token" in key for key in keys(server))
 
 
 def test_a_personal_token_that_is_refused_is_said_to_be(
@@ -336,7 +259,7 @@ def test_neither_logs_nor_reprs_hold_key_or_answers(
     caplog.set_level(logging.DEBUG)
     connector = here(server)
     pages: list[Page] = list(connector.pull())
-    assert all(KEY in key for key in server.keys)
+    assert all(KEY in key for key in keys(server))
     shown = caplog.text + repr(connector) + repr(pages) + repr(connector._client)
     assert KEY not in shown
     assert not any(answer.body in shown for page in pages for answer in page.answers)

@@ -8,7 +8,6 @@ import tomllib
 from typing import Any
 
 import pytest
-import yaml
 from labelguard_connectors.hook.delivery import STATUSES
 from labelguard_connectors.hook.metrics import Metrics
 from labelguard_connectors.hook.schedule import Schedule
@@ -50,17 +49,6 @@ def test_commands_and_options_are_those_of_the_command_line(line: str) -> None:
     check_command(shlex.split(line)[1:])
 
 
-def test_every_page_names_commands() -> None:
-    assert {line.split()[1] for line in LINES} >= {
-        "connect",
-        "ingest",
-        "privatize",
-        "pull",
-        "push",
-        "serve",
-    }
-
-
 @pytest.mark.parametrize("page", ["label-studio.md", "argilla.md"])
 def test_the_extras_that_a_page_installs_are_there(page: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -87,16 +75,9 @@ def test_metrics_and_alarms_are_about_what_the_hook_counts() -> None:
     counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
     told = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", (DOCS / "hook.md").read_text()))
     assert told == {name for name in counted if not name.endswith("_created")}
-    (group,) = yaml.safe_load((ROOT / "examples" / "alerts.yml").read_text())["groups"]
-    assert all(re.search(r"labelguard_\w+", rule["expr"]) for rule in group["rules"])
 
 
 def test_the_statuses_of_the_page_are_those_of_the_hook() -> None:
     page = (DOCS / "hook.md").read_text()
     rows = re.findall(r"(?m)^\| ([\d, ]+) \|", page)
     assert {int(code) for row in rows for code in row.split(",")} == set(STATUSES)
-
-
-def test_the_pages_are_short_enough_to_be_read() -> None:
-    for page in PAGES:
-        assert len((DOCS / page).read_text().splitlines()) <= 200, page

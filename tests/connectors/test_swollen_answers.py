@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from labelguard_connectors.hook import delivery
-from labelguard_connectors.hook.app import application
-from labelguard_connectors.hook.limits import Limits
-from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.hook.dead_letters import letters
 from labelguard_connectors.label_studio import LabelStudio, pulling
-from starlette.testclient import TestClient
 from support import hooks
+from support.clients import client, post
 
 import labelguard as lg
 from labelguard.ingest.connector import Page
-from labelguard.ingest.inbox import Letter
 from labelguard.project import ingestion
-from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
 
 TABLE = '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\nquestion = "pref"\n'
-HONEST, SWOLLEN = 6, 20
+HONEST, SWOLLEN = 6, 4
 Task = Mapping[str, Any]
 
 
@@ -71,25 +65,15 @@ def event(own: Task) -> bytes:
     return json.dumps({**told, "task": {"id": own["id"], "data": own["data"]}}).encode()
 
 
-def letters(made: Project) -> list[Letter]:
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
-        return inbox.letters()
-
-
 def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_released(
     made: Project,
 ) -> None:
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
-        hook = delivery.Hook(Serving.of(made).served, inbox, Limits())
-        with TestClient(application(hook)) as to:
-            found = [
-                to.post("/hooks/label-studio", content=event(one), headers=hooks.headers())
-                for one in tasks()
-            ]
+    with client(made) as (tool, _):
+        found = [post(tool, event(one), "label-studio")[0] for one in tasks()]
     ingestion.ingest(made)
     release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
     assert len(lg.load(release)) == HONEST
-    assert [one.status_code for one in found] == [200] * HONEST + [422] * SWOLLEN
+    assert found == [200] * HONEST + [422] * SWOLLEN
     assert {letter.why for letter in letters(made)} == {
         "Label Studio event: expected at most 64 regions"
     }

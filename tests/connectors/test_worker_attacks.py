@@ -7,8 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from labelguard_connectors.hook.run import run
-from labelguard_connectors.hook.worker import Worker
+from labelguard_connectors.hook.worker import Worker, release_export
 from support import hooks, tools
 
 from labelguard.ingest.inbox import FILE
@@ -65,6 +64,6 @@ def test_an_export_that_is_released_does_not_let_the_worker_publish_again(
     desk.answer("worker 9", 9, "left")  # only in the export
     export = project.state.parent / "export.json"
     export.write_text(json.dumps([own["body"] for own in desk.records.values()]))
-    assert run(export, None, project).where
-    assert run(export, None, project).where is None
+    assert release_export(export, None, project).where
+    assert release_export(export, None, project).where is None
     assert Worker(project).turn().published == []

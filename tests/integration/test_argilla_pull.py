@@ -24,7 +24,7 @@ from integration.argilla_server import (
     text,
 )
 from labelguard_connectors.argilla import Argilla
-from labelguard_connectors.argilla.records import pages
+from labelguard_connectors.argilla.rest import pages
 from support.exports import read, write
 
 import labelguard

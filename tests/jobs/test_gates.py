@@ -78,10 +78,12 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _judged(gate: Gate, base: Path, candidate: str, current: str | None) -> gates.Judgement:
+def _judged(
+    gate: Gate, base: Path, candidate: str, current: str | None, step: Opinions | None = None
+) -> gates.Judgement:
     return gates.judge(
         gate,
-        Opinions(),
+        step or Opinions(),
         release=base,
         candidate=base / candidate,
         current=base / current if current else None,
@@ -156,7 +158,7 @@ def test_what_cannot_judge_is_refused_before_anything_is_charged(base: Path) -> 
         gates.check(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
 
 
-def _released(directory: Path, seed: int, *, gamma: float = 0.2) -> tuple[Path, list[str]]:
+def _released(directory: Path, seed: int, *, gamma: float = 0.2) -> list[str]:
     """A release of rows that say `a` was preferred in truth, each flipped with probability γ."""
     draw = np.random.default_rng(seed)
     prompts = [f"p{number}" for number in range(400)]
@@ -170,7 +172,7 @@ def _released(directory: Path, seed: int, *, gamma: float = 0.2) -> tuple[Path, 
         }
     )
     frame.write_parquet(directory / "data.parquet")
-    return directory, prompts
+    return prompts
 
 
 @dataclass(frozen=True)
@@ -196,24 +198,14 @@ def test_flips_do_not_count_against_a_model(base: Path) -> None:
 def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path: Path) -> None:
     estimates, out = [], np.zeros(0, bool)
     for seed in range(40):
-        release, prompts = _released(tmp_path, seed)
-        out = held_out(item_keys(release / "data.parquet"), 0.3)
+        prompts = _released(tmp_path, seed)
+        out = held_out(item_keys(tmp_path / "data.parquet"), 0.3)
         wrong = [p for p, o in zip(prompts, out, strict=True) if o][:20]
         learned_by_heart = [p for p, o in zip(prompts, out, strict=True) if not o]
         _model(tmp_path / "one", wrong + learned_by_heart)
         _model(tmp_path / "other", [])
         gate = Gate(by="released", probes=None)
-        found = gates.judge(
-            gate,
-            Contents(),
-            release=release,
-            candidate=tmp_path / "one",
-            current=tmp_path / "other",
-            unseen=Opinions.holdout,
-            evaluation=None,
-            charged=0,
-            base=tmp_path,
-        )
+        found = _judged(gate, tmp_path, "one", "other", Contents())
         assert found.rows == out.sum()
         estimates.append((found.candidate, found.difference))
     truth = 20 / out.sum()
@@ -224,20 +216,10 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
 
 
 def test_coins_judge_nobody(tmp_path: Path) -> None:
-    release, _ = _released(tmp_path, 1, gamma=0.5)
+    _released(tmp_path, 1, gamma=0.5)
     _model(tmp_path / "one", [])
     with pytest.raises(LabelguardError, match="are coins"):
-        gates.judge(
-            Gate(by="released", probes=None),
-            Contents(),
-            release=release,
-            candidate=tmp_path / "one",
-            current=None,
-            unseen=Opinions.holdout,
-            evaluation=None,
-            charged=0,
-            base=tmp_path,
-        )
+        _judged(Gate(by="released", probes=None), tmp_path, "one", None, Contents())
 
 
 def _covered(claimed: float, gamma: float) -> float:

@@ -64,12 +64,8 @@ def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(
     total = steps_of({"do": "retrain"}, copy(base, tmp_path / "base").path)
     steps = range(2, total, apart)
     places = [copy(base, tmp_path / f"killed at {step}") for step in steps]
-    killed(
-        *(
-            {"do": "retrain", "project": str(one.path), "kill_at": step}
-            for one, step in zip(places, steps, strict=True)
-        )
-    )
+    both = zip(places, steps, strict=True)
+    killed(*({"do": "retrain", "project": str(one.path), "kill_at": step} for one, step in both))
     for one, step in zip(places, steps, strict=True):
         if len(one.history()) < 2 or (one.state / "run.json").exists():
             retrain(one.job)
@@ -167,15 +163,13 @@ def test_a_run_goes_on_from_the_step_that_it_had_come_to(
     owner, name = STEPS[step]
     work = getattr(owner, name)
 
-    def fatal(*arguments: object, **options: object) -> None:
-        if not before:
-            work(*arguments, **options)
+    def late(*arguments: object, **options: object) -> None:
+        work(*arguments, **options)
         raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, fatal)
-        with pytest.raises(Killed):
-            retrain(one.job)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, name, fatal if before else late)
+        retrain(one.job)
     if (step, before) != ("forget", False):
         done = retrain(one.job)
         assert done.resumed and (done.run, done.outcome, done.model) == (2, "promoted", "0002")
@@ -227,10 +221,9 @@ def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = copy(base, tmp_path / "desk")
-    with monkeypatch.context() as patch:
-        patch.setattr(Models, "promote", lambda *_: (_ for _ in ()).throw(Killed()))
-        with pytest.raises(Killed):
-            retrain(one.job)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Models, "promote", fatal)
+        retrain(one.job)
     one.asks(promote={"directory": "elsewhere"})
     done = retrain(one.job)
     assert "finished as it began" in done.notes[0] and done.run == 3
@@ -258,13 +251,9 @@ def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(
     def refuse(*_: object, **__: object) -> None:
         raise LabelguardError("no")
 
-    def die(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(gates, "judge", refuse)
-        patch.setattr(State, "forget", die)
-        with pytest.raises(Killed):
-            retrain(one.job)
+        patch.setattr(State, "forget", fatal)
+        retrain(one.job)
     done = retrain(one.job)
     assert (done.run, done.outcome, done.charged) == (3, "promoted", 0)

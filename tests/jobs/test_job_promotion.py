@@ -15,6 +15,13 @@ from labelguard.jobs.promoting import Models
 FACTS = {"run": 1, "release": "r0001"}
 
 
+@pytest.fixture
+def models(tmp_path: Path) -> Models:
+    made = Models(tmp_path / "models", "job", "project")
+    made.directory.mkdir()
+    return made
+
+
 def candidate(models: Models, text: str = "head") -> Path:
     path = models.candidate("lesson")
     path.mkdir(parents=True)
@@ -22,19 +29,15 @@ def candidate(models: Models, text: str = "head") -> Path:
     return path
 
 
-def test_a_model_is_numbered_registered_with_its_sums_and_in_use(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job", "project")
-    models.directory.mkdir()
+def test_a_model_is_numbered_registered_with_its_sums_and_in_use(models: Models) -> None:
     models.promote(candidate(models), models.next(), FACTS, 5)
     [entry] = models.registry
     assert entry["files"] == {"head.npz": hashlib.sha256(b"head").hexdigest()}
     assert models.in_use == "0001" and models.next() == "0002"
-    assert (tmp_path / "models/current/head.npz").read_text() == "head"
+    assert (models.directory / "current/head.npz").read_text() == "head"
 
 
-def test_a_directory_of_models_has_one_job_of_one_project(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job", "project")
-    models.directory.mkdir()
+def test_a_directory_of_models_has_one_job_of_one_project(models: Models) -> None:
     models.promote(candidate(models), models.next(), FACTS, 5)
     for job, project, other in (("job", "elsewhere", "project"), ("other", "project", "job")):
         with pytest.raises(LabelguardError, match=f"those of another {other}"):
@@ -45,10 +48,8 @@ def test_a_directory_of_models_has_one_job_of_one_project(tmp_path: Path) -> Non
 @pytest.mark.parametrize("step", ["_write", "_use", "_prune"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_promotion_that_was_cut_off_is_done_again(
-    step: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, before: bool, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = Models(tmp_path / "models", "job", "project")
-    models.directory.mkdir()
     models.promote(candidate(models, "old"), "0001", FACTS, 1)
     whole = getattr(Models, step)
 
@@ -69,9 +70,7 @@ def test_a_promotion_that_was_cut_off_is_done_again(
     assert [one.name for one in models.directory.glob("0*")] == ["0002"]
 
 
-def test_who_reads_the_model_in_use_always_finds_one(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job", "project")
-    models.directory.mkdir()
+def test_who_reads_the_model_in_use_always_finds_one(models: Models) -> None:
     models.promote(candidate(models, "1"), "0001", FACTS, 99)
     done, missing = threading.Event(), []
 
@@ -91,9 +90,7 @@ def test_who_reads_the_model_in_use_always_finds_one(tmp_path: Path) -> None:
     assert missing == []
 
 
-def test_a_model_in_use_is_never_removed(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job", "project")
-    models.directory.mkdir()
+def test_a_model_in_use_is_never_removed(models: Models) -> None:
     for number in (1, 2, 3):
         models.promote(candidate(models), f"{number:04d}", FACTS, 3)
     (models.directory / "current").unlink()
@@ -102,8 +99,7 @@ def test_a_model_in_use_is_never_removed(tmp_path: Path) -> None:
     assert {path.name for path in models.directory.glob("0*")} == {"0001", "0003"}
 
 
-def test_two_jobs_do_not_promote_into_one_directory_at_once(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job", "project")
+def test_two_jobs_do_not_promote_into_one_directory_at_once(models: Models) -> None:
     with (
         models.lock(),
         pytest.raises(ProjectBusy),

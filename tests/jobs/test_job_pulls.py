@@ -37,9 +37,7 @@ def answer(tool: tools.Desk, numbers: range) -> None:
         tool.answer(f"annotator {number % 3}", number, "left" if number % 2 else "right")
 
 
-def test_a_run_pulls_what_is_new_and_releases_it(
-    pulled: tuple[Desk, Project, tools.Desk],
-) -> None:
+def test_a_run_pulls_what_is_new_and_releases_it(pulled: tuple[Desk, Project, tools.Desk]) -> None:
     small, _, tool = pulled
     small.asks(input=None, pull=["desk"])
     assert retrain(small.job).new_labels == 12

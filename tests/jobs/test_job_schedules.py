@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import shlex
@@ -49,14 +48,11 @@ def test_the_crontab_runs_the_job_every_night() -> None:
     check_retrain(shlex.split(command))
 
 
-def faults(here: Path, **changes: tuple[str, str]) -> list[str]:
-    """What systemd finds wrong with the units, after a change of the service or the timer."""
+def faults(here: Path) -> list[str]:
+    """What systemd finds wrong with the units."""
     (here / "study").mkdir()
     for name in (SERVICE, TIMER):
         text = uncommented((FILES / name).read_text())
-        before, after = changes.get(name.rpartition(".")[2], ("", ""))
-        assert before in text
-        text = text.replace(before, after) if before else text
         # systemd looks whether the program is there.
         (here / name).write_text(text.replace("/opt/labelguard/bin/labelguard", "/bin/true"))
     command = ["systemd-analyze", "verify", "--user", "--man=no", str(here / SERVICE)]
@@ -73,20 +69,6 @@ def test_systemd_accepts_the_units_and_their_optional_settings(tmp_path: Path) -
     for calendar in re.findall(r"OnCalendar=(.*)|`(.*)` is every week", text):
         command = ["systemd-analyze", "calendar", "".join(calendar)]
         subprocess.run(command, check=True, capture_output=True)
-
-
-@with_systemd
-@pytest.mark.parametrize(
-    ("unit", "right", "wrong"),
-    [
-        ("service", "Type=oneshot", "Type=sometimes"),
-        ("service", "ExecStart=/", "ExecStart=/nowhere/"),
-        ("service", "Credential=L", "Credential=/L"),
-        ("timer", "02:30:00", "26:30:00"),
-    ],
-)
-def test_systemd_would_find_a_fault(unit: str, right: str, wrong: str, tmp_path: Path) -> None:
-    assert faults(tmp_path, **{unit: (right, wrong)})
 
 
 def test_the_service_runs_the_job() -> None:
@@ -111,7 +93,3 @@ def test_kubernetes_accepts_the_cronjob_and_runs_one_job_at_a_time() -> None:
     mounts = {one["mountPath"] for one in container["volumeMounts"]}
     assert {"/project", "/keys"} <= mounts
     assert f"--uid {pod['securityContext']['runAsUser']}" in (ROOT / "Dockerfile").read_text()
-    broken = copy.deepcopy(manifest)
-    broken["spec"]["concurrencyPolicy"] = 1
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(broken, "1.31", strict=True)

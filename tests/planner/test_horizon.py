@@ -41,7 +41,7 @@ def test_without_both_options_nothing_recurs() -> None:
         ("hourly", "1y", "recurring is daily, weekly, monthly, found 'hourly'"),
         ("weekly", "a year", "--for expects a number of days, .*; found 'a year'"),
         ("weekly", "0d", "--for expects"),
-        ("monthly", "2w", '--for 2w is too short for one monthly release'),
+        ("monthly", "2w", "--for 2w is too short for one monthly release"),
     ],
 )
 def test_a_horizon_that_says_nothing_is_refused(

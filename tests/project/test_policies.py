@@ -235,7 +235,7 @@ def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: 
     assert lg.privatize(table, mechanism="rr", project=project).card["privacy"]["epsilon"] == 3
     for options, said in (
         ({"mechanism": "rr", "epsilon": 1, "again": True, "exhausted": "drop"}, "stricter ε = 1"),
-        ({"max_labels_per_labeler": 10}, "max_labels_per_labeler = 30"),
+        ({"max_labels_per_labeler": 10}, "max-labels-per-labeler = 30"),
         (STATISTIC, "pays for rr, not for statistic"),
     ):
         with pytest.raises(PolicyError, match=said):

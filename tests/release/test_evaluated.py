@@ -217,9 +217,7 @@ def test_other_coordinates_begin_anew(
     flat = np.asarray(turned.projection @ np.ones(1))
     other = replace(head, basis=turned, coefficients=flat, statistic=None, about=None)
     (tmp_path / "head.npz").write_bytes(other.to_bytes())
-    with pytest.raises(
-        PolicyError, match=f"than evaluation {first.id}.*leave --head out.*--again"
-    ):
+    with pytest.raises(PolicyError, match=f"than evaluation {first.id}.*leave --head out.*--again"):
         lg.privatize(survey(labelers=60, seed=2), project=project, head=tmp_path, **EVALUATION)
     before = spent(project)
     anew = lg.privatize(RAW, project=project, head=tmp_path, again=True, **EVALUATION)

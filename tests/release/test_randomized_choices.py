@@ -356,7 +356,7 @@ def test_a_policy_that_choices_cannot_have_is_refused(
 def test_dropped_ties_and_too_small_an_epsilon_are_refused_before_any_charge(
     project: Project,
 ) -> None:
-    with pytest.raises(PolicyError, match='--ties drop goes with pairs and rankings'):
+    with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
         released(rows(), project, ties="drop", tie_status_public=True, **PRICE)
     with pytest.raises(PolicyError, match="too small"):
         released(rows(), project, epsilon=2e-12, delta=0)

@@ -269,7 +269,7 @@ def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
 
 
 def test_stages_of_pairs_take_no_choices(project: Project) -> None:
-    with pytest.raises(PolicyError, match='they go with --mechanism statistic or rr'):
+    with pytest.raises(PolicyError, match="they go with --mechanism statistic or rr"):
         lg.privatize(
             table(random_choices(1)),
             mechanism="props",
@@ -280,7 +280,7 @@ def test_stages_of_pairs_take_no_choices(project: Project) -> None:
 
 
 def test_a_choice_is_no_public_tie(project: Project) -> None:
-    with pytest.raises(PolicyError, match='--ties drop goes with pairs and rankings'):
+    with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
         lg.privatize(
             table(random_choices(1)),
             project=project,
@@ -330,7 +330,7 @@ def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
     assert np.array_equal(here.labels, there.labels)
     with pytest.raises(InvalidLabels, match="expected the number of a response, counted from 0"):
         World(table(one), tmp_path / "unsaid")
-    with pytest.raises(InvalidLabels, match='--label-values first=1 goes with choices'):
+    with pytest.raises(InvalidLabels, match="--label-values first=1 goes with choices"):
         read_pairs(
             pa.table({"prompt": ["p"], "response_a": ["x"], "response_b": ["y"], "label": [1]}),
             unit="none",

@@ -1,18 +1,18 @@
 """A response of a record becomes an `Answer`: the record with this one response, and nobody's name.
 
 Webhooks and the REST interface tell the same response in two shapes; the answers made of them are
-equal, byte by byte.
-"""
+equal, byte by byte."""
 
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import dataclass
 from typing import Any
 
 from labelguard.ingest.connector import Answer
 from labelguard.ingest.left_out import DRAFT, SKIP
 from labelguard_connectors import bounds
-from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.values import Value, is_uuid
 
 SUBMITTED = "submitted"
 _LEFT_OUT = {"discarded": SKIP, "draft": DRAFT}
@@ -23,7 +23,7 @@ READ = ("label_selection", "ranking", "rating")
 stored: nothing reads them."""
 
 
-def questions(told: Told) -> dict[str, str]:
+def questions(told: Value) -> dict[str, str]:
     """The type of every question by its name, of the list of a data set's questions."""
     return {one["name"].text(): one["settings"]["type"].text() for one in told.elements()}
 
@@ -33,7 +33,7 @@ def read(types: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, kind in types.items() if kind in READ)
 
 
-def answer(record: Told, dataset: str, response: Told, labeler: Told, kept: Set[str]) -> Answer:
+def answer(record: Value, dataset: str, response: Value, labeler: Value, kept: Set[str]) -> Answer:
     """The answer that a response to a record of `dataset` (id) is.
 
     Only what was submitted is kept of its values: what somebody discarded, or has only drafted
@@ -76,3 +76,53 @@ def _values(values: Any, kept: Set[str]) -> dict[str, object]:
         for name, one in said.items()
         if "value" in one and bounds.is_label(one["value"])
     }
+
+
+_STATES = ("response.created", "response.updated")
+_DELETED = "response.deleted"
+_VERSION = 1
+"""Of the payload, as Argilla 2 sends it."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The data set that settings name: by its id, or by its name in a workspace."""
+
+    dataset: str
+    workspace: str | None
+
+    @property
+    def id(self) -> str | None:
+        """Its id, if that is what settings name."""
+        return self.dataset.lower() if is_uuid(self.dataset) else None
+
+    def is_told(self, told: Value) -> bool:
+        """Whether an event is about it."""
+        if self.id:
+            return told["id"].uuid() == self.id
+        names = told["name"].text(), told["workspace"]["name"].text()
+        return names == (self.dataset, self.workspace)
+
+
+def hear(dataset: Dataset, event: Any) -> tuple[Answer, ...]:
+    """The response that an event is about, if it is one of the data set.
+
+    Argilla says no more of a deletion than when the response was last changed; the time of the
+    event is when it was deleted.
+    """
+    told = Value("Argilla event", event)
+    kind = told["type"].text()
+    if kind not in (*_STATES, _DELETED):
+        return ()
+    if told["version"].count() != _VERSION:
+        raise told["version"].unlike(str(_VERSION))
+    data = told["data"]
+    record, labeler = data["record"], data["user"]["id"]
+    where = record["dataset"]
+    if not dataset.is_told(where):
+        return ()
+    if kind == _DELETED:
+        version = max(told["timestamp"].time(), data["updated_at"].time())
+        return (Answer(data["id"].uuid(), version, labeler.uuid()),)
+    kept = read(questions(where["questions"]))
+    return (answer(record, where["id"].uuid(), data, labeler, kept),)

@@ -15,10 +15,10 @@ from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
 from labelguard.ingest.credentials import credential
 from labelguard.terms import Progress, counted
-from labelguard_connectors.argilla import answers, events
-from labelguard_connectors.argilla.events import Dataset
-from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.argilla import answers
+from labelguard_connectors.argilla.answers import Dataset
 from labelguard_connectors.bounds import OutOfBounds
+from labelguard_connectors.values import Value, server_url
 
 if TYPE_CHECKING:
     from labelguard_connectors.argilla.rest import Rest
@@ -46,12 +46,7 @@ class Argilla:
     def __init__(self, settings: Settings) -> None:
         own = settings.own(ArgillaOptions)
         self._name, where = settings.name, f"{FILE}: connectors.{settings.name}"
-        self._url = own.url.rstrip("/")
-        if not self._url.startswith(("http://", "https://")) or "@" in self._url:
-            raise ConnectorError(
-                f"{where}.url: expected one that begins with http:// or https://, and holds no "
-                "password"
-            )
+        self._url = server_url(where, own.url)
         named = Dataset(own.dataset, None)
         self._dataset = named if named.id else Dataset(own.dataset, own.workspace)
         if not named.id and own.workspace is None:
@@ -73,7 +68,7 @@ class Argilla:
 
     def hear(self, event: Any) -> Sequence[Answer]:
         """The response that a webhook tells, if it is one to this data set."""
-        return events.hear(self._dataset, event)
+        return answers.hear(self._dataset, event)
 
     def completed(self) -> bool:
         """Whether every record has the responses that it waits for (`distribution`)."""
@@ -86,7 +81,7 @@ class Argilla:
 
         A response, and still less the deletion of its user, need not touch its record.
         """
-        from labelguard_connectors.argilla.records import pages
+        from labelguard_connectors.argilla.rest import pages
 
         with self._rest() as rest:
             dataset = self._found(rest)["id"].uuid()
@@ -118,7 +113,7 @@ class Argilla:
 
         return Rest(self._name, self._url, credential(self._name, "api_key"))
 
-    def _found(self, rest: Rest) -> Told:
+    def _found(self, rest: Rest) -> Value:
         """The data set, as Argilla describes it."""
         if self._dataset.id:
             return rest.get(f"/datasets/{self._dataset.id}")
@@ -126,7 +121,7 @@ class Argilla:
         found = rest.get("/me/datasets", workspace_id=workspace["id"].uuid())
         return self._only(found, "dataset", self._dataset.dataset)
 
-    def _only(self, told: Told, noun: str, name: str | None) -> Told:
+    def _only(self, told: Value, noun: str, name: str | None) -> Value:
         for one in told["items"].elements():
             if one["name"].text() == name:
                 return one

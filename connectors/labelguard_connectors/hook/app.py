@@ -1,15 +1,13 @@
-"""The hook's HTTP interface: deliveries, health, metrics, and a page that says what there is."""
+"""The hook's HTTP interface: deliveries, health, metrics, and a description of them (OpenAPI)."""
 
 from __future__ import annotations
 
 import contextlib
-import html
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import labelguard
@@ -85,11 +83,6 @@ def _pages(hook: Hook) -> FastAPI:
         await hook.count()
         return Response(hook.metrics.page(), media_type=CONTENT_TYPE)
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        policy = {"content-security-policy": "default-src 'none'"}
-        return HTMLResponse(_page(app.openapi()), headers=policy)
-
     schema = app.openapi()
     schema["paths"] = {PATH + "{connector}": {"post": _DELIVERY}, **schema["paths"]}
     return app
@@ -100,19 +93,3 @@ async def _refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     said = "no such page" if error.status_code == 404 else "not allowed here"
     return JSONResponse({"error": said}, error.status_code, error.headers)
-
-
-def _page(schema: Mapping[str, Any]) -> str:
-    """The OpenAPI description as a page that needs no script, and nothing from elsewhere."""
-    parts = [f"<h1>{html.escape(schema['info']['title'])}</h1>"]
-    parts.append('<p>As a file: <a href="/openapi.json">openapi.json</a></p>')
-    for path, methods in schema["paths"].items():
-        for method, told in methods.items():
-            parts.append(f"<h2>{method.upper()} {html.escape(path)}</h2>")
-            parts.append(f"<p>{html.escape(told['summary'])}.</p><ul>")
-            parts += [
-                f"<li>{status}: {html.escape(one.get('description', ''))}</li>"
-                for status, one in told["responses"].items()
-            ]
-            parts.append("</ul>")
-    return f"<!doctype html><title>labelguard hook</title>{''.join(parts)}"

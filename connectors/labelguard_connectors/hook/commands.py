@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard import extras
-from labelguard.cli.options import HELP, project_option
-from labelguard.cli.terminal import echo, near, print_table, prints, progress
+from labelguard.cli.options import HELP
+from labelguard.cli.terminal import echo, near, print_notes, print_table, prints, progress
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.ingest.inbox import Letter
     from labelguard_connectors.hook.dead_letters import Retried
-    from labelguard_connectors.hook.run import Ran
     from labelguard_connectors.hook.server import Served
-    from labelguard_connectors.hook.worker import Turn
+    from labelguard_connectors.hook.worker import Ran, Turn
 
 _EXTRA = "serve"
 _NUMBERS = 3
@@ -38,8 +37,7 @@ def _served(value: Served) -> None:
     "--port", type=click.IntRange(0, 65_535), default=8410, show_default=True, help="0 takes any."
 )
 @click.option("--no-worker", is_flag=True, help="Release nothing: see `labelguard hook work`.")
-@project_option
-@prints(_served)
+@prints(_served, project=True)
 def serve(host: str, port: int, no_worker: bool, project: Path | None) -> Served:
     """Receive webhooks of the connectors in labelguard.toml, at POST /hooks/CONNECTOR.
 
@@ -75,8 +73,7 @@ def _turn(value: Turn) -> None:
 @hook.command("work", short_help="Take in and release what was heard.")
 @click.option("--once", is_flag=True, help="Do what is due now, and end; else go on until told to.")
 @click.option("--attached", is_flag=True, hidden=True, help="End when standard input does.")
-@project_option
-@prints(_turn, code=lambda value: 1 if value.failed else 0)
+@prints(_turn, code=lambda value: 1 if value.failed else 0, project=True)
 def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
     """Take in what the hook heard, once a day what it missed, and release as [hook.release] says.
 
@@ -87,9 +84,9 @@ def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
       labelguard hook work --once
     """
     extras.require(_EXTRA, "labelguard hook work")
-    from labelguard_connectors.hook import working
+    from labelguard_connectors.hook import worker
 
-    return working.once(project) if once else working.on(project, attached=attached)
+    return worker.work_once(project) if once else worker.work(project, attached=attached)
 
 
 def _ran(value: Ran) -> None:
@@ -97,15 +94,13 @@ def _ran(value: Ran) -> None:
     echo(f"Release {value.release} {made}: {near(value.path)}")
     if value.where:
         echo(f"It is at {value.where}")
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 @hook.command("run", short_help="Release what is in an export, as the hook would.")
 @click.argument("export", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--connector", metavar="NAME", help="By whose settings; default: the only one.")
-@project_option
-@prints(_ran)
+@prints(_ran, project=True)
 def hook_run(export: Path, connector: str | None, project: Path | None) -> Ran:
     """Release the labels in FILE, an export of a tool, and publish them if [hook.release] says so.
 
@@ -116,10 +111,10 @@ def hook_run(export: Path, connector: str | None, project: Path | None) -> Ran:
     Example:
       labelguard hook run export.json
     """
-    from labelguard_connectors.hook.run import run
+    from labelguard_connectors.hook.worker import release_export
 
     with progress() as report:
-        return run(export, connector, project, report)
+        return release_export(export, connector, project, report)
 
 
 @hook.group("dead-letters", context_settings=HELP)
@@ -128,9 +123,6 @@ def dead_letters() -> None:
 
 
 def _letters(values: Sequence[Letter]) -> None:
-    if not values:
-        echo("No dead letter.")
-        return
     groups: defaultdict[tuple[str, str], list[Letter]] = defaultdict(list)
     for value in values:
         groups[value.connector, value.cause].append(value)
@@ -140,12 +132,12 @@ def _letters(values: Sequence[Letter]) -> None:
         listed = ", ".join([*numbers[:_NUMBERS], *["…"][: len(numbers[_NUMBERS:])]])
         first, last = (datetime.fromtimestamp(found[at].received_at, UTC).date() for at in (0, -1))
         rows.append((len(found), connector, str(first), str(last), listed, cause))
-    print_table(("letters", "connector", "first", "last", "no.", "why"), rows, right=["letters"])
+    names = ("letters", "connector", "first", "last", "no.", "why")
+    print_table(names, rows, right=["letters"], empty="No dead letter.")
 
 
 @dead_letters.command("list")
-@project_option
-@prints(_letters)
+@prints(_letters, project=True)
 def dead_letters_list(project: Path | None) -> list[Letter]:
     """All of them, those of one cause together; with --json each by itself, oldest first.
 
@@ -166,8 +158,7 @@ def _retried(value: Retried) -> None:
 
 @dead_letters.command("retry")
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@project_option
-@prints(_retried, code=lambda value: 1 if value.left else 0)
+@prints(_retried, code=lambda value: 1 if value.left else 0, project=True)
 def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> Retried:
     """Read dead letters again, those named or all: after an update, or a change of labelguard.toml.
 

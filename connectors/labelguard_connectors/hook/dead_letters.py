@@ -11,7 +11,7 @@ from labelguard.ingest import connector as connectors
 from labelguard.ingest.inbox import Event, Inbox, Letter
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where
-from labelguard_connectors.hook.hearing import heard
+from labelguard_connectors.hook.serving import heard
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from labelguard.ingest.inbox import Event, Inbox
 from labelguard.project.attempts import Attempts
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.committing import Committer
-from labelguard_connectors.hook.hearing import heard
 from labelguard_connectors.hook.limits import Bodies, Limits, TooLarge, TooMany, TooSlow
 from labelguard_connectors.hook.metrics import Metrics
-from labelguard_connectors.hook.serving import Served
+from labelguard_connectors.hook.serving import Served, heard
 from labelguard_connectors.hook.verification import Refused
 
 PATH = "/hooks/"

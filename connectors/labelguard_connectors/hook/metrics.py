@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,46 +24,21 @@ class Metrics:
     def __init__(self, attempts: Callable[[], Attempts] = Attempts) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Releases(attempts))
-        self.deliveries = Counter(
-            "labelguard_hook_deliveries",
-            "Deliveries by connector and the status that they were answered with.",
-            ["connector", "status"],
-            registry=self.registry,
-        )
-        self.events = Counter(
-            "labelguard_hook_events", "Events stored for the first time.", registry=self.registry
-        )
-        self.repeated = Counter(
-            "labelguard_hook_repeated_events",
-            "Events that were stored before, and ignored.",
-            registry=self.registry,
-        )
-        self.seconds = Histogram(
-            "labelguard_hook_delivery_seconds",
-            "Time from a delivery's headers to its answer.",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.commits = Histogram(
-            "labelguard_hook_commit_seconds",
-            "Time of a transaction, until it is on disk.",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.commit_events = Histogram(
-            "labelguard_hook_commit_events",
-            "Events that were stored in one transaction.",
-            buckets=_EVENTS,
-            registry=self.registry,
-        )
-        self.queued = Gauge(
-            "labelguard_hook_queued_events", "Events not yet on disk.", registry=self.registry
-        )
-        self.waiting = Gauge(
-            "labelguard_hook_waiting_events",
-            "Events in the inbox that no release has taken up.",
-            registry=self.registry,
-        )
+        own: dict[str, Any] = {"namespace": "labelguard_hook", "registry": self.registry}
+        about = "Deliveries by connector and the status that they were answered with."
+        self.deliveries = Counter("deliveries", about, ["connector", "status"], **own)
+        self.events = Counter("events", "Events stored for the first time.", **own)
+        about = "Events that were stored before, and ignored."
+        self.repeated = Counter("repeated_events", about, **own)
+        about = "Time from a delivery's headers to its answer."
+        self.seconds = Histogram("delivery_seconds", about, buckets=_SECONDS, **own)
+        about = "Time of a transaction, until it is on disk."
+        self.commits = Histogram("commit_seconds", about, buckets=_SECONDS, **own)
+        about = "Events that were stored in one transaction."
+        self.commit_events = Histogram("commit_events", about, buckets=_EVENTS, **own)
+        self.queued = Gauge("queued_events", "Events not yet on disk.", **own)
+        about = "Events in the inbox that no release has taken up."
+        self.waiting = Gauge("waiting_events", about, **own)
 
     def page(self) -> bytes:
         """All of it, as Prometheus reads it."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from labelguard.configuration.checking import checked
 from labelguard.configuration.project_file import FILE, Hook
 from labelguard.errors import ConnectorError, PolicyError
+from labelguard.policy.events import kind
 from labelguard.project.opening import Where
 from labelguard.release.methods import AUTO, installed
 from labelguard.report import overview
@@ -37,10 +38,9 @@ class Schedule:
 
     when: str
     count: int
-    mechanism: str
-    exhausted: Literal["refuse", "drop"]
-    bad_rows: Literal["stop", "quarantine"]
     push: bool
+    options: Mapping[str, Any]
+    """of `privatize`: mechanism, exhausted, bad_rows"""
 
     @classmethod
     def of(cls, hook: Mapping[str, Any]) -> Self:
@@ -49,7 +49,8 @@ class Schedule:
         if own.mechanism not in (mechanisms := [*installed(), AUTO]):
             raise ConnectorError(f"{_WHERE}.mechanism: expected one of {', '.join(mechanisms)}")
         when, _, count = own.when.partition(":")
-        return cls(when, int(count or 0), own.mechanism, own.exhausted, own.bad_rows, own.push)
+        options = own.model_dump(include={"mechanism", "exhausted", "bad_rows"})
+        return cls(when, int(count or 0), own.push, options)
 
     def standing(self, where: Where) -> list[str]:
         """How long the allowance of the policy in force lasts for these releases, as sentences.
@@ -73,8 +74,8 @@ class Schedule:
 
     def _mechanism(self, budget: Budget, where: Where) -> str:
         """The one that was named, else that of the newest release, else what the policy pays."""
-        if self.mechanism != AUTO:
-            return self.mechanism
+        if (named := str(self.options["mechanism"])) != AUTO:
+            return named
         made = [
             one.mechanism
             for one in overview.releases(where)
@@ -104,22 +105,12 @@ class Schedule:
         allowed = [one.allowed for one in budget.policy.allowances if one.event == event]
         if not allowed:
             return f"the policy pays for no {event}: every release will be refused"
+        noun = kind(event).noun
         if usage is None or not usage.labelers:
-            own = "their own number of labels" if allowed[0] is None else f"{allowed[0]:,}"
-            what = "statistic releases" if event == _STATISTIC else "labels"
-            return f"nobody was charged yet; it lasts for {own} {what} of each labeler"
-        median = usage.left_per_labeler["median"]
-        if event == _STATISTIC:
-            spent = counted(usage.exhausted_labelers, "labeler")
-            days = f", {counted(median, 'day')} at least" if self.when == "daily" else ""
-            return (
-                f"it lasts for {counted(median, 'release')} of most labelers{days}; {spent} spent"
-            )
-        lasts = f", about {counted(usage.left // self.count, 'release')}" if self.count else ""
-        return (
-            f"{counted(usage.left, 'label')} of {counted(usage.labelers, 'labeler')} are left"
-            f"{lasts}; half of them have {median:,} or fewer; {usage.exhausted_labelers:,} spent"
-        )
+            own = "their own number of labels" if allowed[0] is None else counted(allowed[0], noun)
+            return f"nobody was charged yet; it lasts for {own} of each labeler"
+        left = counted(usage.left_per_labeler["median"], noun)
+        return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
 
 
 def agreed(where: Where) -> Budget:

@@ -9,26 +9,31 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from types import FrameType
 
+from labelguard.cli.stopping import Stopped
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Settings
-from labelguard.ingest.progressed import Progressed
+from labelguard.ingest.progressed import EXPORTS, Progressed
 from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 from labelguard.release import publication
 from labelguard.release.pipeline import privatize
+from labelguard.terms import Progress, silent
 from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.schedule import Completes, Schedule
+from labelguard_connectors.hook.schedule import Completes, Schedule, agreed
 
 TURN_SECONDS = 15.0
 _COMPLETED_SECONDS, _LONGEST_SECONDS = 300.0, 3_600.0
@@ -91,18 +96,16 @@ class Worker:
         progressed = Progressed.read(self._project.state)
         for name in self._settings:
             if name in self._missed or progressed.reconciled.get(name) != self._today():
-                self._attempt(
-                    done, partial(self._reconcile, done, progressed, name), "reconcile", name
-                )
+                act = partial(self._reconcile, done, progressed, name)
+                self._attempt(done, act, "reconcile", name)
         self._attempt(done, partial(self._ingest, done, progressed), "ingest")
         for source in self._sources:
             self._attempt(done, partial(self._release, done, progressed, source), "release", source)
         for name, settings in self._settings.items():
             made = progressed.releases.get(settings.source)
             if self._schedule.push and made and progressed.pushed.get(name) != made:
-                self._attempt(
-                    done, partial(self._publish, done, progressed, name, made), "push", name
-                )
+                act = partial(self._publish, done, progressed, name, made)
+                self._attempt(done, act, "push", name)
 
     @property
     def _sources(self) -> list[str]:
@@ -139,15 +142,8 @@ class Worker:
         last, fresh = self._fresh(progressed, source)
         if not fresh or not self._due(fresh, progressed, source):
             return
-        own = self._schedule
-        how: dict[str, Any] = {"mechanism": own.mechanism, "exhausted": own.exhausted}
-        release = privatize(
-            None,
-            namespace=source,
-            project=self._project,
-            bad_rows=own.bad_rows,
-            **how,
-        )
+        how = self._schedule.options
+        release = privatize(None, namespace=source, project=self._project, **how)
         progressed.segments[source], progressed.days[source] = last, self._today()
         progressed.releases[source] = release.id
         progressed.write(self._project.state)
@@ -199,14 +195,8 @@ class Worker:
             why = str(error) if ours else type(error).__name__
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
-            self._log.error(
-                "failed",
-                what=what,
-                of=of,
-                why=why,
-                again_in_seconds=pause,
-                **({} if ours else {"at": logs.places(error)}),
-            )
+            at = {} if ours else {"at": logs.places(error)}
+            self._log.error("failed", what=what, of=of, why=why, again_in_seconds=pause, **at)
             done.failed.append(f"{what} {of}: {why}")
         else:
             if self._failures.pop((what, of), None) and what == "ingest":
@@ -222,3 +212,112 @@ def _completes(settings: Settings) -> Completes:
             f"{settings.name} ({settings.kind}) cannot tell; take daily or every:500"
         )
     return found
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A release of an export."""
+
+    release: str
+    """its id"""
+    path: str
+    """its directory"""
+    reused: bool
+    """whether it was made before: no label was looked at, nothing was charged"""
+    where: str | None
+    """where it was published now; null: nowhere, or before"""
+    notes: Sequence[str]
+    """what else to know"""
+
+
+def release_export(
+    export: Path, connector: str | None = None, where: Where = None, progress: Progress = silent
+) -> Ran:
+    """Release the labels in `export` under the policy in force, as `connector` reads them.
+
+    They are published by it where `[hook.release]` says `push = true`. Raises what `privatize` and
+    `push` raise, and `PolicyError` where there is no policy in force.
+    """
+    home = located(where)
+    schedule = Schedule.of(home.hook)
+    settings = _settings(ingestion.settings(home), connector)
+    agreed(home)
+    release = privatize(
+        export,
+        namespace=settings.source,
+        project=home,
+        progress=progress,
+        columns=settings.columns,
+        question=settings.question,
+        format=connectors.connector(settings).format,
+        **schedule.options,
+    )
+    place = None
+    progressed = Progressed.read(home.state, EXPORTS)
+    if schedule.push and progressed.pushed.get(settings.name) != release.id:
+        _, place = publication.push(settings.name, release.id, project=home, progress=progress)
+        progressed.pushed[settings.name] = release.id
+        progressed.write(home.state, EXPORTS)
+    return Ran(release.id, str(release.path), release.reused, place, release.notes)
+
+
+def _settings(found: dict[str, Settings], name: str | None) -> Settings:
+    """Those that were named, or the only ones there are."""
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        there = ", ".join(sorted(found)) or "none"
+        raise ConnectorError(
+            f"name one of the connectors in labelguard.toml (--connector); there are: {there}"
+        )
+    return found[name]
+
+
+def work_once(where: Where = None) -> Turn:
+    """Do what is due now. Raises what `Worker` raises."""
+    logs.configure()
+    return Worker(where).turn()
+
+
+def work(where: Where = None, *, attached: bool = False) -> Turn:
+    """Work until SIGTERM, Ctrl-C or, `attached`, the end of standard input; what was done last.
+
+    A release that is under way is stopped, and finished by the next worker at no further charge.
+    """
+    logs.configure()
+    worker, ended = Worker(where), threading.Event()
+    if attached:
+        threading.Thread(target=_watch, daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        _note(number, ended)
+    try:
+        worker.run(ended)
+    except (Stopped, KeyboardInterrupt):
+        pass
+    except Exception:
+        if not ended.is_set():
+            raise
+    logs.logger().info("worker ended")
+    return Turn()
+
+
+def _note(number: int, ended: threading.Event) -> None:
+    """Let `ended` know of a signal, whatever becomes of what its handler raises."""
+    handler = signal.getsignal(number)
+
+    def told(number: int, frame: FrameType | None) -> None:
+        ended.set()
+        if callable(handler):
+            handler(number, frame)
+
+    if callable(handler):
+        signal.signal(number, told)
+
+
+def _watch() -> None:
+    """The server holds the other end open for as long as it lives."""
+    # Not by sys.stdin: a thread that waits in it holds its lock, which the interpreter wants when
+    # it ends.
+    while os.read(0, 4_096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -3,29 +3,27 @@
 Names, e-mail addresses, drafts, predictions, times spent and free texts stay behind. An annotation
 whose account was deleted (`completed_by` is null) is nobody's: there is no one to protect or to
 charge, and it is left out.
+
+Deletions name annotations alone; where whole tasks are deleted, no annotation is named, and the
+next complete pull finds them gone. Where a task gets another ground truth, the annotation that was
+it before changes without an event and without a new time: here it stays a ground truth.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer
 from labelguard.ingest.left_out import GROUND_TRUTH, SKIP
 from labelguard_connectors import bounds
+from labelguard_connectors.values import Value
 
 # By the type of a region: the member of its value that is the labeler's answer.
 SAYS = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
 
 Interface: TypeAlias = Mapping[str, tuple[str, frozenset[str]]]
 """What a project asks for: by the name of a control tag, its type and the objects it is about."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_GREATEST = 2**63 - 1
 
 
 def interface(project: Any) -> Interface | None:
@@ -43,34 +41,25 @@ def interface(project: Any) -> Interface | None:
     return found
 
 
-def answer(
-    task: Mapping[str, Any],
-    annotation: Mapping[str, Any],
-    origin: str,
-    interface: Interface | None = None,
-) -> Answer | None:
+def answer(task: Value, annotation: Value, interface: Interface | None = None) -> Answer | None:
     """One annotation of a task; None if it is nobody's.
 
-    Of its regions those are read that the `interface` asks for; without one, all. `origin` begins
-    messages ("Label Studio event"). Raises `ConnectorError` for anything of another
-    shape than Label Studio's, with the name of the field and never with what is in it; nothing in
-    `result` is an error but that it is out of `bounds`.
+    Of its regions those are read that the `interface` asks for; without one, all. Raises
+    `ConnectorError` for anything of another shape than Label Studio's, with the name of the field
+    and never with what is in it; nothing in `result` is an error but that it is out of `bounds`.
     """
-    record = number(annotation.get("id"), f"{origin}: annotation.id")
-    updated = annotation.get("updated_at")
-    version = microseconds(updated, f"{origin}: annotation.updated_at")
-    if "completed_by" not in annotation:
-        raise expected(f"{origin}: annotation.completed_by", "the id of a user")
-    if annotation["completed_by"] is None:
+    record, updated = annotation["id"].number(), annotation["updated_at"]
+    version, user = updated.time(zoned=True), annotation["completed_by"]
+    if user.value is None:
         return None
-    labeler = _user(annotation["completed_by"], f"{origin}: annotation.completed_by")
+    labeler = (user["id"] if isinstance(user.value, dict) else user).number()
     kept = {
         "id": record,
         "completed_by": labeler,
-        "updated_at": updated,
-        "was_cancelled": _flag(annotation, "was_cancelled", origin),
-        "ground_truth": _flag(annotation, "ground_truth", origin),
-        "result": _regions(annotation.get("result"), interface, origin),
+        "updated_at": updated.value,
+        "was_cancelled": annotation.get("was_cancelled").flag(),
+        "ground_truth": annotation.get("ground_truth").flag(),
+        "result": _regions(annotation.get("result"), interface),
     }
     # What was asked is public: by it, and by no answer, a release decides which question is read.
     tags = {
@@ -81,82 +70,27 @@ def answer(
             if kind in SAYS
         ]
     }
-    own = number(task.get("id"), f"{origin}: task.id")
-    data = members(task.get("data"), f"{origin}: task.data")
+    public = {"id": task["id"].number(), "data": task["data"].object()}
+    public |= tags if interface else {}
     try:
-        body = bounds.body(
-            {"id": own, "data": data, **(tags if interface else {})}, "annotations", kept, origin
-        )
+        body = bounds.body(public, "annotations", kept, task.what)
     except ValueError:
-        raise expected(f"{origin}: task.data", "valid JSON") from None
+        raise task["data"].unlike("valid JSON") from None
     left_out = GROUND_TRUTH if kept["ground_truth"] else SKIP if kept["was_cancelled"] else ""
     return Answer(str(record), version, str(labeler), body, left_out)
 
 
-def expected(field: str, what: str) -> ConnectorError:
-    """The error of a field that is something else."""
-    return ConnectorError(f"{field}: expected {what}")
-
-
-def number(value: Any, field: str) -> int:
-    """An id: a positive whole number, no true and no text."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _GREATEST:
-        raise expected(field, "an id (a whole number)")
-    return value
-
-
-def members(value: Any, field: str) -> Mapping[str, Any]:
-    """A JSON object."""
-    if not isinstance(value, dict):
-        raise expected(field, "an object")
-    return value
-
-
-def elements(value: Any, field: str) -> list[Any]:
-    """A JSON array."""
-    if not isinstance(value, list):
-        raise expected(field, "a list")
-    return value
-
-
-def microseconds(value: Any, field: str) -> int:
-    """A time with its zone, as µs since 1970 UTC."""
-    try:
-        if not isinstance(value, str) or not _TIME.fullmatch(value):
-            raise ValueError
-        moment = (datetime.fromisoformat(value) - _EPOCH) // timedelta(microseconds=1)
-    except ValueError:
-        raise expected(field, "a time") from None
-    if moment <= 0:
-        raise expected(field, "a time after 1970")
-    return moment
-
-
-def _user(value: Any, field: str) -> int:
-    """A user's id, bare or in an object with more about her."""
-    if isinstance(value, dict):
-        return number(value.get("id"), f"{field}.id")
-    return number(value, field)
-
-
-def _flag(annotation: Mapping[str, Any], name: str, origin: str) -> bool:
-    value = annotation.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise expected(f"{origin}: annotation.{name}", "true or false")
-    return bool(value)
-
-
-def _regions(value: Any, interface: Interface | None, origin: str) -> list[dict[str, Any]]:
+def _regions(result: Value, interface: Interface | None) -> list[dict[str, Any]]:
     """Return the regions that may be answers.
 
     Labelers may send any value there is to the tool. What has another shape than an answer, or
     answers what was not asked, is left out: an error would depend on what was answered, and a tag
     of their own would be one question more, and stop all others at the next release.
     """
-    regions = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-    kept = [own for one in regions if (own := _region(one, interface))]
+    found = result.value if isinstance(result.value, list) else []
+    kept = [own for one in found if isinstance(one, dict) and (own := _region(one, interface))]
     if len(kept) > bounds.REGIONS:
-        raise bounds.OutOfBounds(f"{origin}: expected at most {bounds.REGIONS:,} regions")
+        raise bounds.OutOfBounds(f"{result.what}: expected at most {bounds.REGIONS:,} regions")
     return kept
 
 
@@ -175,3 +109,57 @@ def _region(region: Mapping[str, Any], interface: Interface | None) -> dict[str,
     given, name = region.get("value"), SAYS[kind]
     said = {name: given[name]} if isinstance(given, dict) and name in given else {}
     return {**own, "value": said if bounds.is_label(said) else {}}
+
+
+_ORIGIN = "Label Studio event"
+_ONE = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
+_SEVERAL = "ANNOTATIONS_CREATED"
+_MOST = 32 << 20
+"""Characters of all answers of one event."""
+_GONE = {"ANNOTATIONS_DELETED": "annotations", "ANNOTATION_DELETED": "annotation"}
+
+
+def heard(event: Any, project: int) -> Sequence[Answer]:
+    """The answers of `project` that a webhook's body (parsed JSON) tells, or none.
+
+    Raises `ConnectorError` for a body that is not Label Studio's.
+    """
+    body = Value(_ORIGIN, event)
+    action = body["action"].text()
+    if action not in (*_ONE, _SEVERAL, *_GONE) or _project(body) != project:
+        return ()
+    if action in _GONE:
+        gone = body[_GONE[action]]  # in which version they went is all the same
+        several = [gone] if isinstance(gone.value, dict) else gone.elements()
+        return [Answer(str(one["id"].number()), 0) for one in several]
+    return _answers(body, several=action == _SEVERAL)
+
+
+def _project(body: Value) -> int:
+    """Whose event it is: hooks of a whole organization tell of every project."""
+    project = body.get("project")
+    if project.value is None:
+        raise project.unlike("a project; let the webhook send its payload (send_payload)")
+    return (project["id"] if isinstance(project.value, dict) else project).number()
+
+
+def _answers(body: Value, *, several: bool) -> Sequence[Answer]:
+    """Annotations with their tasks: one of each, or a list of each."""
+    annotations, tasks = (
+        [*body[name].elements()] if several else [body[name]] for name in ("annotation", "task")
+    )
+    by_id = {task["id"].number(): task for task in tasks}
+    wanted = interface(body.get("project").value)
+    answers, size = list[Answer](), 0
+    for annotation in annotations:
+        home = annotation["task"]
+        if home.number() not in by_id:
+            raise home.unlike("the id of a task in the event")
+        if (found := answer(by_id[home.number()], annotation, wanted)) is None:
+            continue
+        answers.append(found)
+        # Each answer holds its task: a small body may tell of very much. Labels count in steps.
+        size += len(found.body)
+        if size > _MOST:
+            raise body["annotation"].unlike(f"at most {_MOST:,} characters with the tasks")
+    return answers

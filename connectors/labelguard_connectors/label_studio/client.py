@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from labelguard.errors import ConnectorError
 from labelguard_connectors.http import Http
-from labelguard_connectors.label_studio.answers import elements, members, number
+from labelguard_connectors.values import Value
 
 _HINTS = {
     401: "the API key is not accepted; check it, and whether it has expired",
@@ -19,20 +19,20 @@ _HINTS = {
 }
 
 
-class Client:
-    """One server, with one key. Every method raises `ConnectorError`, as `Http` does."""
+class Client(Http):
+    """One server, with one key."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._where = f"Label Studio at {urlsplit(url).netloc}"
+        where = f"Label Studio at {urlsplit(url).netloc}"
         if not re.fullmatch(r"[!-~]+", key):
-            raise ConnectorError(f"{self._where}: the API key has characters that no key has")
+            raise ConnectorError(f"{where}: the API key has characters that no key has")
         self._key, self._access = key, ""
-        self._http = Http("Label Studio", self._where, url, _HINTS, self._headers)
+        super().__init__("Label Studio", where, url, _HINTS, self._credentials)
 
     def project(self, project: int) -> Mapping[str, Any]:
         """Title, questions, counts of a project."""
-        found = self._read(f"/api/projects/{project}/", {})
-        return members(found, f"{self._where}: a project")
+        found = self.send("GET", f"/api/projects/{project}/", repeatable=True)
+        return Value(f"{self.where}: a project", found).object()
 
     def tasks(
         self, project: int, filters: Sequence[Mapping[str, Any]], order: str, size: int, fields: str
@@ -41,44 +41,39 @@ class Client:
 
         `fields` is `task_only`, or `all` for annotations too, the cancelled ones among them.
         """
-        query = {"filters": {"conjunction": "and", "items": filters}, "ordering": [order]}
-        asked = {
+        view = {"filters": {"conjunction": "and", "items": filters}, "ordering": [order]}
+        query: dict[str, str | int] = {
             "project": project,
-            "query": json.dumps(query),
+            "query": json.dumps(view),
             "page": 1,
             "page_size": size,
             "fields": fields,
             "resolve_uri": "false",  # texts as they are, as webhooks tell them
         }
-        found = members(self._read("/api/tasks/", asked), f"{self._where}: tasks")
-        return elements(found.get("tasks"), f"{self._where}: tasks")
+        found = self.send("GET", "/api/tasks/", query=query, repeatable=True)
+        return [task.value for task in Value(self.where, found)["tasks"].elements()]
 
     def create(self, title: str, config: str) -> int:
         """A new project's id."""
-        made = self._write("POST", "/api/projects/", {"title": title, "label_config": config})
-        return number(members(made, f"{self._where}: a project").get("id"), f"{self._where}: id")
+        body = {"title": title, "label_config": config}
+        made = self.send("POST", "/api/projects/", body=body, repeatable=False)
+        return Value(f"{self.where}: a project", made)["id"].number()
 
     def fill(self, project: int, tasks: Sequence[Mapping[str, Any]]) -> None:
         """Add tasks to a project."""
-        self._write("POST", f"/api/projects/{project}/import", tasks)
+        self.send("POST", f"/api/projects/{project}/import", body=tasks, repeatable=False)
 
     def remove(self, project: int) -> None:
         """Delete a project."""
-        self._write("DELETE", f"/api/projects/{project}/", None)
+        self.send("DELETE", f"/api/projects/{project}/", repeatable=False)
 
-    def _read(self, path: str, asked: Mapping[str, Any]) -> Any:
-        return self._http.send("GET", path, query=asked, repeatable=True)
-
-    def _write(self, method: str, path: str, body: Any) -> Any:
-        return self._http.send(method, path, body=body, repeatable=False)
-
-    def _headers(self, renew: bool) -> Mapping[str, str]:
+    def _credentials(self, renew: bool) -> Mapping[str, str]:
         """A legacy token is sent as it is; a personal one is exchanged for one of some minutes."""
         if self._key.count(".") != 2:  # personal ones are JSON Web Tokens, of three parts
             return {"Authorization": f"Token {self._key}"}
         if renew or not self._access:
-            exchange = Http("Label Studio", self._where, self._http.url, _HINTS, lambda renew: {})
-            body = {"refresh": self._key}
-            found = exchange.send("POST", "/api/token/refresh/", body=body, repeatable=True)
-            self._access = str(members(found, f"{self._where}: a token").get("access"))
+            with Http(self.tool, self.where, self.url, _HINTS, lambda renew: {}) as exchange:
+                body = {"refresh": self._key}
+                found = exchange.send("POST", "/api/token/refresh/", body=body, repeatable=True)
+            self._access = Value(f"{self.where}: a token", found)["access"].text()
         return {"Authorization": f"Bearer {self._access}"}

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -16,9 +15,11 @@ from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.credentials import credential
+from labelguard.release.writer import load
 from labelguard.terms import Progress
-from labelguard_connectors.label_studio import events
-from labelguard_connectors.label_studio.answers import SAYS, Interface, interface
+from labelguard_connectors.label_studio.answers import SAYS, Interface, heard, interface
+from labelguard_connectors.pairs import pairs
+from labelguard_connectors.values import server_url
 
 if TYPE_CHECKING:
     from labelguard_connectors.label_studio.client import Client
@@ -44,7 +45,7 @@ class LabelStudio:
     def __init__(self, settings: Settings) -> None:
         own = settings.own(LabelStudioOptions)
         self._name = settings.name
-        self._url = _address(settings.name, own.url)
+        self._url = server_url(f"{FILE}: connectors.{settings.name}", own.url)
         self._project = own.project
 
     def about(self) -> Mapping[str, str]:
@@ -63,7 +64,7 @@ class LabelStudio:
 
     def hear(self, event: Any) -> Sequence[Answer]:
         """The answers that a webhook's body (parsed JSON) tells of this project."""
-        return events.heard(event, self._project)
+        return heard(event, self._project)
 
     def completed(self) -> bool:
         """Whether every task has the annotations that it waits for (`maximum_annotations`)."""
@@ -77,17 +78,17 @@ class LabelStudio:
         """All answers, or those of tasks that changed since the cursor's pull."""
         from labelguard_connectors.label_studio.pulling import pulled
 
-        def asked() -> Interface | None:
+        def fetch_interface() -> Interface | None:
             return interface(self._client.project(self._project))
 
-        return pulled(partial(self._client.tasks, self._project), cursor, asked)
+        return pulled(partial(self._client.tasks, self._project), cursor, fetch_interface)
 
     def push(self, release: Path, name: str, progress: Progress) -> str:
         """A new project `name` of the release's pairs; its address. All of it, or nothing."""
         from labelguard_connectors.label_studio import pushing
 
         title = pushing.checked(name)
-        frame = pushing.pairs(release)
+        frame = pairs(load(release))
         client = self._client
         project = client.create(title, pushing.config(frame))
         try:
@@ -119,20 +120,3 @@ class LabelStudio:
 
     def _place(self, project: int) -> str:
         return f"{self._url}/projects/{project}"
-
-
-def _address(name: str, given: str) -> str:
-    """The server's URL. It is shown, so that nothing secret may be in it."""
-    url = given.rstrip("/")
-    try:
-        parts = urlsplit(url)
-        plain = parts.hostname and not (parts.username or parts.password)
-        plain = plain and not (parts.query or parts.fragment)
-    except ValueError:
-        plain = False
-    if not plain or parts.scheme not in ("http", "https"):
-        raise ConnectorError(
-            f"{FILE}: connectors.{name}.url: expected one like https://label-studio.example.com, "
-            "without user, password or query"
-        )
-    return url

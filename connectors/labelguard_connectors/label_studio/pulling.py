@@ -16,14 +16,8 @@ from typing import Any
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Unreadable
 from labelguard_connectors.bounds import OutOfBounds
-from labelguard_connectors.label_studio.answers import (
-    Interface,
-    answer,
-    elements,
-    members,
-    microseconds,
-    number,
-)
+from labelguard_connectors.label_studio.answers import Interface, answer
+from labelguard_connectors.values import Value
 
 _ORIGIN = "Label Studio task"
 _TASKS = 200
@@ -76,7 +70,7 @@ def pulled(
         answers = [one for one in read if isinstance(one, Answer)]
         unreadable = [one for one in read if isinstance(one, Unreadable)]
         # Only the last of several pages of the same tasks leads beyond them.
-        beyond = replace(at, after=max(_id(task) for task in found))
+        beyond = replace(at, after=max(task["id"].number() for task in found))
         *early, last = [answers[i : i + _ANSWERS] for i in range(0, len(answers), _ANSWERS)] or [[]]
         yield from (Page(part, str(at)) for part in early)
         yield Page(last, str(beyond), unreadable)
@@ -87,43 +81,32 @@ def pulled(
 def _newest(tasks: Tasks) -> int:
     """When a task changed last, by the tool's clock; but not later than now, whatever it says."""
     newest = _read(tasks((), "-tasks:updated_at", 1, "task_only"))
-    times = [microseconds(task.get("updated_at"), f"{_ORIGIN}: updated_at") for task in newest]
+    times = [task["updated_at"].time(zoned=True) for task in newest]
     return min([*times, (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)]) if times else 0
 
 
-def _read(found: list[Any]) -> list[Mapping[str, Any]]:
-    return [members(task, f"{_ORIGIN}s[]") for task in found]
+def _read(found: list[Any]) -> list[Value]:
+    return [Value(_ORIGIN, task) for task in found]
 
 
 def _filters(at: Cursor) -> list[dict[str, Any]]:
-    filters = [_filter("id", "greater", "Number", at.after)]
+    filters: list[tuple[str, str, str, int | str]] = [("id", "greater", "Number", at.after)]
     if at.since:
         since = _EPOCH + timedelta(microseconds=at.since) - _OVERLAP
         text = since.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        filters.append(_filter("updated_at", "greater_or_equal", "Datetime", text))
-    return filters
+        filters.append(("updated_at", "greater_or_equal", "Datetime", text))
+    return [
+        {"filter": f"filter:tasks:{column}", "operator": operator, "type": kind, "value": value}
+        for column, operator, kind, value in filters
+    ]
 
 
-def _filter(column: str, operator: str, kind: str, value: int | str) -> dict[str, Any]:
-    return {
-        "filter": f"filter:tasks:{column}",
-        "operator": operator,
-        "type": kind,
-        "value": value,
-    }
-
-
-def _answers(task: Mapping[str, Any], interface: Interface | None) -> Iterator[Answer | Unreadable]:
+def _answers(task: Value, interface: Interface | None) -> Iterator[Answer | Unreadable]:
     """Every annotation of a task that somebody made."""
-    for one in elements(task.get("annotations"), f"{_ORIGIN}: annotations"):
-        annotation = members(one, f"{_ORIGIN}: annotation")
+    for annotation in task["annotations"].elements():
         try:
-            own: Answer | Unreadable | None = answer(task, annotation, _ORIGIN, interface)
+            own: Answer | Unreadable | None = answer(task, annotation, interface)
         except OutOfBounds as error:
-            own = Unreadable(str(annotation["id"]), str(error))
+            own = Unreadable(str(annotation["id"].number()), str(error))
         if own is not None:
             yield own
-
-
-def _id(task: Mapping[str, Any]) -> int:
-    return number(task.get("id"), f"{_ORIGIN}: id")

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from labelguard_connectors.label_studio import events
+from labelguard_connectors.label_studio import answers as events
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels

@@ -1,0 +1,44 @@
+"""A client of the hook in this process, and the inbox behind it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
+from labelguard_connectors.hook.app import application
+from labelguard_connectors.hook.delivery import Hook
+from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.serving import Serving
+from starlette.testclient import TestClient
+from support import hooks
+
+from labelguard.ingest.inbox import Inbox
+from labelguard.project import attempts, ingestion
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+
+
+@contextlib.contextmanager
+def inbox_of(made: Project) -> Iterator[Inbox]:
+    """The inbox of a project."""
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        yield inbox
+
+
+@contextlib.contextmanager
+def client(
+    made: Project, limits: Limits | None = None, *, serves: bool = True
+) -> Iterator[tuple[TestClient, Inbox]]:
+    """A client of a project's hook, which may serve no connector, and its inbox."""
+    with inbox_of(made) as inbox:
+        served = Serving.of(made).served if serves else {}
+        hook = Hook(served, inbox, limits or Limits(), partial(attempts.read, made))
+        with TestClient(application(hook)) as found:
+            yield found, inbox
+
+
+def post(tool: TestClient, content: bytes, name: str = "clinic") -> tuple[int, dict[str, str]]:
+    """The status and the headers of the answer to a delivery."""
+    answer = tool.post(f"/hooks/{name}", content=content, headers=hooks.headers())
+    return answer.status_code, dict(answer.headers)

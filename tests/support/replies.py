@@ -1,0 +1,60 @@
+"""A REST server on a free port that answers what a test says, in the place of a tool."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeAlias
+
+Reply: TypeAlias = tuple[int, Mapping[str, str], Any] | None
+"""Status, headers and body (text, or what becomes JSON); None hangs up."""
+
+
+@dataclass
+class Server:
+    """Answers from a list in turn; what was asked, and with which headers."""
+
+    url: str = ""
+    replies: list[Reply] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+    def reply(self, method: str, path: str) -> Reply:
+        """The next answer."""
+        return self.replies.pop(0)
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[None]:
+    """Let a server answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            server.asked.append((self.command, self.path))
+            server.headers.append(dict(self.headers))
+            if (reply := server.reply(self.command, self.path)) is None:
+                self.close_connection = True
+                return
+            status, headers, body = reply
+            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 (http.server calls them so)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+        server.url = f"http://127.0.0.1:{listening.server_port}"
+        yield
+        listening.shutdown()
