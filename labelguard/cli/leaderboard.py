@@ -52,7 +52,7 @@ def leaderboard(
     """
     from labelguard.release.leaderboard import leaderboard as ranked
     from labelguard.report import overview
-    from labelguard.report.page.board import write
+    from labelguard.report.board import write
 
     path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
     found = ranked(path, stratum)

@@ -12,7 +12,7 @@ from labelguard.cli.options import HELP, file_option, project_option
 from labelguard.cli.terminal import echo, near, prints, verdict_code
 
 if TYPE_CHECKING:
-    from labelguard.report.page.report import Format, Reported
+    from labelguard.report.page import Format, Reported
 
 
 def _print(value: Reported) -> None:
@@ -63,6 +63,6 @@ def report(
       labelguard report -o report.html
       labelguard report r0001 -o release.md
     """
-    from labelguard.report.page.report import write
+    from labelguard.report.page import write
 
     return write(output, release_id, project, format, anchor)

@@ -23,7 +23,7 @@ from labelguard.project import attempts, ingestion, policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import doctor
-from labelguard.report.page.report import write
+from labelguard.report.page import write
 
 
 def served(project: Project) -> tuple[dict[str, float], dict[str, Any]]:

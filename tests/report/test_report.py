@@ -36,16 +36,15 @@ from labelguard.project.project import Project, find
 from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section
 from labelguard.report import overview
-from labelguard.report.page import html, json_text, markdown
-from labelguard.report.page.document import Report
-from labelguard.report.page.promise import guessed
-from labelguard.report.page.report import report, write
+from labelguard.report.page import report, write
+from labelguard.report.render import Report, html, json_text, markdown
+from labelguard.report.sections import guessed
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
 HOSTILE = "<script>alert(1)</script>|`![x](https://e.example)`$x$ \u202eabc\x1b[31m\n# ]]>{{7*7}}"
-RENDERERS = (html.rendered, markdown.rendered, json_text.rendered)
+RENDERERS = (html, markdown, json_text)
 
 
 @pytest.fixture
@@ -150,7 +149,7 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project: Projec
     facts = dict(told.summary)
     assert facts["contact"] == "privacy@clinic.example" and len(facts["project id"]) == 16
     assert facts["period"] == overview.releases(project)[0].created_at[:10]
-    page = html.rendered(told)
+    page = html(told)
     assert "&lt;b&gt;Clinic&lt;/b&gt;" in page and "<b>Clinic" not in page
 
 
@@ -450,7 +449,7 @@ class Tags(HTMLParser):
 
 
 def test_no_name_becomes_markup_of_the_page() -> None:
-    page = html.rendered(hostile())
+    page = html(hostile())
     tags = Tags(page).found
     assert not {"script", "iframe", "object", "link", "base", "form"} & {tag for tag, _ in tags}
     for _, attributes in tags:
@@ -462,7 +461,7 @@ def test_no_name_becomes_markup_of_the_page() -> None:
 
 
 def test_no_name_becomes_markup_of_the_markdown() -> None:
-    text = markdown.rendered(hostile())
+    text = markdown(hostile())
     assert "\u202e" not in text and "\x1b" not in text
     outside = [line for line in text.splitlines() if not line.startswith("    ")]
     for line in outside:
@@ -474,7 +473,7 @@ def test_no_name_becomes_markup_of_the_markdown() -> None:
 
 
 def test_no_name_becomes_markup_of_the_json() -> None:
-    text = json_text.rendered(hostile())
+    text = json_text(hostile())
     assert text.isascii() and json.loads(text)["title"] == HOSTILE
 
 
@@ -491,13 +490,13 @@ def test_hostile_names_of_sources_and_features_are_escaped(tmp_path: Path) -> No
     remember(project, ran(1, why=HOSTILE, model=HOSTILE, job="nightly"))
     told = report(project=project)
     assert name in words(told)
-    page, text = html.rendered(told), markdown.rendered(told)
+    page, text = html(told), markdown(told)
     assert "<b onclick" not in page and "<script>alert" not in page and "\u202e" not in page + text
     assert "&lt;b onclick=x&gt;" in page and "\\<b onclick" in text
 
 
 def test_the_policy_of_the_page_allows_its_style_and_nothing_else(project: Project) -> None:
-    page = html.rendered(report(project=project))
+    page = html(report(project=project))
     style = page.split("<style>")[1].split("</style>")[0]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     allowed = f"default-src &#39;none&#39;; img-src data:; style-src &#39;sha256-{digest}&#39;"

@@ -20,9 +20,9 @@ from labelguard.project.project import Project
 from labelguard.project.raising import raise_ceiling
 from labelguard.project.runs import JobRun
 from labelguard.release.sections import Section, Table
-from labelguard.report.page import html, jobs
-from labelguard.report.page.document import Report
-from labelguard.report.page.report import report
+from labelguard.report import jobs
+from labelguard.report.page import report
+from labelguard.report.render import Report, html
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
@@ -131,7 +131,7 @@ def test_a_budget_stays_in_one_line_and_long_cells_wrap() -> None:
         "T", ("id", "n", "why"), (("a b", 1, "it is not better than before, not at all"),)
     )
     part = Section("s", "S", ("In numbers: ε = 3, δ = 1e-5.",), table)
-    page = html.rendered(Report("R", "2026-01-05T00:00:00Z", "0", True, (), (part,)))
+    page = html(Report("R", "2026-01-05T00:00:00Z", "0", True, (), (part,)))
     assert "ε\u00a0=\u00a03, δ\u00a0=\u00a01e-5" in page
     assert '<th scope="row">a b</th>' in page and '<td class="number">1</td>' in page
     assert '<td class="prose">it is' in page

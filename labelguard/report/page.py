@@ -14,28 +14,17 @@ from labelguard.project.opening import Where
 from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
-from labelguard.report.page import (
-    history,
-    html,
-    jobs,
-    json_text,
-    markdown,
-    operation,
-    people,
-    promise,
-    to_do,
-    use,
-)
-from labelguard.report.page.document import Report
-from labelguard.report.page.project import Seen
+from labelguard.report import jobs, sections, use
+from labelguard.report.render import Report, html, json_text, markdown, section
+from labelguard.report.sections import Seen
 from labelguard.storage.files import check_file, write_atomically
 from labelguard.terms import budget_of, counted
 
 Format: TypeAlias = Literal["html", "md", "json"]
 _RENDERERS: Mapping[Format, Callable[[Report], str]] = {
-    "html": html.rendered,
-    "md": markdown.rendered,
-    "json": json_text.rendered,
+    "html": html,
+    "md": markdown,
+    "json": json_text,
 }
 
 
@@ -82,14 +71,11 @@ def write(
 
 
 def _by_name(output: Path) -> Format:
-    for kind in _RENDERERS:
-        if output.suffix == f".{kind}":
-            return kind
-    return "html"
+    return next((kind for kind in _RENDERERS if output.suffix == f".{kind}"), "html")
 
 
 def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
-    found = operation.verified(seen, kept)
+    found = sections.verified(seen, kept)
     about = seen.opened.project.about
     name = f"{about['name']}: labels" if "name" in about else "Labels"
     title = f"Release {seen.chosen.id}" if seen.chosen else f"{name} under differential privacy"
@@ -130,27 +116,27 @@ def _period(seen: Seen) -> Iterator[tuple[str, str]]:
 
 def _sections(seen: Seen, found: Verdict, kept: Anchor | None) -> Iterator[Section | None]:
     if not found.ok:
-        yield Section("fault", "Something does not hold", alert=f"FAULT: {found.fault}.")
+        yield section("fault", found=found)
+    yield sections.this_release(seen)
     if seen.chosen:
-        yield from promise.this_release(seen)
         yield from _of_mechanisms(seen)
-    yield to_do.section(seen, found)
-    yield promise.guarantee(seen)
-    yield promise.not_protected(seen)
-    yield promise.policies(seen)
+    yield sections.to_do(seen, found)
+    yield sections.guarantee(seen)
+    yield sections.not_protected(seen)
+    yield sections.policies(seen)
     yield from use.sections(seen)
-    yield history.left_out(seen)
-    yield people.who_is_who(seen)
+    yield sections.left_out(seen)
+    yield sections.who_is_who(seen)
     yield from use.noise(seen)
     if not seen.chosen:
         yield from _of_mechanisms(seen)
-    yield from history.planned(seen)
+    yield sections.planned(seen)
     runs, unread = jobs.of(seen)
-    yield history.releases(seen)
+    yield sections.releases(seen)
     yield unread
     yield from jobs.sections(runs)
-    yield operation.hook(seen)
-    yield operation.verification(seen, found, kept)
+    yield sections.hook(seen)
+    yield sections.verification(seen, found, kept)
 
 
 def _of_mechanisms(seen: Seen) -> Iterator[Section]:

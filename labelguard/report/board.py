@@ -10,8 +10,8 @@ from labelguard._version import __version__
 from labelguard.errors import LabelguardError
 from labelguard.release.leaderboard import COLUMNS, MEAN, Board, Leaderboard, rows
 from labelguard.release.sections import Chart, Mark, Section, Series, Table
-from labelguard.report.page import charts, html, json_text, markdown
-from labelguard.report.page.document import Report
+from labelguard.report import charts
+from labelguard.report.render import Report, html, json_text, markdown
 from labelguard.storage.files import check_file, write_atomically
 from labelguard.terms import counted
 
@@ -44,7 +44,7 @@ def _rendered(found: Leaderboard, release: str, kind: str) -> bytes:
             )
         picture = chart(found.boards[0])
         return charts.png(picture) if kind == "png" else charts.svg(picture).encode()
-    render = {"md": markdown.rendered, "json": json_text.rendered, "html": html.rendered}[kind]
+    render = {"md": markdown, "json": json_text, "html": html}[kind]
     return render(told(found, release)).encode()
 
 
