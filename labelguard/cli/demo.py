@@ -18,7 +18,7 @@ _HEADINGS = ("mechanism", "labels", "label error", "accuracy")
 
 
 def _print(found: Demonstration) -> None:
-    from labelguard.report.outcome import name
+    from labelguard.report.demonstration import name
 
     echo(
         f"{found.labels:,} labels of {found.labelers:,} simulated labelers, each protected at "

@@ -34,18 +34,6 @@ from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
 from labelguard.planner.prior import KINDS, Draw, Population, Prior
 from labelguard.terms import Progress, silent
 
-__all__ = [
-    "AXES",
-    "EXPLAINED",
-    "LARGEST",
-    "SMALLEST",
-    "WORLDS",
-    "Calibration",
-    "best_scale",
-    "calibrated",
-    "sampled",
-]
-
 WORLDS = 15 * len(KINDS)
 SMALLEST, LARGEST = 0.01, 10.0
 """At the smallest scale every probability is about ½, and pairs are still in the head's order.

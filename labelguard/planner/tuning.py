@@ -26,34 +26,16 @@ from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
-from labelguard.planner.flips import BOUNDS, Flips, Tried
+from labelguard.planner.flips import Flips, Tried
 from labelguard.planner.outcomes import (
     INDISTINCT,
     Forecast,
-    Interval,
     Sizing,
     best,
-    worth_training,
 )
 from labelguard.planner.prior import KINDS, Prior
-from labelguard.planner.trials import PublicSide, Trial
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import PublicSide, Trial, Worlds
 from labelguard.terms import Progress, silent
-
-__all__ = [
-    "BOUNDS",
-    "MECHANISMS",
-    "Forecast",
-    "Interval",
-    "Prior",
-    "Sizing",
-    "best",
-    "check_budgets",
-    "forecast",
-    "recommend",
-    "repeat_labelers",
-    "worth_training",
-]
 
 _Share: TypeAlias = Callable[[float], None]
 

@@ -11,7 +11,7 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard.project.runs import JobRun
 from labelguard.project.runs import runs as runs_of
-from labelguard.release.sections import Chart, Mark, Section, Series, Table
+from labelguard.release.sections import Chart, Mark, Section, Series
 from labelguard.report.render import section
 from labelguard.report.sections import Seen
 from labelguard.terms import counted
@@ -44,7 +44,6 @@ def sections(runs: Sequence[JobRun]) -> Iterator[Section]:
 
 def _job(name: str, runs: Sequence[JobRun]) -> Section:
     last = runs[-1]
-    columns = ("run", "ended (UTC)", "outcome", "budget", "new labels", "charged", "model", "why")
     rows = tuple(
         (
             *(run.run, run.ended_at[:10], run.outcome, run.budget),
@@ -55,7 +54,8 @@ def _job(name: str, runs: Sequence[JobRun]) -> Section:
     return section(
         "job",
         f"job-{name}",
-        table=Table(f"Runs of {name}, newest first", columns, rows, newest_first=True),
+        rows=rows,
+        newest_first=True,
         chart=_quality(name, runs),
         runs=runs,
         last=last,

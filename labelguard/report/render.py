@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -36,9 +36,9 @@ _BUDGET = re.compile("([εδ]) = ")
 _NUMBER = re.compile(r"[−-]?[\d.,]+(e-?\d+)?( ?%)?|–|")
 _MARKS = re.compile(r"([\\`*_\[\]<>|~#&$!@])|(:)(?=//)|(?<=www)(\.)", re.IGNORECASE)
 _LIST = re.compile(r"^(?:(?=[-+=])|(\d+)(?=[.)]\s))")
-_SIGNS = ("# ", "! ", ": ", "> ", "- ")
-"""What titles, alerts, facts, lines and points begin with in words.j2."""
-_ENTRIES = re.compile(r"\n\s*\n|\n(?=[#!:>-] )")
+_SIGNS = ("# ", "! ", ": ", "= ", "> ", "- ")
+"""What titles, alerts, facts, tables, lines and points begin with in words.j2."""
+_ENTRIES = re.compile(r"\n\s*\n|\n(?=[#!:=>-] )")
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,30 @@ def section(
     block: str,
     name: str | None = None,
     *,
-    table: Table | None = None,
+    rows: Iterable[Sequence[Cell]] = (),
+    newest_first: bool = False,
     chart: Chart | None = None,
     **facts: Any,
 ) -> Section:
-    """Return a section in the words of a block of words.j2, which are filled with `facts`."""
+    """Return a section in the words of a block of words.j2, which are filled with `facts`.
+
+    The words say the caption and the columns of its table, which it has if there are `rows`.
+    """
     template = _template("words.j2", shown, autoescape=False)
     text = "".join(template.blocks[block](template.new_context(facts)))
     parts: dict[str, list[str]] = defaultdict(list)
     for entry in _ENTRIES.split(text.strip()):
         mark, words = (entry[0], entry[1:]) if entry[:2] in _SIGNS else ("", entry)
         parts[mark].append(" ".join(words.split()))
-    rows = (fact.partition(" | ") for fact in parts[":"])
+    cells = tuple(map(tuple, rows))
+    caption, *columns = parts["="][0].rsplit(" | ", len(cells[0])) if cells else [""]
     return Section(
         name or block.replace("_", "-"),
         parts["#"][0],
         tuple(parts[""]),
-        table,
+        Table(caption, tuple(columns), cells, newest_first) if cells else None,
         chart,
-        tuple((name, value) for name, _, value in rows),
+        tuple((name, value) for name, _, value in (fact.partition(" | ") for fact in parts[":"])),
         tuple(parts["-"]),
         tuple(parts[">"]),
         " ".join(parts["!"]),

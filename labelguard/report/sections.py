@@ -22,7 +22,7 @@ from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verdict import Verdict, verdict
 from labelguard.release import card as cards
-from labelguard.release.sections import Section, Table
+from labelguard.release.sections import Section
 from labelguard.report import overview
 from labelguard.report.overview import Budget
 from labelguard.report.render import day, section, small
@@ -201,7 +201,6 @@ def not_protected(seen: Seen) -> Section:
 
 def policies(seen: Seen) -> Section:
     """What every policy allows and costs, and the ceiling, of which the journal knows raises."""
-    columns = ("policy", "state", "made (UTC)", "ε", "δ", "protects", "allows each", "costs ε")
     rows = tuple(
         (
             *(record.name, record.state, day(record.created_at), f"{record.policy.epsilon:g}"),
@@ -216,7 +215,7 @@ def policies(seen: Seen) -> Section:
         "policies",
         seen=seen,
         raised=", ".join(f"{day(at)} UTC" for at in raised),
-        table=Table("Policies, oldest first", columns, rows) if rows else None,
+        rows=rows,
     )
 
 
@@ -242,11 +241,9 @@ def who_is_who(seen: Seen) -> Section | None:
     if not (gone or members or distinct):
         return None
     kinds = [one.kind for one in gone]
-    rows = tuple((one.pseudonym, one.kind, day(one.at)) for one in gone[: -_LEFT - 1 : -1])
-    columns = ("pseudonym", "is", "since (UTC)")
     return section(
         "people",
-        table=Table("Who left, the newest first", columns, rows) if rows else None,
+        rows=((one.pseudonym, one.kind, day(one.at)) for one in gone[: -_LEFT - 1 : -1]),
         retired=kinds.count("retired"),
         erased=kinds.count("erased"),
         members=members,
@@ -260,12 +257,9 @@ def planned(seen: Seen) -> Section | None:
     poor = [one for one in seen.committed if "discouraged" in one.settings]
     if not forecasts and not poor:
         return None
-    columns = ("release", "mechanism", "accuracy", "90% range", "label error")
-    rows = tuple(map(_forecast, reversed(forecasts[-_FORECASTS:])))
-    table = Table("Forecasts kept with releases, newest first", columns, rows)
     return section(
         "planned",
-        table=table if rows else None,
+        rows=map(_forecast, reversed(forecasts[-_FORECASTS:])),
         forecasts=forecasts,
         poor=poor,
         differ=1 - DEFAULT_AGREEMENT,
@@ -281,10 +275,6 @@ def _forecast(record: ReleaseRecord) -> tuple[str, ...]:
 def releases(seen: Seen) -> Section:
     """Every release, whatever became of it."""
     names = {record.id: record.name for record in seen.policies}
-    columns = (
-        *("release", "begun (UTC)", "mechanism", "policy", "state"),
-        *(f"{seen.unit}s", "rows", "charged", "left out"),
-    )
     rows = tuple(
         (
             *(one.id, day(one.created_at), one.settings["mechanism"]),
@@ -293,10 +283,10 @@ def releases(seen: Seen) -> Section:
         )
         for one in reversed(seen.releases[-_RELEASES:])
     )
-    table = Table("Releases, newest first", columns, rows, newest_first=True)
     return section(
         "releases",
-        table=table if rows else None,
+        rows=rows,
+        newest_first=True,
         seen=seen,
         gone=sum(one.state == "abandoned" for one in seen.releases),
         older=len(seen.releases) - len(rows),
@@ -323,9 +313,7 @@ def hook(seen: Seen) -> Section | None:
         (name, "released", f"{one}, {progressed.days.get(name, '')}".rstrip(", "))
         for name, one in sorted(progressed.releases.items())
     ]
-    columns = ("connector or source", "what", "when or which")
-    table = Table("What the worker did last", columns, tuple(rows)) if rows else None
-    return section("hook", table=table, waiting=waiting, letters=letters)
+    return section("hook", rows=rows, waiting=waiting, letters=letters)
 
 
 def verification(seen: Seen, found: Verdict, kept: Anchor | None) -> Section:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from labelguard.policy import events
 from labelguard.policy.event_kind import EventKind
-from labelguard.release.sections import Chart, Mark, Section, Series, Table
+from labelguard.release.sections import Chart, Mark, Section, Series
 from labelguard.report.render import section
 from labelguard.report.sections import Seen
 from labelguard.terms import DEFAULT_AGREEMENT
@@ -37,11 +37,12 @@ def sections(seen: Seen) -> Iterator[Section]:
     for event, rows in usage(seen).items():
         kind = events.kind(event)
         capacity, used, count = rows.T
+        close = seen.opened.ledger.near(event, _NEAR, _NAMED)
         near = int(count[used * 100 >= _NEAR * capacity].sum())
         yield section(
             "used",
             f"used-{event}",
-            table=_near(seen, kind) if near else None,
+            rows=((name, used, most, most - used) for name, most, used in close),
             chart=_histogram(seen, kind, rows, near) if len(rows) else None,
             seen=seen,
             kind=kind,
@@ -54,15 +55,6 @@ def sections(seen: Seen) -> Iterator[Section]:
             NEAR=_NEAR,
             NAMED=_NAMED,
         )
-
-
-def _near(seen: Seen, kind: EventKind) -> Table:
-    rows = seen.opened.ledger.near(kind.name, _NEAR, _NAMED)
-    return Table(
-        f"Pseudonyms at {_NEAR}% or more ({kind.noun}s)",
-        ("pseudonym", "used", "allowed", "left"),
-        tuple((name, used, allowed, allowed - used) for name, allowed, used in rows),
-    )
 
 
 def _histogram(seen: Seen, kind: EventKind, rows: Counts, near: int) -> Chart:
@@ -103,24 +95,20 @@ def _noise(
 ) -> Section:
     units = {k: int(rows[rows[:, 0] == k, 2].sum()) for k in noises}
     names = tuple(next(iter(noises.values())))
-    table = Table(
-        f"Noise of {kind.noun}s",
-        (f"{kind.noun}s allowed", f"{seen.unit}s", *(name.replace("_", " ") for name in names)),
-        tuple((k, units[k], *map(_number, noise.values())) for k, noise in noises.items()),
-    )
+    facts: dict[str, Any] = {"seen": seen, "kind": kind, "names": names}
+    facts["rows"] = [(k, units[k], *map(_number, noise.values())) for k, noise in noises.items()]
     if names != ("flip_probability",):
-        return section("noise", f"noise-{kind.name}", table=table, kind=kind)
+        return section("noise", f"noise-{kind.name}", **facts)
     flips = {k: noise["flip_probability"] for k, noise in noises.items()}
     known = np.isin(rows[:, 0], list(flips))
     weight, flipped = rows[known, 1] * rows[known, 2], [flips[int(k)] for k in rows[known, 0]]
     return section(
         "flips",
         f"noise-{kind.name}",
-        table=table,
         chart=_errors(flips),
-        seen=seen,
         differ=_DIFFER,
         error=float(np.average(flipped, weights=weight)) if weight.sum() else None,
+        **facts,
     )
 
 

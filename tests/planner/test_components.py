@@ -15,7 +15,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.components import COUNTS, Directions, cheapest
 from labelguard.planner.prior import Prior
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import Worlds
 
 DELTA = 1e-5
 

@@ -12,7 +12,7 @@ from labelguard.planner import flips, tuning
 from labelguard.planner.flips import Flips
 from labelguard.planner.forecast import plan
 from labelguard.planner.horizon import Horizon
-from labelguard.planner.outcomes import Sizing
+from labelguard.planner.outcomes import Forecast, Sizing
 from labelguard.planner.trials import public_side
 
 
@@ -83,7 +83,7 @@ def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases() -> 
     assert gaussian.calibrate(1.0, 1e-5, 12) > 3 * gaussian.calibrate(1.0, 1e-5)
 
 
-def _forecasts(periods: int) -> tuple[tuning.Forecast, ...]:
+def _forecasts(periods: int) -> tuple[Forecast, ...]:
     return tuning.forecast(X, rows(MANY), [1.0], 1e-5, draws=6, growth=False, periods=periods)
 
 

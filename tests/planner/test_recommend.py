@@ -9,12 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import flips, tuning
+from labelguard.planner import flips, outcomes, tuning
 from labelguard.planner.flips import Flips, Tried
 from labelguard.planner.outcomes import INDISTINCT
 from labelguard.planner.prior import Prior
-from labelguard.planner.trials import PublicSide, public_side
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import PublicSide, Worlds, public_side
 
 DELTA = 1e-5
 
@@ -61,7 +60,7 @@ def test_a_recommendation_is_what_the_full_forecast_says(shape: str, epsilon: fl
     x, rows = SHAPES[shape].x, SHAPES[shape].rows
     found = tuning.recommend(x, rows, epsilon, DELTA)
     forecasts = tuning.forecast(x, rows, [epsilon], DELTA, growth=False)
-    best = tuning.best(forecasts, epsilon)
+    best = outcomes.best(forecasts, epsilon)
     assert (found.mechanism, found.max_labels_per_labeler, found.fits) == (
         best.mechanism,
         best.max_labels_per_labeler,

@@ -14,8 +14,8 @@ from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, trials, tuning
+from labelguard.planner.outcomes import Forecast
 from labelguard.planner.prior import KINDS, Population, Prior
-from labelguard.planner.tuning import Forecast
 
 DELTA = 1e-5
 

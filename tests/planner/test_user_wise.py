@@ -19,10 +19,10 @@ from labelguard.keys import keyring
 from labelguard.mechanisms.geometry import basis, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import outcomes, tuning
+from labelguard.planner import outcomes
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.prior import Population, Prior
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import Worlds
 
 DELTA, PROBABILITY, STEPS, WORLDS, REPEATED = 1e-5, 0.2, 100, 9, 2
 
@@ -111,7 +111,7 @@ def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automati
     statistic, rr = forecast("statistic", 0.7), forecast("rr", 0.65)
     for gain, wanted in ((INDISTINCT / 2, "statistic"), (2 * INDISTINCT, "uls")):
         every = [statistic, forecast("uls", 0.7 + gain), rr]
-        assert tuning.worth_training(every, 1.0).mechanism == wanted
+        assert outcomes.worth_training(every, 1.0).mechanism == wanted
         assert outcomes.best(every, 1.0).mechanism == "statistic"
     better = [forecast("rr", 0.75), statistic, forecast("uls", 0.76)]
-    assert tuning.worth_training(better, 1.0).mechanism == "rr"
+    assert outcomes.worth_training(better, 1.0).mechanism == "rr"

@@ -18,7 +18,7 @@ from support.preferences import LAYOUTS, Public, opinions, pairs, public
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.report.inspected import Inspection
+from labelguard.report.inspection import Inspection
 
 ASKED = public()
 RANKS = opinions(len(ASKED), 1)
