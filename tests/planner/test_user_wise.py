@@ -13,6 +13,7 @@ from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.head_records import Comparisons, weights
 from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
 from numpy.typing import NDArray
+from support.asked import features
 
 from labelguard.accounting import gaussian, subsampled
 from labelguard.keys import keyring
@@ -25,12 +26,6 @@ from labelguard.planner.prior import Population, Prior
 from labelguard.planner.trials import Worlds
 
 DELTA, PROBABILITY, STEPS, WORLDS, REPEATED = 1e-5, 0.2, 100, 9, 2
-
-
-def features(pairs: int, d: int = 40) -> NDArray[np.float32]:
-    """Pairs whose features have standard deviations from 1 down to 0.1."""
-    drawn = np.random.default_rng(0).standard_normal((pairs, d)) * np.geomspace(1, 0.1, d)
-    return drawn.astype(np.float32)
 
 
 def heavy_tailed(labelers: int, pairs: int) -> Rows:
@@ -51,15 +46,8 @@ def measured(worlds: Worlds, x: NDArray[np.float32], rows: Rows, epsilon: float)
     records = Comparisons.of(z, rows)
     weight = weights(records, "root")
     clip = clip_norm(records, weight)
-    course = Course.priced(
-        {
-            "noise_multiplier": multiplier,
-            "sampling_probability": PROBABILITY,
-            "steps": STEPS,
-        },
-        clip,
-        rows.units,
-    )
+    price = {"noise_multiplier": multiplier, "sampling_probability": PROBABILITY, "steps": STEPS}
+    course = Course.priced(price, clip, rows.units)
     spread = 2 * mean * clip / rows.units
     rate = rates(records, weight, shape.ridge * axes.metric**2, spread, STEPS)
     public, found = worlds.public, []
