@@ -53,13 +53,6 @@ def test_gains_are_those_of_the_formula() -> None:
         assert gain == pytest.approx(sum(e**2 / (e + 1 + r)), rel=1e-4)
 
 
-def test_few_labelers_get_few_components_and_many_get_many() -> None:
-    x, noises = features(600), cheapest(1, DELTA)
-    few = Directions.of_features(x, asked(30, 20, 600)).best(noises)
-    many = Directions.of_features(x, asked(3000, 10, 600)).best(noises)
-    assert few <= 8 < 24 <= many
-
-
 def test_less_noise_never_asks_for_fewer_components() -> None:
     found = Directions.of_features(features(600), asked(50, 20, 600))
     chosen = [found.best(cheapest(epsilon, DELTA)) for epsilon in (0.1, 0.5, 1, 3, 8, 30)]
@@ -124,11 +117,3 @@ def test_rankings_and_choices_are_weighed_as_a_release_weighs_them() -> None:
     )
     assert np.all(of_rankings.information < plain.information)  # pairs of a ranking weigh a third
     assert np.all(of_choices.information < of_rankings.information)
-
-
-def test_the_scale_of_features_changes_nothing_but_the_ridge() -> None:
-    x, rows, noises = features(300), asked(50, 20, 300), cheapest(1, DELTA)
-    one, other = (Directions.of_features(x * scale, rows) for scale in (1, 2))
-    assert one.best(noises) == other.best(noises)
-    assert other.ridge == pytest.approx(4 * one.ridge, rel=0.05)
-    assert one.shape(noises) == Shape(one.best(noises), ridge=one.ridge)

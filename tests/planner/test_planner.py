@@ -108,15 +108,10 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
     )
     assert found.exit_code == 0, found.output
     value = json.loads(found.stdout)
-    assert list(value) == [
-        *("adjacency", "delta", "features", "agreement", "unit", "periods", "counts"),
-        *("forecasts", "recommended", "epsilon", "worth", "notes"),
-    ]
     assert value["counts"]["labelers"] == 30
     assert [entry["epsilon"] for entry in value["recommended"]] == [1, 8]
     forecast = value["forecasts"][1]
     assert forecast["mechanism"] == "statistic" and forecast["shape"]["components"] == 1
-    assert set(forecast["accuracy"]) == {"mean", "low", "high"}
     for entry in value["recommended"]:
         assert entry["mechanism"] == entry["automatic"]
         assert f"privatize '{source}' --mechanism {entry['mechanism']}" in entry["command"]
