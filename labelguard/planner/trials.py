@@ -159,7 +159,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     rng = np.random.default_rng(seed)
     counts = np.bincount(rows.unit, minlength=rows.units)
     sampled = _sample(counts, rng)
-    mine = _rows_of(rows, sampled)
+    mine = rows_of(rows, sampled)
     seen, seen_weight = _seen(mine, len(z), rng)
     return PublicSide(
         z=z,
@@ -299,12 +299,13 @@ def _sample(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.i
     return np.sort(some[: max(within, min(len(some), 1))])
 
 
-def _rows_of(rows: Rows, units: NDArray[np.intp]) -> Rows:
-    """The rows of some labelers, grouped by labeler and renumbered."""
+def rows_of(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
+    """The rows of some labelers, grouped by labeler and renumbered, in their order or by pair."""
     code = np.full(rows.units, -1)
     code[units] = np.arange(len(units))
     mine = code[rows.unit]
-    order = np.argsort(mine, kind="stable")[np.count_nonzero(mine < 0) :]
+    order = np.lexsort((rows.pair, mine)) if by_pair else np.argsort(mine, kind="stable")
+    order = order[np.count_nonzero(mine < 0) :]
     size = None if rows.size is None else rows.size[order]
     return Rows(rows.pair[order], mine[order], len(units), None, size, rows.choices)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -49,6 +49,7 @@ _LEARNER = HeadLearner(ridge=3.0)
 Features: TypeAlias = NDArray[np.float32]
 Scorer: TypeAlias = Callable[[Features], NDArray[np.float64]]
 
+_PRIVATIZE = f"labelguard privatize FILE --epsilon {EPSILON:g}"
 _CONTENT = ("prompt", "response_a", "response_b")
 
 
@@ -126,11 +127,7 @@ def demonstrate(directory: Path, *, progress: Progress = silent) -> Demonstratio
         len(trial.fresh_label),
         tuple(outcomes),
         str(drawn),
-        (
-            "labelguard inspect FILE",
-            "labelguard plan FILE",
-            f"labelguard privatize FILE --epsilon {EPSILON:g}",
-        ),
+        ("labelguard inspect FILE", "labelguard plan FILE", _PRIVATIZE),
     )
 
 
@@ -139,8 +136,7 @@ def _simulated() -> tuple[pl.DataFrame, pl.DataFrame]:
 
     So a released label can be compared with the one it was made of, by its content.
     """
-    table = pl.from_arrow(simulate(**_SIMULATED))
-    assert isinstance(table, pl.DataFrame)
+    table = cast(pl.DataFrame, pl.from_arrow(simulate(**_SIMULATED)))
     table = table.unique(subset=_CONTENT, keep="first", maintain_order=True)
     fresh = pl.col("labeler_id").is_in(table["labeler_id"].unique().sort()[::_FRESH].to_list())
     return table.filter(~fresh), table.filter(fresh)
@@ -181,12 +177,8 @@ class _Trial:
         """Options of each release, by the name of its directory; all of them public choices."""
         unit = self.own["labeler_id"].rank("dense").to_numpy().astype(np.intp) - 1
         rows = Rows(np.arange(len(unit)), unit, int(unit.max()) + 1)
-        forecasts = tuning.forecast(
-            *(self.x, rows, [EPSILON], self.delta),
-            draws=_FEW_DRAWS,
-            growth=False,
-            progress=self.progress,
-        )
+        few: dict[str, Any] = {"draws": _FEW_DRAWS, "growth": False, "progress": self.progress}
+        forecasts = tuning.forecast(self.x, rows, [EPSILON], self.delta, **few)
         bound = [one.max_labels_per_labeler for one in forecasts if one.mechanism == "rr"][-1]
         return {
             "rr": {"mechanism": "rr"},
@@ -203,17 +195,9 @@ class _Trial:
 
     def released(self, project: Path, options: dict[str, Any]) -> Outcome:
         """One release in a project of its own."""
-        release = privatize(
-            self.file,
-            epsilon=EPSILON,
-            delta=self.delta,
-            project=init(project),
-            progress=self.progress,
-            **options,
-        )
-        frame = load(release)
-        assert isinstance(frame, pl.DataFrame)
-        rows = self._matched(frame)
+        budget: dict[str, Any] = {"epsilon": EPSILON, "delta": self.delta, **options}
+        release = privatize(self.file, project=init(project), progress=self.progress, **budget)
+        rows = self._matched(frame := load(release))
         if release.card["train_with"] == "forward":
             flips = rows["flip_probability"].to_numpy()
             first = rows["first"].to_numpy().astype(np.float64)
@@ -266,4 +250,4 @@ def picture(outcomes: Sequence[Outcome]) -> bytes:
     series = (Series(wrong, errors), Series(right, accuracies))
     names = tuple(map(name, outcomes))
     marks = (Mark("y", 0.5, "a coin"),)
-    return charts.png(Chart("", "", "bars", names, "", "", series, marks, percent=True))
+    return charts.drawn(Chart("", "", "bars", names, "", "", series, marks, percent=True), "png")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,17 +16,13 @@ from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
 from labelguard.report import jobs, sections, use
-from labelguard.report.render import Report, html, json_text, markdown, section
+from labelguard.report.overview import Usage
+from labelguard.report.render import FORMS, Report, section
 from labelguard.report.sections import Seen
 from labelguard.storage.files import check_file, write_atomically
 from labelguard.terms import budget_of, counted
 
 Format: TypeAlias = Literal["html", "md", "json"]
-_RENDERERS: Mapping[Format, Callable[[Report], str]] = {
-    "html": html,
-    "md": markdown,
-    "json": json_text,
-}
 
 
 @dataclass(frozen=True)
@@ -62,16 +59,13 @@ def write(
 
     The journal must still hold the entry of `anchor`, a line that was kept, or there is a fault.
     """
-    kind = format or _by_name(output)
+    named = output.suffix.removeprefix(".")
+    kind = format or (named if named in FORMS else "html")
     check_file(output, "report.html")
     kept = Anchor.parse(anchor) if anchor else None
     made, found = _told(Seen.of(release_id, project), kept)
-    write_atomically(output, _RENDERERS[kind](made).encode())
+    write_atomically(output, FORMS[kind](made).encode())
     return Reported(str(output), kind, found.ok, found.fault)
-
-
-def _by_name(output: Path) -> Format:
-    return next((kind for kind in _RENDERERS if output.suffix == f".{kind}"), "html")
 
 
 def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
@@ -86,14 +80,11 @@ def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
 
 def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     budget = seen.budget
-    used = [
-        (
-            f"{events.kind(one.event).noun}s used",
-            f"{one.used / one.allowed:.0%} of the allowance of {counted(one.labelers, seen.unit)}",
-        )
+    used = (
+        (f"{events.kind(one.event).noun}s used", _share(one, seen.unit))
         for one in budget.allowances
         if one.allowed
-    ]
+    )
     return (
         *seen.opened.project.about.items(),
         ("project id", seen.opened.keys.check_value()[:16]),
@@ -105,6 +96,10 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
         ("releases", f"{len(seen.committed):,}"),
         ("verification", "holds" if found.ok else "FAULT"),
     )
+
+
+def _share(one: Usage, unit: str) -> str:
+    return f"{one.used / one.allowed:.0%} of the allowance of {counted(one.labelers, unit)}"
 
 
 def _period(seen: Seen) -> Iterator[tuple[str, str]]:
@@ -148,11 +143,10 @@ def _of_mechanisms(seen: Seen) -> Iterator[Section]:
 
 def _named(parts: Iterator[Section]) -> tuple[Section, ...]:
     """The sections with ids of their own, whatever mechanisms call theirs."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     named = []
     for part in parts:
         plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in part.id) or "section"
-        seen[plain] = seen.get(plain, 0) + 1
-        number = f"-{seen[plain]}" if seen[plain] > 1 else ""
-        named.append(replace(part, id=plain + number))
+        seen[plain] += 1
+        named.append(replace(part, id=plain + (f"-{seen[plain]}" if seen[plain] > 1 else "")))
     return tuple(named)

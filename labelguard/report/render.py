@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -108,6 +108,10 @@ def markdown(report: Report) -> str:
 def json_text(report: Report) -> str:
     """Return its fields; control characters and signs that turn text are escaped."""
     return json.dumps(asdict(report), indent=2, allow_nan=False) + "\n"
+
+
+FORMS: Mapping[str, Callable[[Report], str]] = {"html": html, "md": markdown, "json": json_text}
+"""The forms of a report, by the ending of a file's name."""
 
 
 @cache
