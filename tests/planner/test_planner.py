@@ -176,6 +176,8 @@ def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
     assert all(one.automatic in ("rr", "props", "statistic") for one in found.recommended)
     assert "20 labelers or more" in found.notes[0]
     assert found.epsilon is None and found.worth.units == 20
+    sure = Forecast("rr", 1.0, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
+    assert advice.worth_it(sure, 20) and not advice.worth_it(sure, 19)
 
 
 def test_delta_and_features_are_the_usual_ones_unless_said(
