@@ -25,14 +25,6 @@ import pyarrow as pa
 from labelguard.spelling import corrected
 from labelguard.terms import DEFAULT_AGREEMENT
 
-__all__ = [
-    "QUALITY_WEIGHTS",
-    "calibrate",
-    "draw_items",
-    "simulate",
-    "tie_probability",
-]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Rng = np.random.Generator

@@ -11,15 +11,14 @@ Checks, each a distinguisher between two worlds of a canary with k labels:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.audit import bounds, whole
-from labelguard.audit.arguments import check_sizes
-from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
+from labelguard.audit.result import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.keys import keyring
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import randomized_response
@@ -159,37 +158,37 @@ def _reuse(canary: Canary, alpha: float) -> Check:
         found = (clear == LABEL_A) & (noisy == LABEL_B)
         return np.asarray(found.any(axis=1))
 
-    one, other = (
-        _hits(canary, _constant(k, label), lost, *thresholds) for label in (LABEL_A, LABEL_B)
-    )
-    bound = bounds.epsilon_of_events(one, other, canary.runs, canary.policy.delta, alpha)
+    worlds = _constant(k, LABEL_A), _constant(k, LABEL_B)
+    bound = _told_apart(canary, worlds, lost, thresholds, alpha)
     return Check("reuse", bound, f"two prices for each label, {canary.runs:,} canaries")
 
 
 def _sharing(canary: Canary, alpha: float) -> Check:
     """Whether two answers agree: one coin for two items would tell whether their labels do."""
     k = canary.labels
-    [threshold] = canary.thresholds(k)
     alternating = np.where(np.arange(k) % 2, LABEL_A, LABEL_B).astype(np.uint8)
 
     def agree(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
-    one, other = (
-        _hits(canary, labels, agree, threshold) for labels in (_constant(k, LABEL_A), alternating)
-    )
-    bound = bounds.epsilon_of_events(one, other, canary.runs, canary.policy.delta, alpha)
+    worlds = _constant(k, LABEL_A), alternating
+    bound = _told_apart(canary, worlds, agree, canary.thresholds(k), alpha)
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} canaries")
 
 
-def _hits(
+def _told_apart(
     canary: Canary,
-    labels: Labels,
+    worlds: tuple[Labels, Labels],
     event: Callable[[tuple[Labels, ...]], NDArray[np.bool_]],
-    *thresholds: int,
-) -> int:
-    """How many canaries show an event."""
-    return sum(int(event(given).sum()) for given in canary.answers(labels, *thresholds))
+    thresholds: Sequence[int],
+    alpha: float,
+) -> float:
+    """The ε that is proven by how many canaries show an event in each world."""
+    one, other = (
+        sum(int(event(given).sum()) for given in canary.answers(labels, *thresholds))
+        for labels in worlds
+    )
+    return bounds.epsilon_of_events(one, other, canary.runs, canary.policy.delta, alpha)
 
 
 def _constant(k: int, label: int) -> Labels:

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from labelguard.errors import PolicyError
+
 FALSE_ALARM = 1e-6
 """How likely an audit condemns a mechanism that keeps its claim, over noise and coins."""
+
+FEWEST_RUNS = 100
 
 Verdict = Literal["holds", "violated"]
 
@@ -78,3 +82,13 @@ class AuditResult:
             if math.isinf(part["lower_bound"]):
                 part["lower_bound"] = None
         return data
+
+
+def check_sizes(*, labels: int, runs: int, pipeline_runs: int) -> None:
+    """Refuse sizes with which an audit could not say anything."""
+    if labels < 1:
+        raise PolicyError(f"labels must be at least 1, found {labels}")
+    if runs < FEWEST_RUNS:
+        raise PolicyError(f"runs must be at least {FEWEST_RUNS}, found {runs}")
+    if pipeline_runs < 0:
+        raise PolicyError(f"pipeline-runs must be at least 0, found {pipeline_runs}")

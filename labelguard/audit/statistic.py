@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.audit import bounds, fit, whole, whole_ball
-from labelguard.audit.arguments import check_sizes
-from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
+from labelguard.audit import bounds, fit, whole
+from labelguard.audit.result import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of
@@ -118,7 +117,7 @@ def audit_statistic(
     if pipeline_runs:
         survey = whole.Survey.of_statistic(labels, seed)
         sizes = epsilon, delta, pipeline_runs, alpha, progress
-        checks += [*whole.check_statistic(survey, *sizes), whole_ball.check(survey, *sizes)]
+        checks += [*whole.check_statistic(survey, *sizes), whole.check_ball(survey, *sizes)]
     return AuditResult.of(statistic.NAME, epsilon, delta, runs, checks)
 
 
@@ -150,16 +149,22 @@ def _gaussian(
     world: World, epsilon: float, delta: float, runs: int, alpha: float, progress: Progress
 ) -> list[Check]:
     """`separation`, `events` and `fit`, from one drawing of each world."""
-    one, other, expected = _projected(world, runs, progress)
+    # Noisy sums of both worlds on the line between the exact ones, in standard deviations of the
+    # stated noise, from the exact sum of the other world.
+    second, first = world.sums(_CANARY)
+    along = _direction(first, second) / world.grid.scale
+    drawn = _drawn(world, (first, second), runs, progress)
+    one, other = ((sums - second) @ along for sums in drawn)
+    expected = _length(first, second) / world.grid.scale
     # Beyond ε/μ + μ/2 the likelihood ratio of two Gaussians, μ apart, exceeds e^ε.
     thresholds = np.linspace(0, epsilon / expected + expected / 2 + 1, _THRESHOLDS)
 
-    def hits(values: Floats) -> Integers:
-        farther = _above(values, thresholds), _above(expected - values, thresholds)
-        return np.concatenate(farther)
-
+    hits, others = (
+        np.concatenate([_above(seen, thresholds), _above(expected - seen, thresholds)])
+        for seen in (one, other)
+    )
     separated = bounds.epsilon_of_means(one, other, delta, alpha)
-    passed = bounds.epsilon_of_events(hits(one), hits(other), runs, delta, alpha)
+    passed = bounds.epsilon_of_events(hits, others, runs, delta, alpha)
     spread = np.sqrt((one.var() + other.var()) / 2)
     seen = f"means {one.mean() - other.mean():.4f}, deviation {spread:.4f} of the stated noise"
     return [
@@ -202,18 +207,6 @@ def _surplus(world: World, runs: int, alpha: float, progress: Progress) -> Check
 
 def _tried(runs: int) -> str:
     return f"{2 * _THRESHOLDS} thresholds, {runs:,} runs of each world"
-
-
-def _projected(world: World, runs: int, progress: Progress) -> tuple[Floats, Floats, float]:
-    """Noisy sums of both worlds on the line between the exact ones, (runs,) each, and its length.
-
-    In standard deviations of the stated noise, from the exact sum of the other world.
-    """
-    other, one = world.sums(_CANARY)
-    drawn = _drawn(world, (one, other), runs, progress)
-    direction = _direction(one, other)
-    first, second = ((d - other) @ direction / world.grid.scale for d in drawn)
-    return first, second, _length(one, other) / world.grid.scale
 
 
 def _drawn(

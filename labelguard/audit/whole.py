@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from labelguard.audit import bounds
 from labelguard.audit.result import Check
+from labelguard.mechanisms.noise import Noise
 from labelguard.project.project import STATE, Project
 from labelguard.terms import Progress
 
@@ -35,9 +36,13 @@ if TYPE_CHECKING:
 
     from labelguard.release.writer import Release
 
+Floats = NDArray[np.float64]
+
 WORLDS = ("as everybody", "against them", "ties")
 _ROWS = 1 << 14
 _FEW_LABELERS = 12
+BALL = 4
+"""Dimensions of ball noise of which one coordinate is released."""
 SHAPE: Mapping[str, Any] = {
     "features": "columns:score",
     "public_columns": ("score",),
@@ -185,11 +190,8 @@ def check_randomized_response(
     """`presence`, `order`, and `end to end` from the flips of released labels."""
     import polars as pl
 
-    options: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "max_labels_per_labeler": survey.labels,
-    }
+    options: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
+    options["max_labels_per_labeler"] = survey.labels
     worlds = _release_worlds(survey, 1, progress, **options)
     like = worlds[WORLDS[0]]
     like += [released(survey, WORLDS[0], **options) for _ in range(runs - 1)]
@@ -208,8 +210,8 @@ def check_statistic(
     The noise is once taken as the release states it and, from more than one run, once estimated:
     the first finds sums that move too far, the second noise that is not there.
     """
-    allow = {"allow": "statistic:releases=1", "mechanism": "statistic"}  # ball noise: whole_ball
-    options = {**allow, "epsilon": epsilon, "delta": delta, **SHAPE}
+    options = {"mechanism": "statistic", "epsilon": epsilon, "delta": delta, **SHAPE}
+    options["allow"] = "statistic:releases=1"  # ball noise: check_ball
     worlds = _release_worlds(survey, runs, progress, **options)
     one, other = (np.array([seen.statistic for seen in worlds[world]]) for world in WORLDS[:2])
     noise = worlds[WORLDS[0]][0].noise
@@ -247,3 +249,59 @@ def _public(worlds: Mapping[str, list[Seen]]) -> list[Check]:
         Check("presence", 0.0 if present else math.inf, f"contents and counts of {rows}"),
         Check("order", 0.0 if ordered else math.inf, f"ids and order of {rows}"),
     ]
+
+
+def check_ball(
+    survey: Survey, epsilon: float, delta: float, runs: int, alpha: float, progress: Progress
+) -> Check:
+    """`ball end to end`: both worlds released `runs` times; noise is looked at from two runs on.
+
+    The policy pays for ball noise in BALL dimensions; one coordinate of it is released, the others
+    are surplus. The noise is once taken as the release states it, which finds sums that move too
+    far for it, and once looked at, which finds noise that is not there: of k releases of one world
+    the statistics are nearly the same, where noise of the stated scale would seldom let them be.
+    """
+    allow = f"statistic:releases=1,ball={BALL}"
+    options = {"mechanism": "statistic", "epsilon": epsilon, "delta": delta, **SHAPE}
+    worlds = []
+    for number, world in enumerate(WORLDS[:2]):
+        progress("releasing synthetic labels with ball noise", number / 2)
+        worlds.append([released(survey, world, allow, **options) for _ in range(runs)])
+    one, other = (np.array([seen.statistic for seen in found]) for found in worlds)
+    scale = worlds[0][0].noise / Noise("ball", 1.0, BALL).deviation(1)
+    apart = distance(one, other, scale, alpha / 2)
+    close = chance_of_closeness((one, other), scale)
+    missing = close < alpha / 2
+    bound = math.inf if missing else bounds.epsilon_of_ball(apart, delta, BALL)
+    detail = (
+        f"means {abs(one.mean() - other.mean()) / scale:.2f} of the scale apart, taken as stated; "
+        f"{runs} of each world" + (": noise of the stated scale is missing" if missing else "")
+    )
+    return Check("ball end to end", bound, detail)
+
+
+def distance(one: Floats, other: Floats, scale: float, alpha: float) -> float:
+    """How far the sums of two worlds are apart at least, in scales; 0 if they may be equal.
+
+    No coordinate is longer than its radius, and the radii of all releases sum up to a Gamma
+    variable, BALL for each.
+    """
+    from scipy.special import gammainccinv
+
+    radii = float(gammainccinv(BALL * (len(one) + len(other)), alpha))
+    return max(abs(float(one.mean() - other.mean())) / scale - radii / len(one), 0.0)
+
+
+def chance_of_closeness(worlds: tuple[Floats, ...], scale: float) -> float:
+    """How likely, at most, releases of each world are as close to its first one as they are.
+
+    Given the first, the others fall into an interval of 2x with a probability of at most 2x times
+    the peak of the density, each on its own; that of a coordinate of ball noise in d dimensions has
+    its peak at 0: Γ(d/2) / (2 √π Γ((d+1)/2) s), as it is a normal variable of variance 2W, W of law
+    Gamma((d+1)/2, s²).
+    """
+    peak = math.gamma(BALL / 2) / (2 * math.sqrt(math.pi) * math.gamma((BALL + 1) / 2))
+    away = np.concatenate([np.abs(found[1:] - found[0]) for found in worlds])
+    if not len(away):
+        return 1.0
+    return float(min(2 * peak * away.max() / scale, 1.0) ** len(away))

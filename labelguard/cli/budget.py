@@ -15,8 +15,14 @@ from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.project.verdict import FilesVerdict, Verdict
-    from labelguard.report.export import Exported
-    from labelguard.report.overview import AnchorLine, Budget, JournalEntry, LabelerBudget, Usage
+    from labelguard.report.overview import (
+        AnchorLine,
+        Budget,
+        Exported,
+        JournalEntry,
+        LabelerBudget,
+        Usage,
+    )
 
 
 @click.group(context_settings=HELP)
@@ -220,6 +226,6 @@ def budget_export(output: Path, project: Path | None) -> Exported:
     Example:
       labelguard budget export -o ledger.json
     """
-    from labelguard.report.export import export
+    from labelguard.report import overview
 
-    return export(output, project)
+    return overview.export(output, project)

@@ -27,7 +27,7 @@ from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.ingest.source_columns import Sources
-    from labelguard.report.inspected import Bar, Inspection
+    from labelguard.report.inspection import Bar, Inspection
 
 __all__ = ["inspect"]
 

@@ -192,8 +192,7 @@ def _epsilons(text: str) -> tuple[float, ...]:
 
 
 def _write(found: PlanResult, output: Path) -> None:
-    from labelguard.planner.charts import accuracy_png
-    from labelguard.planner.page import page
+    from labelguard.planner.page import accuracy_png, page
 
     output.mkdir(parents=True, exist_ok=True)
     png = accuracy_png(found)

@@ -248,7 +248,7 @@ def leaderboard(
       labelguard leaderboard r0001 -o board.html
     """
     from labelguard.release.leaderboard import leaderboard as ranked
-    from labelguard.report.page.board import write
+    from labelguard.report.board import write
 
     path = _directory(release, project)
     found = ranked(path, stratum)

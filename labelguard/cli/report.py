@@ -22,7 +22,7 @@ from labelguard.terms import budget_of
 
 if TYPE_CHECKING:
     from labelguard.report.demonstration import Demonstration
-    from labelguard.report.page.report import Format, Reported
+    from labelguard.report.page import Format, Reported
 
 
 def _report(value: Reported) -> None:
@@ -72,13 +72,13 @@ def report(
       labelguard report -o report.html
       labelguard report r0001 -o release.md
     """
-    from labelguard.report.page.report import write
+    from labelguard.report.page import write
 
     return write(output, release_id, project, format, anchor)
 
 
 def _demonstration(found: Demonstration) -> None:
-    from labelguard.report.outcome import name
+    from labelguard.report.demonstration import name
 
     echo(
         f"{found.labels:,} labels of {found.labelers:,} simulated labelers, each protected at "

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from labelguard.planner.outcomes import Forecast, Sizing, learned
 from labelguard.policy.policy import USUAL_EPSILON
-
-__all__ = [
-    *("FEWEST", "GAIN", "NAMES", "NOUNS", "TIMES", "Recommendation", "Worth"),
-    *("advised", "discouraged", "enough", "helping", "named", "worth", "worth_it"),
-]
+from labelguard.policy.public_columns import options_of, parse
+from labelguard.terms import AUTO_FORMAT
 
 FEWEST = 20
 """With fewer labelers than this nothing is recommended."""
@@ -196,3 +193,19 @@ def _counted(units: int, unit: str) -> str:
 def _hundredths(share: float) -> str:
     """`87 of 100`, or `less than 1 of 100`."""
     return "less than 1 of 100" if 0 < share < 0.005 else f"{share * 100:.0f} of 100"
+
+
+def reading_options(
+    columns: Mapping[str, str] | None,
+    format_name: str,
+    public_columns: Iterable[str] | None,
+    question: str | None,
+    split: str | None,
+) -> list[str]:
+    """Return the options by which an input is read."""
+    names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
+    words = ["--columns", names] if names else []
+    words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
+    words += options_of(parse(public_columns))
+    words += [] if question is None else ["--question", question]
+    return words + ([] if split is None else ["--split", split])

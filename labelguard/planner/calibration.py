@@ -32,19 +32,8 @@ from labelguard.mechanisms.clipping import clipped
 from labelguard.mechanisms.geometry import Basis, Shape, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
 from labelguard.planner.prior import KINDS, Draw, Population, Prior
+from labelguard.planner.trials import rows_of
 from labelguard.terms import Progress, silent
-
-__all__ = [
-    "AXES",
-    "EXPLAINED",
-    "LARGEST",
-    "SMALLEST",
-    "WORLDS",
-    "Calibration",
-    "best_scale",
-    "calibrated",
-    "sampled",
-]
 
 WORLDS = 15 * len(KINDS)
 SMALLEST, LARGEST = 0.01, 10.0
@@ -113,7 +102,8 @@ def calibrated(
     for number, draw in enumerate(release.population(prior).draws(worlds, twins=True)):
         progress("simulating calibration", number / worlds)
         simulated.append(release.world(draw, shocks[number]))
-    scale = _scale(simulated)
+    parts = ((getattr(one, name) for one in simulated) for name in ("margin", "gain", "strict"))
+    scale = best_scale(*(np.concatenate(list(part)) for part in parts))
     effects = [release.excess(world, scale) for world in simulated]
     return Calibration(round(scale, 2), round(max(1.0, float(np.mean(effects))), 2))
 
@@ -136,7 +126,8 @@ class _Release:
     """A release over the sampled labelers, each of whom stands for as many as `noise` is scaled by.
 
     `z` (pairs, components) are its coordinates, `axes` (pairs, axes) principal ones and `values`
-    what these vary by. `rows` are grouped by labeler, `weight` is that of each row's labeler.
+    what these vary by. `rows` are grouped by labeler, `weight` is that of each row's labeler,
+    and `likelihood` (pairs,) what each pair weighs in the fit.
     """
 
     z: Small
@@ -144,6 +135,7 @@ class _Release:
     values: Floats
     rows: Rows
     weight: Floats
+    likelihood: Floats
     clip: float
     noise: float
     ridge: Floats
@@ -169,8 +161,7 @@ class _Release:
         size = min(AXES, found.rank)
         z = basis.coordinates(x)
         weight = bounds.weight[units][mine.unit]
-        times = weight * 4 * mine.information()
-        likelihood = np.bincount(mine.pair, times, len(z)).astype(np.float64)
+        likelihood = np.bincount(mine.pair, weight * 4 * mine.information()).astype(np.float64)
         # The sum, its noise and its ridge are all those of the whole, over `scale`.
         ridge = noise_aware_ridge(z, likelihood * scale, shape.ridge * basis.metric**2, noise)
         return cls(
@@ -179,6 +170,7 @@ class _Release:
             found.values[:size],
             mine,
             weight,
+            likelihood,
             bounds.clip,
             noise / scale,
             ridge / scale,
@@ -189,15 +181,10 @@ class _Release:
         return Population(self.axes, self.values, self.rows, prior)
 
     @cached_property
-    def likelihood(self) -> Floats:
-        """What each pair weighs in the fit, shape (pairs,)."""
-        found = np.bincount(self.rows.pair, self.weight * 4 * self.rows.information())
-        return np.asarray(found, np.float64)
-
-    @cached_property
     def curvature(self) -> Floats:
         """¼ Σ w z zᵀ, shape (components, components)."""
-        return _gram(self.z, self.likelihood / 4)
+        weight = (self.likelihood / 4).astype(np.float32)
+        return np.asarray((self.z * weight[:, None]).T @ self.z, np.float64)
 
     @cached_property
     def square_weight(self) -> Floats:
@@ -240,11 +227,6 @@ class _Release:
         return float(np.mean(world.difference**2 / np.maximum(variance, _TINY))) / 2
 
 
-def _scale(worlds: list[_World]) -> float:
-    parts = ([getattr(one, name) for one in worlds] for name in ("margin", "gain", "strict"))
-    return best_scale(*map(np.concatenate, parts))
-
-
 def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
     """The c at which the mean log loss of fresh labelers' strict labels is least.
 
@@ -284,15 +266,4 @@ def sampled(rows: Rows) -> tuple[Rows, NDArray[np.intp], float]:
         order = np.random.default_rng(0).permutation(units)
         within = int(np.searchsorted(np.cumsum(counts[order]), _MOST_ROWS, side="right"))
         units = np.sort(order[: max(within, 1)])
-    code = np.full(rows.units, -1)
-    code[units] = np.arange(len(units))
-    order = np.lexsort((rows.pair, code[rows.unit]))
-    order = order[np.count_nonzero(code[rows.unit] < 0) :]
-    size = None if rows.size is None else rows.size[order]
-    mine = Rows(rows.pair[order], code[rows.unit[order]], len(units), None, size, rows.choices)
-    return mine, units, present / len(units)
-
-
-def _gram(z: Small, weight: Floats) -> Floats:
-    """Σ weight z zᵀ, (components, components)."""
-    return np.asarray((z * weight[:, None].astype(np.float32)).T @ z, np.float64)
+    return rows_of(rows, units, by_pair=True), units, present / len(units)

@@ -15,7 +15,7 @@ the same whatever the labels are, and it costs no privacy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import ball, gaussian
 from labelguard.errors import InvalidLabels
+from labelguard.learning.features import Group, default_features
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Shape, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-
-__all__ = ["COUNTS", "Directions", "Noises", "cheapest"]
+from labelguard.terms import counted
 
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
 """The numbers of components to choose from."""
@@ -129,3 +129,56 @@ def cheapest(epsilon: float, delta: float, releases: int = 1) -> Noises:
         return balls if one < other else gaussians
 
     return of
+
+
+def alone(directions: int, components: int) -> bool:
+    """The rule: sources alone, if the planned number of components holds all their directions.
+
+    Of m sources a head learns m − 1 differences: the directions of the group `source`, fewer where
+    some were never compared with others, and within strata those of each. On held-out data of two
+    kinds, sources alone predict best where a release of so few labelers has room for all of these
+    directions, and worst where it has not: then they are one more group, of which the leading
+    directions are taken.
+    """
+    return directions <= components
+
+
+def notes(
+    x: NDArray[np.float32], rows: Rows, groups: Sequence[Group], noises: Mapping[float, Noises]
+) -> tuple[str, ...]:
+    """What the rule says of an input at each ε, where its features have sources; else nothing.
+
+    `x` is (pairs, d), with the columns of `groups`; `noises` are what each ε buys. The room is that
+    of a release on sources alone, whatever stands beside them here.
+    """
+    said = []
+    for group in groups:
+        own = x[:, group.start : group.stop]
+        if group.name.startswith("source:") and own.any():
+            found = Directions.of_features(own, rows)
+            room = {epsilon: found.best(of) for epsilon, of in noises.items()}
+            said.append(_said(group, directions(own), room))
+    return tuple(said)
+
+
+def directions(x: NDArray[np.float32]) -> int:
+    """How many directions differences of indicators have, (pairs, sources): as many as a release of
+    them could have components.
+    """
+    return spectrum(x).rank if x.any() else 0
+
+
+def _said(group: Group, count: int, planned: dict[float, int]) -> str:
+    fitting = [f"{epsilon:g}" for epsilon, room in planned.items() if alone(count, room)]
+    other = [f"{epsilon:g}" for epsilon, room in planned.items() if not alone(count, room)]
+    said = (
+        f"{group.name} has {counted(count, 'direction')}; a release on sources alone has room for "
+        f"{', '.join(f'{room} at ε = {epsilon:g}' for epsilon, room in planned.items())}"
+    )
+    ways = []
+    if fitting:
+        ways.append(f"sources alone at ε = {', '.join(fitting)}: --features {group.name}")
+    if other:
+        beside = f"{default_features()}+{group.name}"
+        ways.append(f"sources beside others at ε = {', '.join(other)}: --features {beside}")
+    return f"{said}; best take {'; '.join(ways)}"

@@ -12,21 +12,8 @@ from scipy.special import erf
 
 from labelguard.accounting import randomized_response
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
-from labelguard.planner.trials import Heads, PublicSide, Trial
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import Heads, PublicSide, Trial, Worlds
 from labelguard.policy.bounds import rounded_bound
-
-__all__ = [
-    "BOUNDS",
-    "Flips",
-    "Tried",
-    "all_labels",
-    "bounds_for",
-    "chosen",
-    "props",
-    "randomized",
-    "worth",
-]
 
 Floats = NDArray[np.float64]
 

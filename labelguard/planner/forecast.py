@@ -6,7 +6,7 @@ import bisect
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -18,71 +18,21 @@ from labelguard.ingest.sources import Input, typed
 from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
-from labelguard.planner import advice, components, source_advice, tuning
+from labelguard.planner import advice, components, tuning
 from labelguard.planner.advice import NOUNS, Recommendation, Worth
-from labelguard.planner.charts import accuracy_png
-from labelguard.planner.page import headline, summary
-from labelguard.planner.planned import PlanCounts, Planned
-from labelguard.planner.tuning import Forecast, Prior, Sizing
+from labelguard.planner.outcomes import Forecast, Sizing, best, worth_training
+from labelguard.planner.page import PlanCounts, Planned, accuracy_png, headline, summary
+from labelguard.planner.prior import Prior
 from labelguard.policy.events import ITEM_BOUND
 from labelguard.policy.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
-from labelguard.policy.public_columns import options_of, parse
 from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, counted, silent
-
-__all__ = ["PlanResult", "plan"]
 
 V = TypeVar("V", int, float)
 
 _EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
 """Among which the least is sought at which a release beats a coin."""
 _FEW_DRAWS = 6
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What to plan for, see `plan`; `epsilons` are put in order."""
-
-    epsilons: tuple[float, ...]
-    delta: float | None
-    features: str
-    agreement: float
-    unit: str
-    columns: Mapping[str, str] | None
-    question: str | None
-    format: str
-    split: str | None
-    public_columns: tuple[str, ...]
-    max_labels_per_labeler: int | None
-    bad_rows: str
-    max_input_bytes: int | None
-    periods: int
-
-    def __post_init__(self) -> None:
-        tuning.check_budgets(self.epsilons, MOST_DELTA if self.delta is None else self.delta)
-        if self.unit not in ("labeler", "item"):
-            raise PolicyError(f"unit must be labeler or item, found {self.unit!r}")
-        if self.bad_rows not in ("stop", "quarantine"):
-            raise PolicyError(f"bad_rows must be stop or quarantine, found {self.bad_rows!r}")
-        bound = self.max_labels_per_labeler
-        if bound is not None and bound < 1:
-            raise PolicyError(f"--max-labels-per-labeler must be at least 1, found {bound}")
-        if self.periods < 1:
-            raise PolicyError(f"periods must be at least 1, found {self.periods}")
-        if self.periods > 1 and self.unit == "item":
-            raise PolicyError(
-                "a content is labeled in one period, so nothing recurs for it: leave the periods "
-                "out, or plan for labelers"
-            )
-        Prior(self.agreement)
-
-    @property
-    def bounds(self) -> tuple[int | None, ...] | None:
-        """The bounds that randomized response may choose from; None: the usual ones."""
-        bound = self.max_labels_per_labeler
-        if bound is None and self.unit == "item":
-            bound = ITEM_BOUND
-        return None if bound is None else (bound,)
 
 
 class PlanResult(Planned):
@@ -143,82 +93,98 @@ def plan(
         >>> lg.plan("labels.parquet", epsilons=[8], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 8: statistic)
     """
-    several = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
-    options = _Asked(
-        tuple(sorted({float(epsilon) for epsilon in several})),
-        *(delta, features or default_features(), agreement, unit, columns, question, format, split),
-        *(parse(public_columns), max_labels_per_labeler, bad_rows, max_input_bytes, periods),
-    )
-    return _planned(source, options, progress)
-
-
-def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
-    features = options.features
+    given = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
+    budgets = sorted({float(epsilon) for epsilon in given})
+    tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
+    _check(unit, max_labels_per_labeler, bad_rows, periods)
+    prior, features = Prior(agreement), features or default_features()
     pairs = read_pairs(
         source,
-        columns=options.columns,
-        question=options.question,
-        format=options.format,
-        split=options.split,
-        public_columns=options.public_columns,
+        columns=columns,
+        question=question,
+        format=format,
+        split=split,
+        public_columns=public_columns,
         features=features,
-        unit=options.unit,
-        skip_bad=options.bad_rows == "quarantine",
-        max_input_bytes=options.max_input_bytes,
+        unit=unit,
+        skip_bad=bad_rows == "quarantine",
+        max_input_bytes=max_input_bytes,
         progress=progress,
     )
     provider = open_fitted(features, pairs.table, progress)
-    x = provider(pairs.table)
-    rows = pairs.rows
+    x, rows = provider(pairs.table), pairs.rows
     units = len(np.unique(rows.unit))
-    delta = usual_delta(units) if options.delta is None else options.delta
-    options = replace(options, delta=delta)
-    setting = _Setting(x, rows, units, options)
-    forecasts = setting.forecast(options.epsilons, growth=True, progress=progress)
-    best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
+    delta = usual_delta(units) if delta is None else delta
+    bound = ITEM_BOUND if unit == "item" and not max_labels_per_labeler else max_labels_per_labeler
+    setting = _Setting(x, rows, units, unit, delta, prior, (bound,) if bound else None, periods)
+    forecasts = setting.forecast(budgets, growth=True, progress=progress)
+    good = {epsilon: best(forecasts, epsilon) for epsilon in budgets}
     # A first release makes no policy of several runs of training.
-    choose = tuning.worth_training if options.periods == 1 else tuning.best
-    serving = {epsilon: choose(forecasts, epsilon) for epsilon in options.epsilons}
+    choose = worth_training if periods == 1 else best
+    serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
+    read = advice.reading_options(columns, format, public_columns, question, split)
+    read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
+    read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
+
+    def command(sizing: Sizing) -> str:
+        words = ["labelguard", "privatize", *typed(source), *setting.options(sizing, features)]
+        return shlex.join([*words, *read, "-o", "release"])
+
     recommended = tuple(
         advice.advised(
-            Sizing.of(serving[epsilon], options.periods),
-            *(found.mechanism, forecasts[0], units, options.unit),
-            lambda sizing: _command(source, options, sizing),
+            Sizing.of(serving[epsilon], periods),
+            *(found.mechanism, forecasts[0], units, unit, command),
         )
-        for epsilon, found in best.items()
+        for epsilon, found in good.items()
     )
-    noises = {e: components.cheapest(e, delta, options.periods) for e in options.epsilons}
+    noises = {epsilon: components.cheapest(epsilon, delta, periods) for epsilon in budgets}
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
-    epsilon = advice.enough(recommended, serving)
-    worth = setting.worth(recommended, progress)
     return PlanResult(
-        "replace_labels",
-        delta,
-        features,
-        options.agreement,
-        options.unit,
-        options.periods,
+        *("replace_labels", delta, features, agreement, unit, periods),
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
         recommended=recommended,
-        epsilon=epsilon,
-        worth=worth,
+        epsilon=advice.enough(recommended, serving),
+        worth=setting.worth(recommended, budgets, progress),
         notes=(
             *left_out,
-            *source_advice.notes(x, rows, provider.groups(), noises),
-            *advice.helping(recommended, best, units, options.unit),
+            *components.notes(x, rows, provider.groups(), noises),
+            *advice.helping(recommended, good, units, unit),
         ),
     )
 
 
+def _check(unit: str, bound: int | None, bad_rows: str, periods: int) -> None:
+    if unit not in ("labeler", "item"):
+        raise PolicyError(f"unit must be labeler or item, found {unit!r}")
+    if bad_rows not in ("stop", "quarantine"):
+        raise PolicyError(f"bad_rows must be stop or quarantine, found {bad_rows!r}")
+    if bound is not None and bound < 1:
+        raise PolicyError(f"--max-labels-per-labeler must be at least 1, found {bound}")
+    if periods < 1:
+        raise PolicyError(f"periods must be at least 1, found {periods}")
+    if periods > 1 and unit == "item":
+        raise PolicyError(
+            "a content is labeled in one period, so nothing recurs for it: leave the periods out, "
+            "or plan for labelers"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class _Setting:
-    """Public: features of pairs, who labels them, how many units there are, what was asked."""
+    """Public: features of pairs, who labels them, how many units there are, what to plan for.
+
+    `bounds` are those that randomized response may choose from; None: the usual ones.
+    """
 
     x: NDArray[np.float32]
     rows: Rows
     units: int
-    options: _Asked
+    unit: str
+    delta: float
+    prior: Prior
+    bounds: tuple[int | None, ...] | None
+    periods: int
 
     def forecast(
         self,
@@ -230,35 +196,50 @@ class _Setting:
         progress: Progress = silent,
     ) -> tuple[Forecast, ...]:
         """Forecasts at these ε, of other `rows` if there are any, all else as asked."""
-        asked = self.options
         return tuning.forecast(
-            *(self.x, rows or self.rows, epsilons, asked.delta or 0.0, Prior(asked.agreement)),
+            *(self.x, rows or self.rows, epsilons, self.delta, self.prior),
             draws=draws,
-            bounds=asked.bounds,
-            periods=asked.periods,
+            bounds=self.bounds,
+            periods=self.periods,
             growth=growth,
             progress=progress,
         )
 
-    def worth(self, recommended: Sequence[Recommendation], progress: Progress) -> Worth:
+    def options(self, sizing: Sizing, features: str) -> list[str]:
+        """Return the options of a release as forecast, which tunes what is left out alike."""
+        words = ["--mechanism", sizing.mechanism]
+        words += ["--epsilon", f"{sizing.forecast.epsilon:g}", "--delta", f"{self.delta:g}"]
+        if sizing.mechanism != "rr":
+            words += ["--features", features]
+            if self.prior.agreement != DEFAULT_AGREEMENT:
+                words += ["--agreement", f"{self.prior.agreement:g}"]
+        if sizing.max_labels_per_labeler is not None:
+            words += ["--max-labels-per-labeler", str(sizing.max_labels_per_labeler)]
+        if self.unit == "item":
+            return [*words, "--unit", "item"]
+        return [*words, *(["--uses", f"{self.periods}"] if self.periods > 1 else ["--once"])]
+
+    def worth(
+        self, recommended: Sequence[Recommendation], epsilons: Sequence[float], progress: Progress
+    ) -> Worth:
         """Find from which ε on a release beats a coin; else from how many labelers on."""
-        good = [one.epsilon for one in recommended if one.mechanism]
+        serving = [one.epsilon for one in recommended if one.mechanism]
         poor = [one.epsilon for one in recommended if not one.mechanism]
-        least = min(good, default=None)
+        least = min(serving, default=None)
         if self.units >= advice.FEWEST:
             above = max((e for e in poor if least is None or e < least), default=0.0)
             below = math.inf if least is None else least
             between = [epsilon for epsilon in _EPSILONS if above < epsilon < below]
             found = self._first(between, lambda e: self._beats(e, 1, progress)) or least
             if found is not None:
-                return advice.worth(found, None, self.options.unit)
-        epsilon = min(self.options.epsilons, key=lambda e: abs(e - USUAL_EPSILON))
+                return advice.worth(found, None, self.unit)
+        epsilon = min(epsilons, key=lambda e: abs(e - USUAL_EPSILON))
         few = -(-advice.FEWEST // self.units)
         more = sorted({1, *(few * times for times in advice.TIMES)})
         times = self._first(more, lambda times: self._beats(epsilon, times, progress))
         if times is None:
-            return advice.worth(None, None, self.options.unit)
-        return advice.worth(epsilon, max(advice.FEWEST, times * self.units), self.options.unit)
+            return advice.worth(None, None, self.unit)
+        return advice.worth(epsilon, max(advice.FEWEST, times * self.units), self.unit)
 
     def _beats(self, epsilon: float, times: int, progress: Progress) -> bool:
         """Return whether a release of so many times the labelers beats a coin, in few worlds."""
@@ -267,40 +248,10 @@ class _Setting:
             [epsilon], growth=False, draws=_FEW_DRAWS, rows=rows, progress=progress
         )
         units = max(times * self.units, advice.FEWEST)
-        return advice.worth_it(tuning.best(found, epsilon), units)
+        return advice.worth_it(best(found, epsilon), units)
 
     @staticmethod
     def _first(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
         """Return the first that holds, of values of which those behind it hold too."""
         at = bisect.bisect_left(values, True, key=holds)
         return values[at] if at < len(values) else None
-
-
-def _command(source: Input, options: _Asked, sizing: Sizing) -> str:
-    """The command that releases labels as forecast; the release tunes what is left out alike."""
-    words = ["labelguard", "privatize", *typed(source), "--mechanism", sizing.mechanism]
-    words += ["--epsilon", f"{sizing.forecast.epsilon:g}", "--delta", f"{options.delta:g}"]
-    if sizing.mechanism != "rr":
-        words += ["--features", options.features]
-        if options.agreement != DEFAULT_AGREEMENT:
-            words += ["--agreement", f"{options.agreement:g}"]
-    if sizing.max_labels_per_labeler is not None:
-        words += ["--max-labels-per-labeler", str(sizing.max_labels_per_labeler)]
-    if options.unit == "item":
-        words += ["--unit", "item"]
-    else:
-        words += ["--uses", f"{options.periods}"] if options.periods > 1 else ["--once"]
-    if options.columns:
-        words += ["--columns", ",".join(f"{role}={name}" for role, name in options.columns.items())]
-    if options.format != AUTO_FORMAT:
-        words += ["--format", options.format]
-    words += options_of(options.public_columns)
-    if options.question is not None:
-        words += ["--question", options.question]
-    if options.split is not None:
-        words += ["--split", options.split]
-    if options.bad_rows != "stop":
-        words += ["--bad-rows", options.bad_rows]
-    if options.max_input_bytes is not None:
-        words += ["--max-input-bytes", str(options.max_input_bytes)]
-    return shlex.join([*words, "-o", "release"])

@@ -9,8 +9,6 @@ from typing import Self
 
 from labelguard.errors import PolicyError
 
-__all__ = ["EVERY", "Horizon"]
-
 _YEAR = Fraction(365)
 _DAYS = {"d": Fraction(1), "w": Fraction(7), "m": _YEAR / 12, "y": _YEAR}
 _PERIODS = {"daily": _DAYS["d"], "weekly": _DAYS["w"], "monthly": _DAYS["m"]}

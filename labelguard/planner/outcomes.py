@@ -11,17 +11,6 @@ from numpy.typing import NDArray
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 
-__all__ = [
-    "INDISTINCT",
-    "Forecast",
-    "Interval",
-    "Sizing",
-    "best",
-    "interval",
-    "learned",
-    "worth_training",
-]
-
 INDISTINCT = 0.002
 """A difference in accuracy that decides nothing."""
 

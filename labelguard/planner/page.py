@@ -1,46 +1,72 @@
-"""A plan as one HTML page that refers to nothing outside itself."""
+"""A plan as data, as a picture, and as one HTML page that refers to nothing outside itself."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
-from html import escape
-from typing import TYPE_CHECKING
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
-from labelguard.planner.advice import GAIN, NOUNS, named
+from labelguard.planner.advice import GAIN, NAMES, NOUNS, Recommendation, Worth, named
+from labelguard.planner.outcomes import Forecast
 from labelguard.terms import counted
 
-if TYPE_CHECKING:
-    from labelguard.planner.advice import Recommendation
-    from labelguard.planner.outcomes import Forecast
-    from labelguard.planner.planned import Planned
-
-__all__ = ["HEADINGS", "headline", "page", "summary", "table"]
-
 HEADINGS = (
-    "ε",
-    "mechanism",
-    "accuracy",
-    "90% range",
-    "label error",
-    "released",
-    "2× labelers",
-    "2× labels",
-    "public parameters",
+    *("ε", "mechanism", "accuracy", "90% range", "label error", "released"),
+    *("2× labelers", "2× labels", "public parameters"),
 )
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto;
-  padding: 0 1rem }
-.scroll { overflow-x: auto; margin: 1rem 0 }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { white-space: nowrap; padding: .25rem .7rem; border-bottom: 1px solid #ddd;
-  text-align: right }
-th:nth-child(2), td:nth-child(2), th:last-child, td:last-child { text-align: left }
-tr.best td { background: #eef7f2; font-weight: 600 }
-pre { background: #f4f4f4; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
-img { max-width: 100% }
-"""
+_COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7", "uls": "#2b7bba"}
+
+
+@dataclass(frozen=True)
+class PlanCounts:
+    """What an input holds."""
+
+    labelers: int
+    """units in it"""
+    labels: int
+    """its labels"""
+    pairs: int
+    """distinct pairs"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Forecasts of every mechanism and ε, and what follows from them."""
+
+    adjacency: str
+    """which neighbours a guarantee is about"""
+    delta: float
+    """δ of each unit"""
+    features: str
+    """what heads learn from"""
+    agreement: float
+    """how often two labelers were taken to agree on a strict label"""
+    unit: str
+    """what is protected as a whole"""
+    periods: int
+    """how many releases like this one the budget is for"""
+    counts: PlanCounts
+    """what the input holds"""
+    forecasts: tuple[Forecast, ...]
+    """first a head without privacy, then every mechanism at every ε"""
+    recommended: tuple[Recommendation, ...]
+    """what to do at every ε, from the least on"""
+    epsilon: float | None
+    """the ε of them to choose: 3 or less where that serves, and the least at which more of it gains
+    less than 1 of 100 answers; null: nothing is recommended"""
+    worth: Worth
+    """from where on a release is worth it at all"""
+    notes: tuple[str, ...]
+    """what to know about the input, and what would help"""
+
+    @property
+    def choice(self) -> Recommendation | None:
+        """What is recommended at the ε to choose; None where nothing is."""
+        return next((one for one in self.recommended if one.epsilon == self.epsilon), None)
 
 
 def table(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
@@ -105,50 +131,75 @@ def _sentence(words: str) -> str:
 
 
 def page(plan: Planned, png: bytes) -> str:
-    """The page, with the picture inside."""
-    picture = base64.b64encode(png).decode("ascii")
-    notes = "".join(f"<p><strong>Note:</strong> {escape(note)}</p>\n" for note in plan.notes)
-    body = "\n".join(
-        _line(cells, "td", ' class="best"' if best else "") for cells, best in table(plan)
+    """The page, with the picture inside; whatever is told in it is escaped."""
+    import jinja2
+
+    text = (files(__package__) / "plan.html.j2").read_text(encoding="utf-8")
+    options: dict[str, Any] = {"trim_blocks": True, "undefined": jinja2.StrictUndefined}
+    made = jinja2.Template(text, autoescape=True, **options).render(
+        plan=plan,
+        headline=headline(plan),
+        summary=summary(plan),
+        headings=HEADINGS,
+        rows=table(plan),
+        picture=base64.b64encode(png).decode("ascii"),
+        others=[one for one in plan.recommended if one is not plan.choice and one.command],
     )
-    others = [one.command for one in plan.recommended if one is not plan.choice and one.command]
-    commands = "".join(f"<pre>{escape(one)}</pre>\n" for one in others)
-    choice = plan.choice.command if plan.choice else None
-    command = f"<pre>{escape(choice)}</pre>\n" if choice else ""
-    words = "".join(f"<li>{escape(one.words)}</li>\n" for one in plan.recommended)
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>labelguard plan</title>
-<style>{_STYLE}</style>
-<h1>What a private release may be expected to give</h1>
-<p>{escape(headline(plan))}; two labelers are taken to agree on {plan.agreement:.0%} of strict
-labels; adjacency {plan.adjacency}.</p>
-<p><strong>{escape(summary(plan)[0])}</strong></p>
-<p>{escape(summary(plan)[1])}</p>
-{command}<ul>
-{words}</ul>
-{notes}<img alt="Accuracy against epsilon" src="data:image/png;base64,{picture}">
-<div class="scroll" tabindex="0" role="region" aria-label="Every mechanism at every ε">
-<table>
-{_line(HEADINGS, "th", "")}
-{body}
-</table>
-</div>
-<p>Accuracy is the share of held-out labelers' strict labels that a linear head predicts; label
-error the share of strict labels whose released value differs. Forecasts come from labels simulated
-over the real pairs, labelers and counts: no label was read, and nothing was charged. Marked rows
-are what <code>--mechanism auto</code> takes.</p>
-{"<h2>At another ε</h2>" if commands else ""}
-{commands}</html>
-"""
-
-
-def _line(cells: Iterable[str], tag: str, attributes: str) -> str:
-    inner = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
-    return f"<tr{attributes}>{inner}</tr>"
+    return f"{made}\n"
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
+
+
+def accuracy_png(plan: Planned) -> bytes:
+    """Accuracy of every mechanism against ε; the same plan, the same bytes.
+
+    What serves best lies above the others, with its 90% range.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    chosen = [one.mechanism or one.automatic for one in plan.recommended]
+    for found, color in _lines(plan):
+        best = found[0].mechanism == max(chosen, key=chosen.count)
+        epsilons = [f.epsilon or 0.0 for f in found]
+        means = [f.accuracy.mean for f in found]
+        if best:
+            low, high = zip(*((f.accuracy.low, f.accuracy.high) for f in found), strict=True)
+            axes.fill_between(epsilons, low, high, color=color, alpha=0.15, linewidth=0)
+        style = {"lw": 2.5, "zorder": 3} if best else {"lw": 1, "ms": 9, "mfc": "none"}
+        axes.plot(epsilons, means, "o-", color=color, label=NAMES[found[0].mechanism], **style)
+    if every := _all_labels(plan):
+        label, color = "randomized response, all labels", _COLORS["rr"]
+        means = [f.accuracy.mean for f in every]
+        axes.plot([f.epsilon or 0.0 for f in every], means, "o:", color=color, label=label)
+    axes.axhline(plan.forecasts[0].accuracy.mean, color="#333", ls="--", label="no privacy")
+    axes.axhline(0.5, color="#999", lw=0.8, ls=":")
+    axes.set_xscale("log")
+    ticks = [one.epsilon for one in plan.recommended]
+    axes.set_xticks(ticks, [f"{epsilon:g}" for epsilon in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(f"ε of each {plan.unit} (δ = {plan.delta:g})")
+    axes.set_ylabel("accuracy on held-out labelers")
+    axes.legend(frameon=False, loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _lines(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
+    """The forecasts of each mechanism, with a color; randomized response under its best bounds."""
+    for mechanism, color in _COLORS.items():
+        of_it = [f for f in plan.forecasts if f.mechanism == mechanism]
+        yield list({f.epsilon: f for f in of_it}.values()), color  # the last at each ε
+
+
+def _all_labels(plan: Planned) -> list[Forecast]:
+    """Randomized response with all labels, unless that is best everywhere."""
+    found = [f for f in plan.forecasts if f.mechanism == "rr"]
+    first = {f.epsilon: f for f in reversed(found)}  # the first at each ε
+    return list(first.values())[::-1] if len(first) < len(found) else []

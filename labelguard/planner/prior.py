@@ -30,8 +30,6 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.simulation import calibrate, tie_probability
 from labelguard.terms import DEFAULT_AGREEMENT
 
-__all__ = ["AGREEMENTS", "Draw", "Population", "Prior"]
-
 Floats = NDArray[np.float64]
 
 AGREEMENTS = (0.55, 0.9)

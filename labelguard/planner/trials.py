@@ -1,4 +1,4 @@
-"""Heads fitted to simulated labels: what a mechanism may be expected to give.
+"""Heads fitted to simulated labels, in many worlds: what a mechanism may be expected to give.
 
 Trials work on principal axes, where the information h = ¼ Σ w x² of a head is nearly diagonal.
 Around margin 0 a head's coefficients are then S_k / (h_k + ridge_k), one division, and accuracy
@@ -13,7 +13,7 @@ that accuracy is forecast too low rather than too high, by little.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -28,9 +28,8 @@ from labelguard.mechanisms.geometry import Shape, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows, clip_and_weights
 from labelguard.planner.components import Directions
+from labelguard.planner.outcomes import Forecast, Interval, interval
 from labelguard.planner.prior import Draw, Population, Prior
-
-__all__ = ["Heads", "PublicSide", "Trial", "Weighing", "public_side"]
 
 Floats = NDArray[np.float64]
 Small = NDArray[np.float32]
@@ -40,6 +39,7 @@ RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Of heads from raw and from flipped labels; in units of the pairs' mean square norm."""
 
 _MEDIAN = 0.5
+_NOISES = 8  # noise realised per simulated world, for intervals
 _MOST_UNITS = 4000
 _MOST_ROWS = 250_000
 _MOST_SEEN = 1500
@@ -159,7 +159,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     rng = np.random.default_rng(seed)
     counts = np.bincount(rows.unit, minlength=rows.units)
     sampled = _sample(counts, rng)
-    mine = _rows_of(rows, sampled)
+    mine = rows_of(rows, sampled)
     seen, seen_weight = _seen(mine, len(z), rng)
     return PublicSide(
         z=z,
@@ -299,12 +299,13 @@ def _sample(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.i
     return np.sort(some[: max(within, min(len(some), 1))])
 
 
-def _rows_of(rows: Rows, units: NDArray[np.intp]) -> Rows:
-    """The rows of some labelers, grouped by labeler and renumbered."""
+def rows_of(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
+    """The rows of some labelers, grouped by labeler and renumbered, in their order or by pair."""
     code = np.full(rows.units, -1)
     code[units] = np.arange(len(units))
     mine = code[rows.unit]
-    order = np.argsort(mine, kind="stable")[np.count_nonzero(mine < 0) :]
+    order = np.lexsort((rows.pair, mine)) if by_pair else np.argsort(mine, kind="stable")
+    order = order[np.count_nonzero(mine < 0) :]
     size = None if rows.size is None else rows.size[order]
     return Rows(rows.pair[order], mine[order], len(units), None, size, rows.choices)
 
@@ -339,3 +340,56 @@ def _seen(rows: Rows, pairs: int, rng: np.random.Generator) -> tuple[NDArray[np.
         return labeled, counts[labeled] / len(rows)
     drawn, times = np.unique(rng.integers(len(rows), size=_MOST_SEEN), return_counts=True)
     return rows.pair[drawn], times / _MOST_SEEN
+
+
+@dataclass(frozen=True, eq=False)
+class Worlds:
+    """A public side, and trials of simulated labels on it."""
+
+    public: PublicSide
+    trials: tuple[Trial, ...]
+    prior: Prior
+
+    @classmethod
+    def of(cls, x: NDArray[np.float32], rows: Rows, prior: Prior, number: int) -> Worlds:
+        """So many worlds over pairs x (pairs, d) and who labels them. Raises as `public_side`."""
+        public = public_side(x, rows, prior.seed)
+        return cls(public, tuple(public.trials(prior, number)), prior)
+
+    def more(self, number: int) -> Worlds:
+        """These worlds and further ones, as if `number` had been asked for at first."""
+        new = self.public.trials(self.prior, number, skip=len(self.trials))
+        return Worlds(self.public, (*self.trials, *new), self.prior)
+
+    def accuracies(self, heads_of: Callable[[Trial], Heads]) -> Floats:
+        """The accuracy of each head in each world, shape (worlds, heads)."""
+        return np.stack([trial.scores(heads_of(trial))[0] for trial in self.trials])
+
+    def judged(self, heads_of: Callable[[Trial], Heads], index: int) -> tuple[Interval, Interval]:
+        """Accuracy and label error of one head: means over noise, ranges with noise realised."""
+        rng = np.random.default_rng(self.prior.seed)
+        means, realised = [], []
+        for trial in self.trials:
+            heads = heads_of(trial)
+            mean, variance = heads.mean[index], heads.variance[index]
+            noise = np.sqrt(variance) * rng.standard_normal((_NOISES, len(mean)))
+            one = Heads(mean[None], variance[None])
+            means.append([float(score[0]) for score in trial.scores(one)])
+            realised.append(trial.scores(Heads(mean + noise, np.zeros_like(noise))))
+        accuracy, error = np.mean(means, axis=0)
+        spread = np.stack([np.stack(scores) for scores in realised], axis=1)
+        return interval(float(accuracy), spread[0]), interval(float(error), spread[1])
+
+    def best(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
+        """What the head with the highest mean accuracy is `judged`."""
+        return self.judged(heads_of, int(self.accuracies(heads_of).mean(axis=0).argmax()))
+
+    def statistic(self, epsilon: float, noise: Noise, shape: Shape) -> Forecast:
+        """A statistic release with this noise."""
+        judged = self.judged(lambda trial: trial.statistic_head(shape, noise), 0)
+        return Forecast("statistic", epsilon, *judged, shape, noise)
+
+    def user_wise(self, epsilon: float, noise: Noise, shape: Shape) -> Forecast:
+        """A run of user-wise DP-SGD, the mean of whose steps has this noise."""
+        judged = self.judged(lambda trial: trial.user_wise_head(shape, noise), 0)
+        return Forecast("uls", epsilon, *judged, shape, noise)

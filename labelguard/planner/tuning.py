@@ -26,34 +26,16 @@ from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
-from labelguard.planner.flips import BOUNDS, Flips, Tried
+from labelguard.planner.flips import Flips, Tried
 from labelguard.planner.outcomes import (
     INDISTINCT,
     Forecast,
-    Interval,
     Sizing,
     best,
-    worth_training,
 )
 from labelguard.planner.prior import KINDS, Prior
-from labelguard.planner.trials import PublicSide, Trial
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import PublicSide, Trial, Worlds
 from labelguard.terms import Progress, silent
-
-__all__ = [
-    "BOUNDS",
-    "MECHANISMS",
-    "Forecast",
-    "Interval",
-    "Prior",
-    "Sizing",
-    "best",
-    "check_budgets",
-    "forecast",
-    "recommend",
-    "repeat_labelers",
-    "worth_training",
-]
 
 _Share: TypeAlias = Callable[[float], None]
 
@@ -110,11 +92,8 @@ def forecast(
             for here, a, b in zip(now, *grown, strict=True)
         ]
     # Where the best bound lets in all labels, its forecast stands there already.
-    return tuple(
-        one
-        for before, one in zip([None, *now], now, strict=False)
-        if (before is None or not _equal(before, one)) and (not rows.choices or _takes_choices(one))
-    )
+    once = {_key(one): one for one in reversed(now)}
+    return tuple(one for one in reversed(once.values()) if not rows.choices or _takes_choices(one))
 
 
 def recommend(
@@ -239,13 +218,8 @@ def _takes_choices(forecast: Forecast) -> bool:
     return forecast.mechanism in ("non-private", "statistic", "uls")
 
 
-def _equal(one: Forecast, other: Forecast) -> bool:
-    """Whether two forecasts are of one mechanism, ε and bound."""
-    return (one.mechanism, one.epsilon, one.max_labels_per_labeler) == (
-        other.mechanism,
-        other.epsilon,
-        other.max_labels_per_labeler,
-    )
+def _key(one: Forecast) -> tuple[str, float | None, int | None]:
+    return one.mechanism, one.epsilon, one.max_labels_per_labeler
 
 
 def repeat_labelers(rows: Rows, times: int) -> Rows:

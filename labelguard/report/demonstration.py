@@ -7,10 +7,10 @@ On people's labels every such number would be one more release; `labelguard plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -24,16 +24,18 @@ from labelguard.learning.features import open_fitted
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
+from labelguard.planner.advice import NAMES
 from labelguard.policy.policy import usual_delta
 from labelguard.project.opening import init
 from labelguard.release.head import Head
 from labelguard.release.pipeline import privatize
+from labelguard.release.sections import Chart, Mark, Series
 from labelguard.release.writer import load
-from labelguard.report.outcome import Outcome, picture
+from labelguard.report import charts
 from labelguard.simulation import simulate
 from labelguard.terms import Progress, silent
 
-__all__ = ["Demonstration", "demonstrate"]
+__all__ = ["Demonstration", "Outcome", "demonstrate", "name", "picture"]
 
 EPSILON = 3.0
 FEATURES = "text+length"
@@ -47,7 +49,26 @@ _LEARNER = HeadLearner(ridge=3.0)
 Features: TypeAlias = NDArray[np.float32]
 Scorer: TypeAlias = Callable[[Features], NDArray[np.float64]]
 
+_PRIVATIZE = f"labelguard privatize FILE --epsilon {EPSILON:g}"
 _CONTENT = ("prompt", "response_a", "response_b")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one mechanism gave."""
+
+    mechanism: str
+    """rr, statistic or non-private"""
+    max_labels_per_labeler: int | None
+    """the bound of randomized response; null: all labels"""
+    released: int
+    """labels released"""
+    label_error: float
+    """share of released labels that differ from what the labeler said, ties aside"""
+    accuracy: float
+    """share of fresh labelers' strict labels that a head trained on the release gets right"""
+    path: str | None
+    """the release; null without privacy"""
 
 
 @dataclass(frozen=True)
@@ -91,9 +112,11 @@ def demonstrate(directory: Path, *, progress: Progress = silent) -> Demonstratio
     pq.write_table(own.to_arrow(), file, compression="zstd")
     trial = _Trial.of(file, own, fresh, progress)
     outcomes = [trial.plain()]
-    for name, options in trial.settings().items():
-        progress(f"releasing: {name}", None)
-        outcomes.append(trial.released(directory / name, options))
+    for place, options in trial.settings().items():
+        progress(f"releasing: {place}", None)
+        outcomes.append(trial.released(directory / place, options))
+    drawn = directory / "demo.png"
+    drawn.write_bytes(picture(outcomes))
     return Demonstration(
         str(directory),
         EPSILON,
@@ -103,12 +126,8 @@ def demonstrate(directory: Path, *, progress: Progress = silent) -> Demonstratio
         len(own),
         len(trial.fresh_label),
         tuple(outcomes),
-        _picture(directory, outcomes),
-        (
-            "labelguard inspect FILE",
-            "labelguard plan FILE",
-            f"labelguard privatize FILE --epsilon {EPSILON:g}",
-        ),
+        str(drawn),
+        ("labelguard inspect FILE", "labelguard plan FILE", _PRIVATIZE),
     )
 
 
@@ -117,8 +136,7 @@ def _simulated() -> tuple[pl.DataFrame, pl.DataFrame]:
 
     So a released label can be compared with the one it was made of, by its content.
     """
-    table = pl.from_arrow(simulate(**_SIMULATED))
-    assert isinstance(table, pl.DataFrame)
+    table = cast(pl.DataFrame, pl.from_arrow(simulate(**_SIMULATED)))
     table = table.unique(subset=_CONTENT, keep="first", maintain_order=True)
     fresh = pl.col("labeler_id").is_in(table["labeler_id"].unique().sort()[::_FRESH].to_list())
     return table.filter(~fresh), table.filter(fresh)
@@ -159,12 +177,8 @@ class _Trial:
         """Options of each release, by the name of its directory; all of them public choices."""
         unit = self.own["labeler_id"].rank("dense").to_numpy().astype(np.intp) - 1
         rows = Rows(np.arange(len(unit)), unit, int(unit.max()) + 1)
-        forecasts = tuning.forecast(
-            *(self.x, rows, [EPSILON], self.delta),
-            draws=_FEW_DRAWS,
-            growth=False,
-            progress=self.progress,
-        )
+        few: dict[str, Any] = {"draws": _FEW_DRAWS, "growth": False, "progress": self.progress}
+        forecasts = tuning.forecast(self.x, rows, [EPSILON], self.delta, **few)
         bound = [one.max_labels_per_labeler for one in forecasts if one.mechanism == "rr"][-1]
         return {
             "rr": {"mechanism": "rr"},
@@ -181,17 +195,9 @@ class _Trial:
 
     def released(self, project: Path, options: dict[str, Any]) -> Outcome:
         """One release in a project of its own."""
-        release = privatize(
-            self.file,
-            epsilon=EPSILON,
-            delta=self.delta,
-            project=init(project),
-            progress=self.progress,
-            **options,
-        )
-        frame = load(release)
-        assert isinstance(frame, pl.DataFrame)
-        rows = self._matched(frame)
+        budget: dict[str, Any] = {"epsilon": EPSILON, "delta": self.delta, **options}
+        release = privatize(self.file, project=init(project), progress=self.progress, **budget)
+        rows = self._matched(frame := load(release))
         if release.card["train_with"] == "forward":
             flips = rows["flip_probability"].to_numpy()
             first = rows["first"].to_numpy().astype(np.float64)
@@ -229,7 +235,19 @@ def _pairs(labels: pl.DataFrame) -> pa.Table:
     return labels.select("prompt", first="response_a", second="response_b").to_arrow()
 
 
-def _picture(directory: Path, outcomes: list[Outcome]) -> str:
-    path = directory / "demo.png"
-    path.write_bytes(picture(outcomes))
-    return str(path)
+def name(outcome: Outcome) -> str:
+    """Return a mechanism for people: randomized response, ≤ 2 a labeler."""
+    bound = outcome.max_labels_per_labeler
+    which = "all labels" if bound is None else f"≤ {bound} a labeler"
+    return NAMES[outcome.mechanism] + (f", {which}" if outcome.mechanism == "rr" else "")
+
+
+def picture(outcomes: Sequence[Outcome]) -> bytes:
+    """Return two bars a mechanism as PNG; the same outcomes give the same bytes."""
+    errors, accuracies = zip(*((one.label_error, one.accuracy) for one in outcomes), strict=True)
+    wrong = "released labels that differ"
+    right = "fresh labels that a model gets right"
+    series = (Series(wrong, errors), Series(right, accuracies))
+    names = tuple(map(name, outcomes))
+    marks = (Mark("y", 0.5, "a coin"),)
+    return charts.drawn(Chart("", "", "bars", names, "", "", series, marks, percent=True), "png")

@@ -19,6 +19,7 @@ from labelguard.ingest import formats, scan
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
+from labelguard.ingest.left_out import describe_counts
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
 from labelguard.ingest.source_columns import Sources, source_columns
 from labelguard.ingest.sources import Input, Part, typed
@@ -27,16 +28,155 @@ from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.features import default_features
 from labelguard.mechanisms import statistic
-from labelguard.policy.public_columns import options_of, parse
+from labelguard.notebook import Rows, card, several
+from labelguard.planner.advice import reading_options
+from labelguard.policy.public_columns import parse
 from labelguard.project.project import find
-from labelguard.report.inspected import Bar, Example, Inspection, Labelers, Question, Role
 from labelguard.spelling import corrected
-from labelguard.terms import AUTO_FORMAT, Progress, silent
+from labelguard.terms import AUTO_FORMAT, Progress, counted, silent
 
-__all__ = ["inspect"]
+__all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role", "inspect"]
 
 _TEXTS = ("prompt", "first", "second")
 _EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Role:
+    """Which column plays a role."""
+
+    role: str
+    """prompt, response_a, labeler_id, …"""
+    column: str
+    """what the input calls it"""
+    read: bool
+    """whether it was read here; labels are not"""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Labelers with about as many labels."""
+
+    least: int
+    """labels of each, at least"""
+    most: int
+    """labels of each, at most"""
+    labelers: int
+    """how many labelers have so many"""
+
+
+@dataclass(frozen=True)
+class Labelers:
+    """Who gave labels, and how many each."""
+
+    count: int
+    """distinct labelers"""
+    least: int
+    """labels of the labeler with the fewest"""
+    median: float
+    """the median of labels per labeler"""
+    most: int
+    """labels of the labeler with the most"""
+    histogram: tuple[Bar, ...]
+    """labelers by their numbers of labels, in powers of two"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, and what was compared under it."""
+
+    name: str
+    """how it is recorded"""
+    pairs: int
+    """distinct pairs it was asked about"""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair, the two sides in an order that no label decides; chats as their words."""
+
+    prompt: str
+    """what was asked"""
+    first: str
+    """one response"""
+    second: str
+    """the other response"""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What an input is understood as. No label was read."""
+
+    format: str
+    """the format that was recognised, or named"""
+    about: str
+    """what that format looks like"""
+    roles: tuple[Role, ...]
+    """which columns are read, and which would be"""
+    rows: int
+    """rows that say who compared what; of exports, answers"""
+    bad_rows: int
+    """rows that cannot be used"""
+    bad_row_reason: str | None
+    """why most of them cannot"""
+    left_out: Mapping[str, int]
+    """answers of a tool that no release counts, by reason: ground truths, drafts"""
+    notes: tuple[str, ...]
+    """what else to know of how it is read"""
+    identical_sides: int
+    """rows (of rankings and choices, pairs) left out because both responses are the same"""
+    repeated: int
+    """rows (pairs likewise) in which a labeler compared a pair once more; the newest counts"""
+    answers: str
+    """what is counted as a label: `labels` of pairs, whole `rankings`, or `choices`"""
+    labels: int
+    """what is left: every labeler's distinct labels, rankings or choices"""
+    comparisons: int
+    """the pairs that they compare; of labels of pairs, one each"""
+    pairs: int
+    """distinct pairs"""
+    labelers: Labelers | None
+    """who gave labels; null where the input does not tell"""
+    questions: tuple[Question, ...]
+    """what was asked, where the input tells it or `--question` does"""
+    examples: tuple[Example, ...]
+    """a few pairs, in the order of their contents"""
+    sources: tuple[Sources, ...]
+    """of columns that were declared public, those that tell which system wrote each response"""
+    problems: tuple[str, ...]
+    """why a release would be refused"""
+    next: tuple[str, ...]
+    """commands to go on with"""
+
+    def __repr__(self) -> str:
+        told = [f"{name}: {value}" for name, value in self._counts()]
+        return f"Inspection({self.format!r}, {'; '.join(told)})"
+
+    def _counts(self) -> list[tuple[str, str]]:
+        """What there is of everything."""
+        compared = f"{self.labels:,} {self.answers} of {counted(self.pairs, 'pair')}"
+        people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
+        counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
+        if self.left_out:
+            counts.append(("left out", describe_counts(self.left_out).split(";")[0]))
+        return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
+
+    def _repr_html_(self) -> str:
+        people, facts = self.labelers, [("format", f"{self.format}: {self.about}")]
+        facts += [fact for fact in self._counts() if fact[0] != "problems" or not self.problems]
+        if people is not None:
+            each = f"{people.least:,} to {people.most:,} each, {people.median:,.0f} in the median"
+            facts.append(("labels", each))
+        facts += several("notes", self.notes) + several("problems", self.problems)
+        facts += several(
+            "questions", [f"{q.name}: {counted(q.pairs, 'pair')}" for q in self.questions]
+        )
+        facts += several("next", self.next)
+        roles = [(one.role, one.column, "" if one.read else "not read") for one in self.roles]
+        pairs = [(one.prompt, one.first, one.second) for one in self.examples]
+        tables = [Rows(("role", "column", ""), roles), Rows(("prompt", "first", "second"), pairs)]
+        filled = [table for table in tables if table.rows]
+        return card("What the input is understood as", facts, tables=filled)
 
 
 @corrected
@@ -164,7 +304,6 @@ def _inspection(
 ) -> Inspection:
     pairs = distinct_pairs(staged) if staged.rows else None
     rows = comparisons(staged, pairs.of_row) if pairs else None
-    labelers = _labelers(rows) if rows and staged.labelers else None
     asked = 0 if rows is None else len(rows)
     usual = staged.fault_reasons.most_common()
     return Inspection(
@@ -182,7 +321,7 @@ def _inspection(
         labels=_counted(staged, rows),
         comparisons=asked,
         pairs=len(pairs) if pairs else 0,
-        labelers=labelers,
+        labelers=_labelers(rows) if rows and staged.labelers else None,
         questions=_questions(pairs),
         examples=tuple(_examples(pairs)) if pairs else (),
         sources=looked.sources,
@@ -213,15 +352,9 @@ def _labelers(rows: statistic.Rows) -> Labelers:
     unit = rows.unit
     if rows.ranking is not None:
         unit = unit[np.unique(rows.ranking, return_index=True)[1]]
-    counts = np.bincount(unit, minlength=rows.units)
-    counts = counts[counts > 0]
-    return Labelers(
-        len(counts),
-        int(counts.min()),
-        float(np.median(counts)),
-        int(counts.max()),
-        tuple(_histogram(counts)),
-    )
+    counts = np.unique(unit, return_counts=True)[1]
+    least, most, bars = int(counts.min()), int(counts.max()), tuple(_histogram(counts))
+    return Labelers(len(counts), least, float(np.median(counts)), most, bars)
 
 
 def _histogram(counts: NDArray[np.int64]) -> Iterator[Bar]:
@@ -260,38 +393,21 @@ def _commands(
     With sources, `plan` is told of them, alone and beside the usual features, and so is
     `privatize`.
     """
-    paths = typed(source)
-    said = []
-    if reading.columns:
-        said += ["--columns", ",".join(f"{role}={name}" for role, name in reading.columns.items())]
-    if reading.format != AUTO_FORMAT:
-        said += ["--format", reading.format]
-    if reading.split is not None:
-        said += ["--split", reading.split]
-    if reading.question is not None:
-        said += ["--question", reading.question]
-    said += options_of(reading.public_columns)
+    asked = reading.columns, reading.format, reading.public_columns, reading.question, reading.split
+    words = [*typed(source), *reading_options(*asked)]
+    quarantine = ["--bad-rows", "quarantine"]
     if staged.fault_count:
-        said += ["--bad-rows", "quarantine"]
-    yield shlex.join(["labelguard", "plan", *paths, *said])
-    lacking, beside = [], ""
+        words += quarantine
+    yield shlex.join(["labelguard", "plan", *words])
+    beside = []
     for one in sources[:1]:
-        lacking = ["--bad-rows", "quarantine"] if one.missing and not staged.fault_count else []
-        beside = f"{default_features()}+{one.features}"
-        for features in (one.features, beside):
-            words = ["labelguard", "plan", *paths, *said, *lacking, "--features", features]
-            yield shlex.join(words)
-    if not _has_project():
-        yield "labelguard init"
-    if beside:
-        words = ["labelguard", "privatize", *paths, *said, *lacking, "--features", beside]
-        yield shlex.join([*words, "-o", "release"])
-    yield shlex.join(["labelguard", "privatize", *paths, *said, "-o", "release"])
-
-
-def _has_project() -> bool:
+        lacking = quarantine if one.missing and not staged.fault_count else []
+        beside = [*words, *lacking, "--features", f"{default_features()}+{one.features}"]
+        yield shlex.join(["labelguard", "plan", *beside[:-1], one.features])
+        yield shlex.join(["labelguard", "plan", *beside])
     try:
         find()
     except LabelguardError:
-        return False
-    return True
+        yield "labelguard init"
+    for taken in filter(None, (beside, words)):
+        yield shlex.join(["labelguard", "privatize", *taken, "-o", "release"])

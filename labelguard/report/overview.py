@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 
 from labelguard import clock
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys.parts import Part
-from labelguard.ledger import charges, people
+from labelguard.ledger import charges, people, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure
@@ -162,6 +163,16 @@ class AnchorLine:
 
 
 @dataclass(frozen=True)
+class Exported:
+    """A ledger that was written out."""
+
+    path: str
+    """the file"""
+    rows: Mapping[str, int]
+    """how many rows each table has"""
+
+
+@dataclass(frozen=True)
 class Simulated:
     """A simulated table that was written."""
 
@@ -261,10 +272,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
         gone,
         [
             LabelerAllowance(
-                row.name,
-                row.event,
-                row.capacity,
-                row.used,
+                *(row.name, row.event, row.capacity, row.used),
                 row.capacity - row.used if row.state == "active" else 0,
                 row.state,
             )
@@ -286,14 +294,8 @@ def releases(project: Where) -> list[ReleaseLine]:
     opened = OpenProject.open(project)
     return [
         ReleaseLine(
-            r.id,
-            r.state,
-            r.created_at,
-            r.settings["mechanism"],
-            r.part,
-            r.charged,
-            r.rows,
-            str(opened.project.releases / r.id),
+            *(r.id, r.state, r.created_at, r.settings["mechanism"], r.part, r.charged, r.rows),
+            path=str(opened.project.releases / r.id),
         )
         for r in opened.ledger.releases()
     ]
@@ -322,16 +324,14 @@ def verify(project: Where, anchor: str | None = None) -> Verdict:
 
 def anchor(project: Where) -> AnchorLine:
     """The journal's newest entry as a line to keep elsewhere (see `labelguard.ledger.journal`)."""
-    ledger = OpenProject.open(project).ledger
-    number, digest = ledger.head()
+    number, digest = OpenProject.open(project).ledger.head()
     return AnchorLine(str(Anchor(number, digest)), number, digest)
 
 
 def verify_releases(release_id: str | None, project: Where) -> FilesVerdict:
     """Whether the files of releases are what was committed; the first fault if not."""
     opened = OpenProject.open(project)
-    records = _committed(opened.ledger, release_id)
-    chosen = records if release_id is None else records[-1:]
+    chosen = _committed(opened.ledger, release_id)
     broken = release_fault(opened, chosen)
     return FilesVerdict(broken is None, broken, len(chosen))
 
@@ -361,3 +361,54 @@ def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
         which = f"release {release_id}" if release_id else "release"
         raise LedgerError(f"no committed {which} in this project; see: labelguard release list")
     return records
+
+
+_EXPORTED = (
+    *("policies", "allowances", "prices", "releases", "counters", "charges", "sources"),
+    *("identities", "distinct_people", "members", "tombstones", "segments", "journal"),
+)
+_SECRET = ("map", "idempotency_key", "mac")
+"""Keyed digests that mean nothing outside the project."""
+_JSON = ("settings", "quote", "columns", "files", "body", "price")
+
+
+def export(output: Path, project: Where = None) -> Exported:
+    """Write every table of the ledger to a JSON file, of one moment: an object a line.
+
+    Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
+    `output` exists or cannot be made.
+    """
+    check_new_file(output, "ledger.json")
+    ledger = OpenProject.open(project).ledger
+    counts: dict[str, int] = {}
+    with ledger.snapshot() as connection, output.open("x", encoding="utf-8") as file:
+        for table in _EXPORTED:
+            file.write(f"{',' if counts else '{'}\n{json.dumps(table)}: [")
+            counts[table] = 0
+            for row in _rows(connection, schema.metadata.tables[table]):
+                text = json.dumps(row, ensure_ascii=False)
+                file.write(f"{',' if counts[table] else ''}\n{text}")
+                counts[table] += 1
+            file.write("]")
+        file.write("\n}\n")
+    return Exported(str(output), counts)
+
+
+def _rows(connection: sa.Connection, table: sa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a table in the order of its key, never all in memory."""
+    columns = (column for column in table.c if column.name not in _SECRET)
+    query = sa.select(*columns).order_by(*table.primary_key.columns)
+    for row in connection.execution_options(yield_per=10_000).execute(query).mappings():
+        yield {name: _exported(name, value) for name, value in row.items()}
+
+
+def _exported(name: str, value: Any) -> Any:
+    """A value for JSON; settings of a release are without the place of its input."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if value is None or name not in _JSON:
+        return value
+    parsed = json.loads(value)
+    if name == "settings":
+        parsed.pop("request", None)
+    return parsed

@@ -30,7 +30,7 @@ from scipy import stats
 from support import world
 
 from labelguard.accounting import gaussian
-from labelguard.audit import FALSE_ALARM, AuditResult, Check, bounds, whole, whole_ball
+from labelguard.audit import FALSE_ALARM, AuditResult, Check, bounds, whole
 from labelguard.audit.randomized_response import audit_randomized_response
 from labelguard.audit.statistic import audit_statistic
 from labelguard.cli.account import audit
@@ -335,20 +335,20 @@ def test_missing_ball_noise_is_seen_in_whole_releases(
     """A right one passes above. Drawn, but not stated: three releases are close together."""
     survey = whole.Survey.of_statistic(20, 0)
     monkeypatch.setattr(where, name, wrong)
-    seen = whole_ball.check(survey, 3, DELTA, releases, FALSE_ALARM / 9, silent)
+    seen = whole.check_ball(survey, 3, DELTA, releases, FALSE_ALARM / 9, silent)
     assert seen.lower_bound > 3
 
 
 def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be() -> None:
     """At alpha = .2, in 20,000 experiments: a rate of .21 is 3.5 standard errors above."""
     rng = np.random.default_rng(0)
-    directions = rng.standard_normal((20_000, 6, whole_ball.LEAST))
+    directions = rng.standard_normal((20_000, 6, whole.BALL))
     directions /= np.linalg.norm(directions, axis=2, keepdims=True)
-    noise = rng.gamma(whole_ball.LEAST, 2.0, (20_000, 6)) * directions[:, :, 0]
-    close = np.array([whole_ball.chance_of_closeness((own[:3], own[3:]), 2.0) for own in noise])
+    noise = rng.gamma(whole.BALL, 2.0, (20_000, 6)) * directions[:, :, 0]
+    close = np.array([whole.chance_of_closeness((own[:3], own[3:]), 2.0) for own in noise])
     assert 0.02 < (close < 0.2).mean() < 0.21
     moved = noise + np.repeat([6.0, 0.0], 3)
-    apart = [whole_ball.distance(own[:3], own[3:], 2.0, 0.2) for own in moved]
+    apart = [whole.distance(own[:3], own[3:], 2.0, 0.2) for own in moved]
     assert (np.array(apart) > 3).mean() < 0.21
 
 

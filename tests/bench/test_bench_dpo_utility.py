@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,35 +12,16 @@ import pytest
 from labelguard.accounting import randomized_response as rr
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
-BENCH = Path(__file__).resolve().parents[2] / "bench"
-LABELS = {
-    "clean",
-    "RR, forward",
-    "RR, robust",
-    "RR, plain",
-    "PROPS, hard",
-    "PROPS, soft",
-    "teacher",
-}
+SCRIPT = "dpo_utility"
+LABELS = {"clean", *(f"RR, {loss}" for loss in ("forward", "robust", "plain"))}
+LABELS |= {"PROPS, hard", "PROPS, soft", "teacher"}
 
 
 @pytest.fixture(scope="module")
-def harness() -> Iterator[ModuleType]:
-    """The benchmark as a module, found the way its own directory finds it."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        import dpo_utility
-
-        yield dpo_utility
-    finally:
-        sys.path.remove(str(BENCH))
-
-
-@pytest.fixture(scope="module")
-def finished(harness: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(bench: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a tiny run."""
     work = tmp_path_factory.mktemp("dpo")
-    harness.main(_arguments(work))
+    bench.main(_arguments(work))
     return work
 
 
@@ -59,9 +38,9 @@ def test_every_kind_of_labels_is_trained_on_and_scored(finished: Path) -> None:
 
 
 def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(
-    harness: ModuleType, finished: Path, capsys: pytest.CaptureFixture[str]
+    bench: ModuleType, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    harness.main([*_arguments(finished), "--markdown"])
+    bench.main([*_arguments(finished), "--markdown"])
     said = capsys.readouterr()
     assert not said.err
     rows = [line.split(" | ")[0].removeprefix("| ") for line in said.out.splitlines()]
@@ -69,18 +48,18 @@ def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(
     assert f"{rr.flip_probability(rr.calibrate(1, 1e-5, 2)):.3f}" in said.out
 
 
-def test_differences_have_students_interval(harness: ModuleType) -> None:
-    assert harness.tables.interval([0.1, 0.2, 0.3]) == "+0.200 [-0.048, +0.448]"
-    assert harness.tables.interval([0.1]) == "+0.100"
+def test_differences_have_students_interval(bench: ModuleType) -> None:
+    assert bench.tables.interval([0.1, 0.2, 0.3]) == "+0.200 [-0.048, +0.448]"
+    assert bench.tables.interval([0.1]) == "+0.100"
 
 
-def test_the_signal_of_many_labels_of_each_labeler_is_lost(harness: ModuleType) -> None:
-    few, _, many = (budget for budget, _ in harness.tables.BUDGETS)
+def test_the_signal_of_many_labels_of_each_labeler_is_lost(bench: ModuleType) -> None:
+    few, _, many = (budget for budget, _ in bench.tables.BUDGETS)
     assert few.signal(2_000) > 10
     assert many.signal(2_000) < 2.5
 
 
-def test_no_single_word_decides_the_planted_preference(harness: ModuleType) -> None:
+def test_no_single_word_decides_the_planted_preference(bench: ModuleType) -> None:
     from dpo import grammar
 
     pairs, words = grammar.pairs(400, 5), grammar.vocabulary()
@@ -94,11 +73,11 @@ def test_no_single_word_decides_the_planted_preference(harness: ModuleType) -> N
 
 
 def test_the_figure_is_drawn_as_svg_and_png(
-    harness: ModuleType, finished: Path, tmp_path: Path
+    bench: ModuleType, finished: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     lines = (finished / "tiny" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
-    found = harness.tables.accuracies(json.loads(line) for line in lines)
-    harness.tables.draw(found, tmp_path / "figure")
+    found = bench.tables.accuracies(json.loads(line) for line in lines)
+    bench.tables.draw(found, tmp_path / "figure")
     assert "held-out accuracy" in (tmp_path / "figure.svg").read_text(encoding="utf-8")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")

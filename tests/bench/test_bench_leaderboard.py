@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -13,22 +10,10 @@ from scipy.stats import binom
 
 pytestmark = pytest.mark.slow
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+SCRIPT = "leaderboard"
 WORLDS = 14
 RARELY = 1e-3
 """How often a test of right intervals may fail, in theory: its seeds are fixed."""
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ModuleType]:
-    """The benchmark as a module, found the way its own directory finds it."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        import leaderboard
-
-        yield leaderboard
-    finally:
-        sys.path.remove(str(BENCH))
 
 
 def test_intervals_hold_where_judges_differ(bench: ModuleType) -> None:

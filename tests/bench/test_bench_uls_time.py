@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -12,20 +9,8 @@ import pytest
 import torch
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+SCRIPT = "uls_time"
 RECORDS, TOKENS = 4, 16
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ModuleType]:
-    """The benchmark as a module, found the way its own directory finds it."""
-    sys.path.insert(0, str(BENCH))
-    try:
-        import uls_time
-
-        yield uls_time
-    finally:
-        sys.path.remove(str(BENCH))
 
 
 @pytest.fixture(scope="module")

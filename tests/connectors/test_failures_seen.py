@@ -17,7 +17,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.project import attempts, policies
 from labelguard.project.project import Project
 from labelguard.report import doctor
-from labelguard.report.page.report import write
+from labelguard.report.page import write
 
 
 def served(project: Project) -> tuple[dict[str, float], dict[str, Any]]:

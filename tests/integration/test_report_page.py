@@ -26,8 +26,8 @@ from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.leaderboard import leaderboard
-from labelguard.report.page.board import write as write_board
-from labelguard.report.page.report import write
+from labelguard.report.board import write as write_board
+from labelguard.report.page import write
 from labelguard.simulation import simulate
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.settings import schema
 from labelguard.project import policies
-from labelguard.report.export import export
+from labelguard.report.overview import export
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import asked as asking
 
 from labelguard.accounting import gaussian
 from labelguard.learning.heads import fit_statistic
@@ -25,24 +26,20 @@ WORLDS = 12  # a quarter of what a release takes
 Floats = NDArray[np.float64]
 
 
-def features(pairs: int = PAIRS, d: int = 12) -> NDArray[np.float32]:
-    """Pairs whose features have standard deviations from 1 down to .3."""
-    rng = np.random.default_rng(0)
-    return (rng.standard_normal((pairs, d)) * np.geomspace(1, 0.3, d)).astype(np.float32)
-
-
-def asked(labelers: int = 60, each: int = 40, pairs: int = PAIRS) -> Rows:
+def asked(labelers: int = 60, each: int = 40) -> Rows:
     """Every labeler labels as many pairs."""
-    rng = np.random.default_rng(1)
-    unit = np.repeat(np.arange(labelers), each)
-    return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
+    return asking.asked(labelers, each, PAIRS, seed=1)
 
 
 class Release:
     """A release of six components with Gaussian noise of 2 sensitivities."""
 
     def __init__(self, rows: Rows, shape: Shape | None = None, d: int = 12) -> None:
-        self.x, self.rows, self.shape = features(d=d), rows, shape or Shape(components=6)
+        self.x, self.rows, self.shape = (
+            asking.features(PAIRS, d, least=0.3),
+            rows,
+            shape or Shape(components=6),
+        )
         counts = np.bincount(rows.pair, minlength=PAIRS)
         self.basis: Basis = basis(spectrum(self.x, counts), self.shape)
         self.z = self.basis.coordinates(self.x)
@@ -113,18 +110,8 @@ def test_the_order_of_rows_changes_nothing() -> None:
     release = Release(asked())
     rows, other = release.rows, np.random.default_rng(3).permutation(len(release.rows))
     shuffled = replace(rows, pair=rows.pair[other], unit=rows.unit[other])
-    assert release.calibrated() == replace_rows(release, shuffled).calibrated()
-
-
-def replace_rows(release: Release, rows: Rows) -> Release:
-    """The same release, its rows in another order."""
-    other = Release(release.rows)
-    other.rows = rows
-    return other
-
-
-def test_another_seed_is_another_simulation() -> None:
-    release = Release(asked())
+    plain, release.rows = release.calibrated(), shuffled
+    assert release.calibrated() == plain
     assert release.calibrated() != release.calibrated(prior=replace(PRIOR, seed=1))
 
 

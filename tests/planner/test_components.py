@@ -7,30 +7,24 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import asked as asking
+from support.asked import asked
 
 from labelguard.accounting import ball, gaussian
-from labelguard.errors import InvalidLabels
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.components import COUNTS, Directions, cheapest
 from labelguard.planner.prior import Prior
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import Worlds
 
 DELTA = 1e-5
 
 
-def features(pairs: int, d: int = 40, seed: int = 0) -> NDArray[np.float32]:
-    """Pairs of mean square norm 1, whose axes' deviations fall from 1 to 0.1 of the largest."""
-    x = np.random.default_rng(seed).standard_normal((pairs, d)) * np.geomspace(1, 0.1, d)
+def features(pairs: int, d: int = 40) -> NDArray[np.float32]:
+    """Pairs of mean square norm 1."""
+    x = asking.features(pairs, d).astype(np.float64)
     return (x / math.sqrt(float((x**2).sum(axis=1).mean()))).astype(np.float32)
-
-
-def asked(labelers: int, per_labeler: int, pairs: int, seed: int = 0) -> Rows:
-    """Every labeler labels as many pairs, drawn at random."""
-    rng = np.random.default_rng(seed)
-    unit = np.repeat(np.arange(labelers), per_labeler)
-    return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
 
 
 def test_gains_are_those_of_the_formula() -> None:
@@ -57,13 +51,6 @@ def test_gains_are_those_of_the_formula() -> None:
     for k, gain in found.items():
         e, r = h[:k] / ridge, 4 * k * noise.scale**2 / labelers
         assert gain == pytest.approx(sum(e**2 / (e + 1 + r)), rel=1e-4)
-
-
-def test_few_labelers_get_few_components_and_many_get_many() -> None:
-    x, noises = features(600), cheapest(1, DELTA)
-    few = Directions.of_features(x, asked(30, 20, 600)).best(noises)
-    many = Directions.of_features(x, asked(3000, 10, 600)).best(noises)
-    assert few <= 8 < 24 <= many
 
 
 def test_less_noise_never_asks_for_fewer_components() -> None:
@@ -130,18 +117,3 @@ def test_rankings_and_choices_are_weighed_as_a_release_weighs_them() -> None:
     )
     assert np.all(of_rankings.information < plain.information)  # pairs of a ranking weigh a third
     assert np.all(of_choices.information < of_rankings.information)
-
-
-def test_impossible_inputs_are_refused() -> None:
-    with pytest.raises(InvalidLabels, match="equal features"):
-        Directions.of_features(np.zeros((5, 3), np.float32), asked(2, 3, 5))
-    with pytest.raises(InvalidLabels, match="no labeled pair"):
-        Directions.of_features(features(5), asked(2, 0, 5))
-
-
-def test_the_scale_of_features_changes_nothing_but_the_ridge() -> None:
-    x, rows, noises = features(300), asked(50, 20, 300), cheapest(1, DELTA)
-    one, other = (Directions.of_features(x * scale, rows) for scale in (1, 2))
-    assert one.best(noises) == other.best(noises)
-    assert other.ridge == pytest.approx(4 * one.ridge, rel=0.05)
-    assert one.shape(noises) == Shape(one.best(noises), ridge=one.ridge)

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def labels() -> pa.Table:
     return simulate(labelers=30, labels=900, items=200, seed=3)
 
 
+@pytest.fixture(scope="module")
+def source(labels: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """These labels in a file."""
+    path = tmp_path_factory.mktemp("plans") / "labels.parquet"
+    pq.write_table(labels, path)
+    return path
+
+
 def call(*arguments: object) -> Result:
     return CliRunner().invoke(Main(commands={"plan": command}), ["plan", *map(str, arguments)])
 
@@ -44,12 +53,9 @@ def call(*arguments: object) -> Result:
 def test_a_plan_is_the_same_with_other_labels_and_without_any(
     labels: pa.Table, tmp_path: Path
 ) -> None:
-    inverted = labels.set_column(
-        labels.column_names.index("label"), "label", pc.subtract(1.0, labels["label"])
-    )
-    nonsense = labels.set_column(
-        labels.column_names.index("label"), "label", pa.array(["?"] * len(labels))
-    )
+    place = labels.column_names.index("label")
+    inverted = labels.set_column(place, "label", pc.subtract(1.0, labels["label"]))
+    nonsense = labels.set_column(place, "label", pa.array(["?"] * len(labels)))
     bare = labels.drop_columns(["label", "tie"])
     outputs = []
     for table in (labels, inverted, nonsense, bare):
@@ -79,9 +85,7 @@ def test_a_plan_is_the_same_whichever_side_was_chosen(labels: pa.Table) -> None:
     assert first == second
 
 
-def test_the_page_and_the_picture_stand_alone(labels: pa.Table, tmp_path: Path) -> None:
-    source = tmp_path / "labels.parquet"
-    pq.write_table(labels, source)
+def test_the_page_and_the_picture_stand_alone(source: Path, tmp_path: Path) -> None:
     found = call(source, "--features", "length", "--epsilons", "1,8", "-o", tmp_path / "plan")
     assert found.exit_code == 0, found.output
     assert "no label was read" in found.output
@@ -104,15 +108,10 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
     )
     assert found.exit_code == 0, found.output
     value = json.loads(found.stdout)
-    assert list(value) == [
-        *("adjacency", "delta", "features", "agreement", "unit", "periods", "counts"),
-        *("forecasts", "recommended", "epsilon", "worth", "notes"),
-    ]
     assert value["counts"]["labelers"] == 30
     assert [entry["epsilon"] for entry in value["recommended"]] == [1, 8]
     forecast = value["forecasts"][1]
     assert forecast["mechanism"] == "statistic" and forecast["shape"]["components"] == 1
-    assert set(forecast["accuracy"]) == {"mean", "low", "high"}
     for entry in value["recommended"]:
         assert entry["mechanism"] == entry["automatic"]
         assert f"privatize '{source}' --mechanism {entry['mechanism']}" in entry["command"]
@@ -133,26 +132,10 @@ def test_the_bound_of_randomized_response_can_be_fixed(labels: pa.Table) -> None
     assert {f.max_labels_per_labeler for f in found.forecasts if f.flip_probability} == {4}
 
 
-def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
-    labels: pa.Table, tmp_path: Path
-) -> None:
-    source = tmp_path / "labels.parquet"
-    pq.write_table(labels, source)
+def test_one_release_is_recommended_with_its_command_or_one_at_every_epsilon(source: Path) -> None:
     found = call(source, "--features", "length", "--epsilons", "8,30", "--all")
-    for epsilon in (8, 30):
-        assert re.search(
-            rf"ε = {epsilon}: \w.*; a model gains over a coin about (\d+ of 100 of what "
-            r"it would|as much as) without privacy; about \d+ of 100 released labels differ from "
-            r"what labelers said",
-            found.stdout,
-        )
-    commands = re.findall(r"labelguard privatize (.*)", found.stdout)
-    assert [re.search(r"--epsilon (\d+)", one)[1] for one in commands] == ["8", "30"]  # type: ignore[index]
-
-
-def test_one_release_is_recommended_with_its_command(labels: pa.Table, tmp_path: Path) -> None:
-    source = tmp_path / "labels.parquet"
-    pq.write_table(labels, source)
+    commands = re.findall(r"labelguard privatize .*--epsilon (\d+) ", found.stdout)
+    assert commands == ["8", "30"] and "without privacy; about" in found.stdout
     found = call(source, "--features", "length", "--epsilons", "8,30")
     [command] = re.findall(r"labelguard privatize (.*)", found.stdout)
     assert "--epsilon 8 " in command and "--once" in command  # 30 gains next to nothing
@@ -161,9 +144,7 @@ def test_one_release_is_recommended_with_its_command(labels: pa.Table, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) -> None:
-    source = tmp_path / "labels.parquet"
-    pq.write_table(labels, source)
+def test_the_next_command_runs_as_it_stands(source: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"epsilons": (8,), "features": "length", "periods": 2}
     [recommended] = planner.plan(str(source), **options).recommended
     assert recommended.command
@@ -184,25 +165,19 @@ def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path: Path) ->
     assert "Nothing is recommended; at best a model is right about" in found.stdout
     assert re.search(r"beats a coin from ε = [\d.]+ on", found.stdout)
     assert "labelguard privatize" not in found.stdout
-    assert re.search(
-        r"too few labelers or labels for ε ≤ 0.02; what would help: a larger ε, more labelers "
-        r"\(with twice as many a model is right about \d+ of 100",
-        found.stderr,
-    )
+    assert "what would help: a larger ε" in found.stderr
 
 
 def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
     table = simulate(labelers=19, labels=300, items=100, seed=1)
     found = planner.plan(table, epsilons=(1.0, 50.0), features="length")
     assert [(one.mechanism, one.command) for one in found.recommended] == [(None, None)] * 2
-    assert {one.words for one in found.recommended} == {
-        "ε = 1: nothing is recommended for 19 labelers",
-        "ε = 50: nothing is recommended for 19 labelers",
-    }
+    assert all("for 19 labelers" in one.words for one in found.recommended)
     assert all(one.automatic in ("rr", "props", "statistic") for one in found.recommended)
-    [note] = found.notes
-    assert note.startswith("19 labelers: ") and "20 labelers or more" in note
+    assert "20 labelers or more" in found.notes[0]
     assert found.epsilon is None and found.worth.units == 20
+    sure = Forecast("rr", 1.0, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
+    assert advice.worth_it(sure, 20) and not advice.worth_it(sure, 19)
 
 
 def test_delta_and_features_are_the_usual_ones_unless_said(
@@ -216,33 +191,30 @@ def test_delta_and_features_are_the_usual_ones_unless_said(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        (("--epsilons", "1,two"), "--epsilons expects numbers like .5,1,3, found '1,two'"),
-        (("--epsilons", ","), "expected at least one epsilon"),
-        (("--epsilons", "-1"), "epsilon must be finite and above 0, found -1.0"),
-        (("--delta", "0"), "delta must be at least 1e-300 and below 1, found 0.0"),
-        (("--agreement", "0.4"), "agreement must be between 0.55 and 0.9, found 0.4"),
-        (("--recurring", "weekly"), "give --recurring and --for together, or neither"),
-        (("--recurring", "weekly", "--for", "1"), "--for expects a number of days, weeks, months"),
-        (("--max-labels-per-labeler", "0"), "max-labels-per-labeler must be at least 1, found 0"),
-        (("--features", "nothing"), "there are no features 'nothing'"),
+        ({"unit": "team"}, "unit"),
+        ({"max_labels_per_labeler": 0}, "max_labels_per_labeler must be at least 1, found 0"),
+        ({"bad_rows": "none"}, "bad_rows"),
+        ({"periods": 0}, "periods"),
+        ({"epsilons": ()}, "at least one epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"agreement": 0.4}, "agreement"),
+        ({"unit": "item", "periods": 2}, "labeled in one period"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_one_line(
-    labels: pa.Table, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    source = tmp_path / "labels.parquet"
-    pq.write_table(labels, source)
-    found = call(source, "--features", "length", *arguments)
-    assert found.exit_code == 1
-    assert message in found.stderr and found.stderr.count("\n") == 1
-    assert not found.stdout
+def test_options_are_checked_before_anything_is_read(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        planner.plan("nowhere.parquet", **options)
 
 
-def test_options_are_checked_before_anything_is_read() -> None:
-    with pytest.raises(PolicyError, match="unit must be labeler or item"):
-        planner.plan("nowhere.parquet", unit="team")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("option", "value"), [("--epsilons", "1,two"), ("--features", "nothing"), ("--for", "1y")]
+)
+def test_a_refusal_is_one_line(source: Path, option: str, value: str) -> None:
+    found = call(source, option, value)
+    assert found.exit_code == 1 and not found.stdout
+    assert found.stderr.count("\n") == 1 and value.split(",")[-1] in found.stderr
 
 
 def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
@@ -271,32 +243,13 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=None, automatic=")
 
 
-def _said(found: Forecast, plain: Forecast) -> str:
-    sizing = Sizing.of(found, 1)
-    return advice.advised(sizing, sizing.mechanism, plain, 50, "labeler", lambda _: "").words
-
-
-def test_as_good_as_no_privacy_is_said_so() -> None:
-    level = Interval(0.7, 0.68, 0.72)
-    found = Forecast("statistic", 8.0, level, Interval(0.3, 0.2, 0.4))
-    said = advice.advised(
-        Sizing.of(found, 1), found.mechanism, found, 50, "labeler", lambda sizing: ""
-    ).words
-    assert "a model gains over a coin about as much as without privacy" in said
-
-
-def test_what_a_bound_lets_in_is_said() -> None:
+def test_words_tell_how_much_is_learnt_and_what_a_bound_lets_in() -> None:
     plain = Forecast("non-private", None, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
-    found = Forecast(
-        *("rr", 1.0, Interval(0.6, 0.55, 0.65), Interval(0.27, 0.27, 0.27)),
-        max_labels_per_labeler=1,
-        released=0.05,
-    )
-    said = advice.advised(
-        Sizing.of(found, 1), found.mechanism, plain, 50, "labeler", lambda sizing: ""
-    ).words
-    assert said == (
-        "ε = 1: randomized response; a model gains over a coin about 50 of 100 of what it would "
-        "without privacy; about 27 of 100 released labels differ from what labelers said; 5 of 100 "
-        "labels are released (at most 1 of each labeler)"
-    )
+    error = Interval(0.27, 0.27, 0.27)
+    few = Forecast(*("rr", 1.0, Interval(0.6, 0.55, 0.65), error), None, None, None, 1, 0.05)
+    for one, facts in (
+        (few, ("about 50 of 100 of what", "about 27 of 100", "5 of 100 labels", "at most 1 of")),
+        (replace(plain, mechanism="statistic", epsilon=8.0), ("about as much as",)),
+    ):
+        words = advice.advised(Sizing.of(one, 1), "rr", plain, 50, "labeler", lambda _: "").words
+        assert all(fact in words for fact in facts)

@@ -13,24 +13,19 @@ from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.head_records import Comparisons, weights
 from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
 from numpy.typing import NDArray
+from support.asked import features
 
 from labelguard.accounting import gaussian, subsampled
 from labelguard.keys import keyring
 from labelguard.mechanisms.geometry import basis, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import outcomes, tuning
+from labelguard.planner import outcomes
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.prior import Population, Prior
-from labelguard.planner.worlds import Worlds
+from labelguard.planner.trials import Worlds
 
 DELTA, PROBABILITY, STEPS, WORLDS, REPEATED = 1e-5, 0.2, 100, 9, 2
-
-
-def features(pairs: int, d: int = 40) -> NDArray[np.float32]:
-    """Pairs whose features have standard deviations from 1 down to 0.1."""
-    drawn = np.random.default_rng(0).standard_normal((pairs, d)) * np.geomspace(1, 0.1, d)
-    return drawn.astype(np.float32)
 
 
 def heavy_tailed(labelers: int, pairs: int) -> Rows:
@@ -51,15 +46,8 @@ def measured(worlds: Worlds, x: NDArray[np.float32], rows: Rows, epsilon: float)
     records = Comparisons.of(z, rows)
     weight = weights(records, "root")
     clip = clip_norm(records, weight)
-    course = Course.priced(
-        {
-            "noise_multiplier": multiplier,
-            "sampling_probability": PROBABILITY,
-            "steps": STEPS,
-        },
-        clip,
-        rows.units,
-    )
+    price = {"noise_multiplier": multiplier, "sampling_probability": PROBABILITY, "steps": STEPS}
+    course = Course.priced(price, clip, rows.units)
     spread = 2 * mean * clip / rows.units
     rate = rates(records, weight, shape.ridge * axes.metric**2, spread, STEPS)
     public, found = worlds.public, []
@@ -111,7 +99,7 @@ def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automati
     statistic, rr = forecast("statistic", 0.7), forecast("rr", 0.65)
     for gain, wanted in ((INDISTINCT / 2, "statistic"), (2 * INDISTINCT, "uls")):
         every = [statistic, forecast("uls", 0.7 + gain), rr]
-        assert tuning.worth_training(every, 1.0).mechanism == wanted
+        assert outcomes.worth_training(every, 1.0).mechanism == wanted
         assert outcomes.best(every, 1.0).mechanism == "statistic"
     better = [forecast("rr", 0.75), statistic, forecast("uls", 0.76)]
-    assert tuning.worth_training(better, 1.0).mechanism == "rr"
+    assert outcomes.worth_training(better, 1.0).mechanism == "rr"

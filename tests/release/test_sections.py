@@ -12,8 +12,8 @@ from support.preferences import opinions, pairs, public
 
 import labelguard as lg
 from labelguard.release import card, sections
-from labelguard.report.page import html, markdown
-from labelguard.report.page.report import report, write
+from labelguard.report.page import report, write
+from labelguard.report.render import html, markdown
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
@@ -73,9 +73,9 @@ def test_a_mechanism_of_another_package_speaks_in_card_and_report(
     told = report(project=tmp_path)
     [own] = [section for section in told.sections if section.id == "seal"]
     assert own.title == f"The seal of this release ({sealed.id})" and own.chart
-    page = html.rendered(told)
+    page = html(told)
     assert "It is sealed with wax." in page and "red &lt;b&gt;" in page and "red <b>" not in page
-    assert "It is sealed with wax." in markdown.rendered(told)
+    assert "It is sealed with wax." in markdown(told)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelguard.report import demonstration
-from labelguard.report.outcome import Outcome, name, picture
+from labelguard.report.demonstration import Outcome, name, picture
 
 
 def outcome(mechanism: str, bound: int | None, accuracy: float) -> Outcome:

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 from support import exports, published
 from support.commands import FIRST
-from support.preferences import LAYOUTS, Public, opinions, pairs, public
+from support.preferences import LAYOUTS, opinions, pairs, public
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.report.inspected import Inspection
+from labelguard.report.inspection import Bar
 
 ASKED = public()
 RANKS = opinions(len(ASKED), 1)
@@ -63,16 +63,12 @@ def test_what_can_be_counted_is_counted() -> None:
     rows += [rows[0] | {"labeler_id": " "}] * 2
     found = lg.inspect(pa.Table.from_pylist(rows))
     assert (found.rows, found.bad_rows, found.identical_sides) == (len(rows), 3, 1)
-    assert (
-        found.bad_row_reason == "column labeler_id: expected an id, found null or an empty string"
-    )
+    assert str(found.bad_row_reason).startswith("column labeler_id: expected an id")
     assert (found.repeated, found.labels) == (3, len(ASKED))
     assert found.pairs == len(set(ASKED.item.tolist()))
     assert found.labelers is not None
     assert (found.labelers.count, found.labelers.least, found.labelers.most) == (7, 12, 12)
-    assert [asdict(bar) for bar in found.labelers.histogram] == [
-        {"least": 8, "most": 15, "labelers": 7}
-    ]
+    assert found.labelers.histogram == (Bar(8, 15, 7),)
     assert len(found.examples) == 3
 
 
@@ -96,15 +92,6 @@ def test_a_choice_or_ranking_is_one_answer_however_many_pairs_it_compares(
     assert line.split(maxsplit=1)[1] == "6 (36 pairs) of 36 distinct pairs"
 
 
-def test_the_histogram_has_every_labeler_once() -> None:
-    few = Public(ASKED.labeler.copy(), ASKED.item)
-    few.labeler[ASKED.labeler < 3] = 0
-    found = lg.inspect(pairs(few, RANKS)).labelers
-    assert found is not None
-    assert sum(bar.labelers for bar in found.histogram) == found.count == 5
-    assert found.histogram[0].least <= found.least <= found.most <= found.histogram[-1].most
-
-
 def test_columns_of_labels_are_named_but_not_read() -> None:
     table = pairs(ASKED, RANKS).rename_columns({"label": "verdict", "prompt": "task"})
     columns = {"label": "verdict", "prompt": "task"}
@@ -126,19 +113,6 @@ def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_pa
     assert "A release would be refused: " in said(str(path))
 
 
-def test_without_labels_the_rest_is_shown(tmp_path: Path) -> None:
-    found = lg.inspect(pairs(ASKED, RANKS).drop_columns(["label", "tie", "score_a", "score_b"]))
-    (problem,) = found.problems
-    assert "label" in problem and found.labels == len(ASKED)
-
-
-EXPORTS: dict[str, exports.Writer] = {
-    "argilla-flat": exports.argilla_flat,
-    "argilla-records": exports.argilla_records,
-    "label-studio": exports.label_studio,
-    "potato-jsonl": exports.potato_jsonl,
-    "potato-pairs": exports.potato_pairs,
-}
 GIVEN = ["a", "b", "tie", "b", "a", "b"]
 
 
@@ -151,15 +125,6 @@ def test_a_valid_file_of_any_published_format_is_given_its_next_commands(
     path = exports.write(tmp_path / f"labels{suffix}", published.SHAPES[shape].rows(GIVEN))
     found = lg.inspect(path, columns={"labeler_id": published.SHAPES[shape].labeler})
     assert found.format == published.SHAPES[shape].format
-    assert found.problems == () and found.next != ()
-
-
-@pytest.mark.quick("argilla-flat")
-@pytest.mark.parametrize("tool", EXPORTS)
-def test_a_valid_export_of_any_tool_is_given_its_next_commands(tool: str, tmp_path: Path) -> None:
-    answers = [row for row in exports.answers() if row["label"] in exports.SIDES]
-    path = exports.write(tmp_path / "export.jsonl", EXPORTS[tool](answers))
-    found = lg.inspect(path, question=None if tool == "potato-pairs" else exports.NAME)
     assert found.problems == () and found.next != ()
 
 
@@ -189,10 +154,8 @@ def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(
     shape: str, tmp_path: Path
 ) -> None:
     rows = published.SHAPES[shape].rows(GIVEN)
-    bare = [
-        {n: value for n, value in row.items() if n != published.SHAPES[shape].labeler}
-        for row in rows
-    ]
+    labeler = published.SHAPES[shape].labeler
+    bare = [{name: row[name] for name in row if name != labeler} for row in rows]
     (problem,) = lg.inspect(exports.write(tmp_path / "labels.jsonl", bare)).problems
     assert "no column labeler_id" in problem
 
@@ -207,18 +170,14 @@ def test_the_commands_it_names_run_as_they_stand(
     table = pa.Table.from_pylist(rows).rename_columns({"prompt": "what was asked?"})
     name = "labels of 'ours' $HOME.parquet"
     pq.write_table(table, name)
-    (found,) = _inspected(name, "--columns", "prompt=what was asked?")
+    found = json.loads(said(name, "--columns", "prompt=what was asked?", "--json"))
     assert [shlex.split(command)[1] for command in found["next"]] == ["plan", "init", "privatize"]
     for command in found["next"]:
         words = shlex.split(command)[1:]
         result = CliRunner().invoke(main, [*words, *(FIRST if words[0] == "privatize" else ())])
         assert result.exit_code == 0, result.output
-    (again,) = _inspected(name, "--columns", "prompt=what was asked?")
+    again = json.loads(said(name, "--columns", "prompt=what was asked?", "--json"))
     assert [shlex.split(command)[1] for command in again["next"]] == ["plan", "privatize"]
-
-
-def _inspected(*arguments: str) -> list[dict[str, list[str]]]:
-    return [json.loads(said(*arguments, "--json"))]
 
 
 def test_an_export_is_shown_with_its_question(tmp_path: Path) -> None:
@@ -244,12 +203,7 @@ def test_sources_are_offered_with_their_condition(tmp_path: Path) -> None:
     assert not lg.inspect(path).sources
     found = lg.inspect(path, public_columns=["model"])
     (sources,) = found.sources
-    assert asdict(sources) == {
-        "features": "source:model",
-        "columns": ("model_a", "model_b"),
-        "names": 4,
-        "missing": 1,
-    }
+    assert tuple(asdict(sources).values()) == ("source:model", ("model_a", "model_b"), 4, 1)
     text = said(str(path), "--public-column", "model")
     assert "4 in model_a, model_b, missing in 1 row" in " ".join(text.split())
     assert "--assignment-reactive" in text and "fit the number of components" in text
@@ -280,9 +234,3 @@ def test_columns_that_tell_no_source_are_not_offered() -> None:
     assert lg.inspect(pa.Table.from_pylist(rows), public_columns=declared).sources == ()
     same = [row | {"model_a": "m", "model_b": "m"} for row in exports.answers()]
     assert lg.inspect(pa.Table.from_pylist(same), public_columns=declared).sources == ()
-
-
-def test_a_result_is_frozen_plain_data() -> None:
-    found = lg.inspect(pairs(ASKED, RANKS))
-    assert isinstance(found, Inspection)
-    assert json.loads(json.dumps(asdict(found)))["format"] == "pairs"

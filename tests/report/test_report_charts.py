@@ -14,11 +14,11 @@ from colorspacious import cspace_convert, deltaE
 from numpy.typing import NDArray
 
 from labelguard.release.sections import Chart, Mark, Series
-from labelguard.report.page.charts import DARK, LIGHT, NARROW, Theme, darkened, svg
+from labelguard.report.charts import DARK, LIGHT, NARROW, Theme, darkened, svg
 
 APART = 20.0
 """ΔE (CAM02-UCS) between any two colors of a chart; 1 is about what can be seen."""
-STYLE = Path(__file__).parents[2] / "labelguard/report/page/report.css"
+STYLE = Path(__file__).parents[2] / "labelguard/report/report.css"
 
 BARS = Chart(
     "Uses",

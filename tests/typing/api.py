@@ -13,7 +13,7 @@ from labelguard.accounting.account import LabelNoise, RunNoise, StatisticNoise
 from labelguard.planner.forecast import PlanResult
 from labelguard.project.policy_facts import Activation, PolicyDetails, PolicyLine
 from labelguard.release.leaderboard import Leaderboard
-from labelguard.report.inspected import Inspection
+from labelguard.report.inspection import Inspection
 
 
 def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:

@@ -19,6 +19,7 @@ from labelguard.planner.advice import FEWEST, worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Sizing, best
+from labelguard.planner.prior import Prior
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.release.featured import Featured
 from labelguard.release.methods.options import FeatureOptions
@@ -66,7 +67,7 @@ def size(
     Raises `PolicyError` where randomized response serves best and further pairs want a head.
     """
     x, rows = featured.x, featured.compared
-    prior = tuning.Prior(options.agreement)
+    prior = Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
 
     def simulate(draws: int, mechanism: str | None, bound: int | None) -> Sizing:

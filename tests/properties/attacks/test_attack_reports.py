@@ -22,8 +22,8 @@ from support.preferences import STATISTIC
 import labelguard as lg
 from labelguard import clock
 from labelguard.project import policies
-from labelguard.report.page import html, markdown
-from labelguard.report.page.report import report
+from labelguard.report.page import report
+from labelguard.report.render import html, markdown
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 ANCHOR = re.compile(r"(labelguard-anchor:1:\d+:)[0-9a-f]{64}")
@@ -58,8 +58,8 @@ def told(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
             lg.privatize(given(*labels), project=project, **options)
         with clock.simulated(MONDAY + timedelta(weeks=week, days=1)):
             made = report(project=project)
-        found += [json.dumps(asdict(made)), markdown.rendered(made)]
-    found.append(html.rendered(made))
+        found += [json.dumps(asdict(made)), markdown(made)]
+    found.append(html(made))
     return [ANCHOR.sub(r"\1", text) for text in found]
 
 

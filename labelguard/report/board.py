@@ -10,14 +10,14 @@ from labelguard._version import __version__
 from labelguard.errors import LabelguardError
 from labelguard.release.leaderboard import COLUMNS, MEAN, Board, Leaderboard, rows
 from labelguard.release.sections import Chart, Mark, Section, Series, Table
-from labelguard.report.page import charts, html, json_text, markdown
-from labelguard.report.page.document import Report
+from labelguard.report import charts
+from labelguard.report.render import FORMS, Report
 from labelguard.storage.files import check_file, write_atomically
 from labelguard.terms import counted
 
 __all__ = ["told", "write"]
 
-_KINDS = ("html", "md", "json", "png", "svg")
+_PICTURES = ("png", "svg")
 
 
 def write(found: Leaderboard, release: str, output: Path) -> None:
@@ -27,40 +27,29 @@ def write(found: Leaderboard, release: str, output: Path) -> None:
     or if a picture is asked of several boards.
     """
     kind = output.suffix.removeprefix(".").lower()
-    if kind not in _KINDS:
-        raise LabelguardError(
-            f"expected -o with a name that ends in .{', .'.join(_KINDS)}; found {output.name}"
-        )
+    if kind not in (*FORMS, *_PICTURES):
+        names = ", .".join((*FORMS, *_PICTURES))
+        raise LabelguardError(f"expected -o with a name that ends in .{names}; found {output.name}")
     check_file(output, "board.html")
-    write_atomically(output, _rendered(found, release, kind))
-
-
-def _rendered(found: Leaderboard, release: str, kind: str) -> bytes:
-    if kind in ("png", "svg"):
-        if len(found.boards) != 1:
-            raise LabelguardError(
-                f"a picture shows one board, and there are {len(found.boards)}; name one with "
-                "--stratum, or write a page"
-            )
-        picture = chart(found.boards[0])
-        return charts.png(picture) if kind == "png" else charts.svg(picture).encode()
-    render = {"md": markdown.rendered, "json": json_text.rendered, "html": html.rendered}[kind]
-    return render(told(found, release)).encode()
+    if kind in FORMS:
+        made = FORMS[kind](told(found, release)).encode()
+    elif len(found.boards) == 1:
+        made = charts.drawn(chart(found.boards[0]), kind)
+    else:
+        raise LabelguardError(
+            f"a picture shows one board, and there are {len(found.boards)}; name one with "
+            "--stratum, or write a page"
+        )
+    write_atomically(output, made)
 
 
 def told(found: Leaderboard, release: str) -> Report:
     """The leaderboard of a release in sections."""
     sources = sum(len(board.standings) for board in found.boards)
-    summary = (
-        ("release", release),
-        ("sources", f"{sources:,}"),
-        ("boards", f"{len(found.boards):,}"),
-        ("intervals", f"{found.level:.0%}"),
-    )
-    sections = tuple(_sections(found))
-    return Report(
-        f"Leaderboard of release {release}", clock.now(), __version__, True, summary, sections
-    )
+    counts = (("sources", f"{sources:,}"), ("boards", f"{len(found.boards):,}"))
+    summary = (("release", release), *counts, ("intervals", f"{found.level:.0%}"))
+    title, sections = f"Leaderboard of release {release}", tuple(_sections(found))
+    return Report(title, clock.now(), __version__, True, summary, sections)
 
 
 def _sections(found: Leaderboard) -> Iterator[Section]:
@@ -82,6 +71,8 @@ def _sections(found: Leaderboard) -> Iterator[Section]:
 def chart(board: Board) -> Chart:
     """Scores with their intervals, by rank, then by name."""
     standings = board.standings
+    ends = ("score", "low", "high")
+    columns = ([round(getattr(one, name), 1) for one in standings] for name in ends)
     return Chart(
         f"Scores, {board.title}",
         f"{counted(len(standings), 'source')}, by rank, then by name. {board.words}",
@@ -89,14 +80,7 @@ def chart(board: Board) -> Chart:
         tuple(one.source for one in standings),
         "source",
         "points of Elo, with 95% intervals",
-        (
-            Series(
-                "score",
-                tuple(round(one.score, 1) for one in standings),
-                tuple(round(one.low, 1) for one in standings),
-                tuple(round(one.high, 1) for one in standings),
-            ),
-        ),
+        (Series("score", *map(tuple, columns)),),
         (Mark("x", MEAN, ""),),
     )
 

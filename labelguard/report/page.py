@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -14,29 +15,14 @@ from labelguard.project.opening import Where
 from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
-from labelguard.report.page import (
-    history,
-    html,
-    jobs,
-    json_text,
-    markdown,
-    operation,
-    people,
-    promise,
-    to_do,
-    use,
-)
-from labelguard.report.page.document import Report
-from labelguard.report.page.project import Seen
+from labelguard.report import jobs, sections, use
+from labelguard.report.overview import Usage
+from labelguard.report.render import FORMS, Report, section
+from labelguard.report.sections import Seen
 from labelguard.storage.files import check_file, write_atomically
 from labelguard.terms import budget_of, counted
 
 Format: TypeAlias = Literal["html", "md", "json"]
-_RENDERERS: Mapping[Format, Callable[[Report], str]] = {
-    "html": html.rendered,
-    "md": markdown.rendered,
-    "json": json_text.rendered,
-}
 
 
 @dataclass(frozen=True)
@@ -73,23 +59,17 @@ def write(
 
     The journal must still hold the entry of `anchor`, a line that was kept, or there is a fault.
     """
-    kind = format or _by_name(output)
+    named = output.suffix.removeprefix(".")
+    kind = format or (named if named in FORMS else "html")
     check_file(output, "report.html")
     kept = Anchor.parse(anchor) if anchor else None
     made, found = _told(Seen.of(release_id, project), kept)
-    write_atomically(output, _RENDERERS[kind](made).encode())
+    write_atomically(output, FORMS[kind](made).encode())
     return Reported(str(output), kind, found.ok, found.fault)
 
 
-def _by_name(output: Path) -> Format:
-    for kind in _RENDERERS:
-        if output.suffix == f".{kind}":
-            return kind
-    return "html"
-
-
 def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
-    found = operation.verified(seen, kept)
+    found = sections.verified(seen, kept)
     about = seen.opened.project.about
     name = f"{about['name']}: labels" if "name" in about else "Labels"
     title = f"Release {seen.chosen.id}" if seen.chosen else f"{name} under differential privacy"
@@ -100,14 +80,11 @@ def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
 
 def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     budget = seen.budget
-    used = [
-        (
-            f"{events.kind(one.event).noun}s used",
-            f"{one.used / one.allowed:.0%} of the allowance of {counted(one.labelers, seen.unit)}",
-        )
+    used = (
+        (f"{events.kind(one.event).noun}s used", _share(one, seen.unit))
         for one in budget.allowances
         if one.allowed
-    ]
+    )
     return (
         *seen.opened.project.about.items(),
         ("project id", seen.opened.keys.check_value()[:16]),
@@ -121,6 +98,10 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _share(one: Usage, unit: str) -> str:
+    return f"{one.used / one.allowed:.0%} of the allowance of {counted(one.labelers, unit)}"
+
+
 def _period(seen: Seen) -> Iterator[tuple[str, str]]:
     """From the first release to the last one."""
     # A clock may have run backwards: the order of releases is not that of their days.
@@ -130,27 +111,27 @@ def _period(seen: Seen) -> Iterator[tuple[str, str]]:
 
 def _sections(seen: Seen, found: Verdict, kept: Anchor | None) -> Iterator[Section | None]:
     if not found.ok:
-        yield Section("fault", "Something does not hold", alert=f"FAULT: {found.fault}.")
+        yield section("fault", found=found)
+    yield sections.this_release(seen)
     if seen.chosen:
-        yield from promise.this_release(seen)
         yield from _of_mechanisms(seen)
-    yield to_do.section(seen, found)
-    yield promise.guarantee(seen)
-    yield promise.not_protected(seen)
-    yield promise.policies(seen)
+    yield sections.to_do(seen, found)
+    yield sections.guarantee(seen)
+    yield sections.not_protected(seen)
+    yield sections.policies(seen)
     yield from use.sections(seen)
-    yield history.left_out(seen)
-    yield people.who_is_who(seen)
+    yield sections.left_out(seen)
+    yield sections.who_is_who(seen)
     yield from use.noise(seen)
     if not seen.chosen:
         yield from _of_mechanisms(seen)
-    yield from history.planned(seen)
+    yield sections.planned(seen)
     runs, unread = jobs.of(seen)
-    yield history.releases(seen)
+    yield sections.releases(seen)
     yield unread
     yield from jobs.sections(runs)
-    yield operation.hook(seen)
-    yield operation.verification(seen, found, kept)
+    yield sections.hook(seen)
+    yield sections.verification(seen, found, kept)
 
 
 def _of_mechanisms(seen: Seen) -> Iterator[Section]:
@@ -162,11 +143,10 @@ def _of_mechanisms(seen: Seen) -> Iterator[Section]:
 
 def _named(parts: Iterator[Section]) -> tuple[Section, ...]:
     """The sections with ids of their own, whatever mechanisms call theirs."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     named = []
     for part in parts:
         plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in part.id) or "section"
-        seen[plain] = seen.get(plain, 0) + 1
-        number = f"-{seen[plain]}" if seen[plain] > 1 else ""
-        named.append(replace(part, id=plain + number))
+        seen[plain] += 1
+        named.append(replace(part, id=plain + (f"-{seen[plain]}" if seen[plain] > 1 else "")))
     return tuple(named)

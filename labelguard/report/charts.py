@@ -50,22 +50,16 @@ _MARKERS = ("o", "s", "^", "D")
 
 def svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
     """A chart as SVG for light pages, whose text is text; it holds no date."""
-    metadata = {"Date": None, "Creator": None}
-    return _drawn(chart, size, format="svg", metadata=metadata).decode()
+    return drawn(chart, "svg", size).decode()
 
 
-def png(chart: Chart, size: tuple[float, float] = WIDE) -> bytes:
-    """A chart as PNG for light pages; the same chart, the same bytes."""
-    return _drawn(chart, size, format="png", metadata={"Software": None}, dpi=150)
-
-
-def _drawn(chart: Chart, size: tuple[float, float], **saving: Any) -> bytes:
-    """The picture, as `savefig` is told to save it."""
+def drawn(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -> bytes:
+    """A chart as `svg` or `png` for light pages; the same chart, the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    theme = LIGHT
+    theme, inks = LIGHT, ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
     settings: dict[Any, Any] = {
         "svg.hashsalt": "labelguard",
         "svg.fonttype": "none",
@@ -73,16 +67,16 @@ def _drawn(chart: Chart, size: tuple[float, float], **saving: Any) -> bytes:
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
         "font.size": 10,
-        **dict.fromkeys(
-            ("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), theme.text
-        ),
+        **dict.fromkeys(inks, theme.text),
         "axes.edgecolor": theme.grid,
         "hatch.color": theme.background,
         "hatch.linewidth": 1.5,
     }
     with rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # letters that the measuring font lacks
-        figure = Figure(figsize=_sized(chart, size), layout="constrained")
+        # Points stand one below the other, and take as much room as they are many.
+        high = 1.1 + _LINE * len(chart.x) if chart.kind == "points" else size[1]
+        figure = Figure(figsize=(size[0], high), layout="constrained")
         FigureCanvasAgg(figure)
         figure.patch.set_facecolor(theme.background)
         axes = figure.subplots()
@@ -90,13 +84,9 @@ def _drawn(chart: Chart, size: tuple[float, float], **saving: Any) -> bytes:
         {"bars": _bars, "lines": _lines, "points": _points}[chart.kind](axes, chart, theme)
         _furnish(axes, chart, theme, size)
         buffer = io.BytesIO()
-        figure.savefig(buffer, **saving)
+        unsaid = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        figure.savefig(buffer, format=kind, metadata=unsaid, dpi=150 if kind == "png" else "figure")
     return buffer.getvalue()
-
-
-def _sized(chart: Chart, size: tuple[float, float]) -> tuple[float, float]:
-    """Points stand one below the other, and take as much room as they are many."""
-    return (size[0], 1.1 + _LINE * len(chart.x)) if chart.kind == "points" else size
 
 
 def darkened(picture: str) -> str:
@@ -175,7 +165,7 @@ def _ranges(one: Series) -> Any:
 def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
     for number, one in enumerate(chart.series):
         color = theme.series[number]
-        values = [float("nan") if value is None else value for value in one.values]
+        values = np.array(one.values, np.float64)
         if one.low:
             axes.fill_between(list(chart.x), one.low, one.high, color=color, alpha=0.2, lw=0)  # type: ignore[arg-type]
         axes.plot(
@@ -225,12 +215,11 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) 
 def _mark(axes: Axes, mark: Mark, theme: Theme) -> None:
     """A line across the chart with its word at the end of it, clear of what is drawn."""
     style: dict[str, Any] = {"color": theme.text, "linewidth": 1.2, "linestyle": (0, (4, 3))}
-    word: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}
     if mark.axis == "x":
         axes.axvline(mark.at, **style)
-        at, edge = (mark.at, 1.0), axes.get_xaxis_transform()
-        axes.annotate(shown(mark.text), at, (4, -2), xycoords=edge, va="top", **word)
+        at, edge, apart, along = (mark.at, 1.0), axes.get_xaxis_transform(), (4, -2), {"va": "top"}
     else:
         axes.axhline(mark.at, **style)
-        at, edge = (1.0, mark.at), axes.get_yaxis_transform()
-        axes.annotate(shown(mark.text), at, (0, 3), xycoords=edge, ha="right", **word)
+        at, edge, apart, along = (1.0, mark.at), axes.get_yaxis_transform(), (0, 3), {"ha": "right"}
+    word: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, **along}
+    axes.annotate(shown(mark.text), at, apart, xycoords=edge, **word)

@@ -1,1 +1,0 @@
-"""The report that people look at: facts in sections, and three ways to write them down."""

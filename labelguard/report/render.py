@@ -1,0 +1,201 @@
+"""A report, and the three forms that it has: a page, Markdown and JSON.
+
+The words of its sections are in words.j2, plain text in which a name is only a name. Each form
+escapes all of it: the page, which has no scripts, loads nothing and may load nothing, as HTML; in
+Markdown nothing that a name says is a mark, a link or HTML; JSON is in ASCII.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from labelguard.policy import events
+from labelguard.release.sections import Chart, Section, Table
+from labelguard.report.charts import NARROW, WIDE, darkened, svg
+from labelguard.terms import budget_of, counted, shown
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from labelguard.release.sections import Cell
+
+_PROSE = 32
+"""Letters beyond which a cell is words that may wrap; shorter ones stay in one line."""
+_BUDGET = re.compile("([εδ]) = ")
+_NUMBER = re.compile(r"[−-]?[\d.,]+(e-?\d+)?( ?%)?|–|")
+_MARKS = re.compile(r"([\\`*_\[\]<>|~#&$!@])|(:)(?=//)|(?<=www)(\.)", re.IGNORECASE)
+_LIST = re.compile(r"^(?:(?=[-+=])|(\d+)(?=[.)]\s))")
+_SIGNS = ("# ", "! ", ": ", "= ", "> ", "- ")
+"""What titles, alerts, facts, tables, lines and points begin with in words.j2."""
+_ENTRIES = re.compile(r"\n\s*\n|\n(?=[#!:=>-] )")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is told of a project, made `at` some time (UTC) by a version of `labelguard`.
+
+    `ok` says whether everything that was verified holds; `summary` are the few facts that come
+    first.
+    """
+
+    title: str
+    at: str
+    labelguard: str
+    ok: bool
+    summary: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+
+
+def section(
+    block: str,
+    name: str | None = None,
+    *,
+    rows: Iterable[Sequence[Cell]] = (),
+    newest_first: bool = False,
+    chart: Chart | None = None,
+    **facts: Any,
+) -> Section:
+    """Return a section in the words of a block of words.j2, which are filled with `facts`.
+
+    The words say the caption and the columns of its table, which it has if there are `rows`.
+    """
+    template = _template("words.j2", shown, autoescape=False)
+    text = "".join(template.blocks[block](template.new_context(facts)))
+    parts: dict[str, list[str]] = defaultdict(list)
+    for entry in _ENTRIES.split(text.strip()):
+        mark, words = (entry[0], entry[1:]) if entry[:2] in _SIGNS else ("", entry)
+        parts[mark].append(" ".join(words.split()))
+    cells = tuple(map(tuple, rows))
+    caption, *columns = parts["="][0].rsplit(" | ", len(cells[0])) if cells else [""]
+    return Section(
+        name or block.replace("_", "-"),
+        parts["#"][0],
+        tuple(parts[""]),
+        Table(caption, tuple(columns), cells, newest_first) if cells else None,
+        chart,
+        tuple((name, value) for name, _, value in (fact.partition(" | ") for fact in parts[":"])),
+        tuple(parts["-"]),
+        tuple(parts[">"]),
+        " ".join(parts["!"]),
+    )
+
+
+def html(report: Report) -> str:
+    """Return the page; what the browser may load are pictures in it, and exactly its own style."""
+    style = (files(__package__) / "report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'"
+    template = _template("report.html.j2", _unbroken, autoescape=True)
+    return template.render(report=report, style=style, policy=policy) + "\n"
+
+
+def markdown(report: Report) -> str:
+    """Return headings, paragraphs and tables; a chart is its message and its numbers."""
+    return _template("report.md.j2", _marked, autoescape=True).render(report=report)
+
+
+def json_text(report: Report) -> str:
+    """Return its fields; control characters and signs that turn text are escaped."""
+    return json.dumps(asdict(report), indent=2, allow_nan=False) + "\n"
+
+
+FORMS: Mapping[str, Callable[[Report], str]] = {"html": html, "md": markdown, "json": json_text}
+"""The forms of a report, by the ending of a file's name."""
+
+
+@cache
+def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) -> jinja2.Template:
+    """Return a template whose texts, as they are filled in, are first `finalize`d."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=autoescape,
+        finalize=lambda value: finalize(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "budget": budget_of,
+        "cell": written,
+        "counted": counted,
+        "day": day,
+        "kinds": _kinds,
+        "noun": lambda event: events.kind(event).noun,
+        "paragraph": _paragraph,
+        "pictures": _pictures,
+        "small": small,
+        "written": format,
+    }
+    return environment.from_string((files(__package__) / name).read_text(encoding="utf-8"))
+
+
+def _unbroken(text: str) -> str:
+    """Text that cannot turn itself, whose budgets stay in one line."""
+    return _BUDGET.sub("\\1\u00a0=\u00a0", shown(text))
+
+
+def _marked(text: str) -> Markup:
+    """Text in which no letter is a mark of Markdown."""
+    return Markup(_MARKS.sub(lambda found: f"\\{found[0]}", shown(text)))
+
+
+def _paragraph(text: str) -> Markup:
+    """A paragraph of Markdown, which is no list even if it begins with a number."""
+    return Markup(_LIST.sub(r"\1\\", _marked(text)))
+
+
+def written(cell: Cell) -> str:
+    """Return a cell as text: thousands apart, four digits of a fraction, – for nothing."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return f"{cell:,.0f}" if cell == int(cell) else f"{cell:,.4g}"
+    return cell
+
+
+def day(at: str) -> str:
+    """Return a time as the ledger tells it for people: 2026-01-05 14:30."""
+    return at[:16].replace("T", " ")
+
+
+def small(value: float) -> str:
+    """Return a small number as people write it: 1e-5."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def _kinds(table: Table) -> list[str]:
+    """What its columns hold: numbers, prose, or else names in one line."""
+    if not table.rows:
+        return [""] * len(table.columns)
+    columns = (list(map(written, column)) for column in zip(*table.rows, strict=True))
+    return [
+        "number"
+        if all(map(_NUMBER.fullmatch, column))
+        else "prose" * (max(map(len, column)) > _PROSE)
+        for column in columns
+    ]
+
+
+def _pictures(chart: Chart) -> dict[str, str]:
+    """The chart for light and dark pages, wide and narrow ones."""
+    wide, narrow = svg(chart, WIDE), svg(chart, NARROW)
+    drawn = {"light": wide, "light_narrow": narrow}
+    drawn |= {"dark": darkened(wide), "dark_narrow": darkened(narrow)}
+    return {
+        name: f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
+        for name, picture in drawn.items()
+    }
