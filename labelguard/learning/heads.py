@@ -27,7 +27,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from labelguard.learning.newton import Floats, Matrix, Objective, Preconditioner, blocks, minimise
+from labelguard.learning.newton import (
+    Floats,
+    Matrix,
+    Objective,
+    Preconditioner,
+    blocks,
+    minimise,
+    sampled_curvature,
+)
 
 __all__ = [
     "accuracy",
@@ -63,7 +71,8 @@ def fit_statistic(
     objective = Objective(
         x, _EvenLoss(weights), linear, _checked_column(ridge, x.shape[1], "ridge", "component")
     )
-    return minimise(objective, Preconditioner(objective, weights, curvature), None)
+    bound = sampled_curvature(x, weights) if curvature is None else curvature
+    return minimise(objective, Preconditioner(objective.ridge, bound), None)
 
 
 def fit_flipped(
@@ -106,8 +115,8 @@ def fit_flipped(
     if loss != "forward":
         raise ValueError(f"loss must be 'forward' or 'robust', found {loss!r}")
     objective = Objective(x, _ForwardLoss(weights, labels, flips), penalty * center, penalty)
-    preconditioner = Preconditioner(objective, weights * signal**2, None)
-    return minimise(objective, preconditioner, center)
+    bound = sampled_curvature(x, weights * signal**2)
+    return minimise(objective, Preconditioner(penalty, bound), center)
 
 
 def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Floats:

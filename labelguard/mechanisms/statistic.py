@@ -13,7 +13,7 @@ perturbation); Chowdhury, Zhou and Natarajan 2024 (label-private reward estimati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,15 +122,13 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
     """Weights, clip and sensitivity from the pairs' coordinates z (pairs, components).
 
     b_u = ½ √Σ_j ‖z_uj‖² is the norm of a labeler without signal; C is its quantile over labelers
-    with any, and w_u = min(1, C / b_u). Raises `InvalidLabels` if no labeler has a row that
+    with any, and w_u = min(1, C / b_u). Δ = 2C, from the ball alone: nothing rests on how rankings
+    are numbered, nor on choices being whole. (What a labeler's labels can move without the clip is
+    no less, for those whose b_u is at least C.) Raises `InvalidLabels` if no labeler has a row that
     differs in any coordinate, or if a coordinate is not finite.
     """
     clip, weight = clip_and_weights(without_signal(z, rows), clip_quantile)
-    if rows.ranking is not None or rows.choices:
-        # From the ball alone: nothing rests on how rankings are numbered, nor on choices being
-        # whole (of rankings it is the same value; of choices `choices.bounds` may be smaller).
-        return Bounds(clip, weight, 2 * clip)
-    return Bounds(clip, weight, _sensitivity(z, rows, weight, clip))
+    return Bounds(clip, weight, 2 * clip)
 
 
 def without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
@@ -170,32 +168,6 @@ def clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float, Floats
     return clip, np.minimum(1, clip / np.maximum(norms, clip))
 
 
-def _sensitivity(z: NDArray[np.float32], rows: Rows, weight: Floats, clip: float) -> float:
-    """Δ = max_u min(2C, w_u D_u): how far the sum can move when one labeler's labels change.
-
-    D_u is the smaller of the triangle bound Σ_j ‖z_uj‖ and the spectral bound. For a clip and
-    weights of `clip_and_weights` this is 2C: D_u ≥ 2 b_u for comparisons and for rankings, and
-    someone has w_u b_u = C.
-    """
-    lengths = np.sqrt(squared_norms(z))[rows.pair]
-    triangle = weight * _sum(rows, rows.share() * lengths) * SLACK
-    of_unit = RowsOfUnits(rows.unit, rows.units)
-    return largest_movement(
-        np.minimum(2 * clip, triangle),
-        lambda unit: float(weight[unit]) * _spectral(z, rows, of_unit[unit]) * SLACK,
-    )
-
-
-def largest_movement(most: Floats, spectral: Callable[[int], float]) -> float:
-    """max_u min(most_u, spectral(u)); `spectral` is computed only where it can decide."""
-    largest = 0.0
-    for unit in np.argsort(-most, kind="stable").tolist():
-        if most[unit] <= largest:
-            break
-        largest = max(largest, min(float(most[unit]), spectral(unit)))
-    return largest
-
-
 def _spectral(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
     """2 √(Λ Σ_j ‖c_j‖²), Λ = λ_max(Σ_j Φ_jᵀΦ_j), of one labeler's rows: twice what ‖v‖ can be.
 
@@ -225,7 +197,7 @@ def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floa
             part = slice(start, start + _CHUNK)
             mine = z[index[part]].astype(np.float64) * factor[part, None]
             product += mine.T @ mine
-    return max(float(np.linalg.eigvalsh(product)[-1]), 0.0)
+    return float(np.linalg.eigvalsh(product).max(initial=0.0))
 
 
 def grid(bounds: Bounds, components: int, noise: Noise) -> Grid:
