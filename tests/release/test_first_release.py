@@ -156,17 +156,6 @@ def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
     assert release.card["budget"]["left"] == {"min": 0, "median": 0, "max": 0}
 
 
-@pytest.mark.slow
-def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project) -> None:
-    weekly: dict[str, Any] = {"recurring": "weekly", "duration": "3w", **RR}
-    shown = preview(SMALL, project=project, **weekly)
-    assert shown.allowed is not None and shown.allowed >= 3
-    lg.privatize(SMALL, project=project, **weekly)
-    fresh = SMALL.with_columns(prompt=pl.lit("later: ") + pl.col("prompt"))
-    later = lg.privatize(fresh, project=project, **weekly)
-    assert later.card["counts"]["charged"] > 0
-
-
 @pytest.mark.parametrize(
     ("given", "error"),
     [
@@ -182,18 +171,6 @@ def test_what_contradicts_itself_is_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(PolicyError, match=error):
         lg.privatize("nowhere.parquet", project=project, mechanism="auto", **given)
-
-
-def test_options_of_one_mechanism_choose_it(project: Project) -> None:
-    assert preview(SMALL, project=project, **COLUMNS, ties="zero").mechanism == "statistic"
-
-
-def test_noise_that_drowns_labels_is_said(project: Project) -> None:
-    loud = lg.privatize(SMALL, project=project, epsilon=0.5, **RR)
-    [note] = [note for note in loud.notes if "released labels will differ" in note]
-    assert "labelguard plan" in note
-    quiet = lg.privatize(SMALL, project=lg.init(project.state / "other"), epsilon=9, **RR)
-    assert not quiet.notes
 
 
 @pytest.mark.slow
@@ -254,19 +231,3 @@ def test_who_does_not_want_to_wait_for_an_encoder_is_charged_nothing(
     other = lg.init(tmp_path / "other")
     lg.privatize(SMALL, project=other, **options)
     assert told[1] > 0 and told[2] == 0  # what is in the cache takes no time
-
-
-@pytest.mark.slow
-def test_a_command_that_was_answered_is_answered_the_same_whatever_came_between(
-    project: Project,
-) -> None:
-    allow = ["rr:labels=40", "statistic:releases=3"]
-    policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
-    policies.activate("two", project)
-    options: dict[str, Any] = {"project": project, "features": "text+length"}
-    first = lg.privatize(SMALL, **options)
-    assert first.card["mechanism"] == "statistic"
-    other = lg.privatize(SMALL.head(60), mechanism="rr", project=project)
-    again = lg.privatize(SMALL, **options)
-    assert (again.id, again.reused) == (first.id, True)
-    assert lg.privatize(SMALL.head(60), project=project).id == other.id

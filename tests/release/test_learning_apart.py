@@ -162,29 +162,6 @@ def test_somebody_whose_labels_it_drew_may_leave_and_ends_it(
 
 
 @pytest.mark.slow
-def test_labels_of_before_are_not_repeated_for_somebody_who_left(
-    project: Project, gates: Gates
-) -> None:
-    raw = labels()
-    lg.privatize(raw, project=project, mechanism="rr", **BUDGET)
-    with gates.learning(raw, project) as learning:
-        [begun] = erasure.leave("3", "retired", project).given_up
-    with pytest.raises(LedgerError, match=f"release {begun} was given up while it learned"):
-        learning.result(PATIENCE)
-    made = lg.privatize(raw, project=project, **gates.options)
-    assert made.card["counts"]["labelers"] == 29 and overview.verify(project.state).ok
-    assert states(project) == ["committed", "abandoned", "committed"]
-
-
-@pytest.mark.slow
-def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
-    raw = labels()
-    with gates.learning(raw.filter(pl.col("labeler_id") != 3), project) as learning:
-        assert not erasure.leave("3", "erased", project, never_seen=True).given_up
-    assert learning.result(PATIENCE).card["counts"]["labelers"] == 29
-
-
-@pytest.mark.slow
 def test_its_terms_do_not_change_meanwhile(project: Project, gates: Gates) -> None:
     with gates.learning(labels(), project) as learning:
         policies.new("later", project=project, allow=["rr:labels=4"], epsilon=2.0, delta=1e-6)

@@ -94,11 +94,6 @@ def test_the_same_command_needs_no_ranks(project: Project) -> None:
     assert second.reused and second.id == first.id
 
 
-def test_the_same_command_is_answered_whichever_side_is_chosen_now(project: Project) -> None:
-    first = privatized(project, chosen(ASKED, RANKS))
-    assert privatized(project, chosen(ASKED, opinions(len(ASKED), 9))).id == first.id
-
-
 def test_planning_and_answering_never_read_the_label_column(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,17 +142,6 @@ def test_a_label_keeps_its_value_in_every_later_release(layout: str, project: Pr
     part = privatized(project, make(ASKED[:20], RANKS[:20]))
     assert set(values(part)) <= set(values(first)) and part.card["counts"]["charged"] == 0
     assert all(len(versions) == 1 for versions in private_map(project).values())
-
-
-@pytest.mark.slow
-def test_which_rows_appear_does_not_depend_on_ties(project: Project, tmp_path: Path) -> None:
-    ties = np.ones_like(RANKS)
-    rows = []
-    for number, ranks in enumerate((RANKS, ties, 4 - RANKS)):
-        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
-        frame = lg.load(privatized(home, pairs(ASKED, ranks)))
-        rows.append(frame["item_id"].sort())
-    assert len(rows[0]) == 84 and rows[0].equals(rows[1]) and rows[0].equals(rows[2])
 
 
 def resubmitted(ranks: np.ndarray[Any, np.dtype[np.int64]], later: int) -> pa.Table:

@@ -7,7 +7,6 @@ claim; they run on fixed randomness.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,19 +16,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from numpy.typing import NDArray
 from scipy import stats
 from support import world
-from support.commands import FIRST
-from support.exports import write
 
 import labelguard as lg
-from labelguard.accounting import joint
 from labelguard.accounting import randomized_response as binary
-from labelguard.accounting.joint import ChoiceAnswers
 from labelguard.accounting.kary import KAry
-from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.project import policies
@@ -157,12 +150,6 @@ def test_order_of_responses_and_rows_and_copies_are_nothing_new(project: Project
     assert same_rows(made, again)
 
 
-def test_a_changed_choice_keeps_its_answer(project: Project) -> None:
-    made = released(rows(seed=1), project, **PRICE)
-    again = released(rows(seed=2), project)
-    assert again.reused and again.id == made.id  # the public columns are equal
-
-
 def test_a_release_that_crashed_is_finished_from_its_map_without_labels(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,22 +254,6 @@ def kept_by_size(made: Release, source: Sequence[dict[str, Any]]) -> dict[int, t
     return found
 
 
-@pytest.mark.slow
-def test_a_labeler_with_sets_of_several_sizes_is_within_the_price(project: Project) -> None:
-    source = rows(labelers=1)
-    made = released(source, project, epsilon=3, delta=1e-3, max_labels_per_labeler=PER_LABELER)
-    thresholds = sorted(map_of(project, made)["threshold"].to_list())
-    sizes = sorted(size(item) for item in range(PER_LABELER))
-    assert len(set(thresholds)) == len(SIZES)
-    used = [ChoiceAnswers(t, 1, k) for t, k in zip(thresholds, sizes, strict=True)]
-    assert all(one.epsilon0 <= KAry(3).calibrate(3, 1e-3, PER_LABELER) + 1e-15 for one in used)
-    assert joint.delta(used, 3) <= 1e-3
-    # Each at the price of its own size would be too much for fewer responses.
-    own = [KAry(6).calibrate(3, 1e-3, PER_LABELER)] * PER_LABELER
-    loose = [ChoiceAnswers(KAry(k).threshold(e), 1, k) for k, e in zip(sizes, own, strict=True)]
-    assert joint.delta(loose, 3) > 1e-3
-
-
 def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project: Project) -> None:
     made = released(rows(sizes=[4, 5]), project, max_labels_per_labeler=20, **PRICE)
     (record,) = policies.show(None, project).allowances
@@ -318,25 +289,22 @@ def test_a_policy_of_pairs_takes_choices_as_well(project: Project) -> None:
     assert released(ranked, project).card["counts"]["charged"] == pairs  # labels of their own
 
 
-@pytest.mark.slow
-def test_choices_and_statistics_are_priced_together(project: Project) -> None:
-    policies.new(
-        "both",
-        **PRICE,
-        allow=["rr:labels=12,choices=3", "statistic:releases=2"],
-        project=project,
-    )
-    policies.activate("both", project=project)
-    made = released(rows(), project)
-    assert "priced together with 2 statistic releases" in made.card["privacy"]["accounting"]
-    alone = KAry(3).calibrate(3, 1e-5, 12)
-    least = min(map_of(project, made)["threshold"])  # of choices among three
-    assert KAry(3).epsilon0_of(least) < alone
-
-
-@pytest.mark.quick(
-    "rr:labels=5,choices=1-coin-choices are among 2 to 256 responses, found 1",
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mechanism": "props", "features": "length"}, 'they go with mechanism="statistic" or rr'),
+        ({"ties": "drop", "tie_status_public": True}, 'ties="drop" goes with pairs and rankings'),
+        ({"mechanism": "rr", "epsilon": 2e-12, "delta": 0}, "too small"),
+    ],
 )
+def test_what_does_not_go_with_choices_is_refused_before_any_charge(
+    options: dict[str, Any], message: str, project: Project
+) -> None:
+    source = pa.Table.from_pylist(rows())
+    with pytest.raises(PolicyError, match=message):
+        lg.privatize(source, project=project, **{**PRICE, "mechanism": "rr", **options})
+
+
 @pytest.mark.parametrize(
     ("allow", "ties", "message"),
     [
@@ -351,15 +319,6 @@ def test_a_policy_that_choices_cannot_have_is_refused(
 ) -> None:
     with pytest.raises(PolicyError, match=message):
         policies.new("wrong", **PRICE, allow=[allow], ties=ties, project=project)
-
-
-def test_dropped_ties_and_too_small_an_epsilon_are_refused_before_any_charge(
-    project: Project,
-) -> None:
-    with pytest.raises(PolicyError, match='ties="drop" goes with pairs and rankings'):
-        released(rows(), project, ties="drop", tie_status_public=True, **PRICE)
-    with pytest.raises(PolicyError, match="too small"):
-        released(rows(), project, epsilon=2e-12, delta=0)
 
 
 # --- what flip_probability means -----------------------------------------------------------------
@@ -412,33 +371,3 @@ def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(
     changed = KAry(options).threshold(epsilon0) / 2**64
     if options > 2:  # the probability that a choice changed is no γ of its pairs
         assert np.abs(expected / (1 - 2 * changed) - statistic).max() > 0.1
-
-
-# --- commands ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_example_of_the_documentation_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "choices.jsonl", rows())
-    command = "privatize choices.jsonl --mechanism rr --epsilon 3 --delta 1e-5"
-    for document in ("formats.md", "labels.md"):
-        text = (Path(__file__).parents[2] / "docs" / document).read_text()
-        assert f"labelguard {command}" in text
-    assert CliRunner().invoke(main, ["init"]).exit_code == 0
-    looked = CliRunner().invoke(main, [*command.split(), "--dry-run", "--json"])
-    assert looked.exit_code == 0, looked.output
-    told = json.loads(looked.stdout)
-    assert told["choices"] == 3 and told["charged"] == 4 * PER_LABELER
-    looked = CliRunner().invoke(main, [*command.split(), "--dry-run"])
-    assert "each a choice among 3 responses or more" in looked.stdout
-    made = CliRunner().invoke(main, [*command.split(), *FIRST])
-    assert made.exit_code == 0, made.output
-    shown = CliRunner().invoke(main, ["policy", "show"])
-    assert "each a choice among 3 or more" in " ".join(shown.stdout.split())
-    (card,) = tmp_path.glob(".labelguard/releases/*/CARD.md")
-    assert "priced as choices among" in card.read_text()
-    told_of = CliRunner().invoke(main, ["agreement", str(card.parent)])
-    assert told_of.exit_code == 0 and "tell no agreement" in told_of.output

@@ -31,12 +31,12 @@ from labelguard.ingest.pairs import comparisons, distinct_pairs, read_pairs
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.carried import Carried
-from labelguard.mechanisms import choices, statistic
+from labelguard.mechanisms import statistic
 from labelguard.mechanisms.choices import Choices, responses_of_pairs
 from labelguard.mechanisms.statistic import Bounds
 from labelguard.policy.label_values import LabelValues
 from labelguard.project.project import Project
-from labelguard.release.head import Head, Window
+from labelguard.release.head import Window
 from labelguard.storage import buckets
 
 SIZES = (2, 3, 4)
@@ -212,54 +212,6 @@ def test_the_fit_finds_the_responses_of_sets_again() -> None:
 
 
 @pytest.mark.slow
-def test_the_teacher_of_many_choices_is_their_conditional_logit(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
-    rng, theta = np.random.default_rng(11), np.array([1.0, -0.7])
-    rows = []
-    for number in range(600):
-        quality = rng.normal(size=(4, 2))
-        utility = quality @ theta + rng.gumbel(size=4)
-        rows.append(
-            {
-                "labeler_id": f"worker {number % 150}",
-                "prompt": f"question {number}",
-                "responses": [f"{number} {place}" for place in range(4)],
-                "quality": quality[:, 0].tolist(),
-                "brevity": quality[:, 1].tolist(),
-                "choice": int(utility.argmax()),
-            }
-        )
-    shape = {"components": 2, "whitening": 0.0, "floor": 1e-3, "clip_quantile": 1.0, "ridge": 1e-3}
-    made = lg.privatize(
-        pa.Table.from_pylist(rows),
-        mechanism="statistic",
-        features=FEATURES,
-        public_columns=["quality", "brevity"],
-        project=project,
-        **{**PRICE, "epsilon": 8},
-        **shape,
-    )
-    x = np.concatenate([np.column_stack([r["quality"], r["brevity"]]) for r in rows])
-    offsets, unit = np.arange(0, 2401, 4), np.arange(600) % 150
-    order = np.argsort(unit, kind="stable")
-    x = x.reshape(600, 4, 2)[order].reshape(-1, 2).astype(np.float32)
-    asked = Choices(offsets.astype(np.intp), unit[order].astype(np.intp), 150)
-    best = np.zeros(2400, bool)
-    best[offsets[:-1] + np.array([row["choice"] for row in rows])[order]] = True
-    clip, weight = clip_of_choices(x, asked, 1.0)
-    total = sum_of_choices(x, asked, best, clip, weight)
-    expected = choices.fit(x, asked, weight[asked.unit], total, 1e-3)
-    # What clips take shrinks both alike; a logistic regression on pairs would find half of it.
-    head = Head.load(made.path)
-    margin = head.margins(head.state["scale"].astype(np.float32) * np.eye(2, dtype=np.float32))
-    np.testing.assert_allclose(margin / head.scale, expected, rtol=0.01)
-    assert np.abs(expected - theta).max() < 0.35
-    assert made.card["counts"]["rows"] == 600 * 6
-
-
-@pytest.mark.slow
 def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     ones = np.ones((4, 1), np.float32)
     window = Window(np.ones(1), 1.0, ones, np.ones(2), 1.0, 2.0, np.array([2, 2]))
@@ -268,29 +220,6 @@ def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     assert found.sizes is not None and found.sizes.tolist() == [2, 2]
     replace(window, sizes=None).save(tmp_path / "p.npz")
     assert Window.load(tmp_path / "p.npz").sizes is None
-
-
-def test_stages_of_pairs_take_no_choices(project: Project) -> None:
-    with pytest.raises(PolicyError, match='they go with mechanism="statistic" or rr'):
-        lg.privatize(
-            table(random_choices(1)),
-            mechanism="props",
-            project=project,
-            features="length",
-            **PRICE,
-        )
-
-
-def test_a_choice_is_no_public_tie(project: Project) -> None:
-    with pytest.raises(PolicyError, match='ties="drop" goes with pairs and rankings'):
-        lg.privatize(
-            table(random_choices(1)),
-            project=project,
-            ties="drop",
-            tie_status_public=True,
-            **PRICE,
-            **STATISTIC,
-        )
 
 
 @pytest.mark.slow
