@@ -32,14 +32,7 @@ from numpy.typing import NDArray
 from labelguard.accounting import _search, _validate
 from labelguard.accounting._search import ROUNDING
 
-__all__ = [
-    "SMALLEST_DELTA",
-    "attainable",
-    "calibrate",
-    "delta",
-    "deltas",
-    "epsilon",
-]
+__all__ = ["SMALLEST_DELTA", "attainable", "calibrate", "delta", "deltas", "epsilon"]
 
 Floats: TypeAlias = NDArray[np.float64]
 

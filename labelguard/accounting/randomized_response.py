@@ -102,11 +102,7 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
     return largest_epsilon0(_delta, epsilon, delta, int(k), single)
 
 
-def calibrate_many(
-    epsilon: float,
-    delta: float,
-    counts: NDArray[np.int64],
-) -> NDArray[np.float64]:
+def calibrate_many(epsilon: float, delta: float, counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """`calibrate` for every k in `counts`: same shape, float64, bit for bit the same values.
 
     Each distinct count is calibrated once and by itself, so that a price does not depend on

@@ -26,12 +26,7 @@ import math
 from functools import lru_cache
 
 from labelguard.accounting import _search, _validate, gaussian
-from labelguard.accounting.losses import (
-    Losses,
-    composed,
-    smallest_epsilon,
-    suitable_interval,
-)
+from labelguard.accounting.losses import Losses, composed, smallest_epsilon, suitable_interval
 
 __all__ = ["calibrate", "check", "delta", "epsilon", "losses"]
 

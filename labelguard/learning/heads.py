@@ -37,14 +37,7 @@ from labelguard.learning.newton import (
     sampled_curvature,
 )
 
-__all__ = [
-    "accuracy",
-    "fit_flipped",
-    "fit_statistic",
-    "forward_loss",
-    "label_statistic",
-    "margins",
-]
+__all__ = ["accuracy", "fit_flipped", "fit_statistic", "forward_loss", "label_statistic", "margins"]
 
 
 def fit_statistic(

@@ -122,10 +122,7 @@ def estimate_error(
 
 
 def combine_hard(
-    released: ArrayLike,
-    predicted: ArrayLike,
-    flip_probability: ArrayLike,
-    estimate: ErrorEstimate,
+    released: ArrayLike, predicted: ArrayLike, flip_probability: ArrayLike, estimate: ErrorEstimate
 ) -> tuple[Floats, Floats]:
     """Combined labels 0 or 1 and `residual_flip_estimate`, both of shape (n,) (eq. 4 and 5).
 

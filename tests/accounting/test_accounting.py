@@ -279,11 +279,7 @@ def test_pure_privacy_divides_the_budget(mechanism: ModuleType, epsilon: float, 
     assert mechanism.epsilon(price, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
 
 
-@given(
-    epsilon=epsilons,
-    delta=deltas,
-    counts=st.lists(st.integers(1, 400), max_size=30),
-)
+@given(epsilon=epsilons, delta=deltas, counts=st.lists(st.integers(1, 400), max_size=30))
 @settings(deadline=None, max_examples=25)
 def test_many_prices_are_the_single_prices_bit_for_bit(
     epsilon: float, delta: float, counts: list[int]

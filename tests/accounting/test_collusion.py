@@ -112,11 +112,6 @@ def test_of_numbers_of_their_own_the_costliest_two_count() -> None:
 
 def test_of_what_is_unproven_nothing_is_stated() -> None:
     unproven = Unproven(
-        noise_multiplier=3.0,
-        sampling_probability=0.1,
-        steps=10,
-        epsilon=3.0,
-        delta=DELTA,
-        count=1,
+        noise_multiplier=3.0, sampling_probability=0.1, steps=10, epsilon=3.0, delta=DELTA, count=1
     )
     assert collusion.epsilon([unproven], DELTA) is None

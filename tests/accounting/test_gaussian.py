@@ -198,10 +198,7 @@ def test_n_events_cost_what_one_event_costs_n_times(
 
 
 @given(
-    noise=noise_multipliers,
-    releases=counts,
-    share=st.floats(0, 3),
-    factor=st.floats(1 + 1e-9, 2),
+    noise=noise_multipliers, releases=counts, share=st.floats(0, 3), factor=st.floats(1 + 1e-9, 2)
 )
 @settings(deadline=None, max_examples=80)
 def test_delta_falls_with_noise_and_epsilon_and_rises_with_releases(

@@ -94,10 +94,7 @@ def test_pure_prices_add_up() -> None:
     assert joint.pure_epsilon(product) == pytest.approx(1.0)
     assert joint.epsilon(product, 0.0) == pytest.approx(1.0)
     assert joint.delta(product, 1.0 + 1e-9) < 1e-12
-    shares = [
-        Share(BinaryAnswers.calibrated, 5),
-        Share(partial(Balls.calibrated, components=7), 1),
-    ]
+    shares = [Share(BinaryAnswers.calibrated, 5), Share(partial(Balls.calibrated, components=7), 1)]
     answers, noise = joint.calibrate(1.0, 0.0, shares)
     assert isinstance(answers, BinaryAnswers) and isinstance(noise, Balls)
     assert answers.epsilon0 == pytest.approx(0.1) and noise.scale == pytest.approx(2.0)

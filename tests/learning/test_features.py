@@ -631,10 +631,7 @@ def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec: str) -> 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            "nonsense",
-            "no features 'nonsense'; available: columns, hf, length, minilm, reward, sou",
-        ),
+        ("nonsense", "no features 'nonsense'; available: columns, hf, length, minilm, reward, sou"),
         ("", "no features ''"),
         ("length+", "no features ''"),
         ("length:3", "length take no options, found 3"),

@@ -155,10 +155,7 @@ def states() -> dict[str, dict[str, np.ndarray]]:
         | {"source": np.frombuffer(b"aa", np.uint8), "source_ends": np.array([1, 2])},
         "floats": good | {"source_ends": ends.astype(float)},
         "no names": good | {"source": ends[:0].astype(np.uint8), "source_ends": ends[:0]},
-        "too long": {
-            "source": np.full(10_000, 97, np.uint8),
-            "source_ends": np.array([1, 10_000]),
-        },
+        "too long": {"source": np.full(10_000, 97, np.uint8), "source_ends": np.array([1, 10_000])},
         "a scalar": good | {"source": np.uint8(1)},
         "padded texts": {"names": np.array([["a"], ["b"]])},
     }

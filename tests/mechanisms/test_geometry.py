@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from support.label_changes import (
-    comparisons,
-    coordinates,
-)
+from support.label_changes import comparisons, coordinates
 
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.mechanisms import geometry, statistic

@@ -15,14 +15,7 @@ from click.testing import CliRunner
 from support import world
 from support.commands import FIRST
 from support.doors import install
-from support.preferences import (
-    STATISTIC,
-    files,
-    opinions,
-    pairs,
-    public,
-    write,
-)
+from support.preferences import STATISTIC, files, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.cli.main import main

@@ -137,10 +137,7 @@ def test_order_of_responses_and_rows_and_copies_are_nothing_new(project: Project
     made = released(source, project, **PRICE)
     turned = [
         row
-        | {
-            "responses": row["responses"][::-1],
-            "choice": len(row["responses"]) - 1 - row["choice"],
-        }
+        | {"responses": row["responses"][::-1], "choice": len(row["responses"]) - 1 - row["choice"]}
         for row in source
     ]
     again = released([*turned[::-1], *source[:5], *turned[:5]], project)

@@ -22,10 +22,7 @@ PRICE: dict[str, Any] = {
     "delta": 1e-5,
     "public_columns": ["score", "length"],
 }
-PROPS: dict[str, Any] = PRICE | {
-    "mechanism": "props",
-    "features": "columns:score,length",
-}
+PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
 
 
 @pytest.fixture
@@ -101,11 +98,7 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
     assert spent(project) == used
 
 
-@pytest.mark.quick(
-    "options0",
-    "options3",
-    "options6",
-)
+@pytest.mark.quick("options0", "options3", "options6")
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import world
-from support.preferences import (
-    Public,
-    opinions,
-    pairs,
-    public,
-    rankings,
-)
+from support.preferences import Public, opinions, pairs, public, rankings
 
 import labelguard as lg
 from labelguard.errors import PolicyError
@@ -144,10 +138,7 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
     asked = public(labelers=6, per_labeler=7, items=20)
     project = lg.init(tmp_path)
     release = lg.privatize(
-        rankings(asked, opinions(len(asked), 1)),
-        project=project,
-        max_labels_per_labeler=8,
-        **PRICE,
+        rankings(asked, opinions(len(asked), 1)), project=project, max_labels_per_labeler=8, **PRICE
     )
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places

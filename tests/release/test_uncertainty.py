@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.uncertainty import (
-    DRAWS,
-    Errors,
-    half_widths,
-    normal_draws,
-    simultaneous,
-)
+from labelguard.release.uncertainty import DRAWS, Errors, half_widths, normal_draws, simultaneous
 
 EYE = np.eye(2)
 
