@@ -96,27 +96,6 @@ def test_a_name_with_a_plus_is_a_name_unless_all_its_parts_are(name: str) -> Non
     assert np.abs(provider(table)).sum(axis=1).tolist() == [2, 2]
 
 
-def test_parts_must_be_sources_of_the_same_stratum() -> None:
-    table = pairs(["a", "a+b", "a"], ["b", "a", "c"], ["de", "en", "en"])
-    assert fitted(table, "language").names() == ("de: a", "de: b", "en: a", "en: a+b", "en: c")
-
-
-def test_names_are_told_apart_as_they_are_written() -> None:
-    odd = ["GPT-4", "gpt-4", "gpt-4 ", "模型", "modèle", "mode\u0300le", "a: b", "x,y"]
-    table = pairs(odd, ["other"] * len(odd))
-    provider = fitted(table)
-    assert set(provider.names()) == {*odd, "other"}
-    assert np.linalg.matrix_rank(provider(table)) == len(odd)
-
-
-def test_a_thousand_sources_and_one_that_is_seen_once() -> None:
-    names = [f"m{n:04}" for n in range(1000)]
-    table = pairs([*names, "once"], [*names[1:], names[0], names[0]])
-    x = fitted(table)(table)
-    assert x.shape == (1001, 1001) and (np.abs(x).sum(axis=1) == 2).all()
-    assert np.abs(x[:, -1]).sum() == 1 and np.linalg.matrix_rank(x) == 1000
-
-
 def test_a_column_of_texts_is_no_column_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MOST_SOURCES", 3)
     with pytest.raises(InvalidLabels, match="source:model: 4 sources; expected the names of sys"):

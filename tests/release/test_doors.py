@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -162,16 +160,3 @@ def test_keys_and_coins_travel_to_workers_without_showing_themselves(tmp_path: P
     assert (there[1].identify(rows, rows) == keys.identify(rows, rows)).all()
     assert repr(sent) == "(Coins(…), RowKeys(…))"
     assert repr(nonce)[2:10] not in repr(vars(coins))
-
-
-def test_help_of_privatize_loads_no_engine() -> None:
-    command = (
-        "import sys\n"
-        "from click.testing import CliRunner\n"
-        "from labelguard.cli.main import main\n"
-        "shown = CliRunner().invoke(main, ['privatize', '--help'])\n"
-        "heavy = ('duckdb', 'numpy', 'polars', 'pyarrow', 'scipy', 'sklearn')\n"
-        "sys.exit(shown.exit_code or '--stages' not in shown.output\n"
-        "         or any(name in sys.modules for name in heavy))"
-    )
-    subprocess.run([sys.executable, "-c", command], check=True, env={**os.environ})

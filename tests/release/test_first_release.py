@@ -15,7 +15,7 @@ from support.preferences import dump, files
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.errors import NoProject, NotAgreed, PolicyError
+from labelguard.errors import NoProject, NotAgreed
 from labelguard.extras import MissingExtra
 from labelguard.policy.policy import usual_delta
 from labelguard.project import policies
@@ -154,23 +154,6 @@ def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
         release = lg.privatize(fresh, project=project, **weekly)
         assert release.card["counts"]["charged"] == 24
     assert release.card["budget"]["left"] == {"min": 0, "median": 0, "max": 0}
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({"recurring": "weekly"}, "recurring and duration together"),
-        ({"recurring": "hourly", "duration": "1y"}, "daily, weekly, monthly"),
-        ({"recurring": "monthly", "duration": "1d"}, "too short"),
-        ({"once": True, "uses": 2}, "give one of"),
-        ({"uses": 0}, "at least 1"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_before_anything_is_read(
-    given: dict[str, Any], error: str, project: Project
-) -> None:
-    with pytest.raises(PolicyError, match=error):
-        lg.privatize("nowhere.parquet", project=project, mechanism="auto", **given)
 
 
 @pytest.mark.slow

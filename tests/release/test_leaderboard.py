@@ -173,14 +173,6 @@ def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> 
     assert "<title>Leaderboard of release" in page and "labelguard report" not in page
 
 
-def test_files_of_other_kinds_are_not_written(released: Release, tmp_path: Path) -> None:
-    for name in ("board.csv", "board"):
-        asked = ["leaderboard", str(released.path), "-o", str(tmp_path / name)]
-        result = CliRunner().invoke(main, asked)
-        assert result.exit_code == 1 and "ends in .html, .md, .json" in result.output
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_head_is_told_in_words(released: Release) -> None:
     text = run("release", "show", "--head", str(released.path))
     assert text.startswith(coefficients_of(described_head(released.path)).words)
@@ -195,18 +187,6 @@ def test_the_head_is_told_in_words(released: Release) -> None:
 
 
 # ---------------------------------------------------------------- what is refused
-
-
-@pytest.mark.slow
-def test_heads_without_sources_have_no_leaderboard(tmp_path: Path) -> None:
-    asked = SOURCES | {"features": "length", "components": 1}
-    release = lg.privatize(arena(20), project=lg.init(tmp_path, max_epsilon=1e6), **asked)
-    with pytest.raises(LabelguardError, match=r"do not say which source .* policy new NAME"):
-        leaderboard(release.path)
-    words = coefficients_of(described_head(release.path)).words
-    assert words.endswith(".") and (
-        "longer" in words or "shorter" in words or "stands out" in words
-    )
 
 
 def test_older_heads_are_refused_in_words(released: Release, tmp_path: Path) -> None:

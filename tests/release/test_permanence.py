@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import pytest
 from support.preferences import LAYOUTS, chosen, dump, opinions, pairs, public, rankings, spent
 
 import labelguard as lg
-from labelguard.errors import ProjectError
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.writer import Release
-from labelguard.report import overview
 from labelguard.storage import buckets
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
@@ -53,17 +50,6 @@ def private_map(project: Project) -> dict[bytes, list[tuple[int, int]]]:
         for row in table.to_pylist():
             rows.setdefault(row["row_key"], []).append((row["version"], row["value"]))
     return rows
-
-
-@pytest.mark.parametrize("lost", ["map", "bucket"])
-def test_a_lost_private_map_stops_the_project(lost: str, project: Project) -> None:
-    table = pairs(ASKED, RANKS)
-    first = privatized(project, table)
-    path = project.released / first.id
-    shutil.rmtree(path) if lost == "map" else next(path.glob("*.parquet")).unlink()
-    with pytest.raises(ProjectError, match="restore it from a backup"):
-        privatized(project, table.slice(1))
-    assert not overview.verify(project.state).ok
 
 
 GARBAGE: dict[str, pa.Array] = {
