@@ -153,14 +153,9 @@ def forward_loss(margin: Floats, label: Floats, flip_probability: Floats) -> Flo
 def accuracy(margin: ArrayLike, label: ArrayLike) -> float:
     """Share of the strict labels (0 or 1) that the margin's sign gets right; margin 0 is half one.
 
-    Other labels (ties) do not count. Raises ValueError unless both have shape (n,) with at least
-    one strict label.
+    Both have shape (n,); other labels (ties) do not count. Raises ValueError without a strict one.
     """
     scores, labels = np.asarray(margin, np.float64), np.asarray(label, np.float64)
-    if scores.ndim != 1 or scores.shape != labels.shape:
-        raise ValueError(
-            f"margin and label must have one shape (n,), found {scores.shape} and {labels.shape}"
-        )
     strict = (labels == 0) | (labels == 1)
     if not strict.any():
         raise ValueError("accuracy needs at least one label that is 0 or 1, found none")

@@ -11,19 +11,16 @@ English; elsewhere these functions are poorer, and never wrong about a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.errors import LabelguardError
 from labelguard.learning.content import content_column, joined
-from labelguard.learning.features import Features, State
-from labelguard.terms import Progress
+from labelguard.learning.features import Features, Learnt, State, without_options
 
 __all__ = ["FUNCTIONS", "Function", "StyleFeatures", "style"]
 
@@ -31,7 +28,6 @@ CLIP = 5.0
 """Standard deviations at which a function is clipped."""
 
 _PORTION = 1 << 14
-_STATE = {"center", "scale"}
 
 _WORD = r"[\p{L}\p{N}]+(?:['’][\p{L}]+)*"
 _SENTENCE_END = r"[.!?…。！？]+(?:\s|$)"
@@ -139,12 +135,11 @@ FUNCTIONS = (
 
 def style(options: str, state: State | None) -> StyleFeatures:
     """The provider `style`, fitted earlier if `state` is given."""
-    if options:
-        raise LabelguardError(f"features style take no options, found {options}")
+    without_options("style", options)
     return StyleFeatures(state)
 
 
-class StyleFeatures:
+class StyleFeatures(Learnt):
     """φ(prompt, response) by `FUNCTIONS`; d is their number.
 
     What is learnt depends on the set of distinct pairs of prompt and response only, not on their
@@ -155,11 +150,8 @@ class StyleFeatures:
     weight = 0.25
     """The mean squared norm of the group, beside that of others; see `learning.features`."""
 
-    def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
-        if state is not None and set(state) != _STATE:
-            raise LabelguardError(f"expected a state of {sorted(_STATE)}, found {sorted(state)}")
-        self.progress = progress
-        self._state: Mapping[str, NDArray[Any]] | None = state
+    name = "style"
+    arrays = frozenset({"center", "scale"})
 
     def fit(self, pairs: pa.Table) -> None:
         """Learn the mean and the spread of every function."""
@@ -174,16 +166,11 @@ class StyleFeatures:
 
         Raises `LabelguardError` before `fit`.
         """
-        if self._state is None:
-            raise LabelguardError("features style must be fitted on public pairs before use")
-        values = (self._values(_responses(pairs)) - self._state["center"]) * self._state["scale"]
+        learnt = self.learnt
+        values = (self._values(_responses(pairs)) - learnt["center"]) * learnt["scale"]
         first, second = np.split(np.clip(values, -CLIP, CLIP), 2)
         features: Features = (first - second).astype(np.float32)
         return features
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """`center` and `scale`; {} before `fit`."""
-        return dict(self._state or {})
 
     def names(self) -> tuple[str, ...]:
         """The functions' names."""

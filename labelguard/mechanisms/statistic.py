@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,8 +147,9 @@ def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
     Raises as `bounds`.
     """
     triangle = _sum(rows, rows.share() * np.sqrt(squared_norms(z)[rows.pair]))
-    of_unit = RowsOfUnits(rows.unit, rows.units)
-    spectral = np.array([_spectral(z, rows, of_unit[unit]) for unit in range(rows.units)])
+    ends = np.cumsum(np.bincount(rows.unit, minlength=rows.units))
+    of_units = np.split(np.argsort(rows.unit, kind="stable"), ends[:-1])
+    spectral = np.array([_spectral(z, rows, own) for own in of_units])
     clip, weight = clip_and_weights(np.minimum(triangle, spectral) / 2, _MEDIAN)
     return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
 
@@ -331,17 +331,3 @@ def noise_aware_ridge(
 def _sum(rows: Rows, values: Floats) -> Floats:
     """Sums over the rows of each labeler, shape (units,)."""
     return np.bincount(rows.unit, values, rows.units).astype(np.float64)
-
-
-class RowsOfUnits:
-    """Which rows each labeler has; `unit` (n,) says whose each row is."""
-
-    def __init__(self, unit: NDArray[np.intp], units: int) -> None:
-        self._order: NDArray[np.intp] = np.argsort(unit, kind="stable")
-        counts: NDArray[Any] = np.bincount(unit, minlength=units)
-        self._ends = np.cumsum(counts)
-        self._counts = counts
-
-    def __getitem__(self, unit: int) -> NDArray[np.intp]:
-        end = int(self._ends[unit])
-        return self._order[end - int(self._counts[unit]) : end]

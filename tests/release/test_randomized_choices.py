@@ -28,7 +28,6 @@ from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.release import publish
-from labelguard.release.methods import rr
 from labelguard.release.writer import Release
 
 FALSE_FAILURE = 1e-6
@@ -194,61 +193,6 @@ def test_labelers_who_are_exhausted_do_not_stop_others(project: Project) -> None
 
 
 # --- the price -----------------------------------------------------------------------------------
-
-
-def test_answers_have_the_distribution_that_is_charged(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    source = [row | {"choice": len(row["prompt"]) % 3} for row in rows(labelers=250)]
-
-    def deviates(home: Project) -> bool:
-        made = released(source, home, epsilon=20, delta=1e-5)
-        kept = kept_by_size(made, source)
-        epsilon0 = KAry(3).calibrate(20, 1e-5, 8)
-        return any(
-            stats.binomtest(
-                hits, total, math.exp(epsilon0) / (math.exp(epsilon0) + options - 1)
-            ).pvalue
-            <= FALSE_FAILURE
-            for options, (hits, total) in kept.items()
-        )
-
-    assert not deviates(project)
-    draw = rr.randomize_choices
-
-    def with_less_noise(chosen: Any, coins: Any, keys: Any, threshold: Any, options: Any) -> Any:
-        others = (options - 1).astype(np.uint64)
-        return draw(
-            chosen,
-            coins,
-            keys,
-            threshold // np.uint64(10) * np.uint64(7) // others * others,
-            options,
-        )
-
-    monkeypatch.setattr(rr, "randomize_choices", with_less_noise)
-    assert deviates(lg.init(tmp_path / "less noise", max_epsilon=500))
-
-
-def kept_by_size(made: Release, source: Sequence[dict[str, Any]]) -> dict[int, tuple[int, int]]:
-    """How many released choices are as given, and how many there are, by number of responses.
-
-    Everybody chose the same response of a set here, so that no answer has to be matched with who
-    gave it.
-    """
-    raw: dict[str, list[str]] = {}
-    for row in source:
-        raw.setdefault(row["prompt"], []).append(row["responses"][row["choice"]])
-    found: dict[int, tuple[int, int]] = {}
-    shown = lg.load(made).group_by("prompt", "chosen").len()
-    for prompt, given in raw.items():
-        options = size(int(prompt.split()[1]))
-        own = shown.filter(prompt=prompt)
-        counts = dict(zip(own["chosen"], own["len"] // (options - 1), strict=True))
-        (only,) = set(given)
-        hits, total = found.get(options, (0, 0))
-        found[options] = hits + counts.get(only, 0), total + len(given)
-    return found
 
 
 def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project: Project) -> None:
