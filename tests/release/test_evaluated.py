@@ -27,12 +27,10 @@ from labelguard.errors import (
     PolicyError,
     ProjectError,
 )
-from labelguard.ledger.ledger import Ledger
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis
 from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release.drawn import Drawn
 from labelguard.release.evaluation import FILE, Evaluation
 from labelguard.release.head import Head
 from labelguard.report import overview
@@ -268,63 +266,12 @@ def test_there_is_nothing_to_load_train_on_or_score_by(
     ):
         with pytest.raises(ProjectError, match="is an evaluation: it has no labeled pairs"):
             refuses()
-    pairs = str(teacher.path / "data.parquet")
-    score = ["score", str(output), pairs, "-o", str(tmp_path / "y.parquet")]
-    refused = CliRunner().invoke(main, score)
-    assert refused.exit_code == 1 and "holds no head" in refused.stderr
     with pytest.raises(ProjectError, match="holds no evaluation"):
         Evaluation.load(teacher.path)
     (output / FILE).write_bytes(b"something else")
     with pytest.raises(ProjectError, match="is damaged"):
         Evaluation.load(output)
     assert overview.verify_releases(None, project).ok
-
-
-def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
-    project: Project, teacher: lg.Release, tmp_path: Path
-) -> None:
-    head, before = Head.load(teacher.path), spent(project)
-    wider = Basis(np.ones((len(head.coefficients), 3_000)), np.ones(3_000))
-    nothing = replace(head.basis, metric=np.full_like(head.basis.metric, np.nan))
-    for change in (
-        {"basis": wider},
-        {"basis": nothing},
-        {"coefficients": np.full_like(head.coefficients, np.nan)},
-    ):
-        made = replace(head, statistic=None, about=None, **change)
-        (tmp_path / "head.npz").write_bytes(made.to_bytes())
-        with pytest.raises(ProjectError, match="is damaged"):
-            lg.privatize(RAW, project=project, head=tmp_path, **EVALUATION)
-    assert spent(project) == before
-
-
-def test_a_release_that_was_killed_is_finished(
-    project: Project, teacher: lg.Release, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = spent(project)
-
-    def die(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    def evaluate(raw: pl.DataFrame = RAW) -> Any:
-        return lg.privatize(raw, project=project, head=teacher.path, **EVALUATION)
-
-    for owner, step, state in ((Ledger, "mark_drawn", "computing"), (Drawn, "publish", "drawn")):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, step, die)
-            with pytest.raises(KeyboardInterrupt):
-                evaluate()
-        assert overview.releases(project)[-1].state == state
-    charged = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
-    assert spent(project) == before + charged
-    drawn = (project.released / overview.releases(project)[-1].id / "window.npz").read_bytes()
-    # Labels that changed since are not looked at: the sum was drawn.
-    made = evaluate(RAW.with_columns(label=1 - pl.col("label")))
-    assert not made.reused and spent(project) == before + charged
-    assert (project.released / made.id / "window.npz").read_bytes() == drawn
-    window = Evaluation.load(made.path)
-    assert np.isfinite(window.statistic).all() and made.card["counts"]["charged"] == charged
-    assert overview.verify(project.state).ok
 
 
 def test_the_share_lasts_as_long_as_the_project(project: Project) -> None:

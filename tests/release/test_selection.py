@@ -103,23 +103,6 @@ def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path: Path) ->
     assert [place.used for place in places] == [1, 8, 9, 33]
 
 
-def test_which_labels_are_kept_does_not_depend_on_labels_or_their_order(tmp_path: Path) -> None:
-    asked = public(labelers=9, per_labeler=20)
-    kept = []
-    for number in range(5):
-        ranks = opinions(len(asked), number)
-        order = np.random.default_rng(number).permutation(len(asked))
-        release = lg.privatize(
-            pairs(asked[order], ranks[order]),
-            project=lg.init(tmp_path / str(number)),
-            max_labels_per_labeler=8,
-            **PRICE,
-        )
-        assert release.card["counts"]["dropped_by_bound"] == 9 * 12
-        kept.append(items(release))
-    assert len(kept[0]) == 72 and kept == kept[:1] * 5
-
-
 def test_labels_that_were_released_come_first(tmp_path: Path) -> None:
     asked = public(labelers=9, per_labeler=20)
     ranks = opinions(len(asked), 1)

@@ -231,37 +231,6 @@ AT_THE_NOISE = "labelguard.mechanisms.statistic.noisy"
 AFTER_THE_MAP = "labelguard.release.methods.statistic.fit"
 
 
-@pytest.mark.slow
-def test_a_release_that_crashed_before_its_map_was_complete_sums_up_the_labels_of_its_last_run(
-    project: Project, no_noise: None, tmp_path: Path
-) -> None:
-    """Nothing of the first sum was ever seen, so one charge is right."""
-    raw = survey()
-    changed = raw.with_columns(label=1 - pl.col("label"))
-    crashed(project, raw, AT_THE_NOISE)
-    assert [record.state for record in overview.releases(project.state)] == ["computing"]
-    release = lg.privatize(changed, project=project, **TEACHER)
-    assert release.card["counts"]["charged"] == 120 == spent(project)
-    other = lg.privatize(changed, project=lg.init(tmp_path / "other"), **TEACHER)
-    # The scale is simulated over labelers, whose order is each project's own.
-    one, two = (Head.load(made.path) for made in (release, other))
-    assert one.coefficients / one.scale == pytest.approx(two.coefficients / two.scale)
-
-
-def test_a_release_that_was_drawn_is_finished_from_its_map_whatever_the_labels_are_by_now(
-    tmp_path: Path, project: Project
-) -> None:
-    raw = survey()
-    crashed(project, raw, AFTER_THE_MAP)
-    assert [record.state for record in overview.releases(project.state)] == ["drawn"]
-    other = shutil.copytree(project.state, tmp_path / "other" / ".labelguard").parent
-    one = lg.privatize(raw, project=project, **TEACHER)
-    two = lg.privatize(raw.with_columns(label=1 - pl.col("label")), project=other, **TEACHER)
-    assert Head.load(one.path).coefficients == pytest.approx(Head.load(two.path).coefficients, 0, 0)
-    assert lg.load(one).equals(lg.load(two))
-    assert spent(project) == 120
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
