@@ -144,19 +144,6 @@ def test_what_was_released_is_said_to_be_free(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
-    weekly: dict[str, Any] = {"recurring": "weekly", "duration": "4w", "epsilon": 8, **COLUMNS}
-    shown = preview(SMALL, project=project, **weekly)
-    assert (shown.mechanism, shown.allowed) == ("statistic", 4)
-    for week in range(4):
-        table = survey(24, 6, 40, seed=week)
-        fresh = table.with_columns(prompt=pl.lit(f"week {week}: ") + pl.col("prompt"))
-        release = lg.privatize(fresh, project=project, **weekly)
-        assert release.card["counts"]["charged"] == 24
-    assert release.card["budget"]["left"] == {"min": 0, "median": 0, "max": 0}
-
-
-@pytest.mark.slow
 def test_a_project_keeps_the_features_of_its_first_release(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ Adversaries change all choices of one labeler, between two files, at will.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from numpy.typing import NDArray
 from support import world
 from support.choices import clip_of_choices, sum_of_choices
@@ -24,10 +21,9 @@ from support.exports import write
 from support.preferences import STATISTIC
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest.layouts import Reading
-from labelguard.ingest.pairs import comparisons, distinct_pairs, read_pairs
+from labelguard.ingest.pairs import comparisons, distinct_pairs
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.carried import Carried
@@ -222,23 +218,6 @@ def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     assert Window.load(tmp_path / "p.npz").sizes is None
 
 
-@pytest.mark.slow
-def test_auto_and_plan_take_the_statistic(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = lg.privatize(
-        table(random_choices(1)), mechanism="auto", features="length", project=project, **PRICE
-    )
-    assert made.card["mechanism"] == "statistic" and made.card["statistic"]["of"] == "choices"
-    monkeypatch.chdir(tmp_path)
-    pq.write_table(table(random_choices(1)), "choices.parquet")
-    command = ["plan", "choices.parquet", "--features", "length", "--json"]
-    planned = CliRunner().invoke(main, command)
-    assert planned.exit_code == 0, planned.output
-    names = {one["mechanism"] for one in json.loads(planned.stdout)["forecasts"]}
-    assert names == {"non-private", "statistic", "uls"}
-
-
 def test_choices_and_comparisons_are_in_no_sum_together(project: Project) -> None:
     rows = table(random_choices(1))
     lg.privatize(rows, project=project, uses=4, **PRICE, **STATISTIC)
@@ -261,15 +240,9 @@ def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
     assert np.array_equal(here.labels, there.labels)
     with pytest.raises(InvalidLabels, match="expected the number of a response, counted from 0"):
         World(table(one), tmp_path / "unsaid")
+    ranks = table(one).drop_columns(["choice"]).append_column("ranks", [[[1.0]] * len(ASKED)])
     with pytest.raises(InvalidLabels, match='label_values="first=1" goes with choices'):
-        read_pairs(
-            pa.table({"prompt": ["p"], "response_a": ["x"], "response_b": ["y"], "label": [1]}),
-            unit="none",
-        ) and World(
-            table(one).drop_columns(["choice"]).append_column("ranks", [[[1.0]] * len(ASKED)]),
-            tmp_path / "ranks",
-            values=first,
-        )
+        World(ranks, tmp_path / "ranks", values=first)
 
 
 @pytest.mark.quick("-1", "0.5")
