@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,22 +143,6 @@ def states() -> dict[str, dict[str, np.ndarray]]:
 def test_a_damaged_state_is_refused(damage: str) -> None:
     with pytest.raises(LabelguardError, match="expected a state of names"):
         SourceFeatures("model", None, states()[damage])
-
-
-@pytest.mark.parametrize("by", ["", ",by=language"])
-def test_the_same_features_come_from_a_stored_state(by: str, tmp_path: Path) -> None:
-    table = pairs(["a", "b", "模"], ["b", "a+b", "a"], ["de", "de", "en"])
-    spec = f"source:model{by}"
-    provider = open_provider(spec)
-    provider.fit(table)
-    np.savez(tmp_path / "state.npz", **provider.state())
-    with np.load(tmp_path / "state.npz", allow_pickle=False) as stored:
-        again = open_provider(spec, dict(stored))
-    assert np.array_equal(again(table), provider(table))
-    assert again.identity() == provider.identity() and again.groups() == provider.groups()
-    assert (again(table) ** 2).sum(axis=1).mean() == pytest.approx(1)
-    with pytest.raises(LabelguardError, match="expected a state of names"):
-        open_provider("source:model" if by else "source:model,by=language", provider.state())
 
 
 def test_missing_columns_and_names_are_named() -> None:

@@ -153,37 +153,6 @@ def test_a_label_that_was_changed_after_its_release_is_ignored(project: Project)
     assert unread.id == later.id and unread.reused
 
 
-def test_before_a_release_the_latest_submission_counts_wherever_it_stands(tmp_path: Path) -> None:
-    table = resubmitted(opinions(len(ASKED), 7), later=1)
-    orders = (np.arange(168), np.arange(168)[::-1], np.random.default_rng(1).permutation(168))
-    outcomes = []
-    for number, order in enumerate(orders):
-        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
-        # All but deterministic: a huge ε leaves labels as they are, but for ties.
-        release = lg.privatize(
-            table.take(pa.array(order)),
-            mechanism="rr",
-            epsilon=20_000,
-            delta=0,
-            project=home,
-            **DROPPED,
-        )
-        outcomes.append(values(release))
-    truth = privatized_exactly(tmp_path / "truth")
-    assert outcomes == [truth] * 3
-
-
-DROPPED: dict[str, Any] = {"ties": "drop", "tie_status_public": True}
-
-
-def privatized_exactly(directory: Path) -> list[tuple[Any, ...]]:
-    home = lg.init(directory, max_epsilon=20_000)
-    release = lg.privatize(
-        pairs(ASKED, RANKS), mechanism="rr", epsilon=20_000, delta=0, project=home, **DROPPED
-    )
-    return values(release)
-
-
 @pytest.mark.parametrize("later", [1, 7], ids=["unchanged labels", "changed labels"])
 def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(
     later: int, project: Project
