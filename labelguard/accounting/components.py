@@ -68,14 +68,13 @@ class BinaryAnswers(Answers):
     """Labels in {0, 1}, each flipped with probability threshold/2^64, at most ½."""
 
     distribution: ClassVar[str] = "binomial"
+    accountant: ClassVar[Any] = rr
     options: ClassVar[int] = 2
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
         """`count` answers with as little noise as (epsilon, delta) allows."""
         return cls(rr.threshold(rr.calibrate(epsilon, delta, count)), count)
-
-    accountant: ClassVar[Any] = rr
 
 
 @dataclass(frozen=True)
