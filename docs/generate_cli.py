@@ -78,7 +78,7 @@ ENVIRONMENT = {
     "LABELGUARD_LEDGER_URL": "the ledger's database; default: an SQLite file in the project",
     "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs what it tells; "
     "`LABELGUARD_NOTIFY_SECRET_FILE` names a file with it",
-    "LABELGUARD_CACHE": "where vectors of public texts and noise multipliers are cached",
+    "LABELGUARD_CACHE": "where vectors of public texts are cached",
     "LABELGUARD_EXECUTOR": "who works on buckets, an entry point of `labelguard.executors`; "
     "default: threads of this process",
     "XDG_STATE_HOME": "where `labelguard/projects` lists the projects you made; default "

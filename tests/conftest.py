@@ -119,7 +119,6 @@ def _nothing_of_yours(patch: pytest.MonkeyPatch, state: Path) -> None:
 def _nothing_of_yours_between_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         _nothing_of_yours(patch, tmp_path_factory.mktemp("state"))
-        # Prices that one worker has found need not be found by another.
         patch.setenv("LABELGUARD_CACHE", str(tmp_path_factory.getbasetemp().parent / "cache"))
         yield
 

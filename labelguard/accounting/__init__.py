@@ -13,31 +13,5 @@ of dp-accounting, which err upward. `truncation` is what the noise of a language
 
 `joint` prices all of them together.
 
-Importing this package loads the standard library and numpy only.
+Importing these modules loads the standard library and numpy only.
 """
-
-from labelguard.accounting import (
-    ball,
-    example_level,
-    gaussian,
-    group,
-    joint,
-    kary,
-    mixture,
-    randomized_response,
-    subsampled,
-    truncation,
-)
-
-__all__ = [
-    "ball",
-    "example_level",
-    "gaussian",
-    "group",
-    "joint",
-    "kary",
-    "mixture",
-    "randomized_response",
-    "subsampled",
-    "truncation",
-]

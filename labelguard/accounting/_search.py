@@ -5,9 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from typing import TypeAlias
 
 ROUNDING = sys.float_info.epsilon
 """The spacing of floats at 1: one correctly rounded operation errs by half of it, relative."""
+
+PER_ONE = 2**20
+"""Noise multipliers of runs are multiples of 1/PER_ONE."""
+
+Price: TypeAlias = Callable[[float, bool], float]
+"""δ, at most 1, at a noise multiplier in which it falls; roughly, and quickly, if the second
+argument is true."""
+
+_MOST_NOISE = 2.0**23
+_NEAR = 2e-5  # of ln δ: how far below what was asked for it may be
 
 
 def smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -54,3 +65,59 @@ def largest_whole(excess: Callable[[int], float], low: int, high: int) -> int:
     """
     found = crossing(lambda back: excess(high - math.floor(back)), 0.0, float(high - low), 1.0)
     return high - math.floor(found)
+
+
+def multiplier(price: Price, delta: float, guess: float) -> float:
+    """The noise multiplier, a multiple of 1/PER_ONE rounded up, at which the price is `delta`.
+
+    The price at the result, not the rough one, is at most `delta`, and 2e-5 below it, relative, or
+    what rounding up leaves.
+
+    Raises ValueError where no noise multiplier below 2^23 is enough.
+    """
+
+    def excess(logarithm: float, coarse: bool) -> float:
+        return math.log(price(math.exp(logarithm), coarse) / delta)
+
+    low = high = math.log(guess)
+    step = 0.1
+    if excess(low, True) > 0:
+        while excess(high := high + step, True) > 0:
+            low, step = high, 2 * step
+            if high > math.log(_MOST_NOISE):
+                raise ValueError(
+                    f"no noise multiplier below 2^23 reaches delta = {delta!r}; "
+                    "expected a larger delta, or fewer steps"
+                )
+    else:
+        while excess(low := low - step, True) <= 0:
+            high, step = low, 2 * step
+    about = crossing(lambda at: excess(at, True), low, high, 1e-4)
+    slope = min(-1.0, (excess(about + 0.01, True) - excess(about - 0.01, True)) / 0.02)
+    return _refined(price, delta, round(math.exp(about) * PER_ONE), slope)
+
+
+def _refined(price: Price, delta: float, whole: int, slope: float) -> float:
+    """`multiplier` from a whole number of 1/PER_ONE near it, by Newton's method within brackets."""
+    fails, holds = 0, math.inf
+    while True:
+        found = price(whole / PER_ONE, False)
+        if _just(found, delta, whole / PER_ONE):
+            return whole / PER_ONE
+        if found > delta:
+            fails = whole
+        else:
+            holds = whole
+        if holds - fails <= max(1.0, 1e-6 * fails):  # the price jumps where its grid changes
+            return holds / PER_ONE
+        step = (_NEAR / 2 + math.log(found / delta)) / slope
+        whole = math.ceil(whole * math.exp(-step) if abs(step) < 1 else whole * 2)
+        if not fails < whole < holds:
+            whole = int(fails + holds) // 2 if holds < math.inf else 2 * fails
+
+
+def _just(found: float, delta: float, noise_multiplier: float) -> bool:
+    """Whether a price is what was asked for: at most that, and below it by rounding only."""
+    # ln δ moves by some 2·ln(1/δ) or less for a relative change of the noise multiplier.
+    left = _NEAR - 4 * math.log(delta) / (noise_multiplier * PER_ONE)
+    return delta * math.exp(-left) <= found <= delta

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, SupportsIndex
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import SupportsIndex
 
 
 def positive(**values: float) -> None:
@@ -46,11 +43,3 @@ def at_least_one(**values: SupportsIndex) -> None:
             raise ValueError(f"{name} must be an integer >= 1, found {value!r}") from None
         if whole < 1:
             raise ValueError(f"{name} must be an integer >= 1, found {whole}")
-
-
-def counts_at_least_one(counts: NDArray[Any]) -> None:
-    """Raise ValueError unless the array is of integers of at least 1 (it may be empty)."""
-    if not np.issubdtype(counts.dtype, np.integer):
-        raise ValueError(f"counts must be an array of integers, found dtype {counts.dtype}")
-    if counts.size and counts.min() < 1:
-        raise ValueError(f"counts must all be >= 1, found {counts.min()}")

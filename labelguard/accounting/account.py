@@ -156,18 +156,15 @@ def statistic(
     try:
         noise = gaussian.calibrate(epsilon, delta, releases)
         one = gaussian.epsilon(noise, delta)
-        other = _ball(epsilon, delta, components, noise) if components is not None else None
+        other = None
+        if components is not None:
+            scale = ball.calibrate(epsilon, delta, components)
+            deviation = scale * math.sqrt(components + 1)
+            ratio = (deviation / noise) ** 2
+            other = BallNoise(components, scale, deviation, ratio, ratio < 1)
     except ValueError as error:
         raise PolicyError(str(error)) from None
     return StatisticNoise(epsilon, delta, releases, noise, one, other)
-
-
-def _ball(epsilon: float, delta: float, components: int, noise_multiplier: float) -> BallNoise:
-    """Ball noise of one release, whose variance is (d+1)·s² in each of d components."""
-    scale = ball.calibrate(epsilon, delta, components)
-    deviation = scale * math.sqrt(components + 1)
-    ratio = (deviation / noise_multiplier) ** 2
-    return BallNoise(components, scale, deviation, ratio, ratio < 1)
 
 
 _RUNS: Mapping[str, Any] = {

@@ -87,6 +87,7 @@ def epsilon(scale: float, delta: float, components: int) -> float:
     return _search.smallest(lambda middle: _delta(noise, middle) <= delta, 0.0, noise.most)
 
 
+@lru_cache(maxsize=2**12, typed=True)
 def calibrate(epsilon: float, delta: float, components: int) -> float:
     """The smallest scale at which one release stays (epsilon, delta)-private; 1/epsilon is enough.
 
@@ -100,7 +101,14 @@ def calibrate(epsilon: float, delta: float, components: int) -> float:
     _validate.delta_below_one(delta)
     _validate.at_least_one(components=components)
     _validate.within(1, MOST_COMPONENTS, components=components)
-    return _calibrate(float(epsilon), float(delta), operator.index(components))
+
+    def private(whole: int) -> bool:
+        return _delta(_ball(whole / _PER_ONE, components), epsilon) <= delta
+
+    low = high = math.ceil(Fraction(_PER_ONE) / Fraction(epsilon))
+    while low and private(low):
+        low, high = low // 2, low
+    return _search.smallest_whole(private, low, high) / _PER_ONE
 
 
 def deltas(epsilons: Floats, scale: float, components: int) -> Floats:
@@ -284,16 +292,3 @@ def _delta(noise: _Ball, epsilon: float) -> float:
     if epsilon >= noise.most:
         return 0.0
     return min(1.0, float(noise.tail(np.array([epsilon]))[0]))
-
-
-@lru_cache(maxsize=2**12)
-def _calibrate(epsilon: float, delta: float, components: int) -> float:
-    """`calibrate` without checks, by bisection over multiples of 2^-40."""
-
-    def private(whole: int) -> bool:
-        return _delta(_ball(whole / _PER_ONE, components), epsilon) <= delta
-
-    low = high = math.ceil(Fraction(_PER_ONE) / Fraction(epsilon))
-    while low and private(low):
-        low, high = low // 2, low
-    return _search.smallest_whole(private, low, high) / _PER_ONE

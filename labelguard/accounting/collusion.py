@@ -2,14 +2,14 @@
 
 Two who act as one, or one person with two ids, are protected by less than one alone:
 
-* answers: 2k of them, with the exact price of the accountants of one labeler, `answers`;
-* Gaussian releases: they move a sum by 2Δ, so the price at σ/2, `gaussians`. Where they are not in
-  the same releases, it is less: Σ (a_i + b_i)² <= 4R for a_i, b_i in {0, 1} that sum to R each;
+* answers: 2k of them, with the exact price of the accountants of one labeler;
+* Gaussian releases: they move a sum by 2Δ, so the price at σ/2. Where they are not in the same
+  releases, it is less: Σ (a_i + b_i)² <= 4R for a_i, b_i in {0, 1} that sum to R each;
 * anything else, alone or jointly, in two steps of one labeler each, `two_steps`.
 
-A ball release moves by 2Δ too, of which `ball.epsilon(s/2, δ, d)` is the exact price, `ball_alone`:
-but only if both are in the same one. Two in different releases have two losses, and who was in
-which may depend on earlier releases. So within a policy balls take two steps.
+A ball release moves by 2Δ too, of which `ball.epsilon(s/2, δ, d)` is the exact price, but only if
+both are in the same one. Two in different releases have two losses, and who was in which may depend
+on earlier releases. So within a policy balls take two steps.
 """
 
 from __future__ import annotations
@@ -20,29 +20,14 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations_with_replacement
 
-from labelguard.accounting import ball, joint
-from labelguard.accounting.components import Answers, AnyAnswers, Component, Gaussians, Unproven
+from labelguard.accounting import joint
+from labelguard.accounting.components import Answers, Component, Gaussians, Unproven
 
-__all__ = ["answers", "ball_alone", "epsilon", "gaussians", "of_unlike", "two_steps"]
+__all__ = ["epsilon", "of_unlike", "two_steps"]
 
 _MOST_UNLIKE = 8
 _SHARES = (0.5, 0.9, 0.99)
 _PURE = 1 + 2.0**-40
-
-
-def answers(one: AnyAnswers) -> AnyAnswers:
-    """What two labelers are protected by who each give the answers of `one`."""
-    return replace(one, count=2 * one.count)
-
-
-def gaussians(one: Gaussians) -> Gaussians:
-    """What two labelers are protected by who each are in the releases of `one`."""
-    return replace(one, noise_multiplier=one.noise_multiplier / 2)
-
-
-def ball_alone(scale: float, delta: float, components: int) -> float:
-    """The ε of two labelers who are in one and the same release with ball noise of this scale."""
-    return ball.epsilon(scale / 2, delta, components)
 
 
 def two_steps(components: Sequence[Component], delta: float) -> float:
@@ -97,9 +82,9 @@ def _epsilon(components: tuple[Component, ...], delta: float) -> float:
     doubled: list[Component] = []
     for one in components:
         if isinstance(one, Answers):
-            doubled.append(answers(one))
+            doubled.append(replace(one, count=2 * one.count))
         elif isinstance(one, Gaussians):
-            doubled.append(gaussians(one))
+            doubled.append(replace(one, noise_multiplier=one.noise_multiplier / 2))
         else:
             return two_steps(components, delta)
     return joint.epsilon(doubled, delta)

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self, TypeAlias
+from types import ModuleType
+from typing import Any, ClassVar, Self, TypeAlias
 
-from labelguard.accounting import _validate, ball, example_level, gaussian, group, subsampled
+from labelguard.accounting import (
+    _validate,
+    ball,
+    example_level,
+    gaussian,
+    group,
+    mixture,
+    subsampled,
+)
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.kary import KAry
 
@@ -30,29 +39,6 @@ __all__ = [
 ]
 
 
-class _Accountant(Protocol):
-    """What `randomized_response` and `kary.KAry` have in common."""
-
-    def calibrate(self, epsilon: float, delta: float, k: int, /) -> float: ...
-    def delta(self, epsilon0: float, k: int, epsilon: float, /) -> float: ...
-    def threshold(self, epsilon0: float, /) -> int: ...
-    def epsilon0_of(self, threshold: int, /) -> float: ...
-
-
-class _AccountantOfRecords(Protocol):
-    """What `example_level` and `group` have in common."""
-
-    def calibrate(
-        self, epsilon: float, delta: float, sampling_probability: float, steps: int, records: int, /
-    ) -> float: ...
-    def delta(
-        self, noise: float, sampling_probability: float, steps: int, records: int, epsilon: float, /
-    ) -> float: ...
-    def check(
-        self, noise: float, sampling_probability: float, steps: int, records: int, /
-    ) -> None: ...
-
-
 @dataclass(frozen=True)
 class Answers(ABC):
     """At most `count` labels, each answered otherwise with probability threshold/2^64."""
@@ -68,13 +54,13 @@ class Answers(ABC):
 
     @property
     @abstractmethod
-    def accountant(self) -> _Accountant:
-        """What prices answers of this kind alone."""
+    def accountant(self) -> Any:
+        """What prices answers of this kind alone: `randomized_response`, or a `KAry`."""
 
     @property
     def epsilon0(self) -> float:
         """The largest loss of one answer, in nats."""
-        return self.accountant.epsilon0_of(self.threshold)
+        return float(self.accountant.epsilon0_of(self.threshold))
 
 
 @dataclass(frozen=True)
@@ -82,17 +68,13 @@ class BinaryAnswers(Answers):
     """Labels in {0, 1}, each flipped with probability threshold/2^64, at most ½."""
 
     distribution: ClassVar[str] = "binomial"
+    accountant: ClassVar[Any] = rr
     options: ClassVar[int] = 2
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
         """`count` answers with as little noise as (epsilon, delta) allows."""
         return cls(rr.threshold(rr.calibrate(epsilon, delta, count)), count)
-
-    @property
-    def accountant(self) -> _Accountant:
-        """`randomized_response`."""
-        return rr
 
 
 @dataclass(frozen=True)
@@ -113,7 +95,7 @@ class ChoiceAnswers(Answers):
         return cls(one.threshold(one.calibrate(epsilon, delta, count)), count, options)
 
     @property
-    def accountant(self) -> _Accountant:
+    def accountant(self) -> KAry:
         """`KAry` of its options."""
         return KAry(self.options)
 
@@ -221,20 +203,28 @@ class Converted(ABC):
         _validate.delta_below_one(self.delta)
         _validate.at_least_one(count=self.count)
 
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int, **sampling: Any) -> Self:
+        """`count` runs with as little noise as (epsilon, delta) allows them together.
+
+        Half of delta is for losses that are infinite, the rest for those of ±ε, which compose as
+        coins. A single run leaves 2^-30 of delta to the rounding of a joint price.
+        """
+        if count == 1:
+            delta *= 1 - 2.0**-30
+        else:
+            epsilon, delta = rr.calibrate(epsilon, delta / 2, count), delta / 2 / count
+        noise = cls.noise(epsilon, delta, **sampling)
+        return cls(noise_multiplier=noise, epsilon=epsilon, delta=delta, count=count, **sampling)
+
+    @classmethod
+    @abstractmethod
+    def noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
+        """Return the noise multiplier of one run at this price."""
+
     @abstractmethod
     def delta_of_noise(self) -> float:
         """The δ of one run at this epsilon; never below the true value."""
-
-
-def _each(epsilon: float, delta: float, count: int) -> tuple[float, float]:
-    """What each of `count` converted runs may cost, so that together they are (epsilon, delta).
-
-    Half of delta is for losses that are infinite, the rest for those of ±ε, which compose as coins.
-    A single one leaves 2^-30 of delta to the rounding of a joint price.
-    """
-    if count == 1:
-        return epsilon, delta * (1 - 2.0**-30)
-    return rr.calibrate(epsilon, delta / 2, count), delta / 2 / count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,59 +233,34 @@ class _OfRecords(Converted):
 
     records: int
 
-    accountant: ClassVar[_AccountantOfRecords]
+    accountant: ClassVar[ModuleType]
+    """`example_level` or `group`"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.accountant.check(
-            self.noise_multiplier, self.sampling_probability, self.steps, self.records
-        )
+        mixture.check(self.noise_multiplier, self.sampling_probability, self.steps, self.records)
 
     @classmethod
-    def calibrated(
-        cls,
-        epsilon: float,
-        delta: float,
-        count: int,
-        *,
-        sampling_probability: float,
-        steps: int,
-        records: int,
-    ) -> Self:
-        """`count` runs with as little noise as (epsilon, delta) allows them together."""
-        each = _each(epsilon, delta, count)
-        return cls(
-            noise_multiplier=cls.accountant.calibrate(*each, sampling_probability, steps, records),
-            sampling_probability=sampling_probability,
-            steps=steps,
-            records=records,
-            epsilon=each[0],
-            delta=each[1],
-            count=count,
-        )
+    def noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
+        return float(cls.accountant.calibrate(epsilon, delta, **sampling))
 
     def delta_of_noise(self) -> float:
-        return self.accountant.delta(
-            self.noise_multiplier,
-            self.sampling_probability,
-            self.steps,
-            self.records,
-            self.epsilon,
-        )
+        run = self.noise_multiplier, self.sampling_probability, self.steps, self.records
+        return float(self.accountant.delta(*run, self.epsilon))
 
 
 class SampledRecords(_OfRecords):
     """ELS: DP-SGD with example-level sampling, at the smaller of two bounds (`example_level`)."""
 
     distribution: ClassVar[str] = "subsampled Gaussian, of records"
-    accountant: ClassVar[_AccountantOfRecords] = example_level
+    accountant: ClassVar[ModuleType] = example_level
 
 
 class Groups(_OfRecords):
     """The same at the bound of group privacy alone (`group`)."""
 
     distribution: ClassVar[str] = "subsampled Gaussian, group privacy"
-    accountant: ClassVar[_AccountantOfRecords] = group
+    accountant: ClassVar[ModuleType] = group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,20 +274,8 @@ class Unproven(Converted):
     distribution: ClassVar[str] = "as published, not proven"
 
     @classmethod
-    def calibrated(
-        cls, epsilon: float, delta: float, count: int, *, sampling_probability: float, steps: int
-    ) -> Self:
-        """`count` runs with the noise published for (epsilon, delta) together."""
-        each = _each(epsilon, delta, count)
-        noise = subsampled.calibrate(each[0] / 2, each[1] / 2, sampling_probability, steps)
-        return cls(
-            noise_multiplier=noise,
-            sampling_probability=sampling_probability,
-            steps=steps,
-            epsilon=each[0],
-            delta=each[1],
-            count=count,
-        )
+    def noise(cls, epsilon: float, delta: float, **sampling: Any) -> float:
+        return subsampled.calibrate(epsilon / 2, delta / 2, **sampling)
 
     def delta_of_noise(self) -> float:
         return 2 * subsampled.delta(

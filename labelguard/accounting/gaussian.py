@@ -32,14 +32,7 @@ from numpy.typing import NDArray
 from labelguard.accounting import _search, _validate
 from labelguard.accounting._search import ROUNDING
 
-__all__ = [
-    "SMALLEST_DELTA",
-    "attainable",
-    "calibrate",
-    "delta",
-    "deltas",
-    "epsilon",
-]
+__all__ = ["SMALLEST_DELTA", "attainable", "calibrate", "delta", "deltas", "epsilon"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -86,6 +79,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     return _search.smallest(lambda middle: _delta(distance, middle) <= delta, 0.0, high)
 
 
+@lru_cache(maxsize=2**12)
 def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     """The smallest noise multiplier at which `releases` releases stay (epsilon, delta)-private.
 
@@ -98,7 +92,20 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     _validate.positive(epsilon=epsilon)
     attainable(delta)
     _validate.at_least_one(releases=releases)
-    return _calibrate(float(epsilon), float(delta), int(releases))
+
+    def private(whole: int) -> bool:
+        return _delta(_distance(whole / _PER_ONE, releases), epsilon) <= delta
+
+    # ε = ρ + 2√(ρ ln(1/δ)) at ρ = R/(2σ²) is always enough (Bun and Steinke 2016, prop. 1.3).
+    spread = math.sqrt(-math.log(delta))
+    enough = (math.sqrt(epsilon - math.log(delta)) + spread) / epsilon * math.sqrt(releases / 2)
+    high = math.ceil(enough * _PER_ONE)
+    while not private(high):  # by rounding only
+        high *= 2
+    low = high // 2
+    while low and private(low):
+        low, high = low // 2, low
+    return _search.smallest_whole(private, low, high) / _PER_ONE
 
 
 # --- the exact formula ---------------------------------------------------------------------------
@@ -161,22 +168,3 @@ def deltas(epsilons: Floats, distance: float) -> Floats:
     below = np.minimum(epsilons, 0.0)
     certain = -np.expm1(below) * (1 + 4 * ROUNDING)
     return np.asarray(np.minimum(1.0, certain + np.exp(below) * value))
-
-
-@lru_cache(maxsize=2**12)
-def _calibrate(epsilon: float, delta: float, releases: int) -> float:
-    """`calibrate` without checks, by bisection over multiples of 2^-40."""
-
-    def private(whole: int) -> bool:
-        return _delta(_distance(whole / _PER_ONE, releases), epsilon) <= delta
-
-    # ε = ρ + 2√(ρ ln(1/δ)) at ρ = R/(2σ²) is always enough (Bun and Steinke 2016, prop. 1.3).
-    spread = math.sqrt(-math.log(delta))
-    enough = (math.sqrt(epsilon - math.log(delta)) + spread) / epsilon * math.sqrt(releases / 2)
-    high = math.ceil(enough * _PER_ONE)
-    while not private(high):  # by rounding only
-        high *= 2
-    low = high // 2
-    while low and private(low):
-        low, high = low // 2, low
-    return _search.smallest_whole(private, low, high) / _PER_ONE

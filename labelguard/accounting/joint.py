@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
+from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
@@ -254,13 +255,17 @@ def _merged(components: Sequence[Component]) -> Merged:
                 counts[replace(component, steps=1, count=1)] += every
         else:
             counts[replace(component, count=1)] += int(component.count)
-    merged = [_times(one, count) for one, count in counts.items()]
+    # Runs of one step become one run of so many steps.
+    merged = [
+        replace(one, steps=count) if isinstance(one, Subsampled) else replace(one, count=count)
+        for one, count in counts.items()
+    ]
     for one in merged:
         if isinstance(one, Converted):
             _believed(replace(one, count=1))
-    answers = sorted((each for each in merged if isinstance(each, Answers)), key=_order)
+    answers = sorted((each for each in merged if isinstance(each, Answers)), key=repr)
     answers = [each for each in answers if each.epsilon0 > 0]
-    noise = sorted((each for each in merged if isinstance(each, Gaussians)), key=_order)
+    noise = sorted((each for each in merged if isinstance(each, Gaussians)), key=repr)
     balls = [each for each in merged if isinstance(each, Balls)]
     runs = sorted((each for each in merged if isinstance(each, Subsampled | Converted)), key=repr)
     if balls and (noise or runs or len(balls) > 1):
@@ -271,41 +276,22 @@ def _merged(components: Sequence[Component]) -> Merged:
     return Merged(tuple(answers), balls[0] if balls else tuple(noise) or None, tuple(runs))
 
 
-def _times(component: Component, count: int) -> Component:
-    """So many of a component of count 1; runs of one step become one run of so many steps."""
-    if isinstance(component, Subsampled):
-        return replace(component, steps=count)
-    return replace(component, count=count)
+def _alone(noise: Noise) -> tuple[ModuleType, float, int]:
+    """The accountant of noisy sums alone, their scale, and components or number.
 
-
-def _order(component: AnyAnswers | Gaussians) -> tuple[str, float, int]:
-    name = type(component).__name__
-    if isinstance(component, Gaussians):
-        return name, component.noise_multiplier, 0
-    return name, component.threshold, component.options
-
-
-def _one_gaussian(gaussians: tuple[Gaussians, ...]) -> tuple[float, int]:
-    """Noise multiplier and number of the like releases that reveal as much as all of these."""
-    if len(gaussians) == 1:
-        return gaussians[0].noise_multiplier, gaussians[0].count
-    return 1 / noise_distance(gaussians), 1
+    Unlike Gaussians are one that reveals as much as all of them.
+    """
+    if isinstance(noise, Balls):
+        return ball, noise.scale, noise.components
+    if len(noise) == 1:
+        return gaussian, noise[0].noise_multiplier, noise[0].count
+    return gaussian, 1 / noise_distance(noise), 1
 
 
 def _noise_epsilon(noise: Noise, delta: float) -> float:
     """The ε of noisy sums alone."""
-    if isinstance(noise, Balls):
-        return ball.epsilon(noise.scale, delta, noise.components)
-    noise_multiplier, releases = _one_gaussian(noise)
-    return gaussian.epsilon(noise_multiplier, delta, releases)
-
-
-def _noise_delta(noise: Noise, epsilon: float) -> float:
-    """The δ of noisy sums alone."""
-    if isinstance(noise, Balls):
-        return ball.delta(noise.scale, epsilon, noise.components)
-    noise_multiplier, releases = _one_gaussian(noise)
-    return gaussian.delta(noise_multiplier, epsilon, releases)
+    accountant, scale, number = _alone(noise)
+    return float(accountant.epsilon(scale, delta, number))
 
 
 def _noise_deltas(noise: Noise | None, epsilons: Floats) -> Floats:
@@ -326,19 +312,17 @@ def _delta(merged: Merged, epsilon: float) -> float:
         return _delta_of_runs(merged, epsilon)
     answers, noise = merged.answers, merged.noise
     if noise and not answers:
-        return _noise_delta(noise, epsilon)
+        accountant, scale, number = _alone(noise)
+        return float(accountant.delta(scale, epsilon, number))
     pure = pure_epsilon(answers)
     if not noise and len(answers) == 1:
-        return answers[0].accountant.delta(answers[0].epsilon0, answers[0].count, epsilon)
+        return float(answers[0].accountant.delta(answers[0].epsilon0, answers[0].count, epsilon))
     if not noise and pure <= epsilon * (1 + 16 * ROUNDING):
         return 0.0
-    losses, probabilities = _loss_distribution(answers)
+    losses, probabilities, lost = _loss_distribution(answers)
     # δ_N falls in its argument: moving that down covers the rounding of losses and difference.
     rest = epsilon - losses - 16 * ROUNDING * (epsilon + pure)
-    parts = _noise_deltas(noise, rest)
-    margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
-    lost = losses.size * sys.float_info.min  # probabilities that underflow
-    return min(1.0, float(np.sum(probabilities * parts)) * (1 + margin) + lost)
+    return min(1.0, float(np.sum(probabilities * _noise_deltas(noise, rest))) + lost)
 
 
 # --- runs, on a grid ------------------------------------------------------------------------------
@@ -382,10 +366,8 @@ def _losses(answers: tuple[AnyAnswers, ...], runs: tuple[Run, ...]) -> Losses:
         approximate(each.epsilon, each.delta, each.count, interval) for each in converted
     ]
     if answers:
-        losses, probabilities = _loss_distribution(answers)
-        margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
-        lost = losses.size * sys.float_info.min  # probabilities that underflow
-        found.append(atoms(losses, probabilities * (1 + margin), interval, lost))
+        losses, probabilities, lost = _loss_distribution(answers)
+        found.append(atoms(losses, probabilities, interval, lost))
     return reduce(together, found)
 
 
@@ -403,36 +385,23 @@ def _believed(converted: Run) -> None:
 
 
 @lru_cache(maxsize=8)
-def _loss_distribution(answers: tuple[AnyAnswers, ...]) -> tuple[Floats, Floats]:
-    """Losses of all answers together, and their probabilities."""
-    groups = [
-        _binomial(each) if isinstance(each, BinaryAnswers) else _multinomial(each)
-        for each in answers
-    ]
+def _loss_distribution(answers: tuple[AnyAnswers, ...]) -> tuple[Floats, Floats, float]:
+    """Losses of all answers together, bounds of their probabilities, and what underflowed."""
+    groups = [_multinomial(each) for each in answers]
     if math.prod(losses.size for losses, _ in groups) > _MOST_LOSSES:
         raise ValueError("components hold too many unlike answers to be priced together")
     losses, probabilities = np.zeros(1), np.ones(1)
     for more_losses, more_probabilities in groups:
         losses = np.add.outer(losses, more_losses).ravel()
         probabilities = np.multiply.outer(probabilities, more_probabilities).ravel()
-    return losses, probabilities
+    margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
+    return losses, probabilities * (1 + margin), losses.size * sys.float_info.min
 
 
-def _binomial(coins: BinaryAnswers) -> tuple[Floats, Floats]:
-    """(k−2j)·ε0 and P[j flips], j = 0 … k: products of ratios outward from the mode, normalised."""
-    k, odds = coins.count, coins.threshold / (COIN_RANGE - coins.threshold)
-    mode = min(k, (k + 1) * coins.threshold // COIN_RANGE)
-    flips = np.arange(k + 1, dtype=np.float64)
-    down, up = flips[mode:0:-1], flips[mode:k]
-    below = np.cumprod(down / (k - down + 1) / odds)
-    above = np.cumprod((k - up) / (up + 1) * odds)
-    weights = np.concatenate([below[::-1], [1.0], above])
-    return (k - 2 * flips) * coins.epsilon0, weights / float(np.sum(weights))
-
-
-def _multinomial(coins: ChoiceAnswers) -> tuple[Floats, Floats]:
+def _multinomial(coins: AnyAnswers) -> tuple[Floats, Floats]:
     """s·ε0 and P[S = s], s = −k … k: from k down to 0 by the recursion of `kary`, where no term
-    is negative, and below 0 by P[S = −s] = e^(−s·ε0) · P[S = s].
+    is negative, and below 0 by P[S = −s] = e^(−s·ε0) · P[S = s]. Of two options s is even or odd
+    as k is.
     """
     k, still = coins.count, coins.options - 2
     ratio = (coins.threshold // (coins.options - 1)) / (COIN_RANGE - coins.threshold)
@@ -447,4 +416,5 @@ def _multinomial(coins: ChoiceAnswers) -> tuple[Floats, Floats]:
             before, here = before * 2.0**-512, here * 2.0**-512
     sums = np.arange(-k, k + 1, dtype=np.float64)
     both = np.concatenate([weights[:-1] * np.exp(coins.epsilon0 * sums[:k]), weights[::-1]])
-    return sums * coins.epsilon0, both / float(np.sum(both))
+    possible = slice(None, None, 1 if still else 2)
+    return (sums * coins.epsilon0)[possible], (both / float(np.sum(both)))[possible]

@@ -96,7 +96,7 @@ class KAry:
         _validate.positive(epsilon=epsilon)
         _validate.delta_below_one(delta)
         _validate.at_least_one(k=k)
-        return _calibrate(self.options, float(epsilon), float(delta), int(k))
+        return _calibrate(self.options, epsilon, delta, int(k))
 
     def threshold(self, epsilon0: float) -> int:
         """T = (K−1)·⌈2^64/(e^epsilon0+K−1)⌉: a choice changes if and only if its coin u < T.
@@ -123,7 +123,7 @@ class KAry:
         """
         _validate.at_least_one(threshold=threshold)
         others = self.options - 1
-        _validate.within(others, others * self._most_per_option, threshold=threshold)
+        _validate.within(others, others * (COIN_RANGE // self.options), threshold=threshold)
         per_option, rest = divmod(int(threshold), others)
         if rest:
             raise ValueError(f"threshold must be a multiple of {others}, found {threshold}")
@@ -143,14 +143,10 @@ class KAry:
         further = COIN_RANGE + (int(options) - self.options) * per_option
         return KAry(int(options))._checked(-(-COIN_RANGE * per_option // further), epsilon0)
 
-    @property
-    def _most_per_option(self) -> int:
-        return COIN_RANGE // self.options
-
     def _checked(self, per_option: int, epsilon0: float) -> int:
         """(K−1) times so much, if a coin can be that fair."""
-        if per_option > self._most_per_option:
-            finest = self.epsilon0_of((self.options - 1) * self._most_per_option)
+        if per_option > (most := COIN_RANGE // self.options):
+            finest = self.epsilon0_of((self.options - 1) * most)
             raise ValueError(
                 f"epsilon0 must be at least {finest:.3g} for a 64-bit coin, found {epsilon0!r}"
             )

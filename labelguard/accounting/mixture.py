@@ -23,16 +23,15 @@ that of `subsampled`, with the same margin. Every function concerns ONE labeler;
 from __future__ import annotations
 
 import math
-import operator
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from labelguard.accounting import _calibration, _validate, gaussian, subsampled
+from labelguard.accounting import _search, _validate, gaussian, subsampled
 from labelguard.accounting.losses import Floats, composed, suitable_interval
 
-__all__ = ["calibrate", "check", "delta", "zero_out_delta"]
+__all__ = ["calibrate", "check", "delta"]
 
 _MOST_RECORDS = 2**10
 _FARTHEST = 10.2  # the normal tail beyond is 1e-24
@@ -56,25 +55,14 @@ def delta(
     )
 
 
-def zero_out_delta(
-    noise_multiplier: float, sampling_probability: float, steps: int, records: int, epsilon: float
-) -> float:
-    """The δ at which a run is (epsilon, δ)-private under `zero_out`, in both orders of the pair.
-
-    Raises ValueError as `delta`.
-    """
-    _validate.nonnegative(epsilon=epsilon)
-    check(noise_multiplier, sampling_probability, steps, records)
-    return _delta(noise_multiplier, sampling_probability, steps, records, epsilon)
-
-
+@lru_cache(maxsize=2**10)
 def calibrate(
     epsilon: float, delta: float, sampling_probability: float, steps: int, records: int
 ) -> float:
     """The noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
 
     Under `replace_labels`, after the conversion. A multiple of 2^-20, rounded up; the computed
-    `delta` at it is at most delta. Kept for the process and on disk.
+    `delta` at it is at most delta. Kept for the process.
 
     Raises ValueError unless epsilon is finite and > 0, `gaussian.SMALLEST_DELTA` <= delta < 1, and
     as `delta`; and where the margin for rounding leaves nothing of delta.
@@ -82,27 +70,6 @@ def calibrate(
     _validate.positive(epsilon=epsilon)
     gaussian.attainable(delta)
     check(1.0, sampling_probability, steps, records)
-    return _calibrate(
-        float(epsilon),
-        float(delta),
-        float(sampling_probability),
-        operator.index(steps),
-        operator.index(records),
-    )
-
-
-def check(noise_multiplier: float, sampling_probability: float, steps: int, records: int) -> None:
-    """Raise ValueError for numbers that a run cannot have."""
-    subsampled.check(noise_multiplier, sampling_probability, steps)
-    _validate.at_least_one(records=records)
-    _validate.within(1, _MOST_RECORDS, records=records)
-
-
-@lru_cache(maxsize=2**10)
-def _calibrate(
-    epsilon: float, delta: float, sampling_probability: float, steps: int, records: int
-) -> float:
-    """`calibrate` without checks."""
 
     def price(noise_multiplier: float, coarse: bool) -> float:
         found = _delta(
@@ -110,18 +77,16 @@ def _calibrate(
         )
         return _converted(found, epsilon)
 
-    asked = {
-        "mechanism": "mixture of Gaussians",
-        "adjacency": "replace_labels",
-        "epsilon": epsilon,
-        "delta": delta,
-        "sampling_probability": sampling_probability,
-        "steps": steps,
-        "records": records,
-    }
     # With many steps the mean number of records counts.
     alone = gaussian.calibrate(epsilon / 2, delta / (1 + math.exp(min(epsilon / 2, 600.0))), steps)
-    return _calibration.calibrated(asked, price, sampling_probability * records * alone)
+    return _search.multiplier(price, delta, sampling_probability * records * alone)
+
+
+def check(noise_multiplier: float, sampling_probability: float, steps: int, records: int) -> None:
+    """Raise ValueError for numbers that a run cannot have."""
+    subsampled.check(noise_multiplier, sampling_probability, steps)
+    _validate.at_least_one(records=records)
+    _validate.within(1, _MOST_RECORDS, records=records)
 
 
 def _converted(zero_out: float, epsilon: float) -> float:
@@ -142,7 +107,7 @@ def _delta(
     *,
     coarse: bool = False,
 ) -> float:
-    """`zero_out_delta` without checks: the larger δ of the two orders."""
+    """The δ at which a run is (epsilon, δ)-private under `zero_out`: the larger of two orders."""
     mixture = _Mixture(noise_multiplier, sampling_probability, records)
     interval = mixture.interval(steps) * (subsampled.COARSER if coarse else 1)
     return max(

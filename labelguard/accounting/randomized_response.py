@@ -83,6 +83,7 @@ def epsilon(epsilon0: float, k: int, delta: float) -> float:
     return smallest_epsilon(_delta, epsilon0, int(k), delta)
 
 
+@lru_cache(maxsize=2**14)
 def calibrate(epsilon: float, delta: float, k: int) -> float:
     """The largest per-label ε0, in nats, at which k labels stay (epsilon, delta)-private.
 
@@ -95,14 +96,13 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
     _validate.positive(epsilon=epsilon)
     _validate.delta_below_one(delta)
     _validate.at_least_one(k=k)
-    return _calibrate(float(epsilon), float(delta), int(k))
+    if delta == 0:
+        return share(epsilon, int(k))
+    single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
+    return largest_epsilon0(_delta, epsilon, delta, int(k), single)
 
 
-def calibrate_many(
-    epsilon: float,
-    delta: float,
-    counts: NDArray[np.int64],
-) -> NDArray[np.float64]:
+def calibrate_many(epsilon: float, delta: float, counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """`calibrate` for every k in `counts`: same shape, float64, bit for bit the same values.
 
     Each distinct count is calibrated once and by itself, so that a price does not depend on
@@ -110,12 +110,9 @@ def calibrate_many(
 
     Raises ValueError as `calibrate`, and unless `counts` holds integers >= 1.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.delta_below_one(delta)
     counts = np.asarray(counts)
-    _validate.counts_at_least_one(counts)
     distinct, which = np.unique(counts, return_inverse=True)
-    prices = [_calibrate(float(epsilon), float(delta), k) for k in distinct.tolist()]
+    prices = [calibrate(epsilon, delta, k) for k in distinct.tolist()]
     return np.array(prices, dtype=np.float64)[which].reshape(counts.shape)
 
 
@@ -278,20 +275,10 @@ def largest_epsilon0(
 
     def excess(index: int) -> float:
         found = delta_of(_grid_value(index), k, epsilon)
-        return math.log(found / delta) if found > 0 else -math.inf
+        return math.log(max(found, sys.float_info.min) / delta)
 
-    log_inverse = -math.log(delta)
-    # Where the sum of k privacy losses, about normal, puts the answer: an initial guess only.
-    spread = math.sqrt(1.5 * k * log_inverse)
-    guess = 2 * epsilon / (spread + math.sqrt(spread * spread + 2 * k * epsilon))
-    index = _last_passing(
-        excess,
-        low=_grid_index(basic),
-        high=_grid_index(single) + 2,
-        guess=_grid_index(min(max(guess, basic), single)),
-        slope=(2 * log_inverse + 1) / 2**_GRID_BITS,
-    )
-    return max(basic, _grid_value(index))
+    most = _grid_index(single) + 2
+    return max(basic, _grid_value(_search.largest_whole(excess, _grid_index(basic), most)))
 
 
 _GRID_BITS = 40
@@ -308,39 +295,6 @@ def _grid_value(index: int) -> float:
     """The inverse of `_grid_index`: rising, and close to linear, in the index."""
     (value,) = struct.unpack("<d", struct.pack("<q", index << (_MANTISSA_BITS - _GRID_BITS)))
     return float(value)
-
-
-def _last_passing(
-    excess: Callable[[int], float], *, low: int, high: int, guess: int, slope: float
-) -> int:
-    """The largest integer in [low, high) with excess <= 0; low passes, high fails.
-
-    Secant steps, kept inside the bracket, and bisection once there were too many of them: about
-    eight evaluations where bisection would take fifty. `slope` guesses the derivative of excess.
-    """
-    previous: tuple[int, float] | None = None
-    proposal, stride, evaluations = guess, 1, 0
-    while high - low > 1:
-        if proposal <= low:
-            proposal, stride = low + stride, stride * 16
-        elif proposal >= high:
-            proposal, stride = high - stride, stride * 16
-        if evaluations >= 20 or not low < proposal < high:
-            proposal = (low + high) // 2
-        found = excess(proposal)
-        evaluations += 1
-        if found <= 0:
-            low = proposal
-        else:
-            high = proposal
-        if math.isfinite(found):
-            if previous is not None and previous[1] != found:
-                slope = (found - previous[1]) / (proposal - previous[0])
-            previous = (proposal, found)
-            proposal -= math.floor(found / slope)
-        else:
-            proposal = (low + high) // 2
-    return low
 
 
 def ceil_of_share(epsilon0: float, *, further: int) -> int:
@@ -362,15 +316,3 @@ def ceil_of_share(epsilon0: float, *, further: int) -> int:
         if low == math.ceil(context.add(share, error)):
             return low
         digits *= 2
-
-
-# --- calibration ---------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=2**14)
-def _calibrate(epsilon: float, delta: float, k: int) -> float:
-    """`calibrate` without checks."""
-    if delta == 0:
-        return share(epsilon, k)
-    single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
-    return largest_epsilon0(_delta, epsilon, delta, k, single)

@@ -23,21 +23,12 @@ Every function concerns ONE labeler; ε is in nats.
 from __future__ import annotations
 
 import math
-import operator
 from functools import lru_cache
 
-import numpy as np
+from labelguard.accounting import _search, _validate, gaussian
+from labelguard.accounting.losses import Losses, composed, smallest_epsilon, suitable_interval
 
-from labelguard.accounting import _calibration, _validate, gaussian
-from labelguard.accounting.losses import (
-    Floats,
-    Losses,
-    composed,
-    smallest_epsilon,
-    suitable_interval,
-)
-
-__all__ = ["calibrate", "check", "delta", "deltas", "epsilon", "losses"]
+__all__ = ["calibrate", "check", "delta", "epsilon", "losses"]
 
 COARSER = 8
 """How many times longer the intervals are for the first steps of a search."""
@@ -76,12 +67,12 @@ def epsilon(
     return smallest_epsilon(found.delta, high, delta)
 
 
+@lru_cache(maxsize=2**10)
 def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: int) -> float:
     """The noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
 
     A multiple of 2^-20, rounded up, and `delta(calibrate(ε, δ, q, T), q, T, ε) <= δ` holds for the
-    computed numbers; the smallest such one within 1e-5, relative. Kept for the process and on disk
-    (`_calibration`).
+    computed numbers; the smallest such one within 1e-5, relative. Kept for the process.
 
     Raises ValueError unless epsilon is finite and > 0, `gaussian.SMALLEST_DELTA` <= delta < 1,
     sampling_probability in (0, 1] and steps an integer >= 1, and where the margin for rounding
@@ -90,22 +81,15 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
     _validate.positive(epsilon=epsilon)
     gaussian.attainable(delta)
     check(1.0, sampling_probability, steps)
-    return _calibrate(
-        float(epsilon), float(delta), float(sampling_probability), operator.index(steps)
-    )
-
-
-def deltas(
-    epsilons: Floats, noise_multiplier: float, sampling_probability: float, steps: int
-) -> Floats:
-    """δ(ε) of every entry, of any sign; upper bounds."""
-    check(noise_multiplier, sampling_probability, steps)
+    alone = gaussian.calibrate(epsilon, delta, steps)
     if sampling_probability == 1:
-        return gaussian.deltas(epsilons, 2 * math.sqrt(steps) / noise_multiplier)
-    found = losses(noise_multiplier, sampling_probability, steps)
-    return np.array([found.delta(float(each)) for each in np.ravel(epsilons)]).reshape(
-        np.shape(epsilons)
-    )
+        return math.ceil(2 * alone * _search.PER_ONE) / _search.PER_ONE
+
+    def price(noise_multiplier: float, coarse: bool) -> float:
+        return losses(noise_multiplier, sampling_probability, steps, coarse=coarse).delta(epsilon)
+
+    # With many steps a step's q takes off as much noise as a factor q.
+    return _search.multiplier(price, delta, 2 * sampling_probability * alone)
 
 
 @lru_cache(maxsize=32)
@@ -148,25 +132,3 @@ def check(noise_multiplier: float, sampling_probability: float, steps: int) -> N
     _validate.within(0, 1, sampling_probability=sampling_probability)
     _validate.within(0, 2**23, noise_multiplier=noise_multiplier)
     _validate.at_least_one(steps=steps)
-
-
-@lru_cache(maxsize=2**10)
-def _calibrate(epsilon: float, delta: float, sampling_probability: float, steps: int) -> float:
-    """`calibrate` without checks."""
-    alone = gaussian.calibrate(epsilon, delta, steps)
-    if sampling_probability == 1:
-        return math.ceil(2 * alone * _calibration.PER_ONE) / _calibration.PER_ONE
-
-    def price(noise_multiplier: float, coarse: bool) -> float:
-        return losses(noise_multiplier, sampling_probability, steps, coarse=coarse).delta(epsilon)
-
-    asked = {
-        "mechanism": "subsampled Gaussian",
-        "adjacency": "replace_labels",
-        "epsilon": epsilon,
-        "delta": delta,
-        "sampling_probability": sampling_probability,
-        "steps": steps,
-    }
-    # With many steps a step's q takes off as much noise as a factor q.
-    return _calibration.calibrated(asked, price, 2 * sampling_probability * alone)

@@ -25,8 +25,8 @@ MOST_COORDINATES = 2**40
 """For models of so many parameters runs are priced; a larger one is refused."""
 
 
-def delta(coordinates: int, epsilon: float, bits: int | None = None) -> float:
-    """Return (1 + e^ε)·⌈coordinates/2⌉·2^-bits, rounded up, at most 1.
+def delta(coordinates: int, epsilon: float) -> float:
+    """Return (1 + e^ε)·⌈coordinates/2⌉·2^-BITS, rounded up, at most 1.
 
     `coordinates` are d·T, those of all steps together. Raises ValueError unless coordinates is an
     integer >= 1 and epsilon finite and >= 0.
@@ -34,5 +34,5 @@ def delta(coordinates: int, epsilon: float, bits: int | None = None) -> float:
     _validate.at_least_one(coordinates=coordinates)
     _validate.nonnegative(epsilon=epsilon)
     pairs = -(-coordinates // 2)
-    apart = math.ldexp(float(pairs), -(BITS if bits is None else bits))
+    apart = math.ldexp(float(pairs), -BITS)
     return min(1.0, (1 + math.exp(min(epsilon, 700.0))) * apart * (1 + 2.0**-48))

@@ -23,7 +23,7 @@ def content_column(pairs: pa.Table, name: str) -> pa.Array:
         raise InvalidLabels(f"pairs need a column {name}, found {', '.join(pairs.column_names)}")
     column = pairs[name]
     if _is_text(column.type):
-        return _one_array(_filled_text(column))
+        return _filled_text(column).combine_chunks()
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         raise InvalidLabels(f"column {name} must hold texts or chats, found {kind}")
@@ -35,7 +35,7 @@ def content_column(pairs: pa.Table, name: str) -> pa.Array:
             f"the content of messages in column {name} must be text, "
             f"found {message.field('content').type}"
         )
-    lists = _one_array(column)
+    lists = column.combine_chunks()
     flat = lists.flatten()
     members = [_filled_text(pc.struct_field(flat, part.name)) for part in _CHAT]
     return _lists(_list_offsets(lists), pa.StructArray.from_arrays(members, fields=list(_CHAT)))
@@ -69,10 +69,6 @@ def _is_text(kind: pa.DataType) -> bool:
 def _filled_text(texts: Any) -> Any:
     # large_string, because one array of string holds at most 2 GiB.
     return texts.cast(pa.large_string()).fill_null("")
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _list_offsets(lists: pa.Array) -> pa.Array:

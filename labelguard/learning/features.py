@@ -37,7 +37,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -315,8 +315,7 @@ def _strata(part: Any) -> tuple[str, ...] | None:
 
 def length(options: str, state: State | None) -> FeatureProvider:
     """The provider `length`."""
-    if options:
-        raise LabelguardError(f"features length take no options, found {options}")
+    without_options("length", options)
     return _Length()
 
 
@@ -336,6 +335,38 @@ class _Stateless:
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {}
+
+
+class Learnt:
+    """Named `arrays` that are learnt from public pairs, and kept; for providers without options."""
+
+    name: ClassVar[str]
+    arrays: ClassVar[frozenset[str]]
+
+    def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
+        if state is not None and set(state) != self.arrays:
+            raise LabelguardError(
+                f"expected a state of {sorted(self.arrays)}, found {sorted(state)}"
+            )
+        self.progress = progress
+        self._state = dict(state or {})
+
+    @property
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """The arrays; raises `LabelguardError` before `fit`."""
+        if not self._state:
+            raise LabelguardError(f"features {self.name} must be fitted on public pairs before use")
+        return self._state
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The arrays; {} before `fit`."""
+        return dict(self._state)
+
+
+def without_options(name: str, options: str) -> None:
+    """Raise `LabelguardError` for options of a provider that has none."""
+    if options:
+        raise LabelguardError(f"features {name} take no options, found {options}")
 
 
 class _Length(_Stateless):

@@ -27,16 +27,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from labelguard.learning.newton import Floats, Matrix, Objective, Preconditioner, blocks, minimise
+from labelguard.learning.newton import (
+    Floats,
+    Matrix,
+    Objective,
+    Preconditioner,
+    blocks,
+    minimise,
+    sampled_curvature,
+)
 
-__all__ = [
-    "accuracy",
-    "fit_flipped",
-    "fit_statistic",
-    "forward_loss",
-    "label_statistic",
-    "margins",
-]
+__all__ = ["accuracy", "fit_flipped", "fit_statistic", "forward_loss", "label_statistic", "margins"]
 
 
 def fit_statistic(
@@ -63,7 +64,8 @@ def fit_statistic(
     objective = Objective(
         x, _EvenLoss(weights), linear, _checked_column(ridge, x.shape[1], "ridge", "component")
     )
-    return minimise(objective, Preconditioner(objective, weights, curvature), None)
+    bound = sampled_curvature(x, weights) if curvature is None else curvature
+    return minimise(objective, Preconditioner(objective.ridge, bound), None)
 
 
 def fit_flipped(
@@ -106,8 +108,8 @@ def fit_flipped(
     if loss != "forward":
         raise ValueError(f"loss must be 'forward' or 'robust', found {loss!r}")
     objective = Objective(x, _ForwardLoss(weights, labels, flips), penalty * center, penalty)
-    preconditioner = Preconditioner(objective, weights * signal**2, None)
-    return minimise(objective, preconditioner, center)
+    bound = sampled_curvature(x, weights * signal**2)
+    return minimise(objective, Preconditioner(penalty, bound), center)
 
 
 def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Floats:
@@ -151,14 +153,9 @@ def forward_loss(margin: Floats, label: Floats, flip_probability: Floats) -> Flo
 def accuracy(margin: ArrayLike, label: ArrayLike) -> float:
     """Share of the strict labels (0 or 1) that the margin's sign gets right; margin 0 is half one.
 
-    Other labels (ties) do not count. Raises ValueError unless both have shape (n,) with at least
-    one strict label.
+    Both have shape (n,); other labels (ties) do not count. Raises ValueError without a strict one.
     """
     scores, labels = np.asarray(margin, np.float64), np.asarray(label, np.float64)
-    if scores.ndim != 1 or scores.shape != labels.shape:
-        raise ValueError(
-            f"margin and label must have one shape (n,), found {scores.shape} and {labels.shape}"
-        )
     strict = (labels == 0) | (labels == 1)
     if not strict.any():
         raise ValueError("accuracy needs at least one label that is 0 or 1, found none")

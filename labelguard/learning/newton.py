@@ -39,13 +39,15 @@ class RowLoss(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Point:
-    """The objective at theta; `magnitude` is the size of the terms that its value is a sum of."""
+    """The objective at theta; `magnitude` is the size of the terms that its value is a sum of, and
+    `curvature` what the objective makes its Hessian of.
+    """
 
     theta: Floats
     value: float
     magnitude: float
     gradient: Floats
-    row_curvature: Floats
+    curvature: Floats
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,31 +75,35 @@ class Objective:
         """The Hessian at a point times a direction, in one pass over x."""
         product = self.ridge * direction
         for rows, block in blocks(self.x):
-            product += (point.row_curvature[rows] * (block @ direction)) @ block
+            product += (point.curvature[rows] * (block @ direction)) @ block
         return product
 
 
-class Preconditioner:
-    """(¼ Xᵀdiag(weight)X + diag(ridge))⁻¹, the inverse of a bound on the Hessian.
+class Smooth(Protocol):
+    """What Newton's method minimises."""
 
-    Where the curvature is not given it is estimated from evenly spaced rows: it decides how fast a
-    fit is, not where it ends.
+    @property
+    def linear(self) -> Floats: ...
+    def at(self, theta: Floats) -> Point: ...
+    def hessian_product(self, point: Point, direction: Floats) -> Floats: ...
+
+
+class Preconditioner:
+    """(bound + diag(ridge))⁻¹, the inverse of a bound on the Hessian, or of something near it.
+
+    It decides how fast a fit is, not where it ends.
     """
 
-    def __init__(self, objective: Objective, weight: Floats, curvature: ArrayLike | None) -> None:
-        components = len(objective.ridge)
-        if curvature is None:
-            bound = _sampled_curvature(objective.x, weight)
-        else:
-            bound = np.array(curvature, np.float64)
-            if bound.shape != (components, components) or not np.isfinite(bound).all():
-                raise ValueError(
-                    f"curvature must be finite, of shape ({components}, {components}), "
-                    f"found shape {bound.shape}"
-                )
+    def __init__(self, ridge: Floats, bound: ArrayLike) -> None:
+        components, bound = len(ridge), np.array(bound, np.float64)
+        if bound.shape != (components, components) or not np.isfinite(bound).all():
+            raise ValueError(
+                f"curvature must be finite, of shape ({components}, {components}), "
+                f"found shape {bound.shape}"
+            )
         # A curvature summed in float32 may have eigenvalues a little below zero.
         slack = float(np.finfo(np.float32).eps * np.trace(bound))
-        bound[np.diag_indices(components)] += objective.ridge + slack
+        bound[np.diag_indices(components)] += ridge + slack
         try:
             self._inverse_root = np.linalg.inv(np.linalg.cholesky(bound))
         except np.linalg.LinAlgError:
@@ -114,7 +120,7 @@ class Preconditioner:
         return float(np.linalg.norm(self._inverse_root @ gradient))
 
 
-def minimise(objective: Objective, preconditioner: Preconditioner, start: Floats | None) -> Floats:
+def minimise(objective: Smooth, preconditioner: Preconditioner, start: Floats | None) -> Floats:
     """Newton's method, each step by conjugate gradients and shortened until the value falls."""
     here = objective.at(np.zeros_like(objective.linear))
     unit = preconditioner.norm(here.gradient)
@@ -152,7 +158,7 @@ def blocks(x: Matrix) -> Iterator[tuple[slice, Floats]]:
 
 
 def _newton_step(
-    objective: Objective, here: Point, preconditioner: Preconditioner, accuracy: float
+    objective: Smooth, here: Point, preconditioner: Preconditioner, accuracy: float
 ) -> Floats:
     """A step H⁻¹(−gradient) by preconditioned conjugate gradients, to a relative accuracy.
 
@@ -178,7 +184,7 @@ def _newton_step(
     return step
 
 
-def _descend(objective: Objective, here: Point, step: Floats) -> Point | None:
+def _descend(objective: Smooth, here: Point, step: Floats) -> Point | None:
     """The first of step, step/2, step/4, … that lowers the value enough, or None."""
     promised = 1e-4 * float(here.gradient @ step)
     rounding = _ROUNDING * here.magnitude
@@ -190,7 +196,7 @@ def _descend(objective: Objective, here: Point, step: Floats) -> Point | None:
     return None
 
 
-def _sampled_curvature(x: Matrix, weight: Floats) -> Floats:
+def sampled_curvature(x: Matrix, weight: Floats) -> Floats:
     """¼ Xᵀdiag(weight)X from evenly spaced rows, scaled up to all of them."""
     stride = max(1, len(x) // max(_PRECONDITIONER_ROWS, 16 * x.shape[1]))
     sampled, total = weight[::stride], np.zeros((x.shape[1], x.shape[1]))

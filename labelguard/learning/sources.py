@@ -222,12 +222,11 @@ def _names(text: NDArray[Any], ends: NDArray[Any]) -> pl.Series:
     """The inverse of `_bytes`; raises `ValueError` for what no names give."""
     if text.dtype != np.uint8 or text.ndim != 1 or ends.dtype != np.int64 or ends.ndim != 1:
         raise ValueError
+    if not 0 < len(ends) <= MOST_SOURCES or ends[-1] != len(text):
+        raise ValueError
     starts = np.concatenate([[0], ends[:-1]])
-    if len(ends) > MOST_SOURCES or not len(ends) or ends[-1] != len(text):
-        raise ValueError
-    if starts.min() < 0 or (ends < starts).any():
-        raise ValueError
-    if (ends - starts).max() > 4 * LONGEST_NAME:  # bytes of one character
+    longest = 4 * LONGEST_NAME  # bytes of one character
+    if starts.min() < 0 or (ends < starts).any() or (ends - starts).max() > longest:
         raise ValueError
     whole = text.tobytes()
     names = [whole[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

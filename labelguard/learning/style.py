@@ -11,19 +11,15 @@ English; elsewhere these functions are poorer, and never wrong about a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.errors import LabelguardError
 from labelguard.learning.content import content_column, joined
-from labelguard.learning.features import Features, State
-from labelguard.terms import Progress
+from labelguard.learning.features import Features, Learnt, State, without_options
 
 __all__ = ["FUNCTIONS", "Function", "StyleFeatures", "style"]
 
@@ -31,7 +27,6 @@ CLIP = 5.0
 """Standard deviations at which a function is clipped."""
 
 _PORTION = 1 << 14
-_STATE = {"center", "scale"}
 
 _WORD = r"[\p{L}\p{N}]+(?:['’][\p{L}]+)*"
 _SENTENCE_END = r"[.!?…。！？]+(?:\s|$)"
@@ -58,15 +53,15 @@ class Function:
 
     name: str
     about: str
-    of: Callable[[], pl.Expr]
+    of: pl.Expr
 
 
 def _log(expression: pl.Expr) -> pl.Expr:
     return expression.cast(pl.Float64).log1p()
 
 
-def _matches(pattern: str) -> Callable[[], pl.Expr]:
-    return lambda: _log(_text.str.count_matches(pattern))
+def _matches(pattern: str) -> pl.Expr:
+    return _log(_text.str.count_matches(pattern))
 
 
 def _per(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
@@ -74,12 +69,12 @@ def _per(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
     return part.cast(pl.Float64) / whole.clip(lower_bound=1).cast(pl.Float64)
 
 
-def _characters_of(pattern: str) -> Callable[[], pl.Expr]:
-    return lambda: _per(_text.str.count_matches(pattern), _characters)
+def _characters_of(pattern: str) -> pl.Expr:
+    return _per(_text.str.count_matches(pattern), _characters)
 
 
-def _words_among(words: tuple[str, ...]) -> Callable[[], pl.Expr]:
-    return lambda: _per(_words.list.eval(pl.element().is_in(list(words))).list.sum(), _count)
+def _words_among(words: tuple[str, ...]) -> pl.Expr:
+    return _per(_words.list.eval(pl.element().is_in(list(words))).list.sum(), _count)
 
 
 def _mean_of_words(of_word: pl.Expr) -> pl.Expr:
@@ -97,9 +92,9 @@ def _overlap() -> pl.Expr:
 
 
 FUNCTIONS = (
-    Function("words", "log of the number of words", lambda: _log(_count)),
-    Function("sentences", "log of the number of sentences", lambda: _log(_sentences)),
-    Function("sentence-length", "log of words a sentence", lambda: _log(_per(_count, _sentences))),
+    Function("words", "log of the number of words", _log(_count)),
+    Function("sentences", "log of the number of sentences", _log(_sentences)),
+    Function("sentence-length", "log of words a sentence", _log(_per(_count, _sentences))),
     Function("lines", "log of the number of lines with text", _matches(r"(?m)^.*\S")),
     Function("paragraphs", "log of the number of empty lines between text", _matches(r"\n\s*\n")),
     Function("list-items", "log of the number of list items", _matches(_LIST_ITEM)),
@@ -110,7 +105,7 @@ FUNCTIONS = (
     Function(
         "code",
         "share of characters in code",
-        lambda: _per(_text.str.extract_all(_CODE).list.join("").str.len_chars(), _characters),
+        _per(_text.str.extract_all(_CODE).list.join("").str.len_chars(), _characters),
     ),
     Function("digits", "share of characters that are digits", _characters_of(r"\p{Nd}")),
     Function("upper-case", "share of characters in upper case", _characters_of(r"\p{Lu}")),
@@ -118,16 +113,14 @@ FUNCTIONS = (
     Function("questions", "log of the number of question marks", _matches("[?？]")),
     Function("exclamations", "log of the number of exclamation marks", _matches("[!！]")),
     Function("parentheses", "log of the number of parentheses", _matches(r"[(（]")),
-    Function(
-        "word-length", "mean letters a word", lambda: _mean_of_words(pl.element().str.len_chars())
-    ),
+    Function("word-length", "mean letters a word", _mean_of_words(pl.element().str.len_chars())),
     Function(
         "variety",
         "distinct words over the root of all words (Guiraud)",
-        lambda: _words.list.n_unique() / _count.clip(lower_bound=1).cast(pl.Float64).sqrt(),
+        _words.list.n_unique() / _count.clip(lower_bound=1).cast(pl.Float64).sqrt(),
     ),
-    Function("reading-ease", "Flesch's reading ease, less its constant", _reading_ease),
-    Function("overlap", "share of distinct words that are in the prompt", _overlap),
+    Function("reading-ease", "Flesch's reading ease, less its constant", _reading_ease()),
+    Function("overlap", "share of distinct words that are in the prompt", _overlap()),
     Function("hedges", "share of words like may, perhaps, usually", _words_among(_HEDGES)),
     Function("negations", "share of words like not, never, without", _words_among(_NEGATIONS)),
     Function("addressing", "share of words like you, your", _words_among(_READER)),
@@ -139,12 +132,11 @@ FUNCTIONS = (
 
 def style(options: str, state: State | None) -> StyleFeatures:
     """The provider `style`, fitted earlier if `state` is given."""
-    if options:
-        raise LabelguardError(f"features style take no options, found {options}")
+    without_options("style", options)
     return StyleFeatures(state)
 
 
-class StyleFeatures:
+class StyleFeatures(Learnt):
     """φ(prompt, response) by `FUNCTIONS`; d is their number.
 
     What is learnt depends on the set of distinct pairs of prompt and response only, not on their
@@ -155,11 +147,8 @@ class StyleFeatures:
     weight = 0.25
     """The mean squared norm of the group, beside that of others; see `learning.features`."""
 
-    def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
-        if state is not None and set(state) != _STATE:
-            raise LabelguardError(f"expected a state of {sorted(_STATE)}, found {sorted(state)}")
-        self.progress = progress
-        self._state: Mapping[str, NDArray[Any]] | None = state
+    name = "style"
+    arrays = frozenset({"center", "scale"})
 
     def fit(self, pairs: pa.Table) -> None:
         """Learn the mean and the spread of every function."""
@@ -174,16 +163,11 @@ class StyleFeatures:
 
         Raises `LabelguardError` before `fit`.
         """
-        if self._state is None:
-            raise LabelguardError("features style must be fitted on public pairs before use")
-        values = (self._values(_responses(pairs)) - self._state["center"]) * self._state["scale"]
+        learnt = self.learnt
+        values = (self._values(_responses(pairs)) - learnt["center"]) * learnt["scale"]
         first, second = np.split(np.clip(values, -CLIP, CLIP), 2)
         features: Features = (first - second).astype(np.float32)
         return features
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """`center` and `scale`; {} before `fit`."""
-        return dict(self._state or {})
 
     def names(self) -> tuple[str, ...]:
         """The functions' names."""
@@ -208,7 +192,7 @@ def _measured(responses: pl.DataFrame) -> NDArray[np.float64]:
         return pl.col(column).str.to_lowercase().str.extract_all(_WORD)
 
     told = responses.with_columns(words=words("response"), asked=words("prompt").list.unique())
-    values = told.select(one.of().cast(pl.Float64).alias(one.name) for one in FUNCTIONS)
+    values = told.select(one.of.cast(pl.Float64).alias(one.name) for one in FUNCTIONS)
     return values.to_numpy()
 
 

@@ -10,17 +10,15 @@ n-grams of characters would cost four times as much to hash and as much again to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.errors import InvalidLabels
 from labelguard.learning.content import content_column, joined
-from labelguard.learning.features import Features, State
-from labelguard.terms import Progress
+from labelguard.learning.features import Features, Learnt, State, without_options
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -31,17 +29,15 @@ FACTORISED_TEXTS = 20_000
 """The SVD sees at most this many texts, evenly spaced in their sorted order."""
 
 _PORTION = 1 << 14
-_STATE = {"columns", "idf", "components"}
 
 
 def text(options: str, state: State | None) -> WordFeatures:
     """The provider `text`, fitted earlier if `state` is given."""
-    if options:
-        raise LabelguardError(f"features text take no options, found {options}")
+    without_options("text", options)
     return WordFeatures(state)
 
 
-class WordFeatures:
+class WordFeatures(Learnt):
     """φ(prompt, response) from the words of the response alone; d <= 128.
 
     What is learnt depends on the set of distinct responses only, not on their order or side. The
@@ -49,11 +45,8 @@ class WordFeatures:
     (d, c): at most 17 MB.
     """
 
-    def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
-        if state is not None and set(state) != _STATE:
-            raise LabelguardError(f"expected a state of {sorted(_STATE)}, found {sorted(state)}")
-        self.progress = progress
-        self._state = None if state is None else dict(state)
+    name = "text"
+    arrays = frozenset({"columns", "idf", "components"})
 
     def fit(self, pairs: pa.Table) -> None:
         """Learn frequencies and components from all distinct responses.
@@ -76,32 +69,20 @@ class WordFeatures:
 
         Raises `LabelguardError` before `fit`.
         """
-        if self._state is None:
-            raise LabelguardError("features text must be fitted on public pairs before use")
+        components = np.ascontiguousarray(self.learnt["components"].T)
         encoded = _responses(pairs).dictionary_encode()
-        vectors = self._vectors(encoded.dictionary)
+        vectors = self._weighted(self._counts(encoded.dictionary)) @ components
         index = encoded.indices.to_numpy()
         first, second = index[: pairs.num_rows], index[pairs.num_rows :]
         features: Features = vectors[first] - vectors[second]
         return features
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """`columns`, `idf` and `components`; {} before `fit`."""
-        return dict(self._state or {})
-
     def identity(self) -> str:
         """The settings; what was learnt is named by the digest of the state."""
         return f"text words=1-2 hashed={COLUMNS} tf-idf l2 svd={COMPONENTS} float32"
 
-    def _vectors(self, responses: pa.Array) -> Features:
-        assert self._state is not None
-        components = np.ascontiguousarray(self._state["components"].T)
-        vectors: Features = self._weighted(self._counts(responses)) @ components
-        return vectors
-
     def _weighted(self, counts: csr_matrix) -> csr_matrix:
         """tf-idf over the columns that occurred in `fit`, rows of length 1 (or 0: no words)."""
-        assert self._state is not None
         chosen = counts[:, self._state["columns"]]
         chosen.data *= self._state["idf"][chosen.indices]
         row = np.repeat(np.arange(chosen.shape[0]), np.diff(chosen.indptr))

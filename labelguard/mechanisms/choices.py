@@ -1,34 +1,18 @@
-"""The statistic release for choices: a labeler picks the best of K responses (K may vary).
+"""Choices of the best of K responses (K may vary): the likelihood of a statistic of theirs.
 
 For a conditional logit (McFadden 1974; the first place of Plackett-Luce) with linear utility φ·θ
 
     −log P(k is chosen) = log Σ_l exp(φ_l·θ) − φ_k·θ,
 
 so the likelihood touches the labels only through S = Σ_u w_u Σ_j (φ(chosen_j) − mean of Φ_j), where
-Φ_j holds the K_j responses of choice j. It is clipped, rounded and summed as in
-`labelguard.mechanisms.statistic`, whose guarantee it shares: `grid` and `noisy` there go on from
-`bounds` and `exact_sum` here. With K = 2 both modules compute the same statistic.
-
-The same from pairs. As φ_c − mean of Φ = (1/K) Σ_k (φ_c − φ_k), S is also the sum over all pairs of
-a choice, of weight 2/K, that hold the chosen response, and b_u likewise: `Rows.share` there. A
-release, which stages choices as their pairs, sums them so, with Δ = 2C ≥ min(2C, D): the ball alone
-proves it, whatever pairs of a choice there are. `responses_of_pairs` finds Φ again, for the fit.
-
-Sensitivity. Let p_j say how the choice is spread over its responses: 1 on the chosen one, or 1/t on
-each of t that tie for the best; a labeler's part is v = w Σ_j Φ_jᵀ(p_j − 1/K_j). All p_j lie in the
-simplex, ties included, and ‖v − v'‖ is convex in (p, p'), so no pair of them moves v further than
-some pair of corners, that is of choices without ties. Corners p, p' satisfy
-‖Φ_jᵀ(p_j − p_j')‖ ≤ max_{k,l} ‖φ_k − φ_l‖ and ‖p_j − p_j'‖ ≤ √2, hence
-
-    D = min( w Σ_j max_{k,l} ‖φ_k − φ_l‖,  √(2 m Λ) ),    Λ = λ_max(w² Σ_j Φ_jᵀΦ_j),
-
-for m choices, by the triangle inequality and by ‖Φᵀs‖ ≤ ‖Φ‖₂ ‖s‖₂. Projection on the ball of
-radius C moves no two points apart, so that clipped parts differ by at most min(2C, D).
+Φ_j holds the K_j responses of choice j. A release, which stages choices as their pairs, sums it
+from these: φ_c − mean of Φ = (1/K) Σ_k (φ_c − φ_k), so that S is the sum over all pairs of a
+choice, of weight 2/K, that hold the chosen response (`Rows.share` of `mechanisms.statistic`, whose
+guarantee it has). `responses_of_pairs` finds Φ again, for the fit.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,26 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.mechanisms.geometry import squared_norms
-from labelguard.mechanisms.statistic import (
-    SLACK,
-    Bounds,
-    Rows,
-    RowsOfUnits,
-    clip_and_weights,
-    clipped_sum,
-    largest_movement,
-    top_eigenvalue,
-)
+from labelguard.learning.newton import Point, Preconditioner, minimise
 
-__all__ = ["Choices", "bounds", "choice_weights", "exact_sum", "fit", "responses_of_pairs"]
+__all__ = ["Choices", "fit", "places", "responses_of_pairs"]
 
 _CHUNK = 1 << 15
-_DIAMETER_ELEMENTS = 1 << 22
-_RELATIVE_GRADIENT = 1e-8
-_ACCEPTED_RELATIVE_GRADIENT = 1e-5
-_MOST_STEPS = 200
-_MOST_HALVINGS = 60
 
 Floats = NDArray[np.float64]
 
@@ -91,44 +60,6 @@ class Choices:
     def size(self) -> NDArray[np.intp]:
         """How many responses each choice is among, shape (choices,)."""
         return np.diff(self.offsets)
-
-
-def bounds(features: NDArray[np.float32], choices: Choices, clip_quantile: float) -> Bounds:
-    """Weights, clip and sensitivity from the responses' coordinates, (responses, components).
-
-    b_u = √Σ_j (1/K_j) Σ_k ‖φ_k − mean‖² is the norm of a labeler who chooses at random; clip and
-    weights follow as for comparisons. Raises `InvalidLabels` if no choice is among responses that
-    differ, if a feature is not finite, or if features and offsets do not match.
-    """
-    z = _centred(features, choices)
-    spread = np.add.reduceat(squared_norms(z), choices.offsets[:-1]) / choices.size
-    clip, weight = clip_and_weights(np.sqrt(_sum(choices, spread)), clip_quantile)
-    return Bounds(clip, weight, _sensitivity(z, choices, weight, clip))
-
-
-def exact_sum(
-    features: NDArray[np.float32],
-    choices: Choices,
-    best: NDArray[np.bool_],
-    bounds: Bounds,
-    step: float,
-) -> NDArray[np.int64]:
-    """PRIVATE: Σ_u clip_C(v_u) on the grid, shape (components,).
-
-    `best` (responses,) marks the chosen responses. Several in one choice tie: the choice counts as
-    the mean of them. All, or none, add 0.
-    """
-    z = _centred(features, choices)
-    marked = np.add.reduceat(best.astype(np.intp), choices.offsets[:-1])
-    share = np.repeat(1 / np.maximum(marked, 1), choices.size) * best
-    even = np.repeat(np.where(marked, 1 / choices.size, 0), choices.size)
-    rows = Rows(np.arange(len(z)), np.repeat(choices.unit, choices.size), choices.units)
-    return clipped_sum(z, rows, share - even, bounds, step)
-
-
-def choice_weights(choices: Choices, bounds: Bounds) -> Floats:
-    """What each choice weighs in the likelihood, w_u of its labeler, shape (choices,)."""
-    return np.asarray(bounds.weight[choices.unit])
 
 
 def responses_of_pairs(
@@ -195,46 +126,24 @@ def fit(
     )
     if (objective.weight < 0).any() or (objective.ridge <= 0).any():
         raise ValueError("weight must be >= 0 and ridge > 0, found values outside")
-    return _minimum(objective)
-
-
-def _sensitivity(z: NDArray[np.float32], choices: Choices, weight: Floats, clip: float) -> float:
-    """Δ = max_u min(2C, D_u), with D_u as in the module's docstring."""
-    triangle = weight * _sum(choices, _diameters(z, choices)) * SLACK
-    count = np.bincount(choices.unit, minlength=choices.units)
-    of_unit = RowsOfUnits(np.repeat(choices.unit, choices.size), choices.units)
-
-    def spectral(unit: int) -> float:
-        own = of_unit[unit]
-        largest = top_eigenvalue(z, own, np.ones(len(own)))
-        return float(weight[unit]) * math.sqrt(2 * int(count[unit]) * largest) * SLACK
-
-    return largest_movement(np.minimum(2 * clip, triangle), spectral)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _Point:
-    """The objective at theta, the size of the terms it is a sum of, and the Newton step there."""
-
-    theta: Floats
-    value: float
-    magnitude: float
-    step: Floats
-    decrement: float
+    bend = objective.at(np.zeros(components)).curvature - np.diag(objective.ridge)
+    return minimise(objective, Preconditioner(objective.ridge, bend), None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Objective:
+    """What `fit` minimises; the `curvature` of a point is the Hessian there."""
+
     z: NDArray[np.float32]
     choices: Choices
     weight: Floats
-    statistic: Floats
+    linear: Floats
     ridge: Floats
 
-    def at(self, theta: Floats) -> _Point:
-        """Value and Newton step in one pass over the responses."""
+    def at(self, theta: Floats) -> Point:
+        """Value, gradient and Hessian in one pass over the responses."""
         value = 0.0
-        gradient, hessian = self.ridge * theta - self.statistic, np.diag(self.ridge)
+        gradient, hessian = self.ridge * theta - self.linear, np.diag(self.ridge)
         for sets, responses in _blocks(self.choices):
             part, weight = self.z[responses].astype(np.float64), self.weight[sets]
             size, starts = self.choices.size[sets], _starts(self.choices, sets)
@@ -249,42 +158,12 @@ class _Objective:
             gradient += weight @ (expected - mean)
             hessian += part.T @ ((np.repeat(weight, size) * chance)[:, None] * part)
             hessian -= expected.T @ (weight[:, None] * expected)
-        penalty, reward = float(self.ridge @ theta**2) / 2, float(self.statistic @ theta)
-        step: Floats = np.asarray(np.linalg.solve(hessian, -gradient), np.float64)
-        return _Point(
-            theta,
-            value + penalty - reward,
-            abs(value) + penalty + abs(reward),
-            step,
-            math.sqrt(max(-float(gradient @ step), 0)),
-        )
+        penalty, reward = float(self.ridge @ theta**2) / 2, float(self.linear @ theta)
+        magnitude = abs(value) + penalty + abs(reward)
+        return Point(theta, value + penalty - reward, magnitude, gradient, hessian)
 
-
-def _minimum(objective: _Objective) -> Floats:
-    """Newton's method, each step shortened until the value falls."""
-    here = objective.at(np.zeros_like(objective.ridge))
-    unit = here.decrement
-    for _ in range(_MOST_STEPS):
-        if here.decrement <= _RELATIVE_GRADIENT * unit:
-            return here.theta
-        there = _descend(objective, here)
-        if there is None:
-            break
-        here = there
-    if not here.decrement <= _ACCEPTED_RELATIVE_GRADIENT * unit:
-        raise ArithmeticError("the fit found no minimum: scale the features, or raise ridge")
-    return here.theta
-
-
-def _descend(objective: _Objective, here: _Point) -> _Point | None:
-    """The first of step, step/2, step/4, … that lowers the value enough, or None."""
-    for halvings in range(_MOST_HALVINGS):
-        share = 0.5**halvings
-        there = objective.at(here.theta + share * here.step)
-        promised = 1e-4 * share * here.decrement**2
-        if there.value <= here.value - promised + 1e-14 * here.magnitude:
-            return there
-    return None
+    def hessian_product(self, point: Point, direction: Floats) -> Floats:
+        return np.asarray(point.curvature @ direction)
 
 
 def _centred(features: NDArray[np.float32], choices: Choices) -> NDArray[np.float32]:
@@ -306,22 +185,6 @@ def _centred(features: NDArray[np.float32], choices: Choices) -> NDArray[np.floa
     return z
 
 
-def _diameters(z: NDArray[np.float32], choices: Choices) -> Floats:
-    """max_{k,l} ‖φ_k − φ_l‖ of every choice, shape (choices,), from centred responses."""
-    diameters = np.empty(len(choices))
-    for size in np.unique(choices.size).tolist():
-        of_size = np.flatnonzero(choices.size == size)
-        height = max(1, _DIAMETER_ELEMENTS // (size * max(size, z.shape[1])))
-        for start in range(0, len(of_size), height):
-            sets = of_size[start : start + height]
-            members = z[choices.offsets[sets, None] + np.arange(size)].astype(np.float64)
-            product = members @ members.transpose(0, 2, 1)
-            norms = np.einsum("skk->sk", product)
-            squared = norms[:, :, None] + norms[:, None, :] - 2 * product
-            diameters[sets] = np.sqrt(np.maximum(squared.max(axis=(1, 2)), 0))
-    return diameters
-
-
 def _blocks(choices: Choices) -> Iterator[tuple[slice, slice]]:
     """Consecutive choices and their responses, about _CHUNK responses at a time."""
     first = 0
@@ -335,11 +198,6 @@ def _blocks(choices: Choices) -> Iterator[tuple[slice, slice]]:
 def _starts(choices: Choices, sets: slice) -> NDArray[np.intp]:
     """Where each choice of a block begins in it."""
     return np.asarray(choices.offsets[sets] - choices.offsets[sets.start])
-
-
-def _sum(choices: Choices, values: Floats) -> Floats:
-    """Sums over the choices of each labeler, shape (units,)."""
-    return np.bincount(choices.unit, values, choices.units).astype(np.float64)
 
 
 def _checked(name: str, values: ArrayLike, size: int) -> Floats:

@@ -72,19 +72,13 @@ def stage_of(items: Blocks, stages: int) -> NDArray[np.intp]:
 
     A function of the item alone: all rows of an item share a stage, the same on every machine.
     Stages are equally likely, and independent of the digest's high half, which orders rows and
-    sorts them into buckets. Raises ValueError unless stages >= 1.
+    sorts them into buckets.
     """
-    _check_count(stages, "stages")
     return (items[:, 1] % np.uint64(stages)).astype(np.intp)
 
 
 def fold_of(items: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
-    """The fold of each item, shape (n,), independent of `stage_of` with as many stages.
-
-    Raises ValueError unless stages >= 1 and folds >= 1.
-    """
-    _check_count(stages, "stages")
-    _check_count(folds, "folds")
+    """The fold of each item, shape (n,), independent of `stage_of` with as many stages."""
     return (items[:, 1] // np.uint64(stages) % np.uint64(folds)).astype(np.intp)
 
 
@@ -111,9 +105,9 @@ def estimate_error(
     shape (n,); the model must not have seen these rows. Without any row with γ < ½ the rate is ½
     and the standard error infinite.
 
-    Raises ValueError for shapes that do not match, other labels or γ outside [0, ½].
+    Raises ValueError for shapes that do not match, other released labels or γ outside [0, ½].
     """
-    labels, votes, flips = _checked_votes(released, predicted, flip_probability)
+    labels, flips, votes = _checked(released, flip_probability, predicted)
     signal = 1 - 2 * flips
     information = float(signal @ signal)
     if information == 0:
@@ -128,10 +122,7 @@ def estimate_error(
 
 
 def combine_hard(
-    released: ArrayLike,
-    predicted: ArrayLike,
-    flip_probability: ArrayLike,
-    estimate: ErrorEstimate,
+    released: ArrayLike, predicted: ArrayLike, flip_probability: ArrayLike, estimate: ErrorEstimate
 ) -> tuple[Floats, Floats]:
     """Combined labels 0 or 1 and `residual_flip_estimate`, both of shape (n,) (eq. 4 and 5).
 
@@ -143,7 +134,7 @@ def combine_hard(
 
     Raises ValueError as `estimate_error`.
     """
-    labels, votes, flips = _checked_votes(released, predicted, flip_probability)
+    labels, flips, votes = _checked(released, flip_probability, predicted)
     model_wins = (votes != 0.5) & (estimate.clamped < flips)
     return np.where(model_wins, votes, labels), np.where(model_wins, estimate.clamped, flips)
 
@@ -158,10 +149,10 @@ def combine_soft(
     keeps its label, one with γ = ½ gets the model's probability.
 
     Raises ValueError for shapes that do not match, values that are not finite, released labels
-    other than 0 and 1, γ outside [0, ½] or scale < 0.
+    other than 0 and 1, or γ outside [0, ½].
     """
-    labels, flips = _checked_released(released, flip_probability)
-    prior = _checked_scale(scale, len(labels)) * _checked_margin(margin, len(labels))
+    labels, flips, margins = _checked(released, flip_probability, margin)
+    prior = np.asarray(scale, np.float64) * margins
     with np.errstate(divide="ignore"):  # γ = 0 has infinite log-odds
         evidence = np.log1p(-flips) - np.log(flips)
     return np.asarray((1 + np.tanh(((2 * labels - 1) * evidence + prior) / 2)) / 2)
@@ -181,16 +172,10 @@ def fit_scale(
     come from a model that saw none of these rows: a caller that trains on them has to cross-fit
     the model too.
 
-    Raises ValueError as `combine_soft`, and for folds that are no integers of shape (n,).
+    Raises ValueError as `combine_soft`.
     """
-    labels, flips = _checked_released(released, flip_probability)
-    margins = _checked_margin(margin, len(labels))
-    fold = np.asarray(folds)
-    if fold.shape != labels.shape or not np.issubdtype(fold.dtype, np.integer):
-        raise ValueError(
-            f"folds must be integers of shape {labels.shape}, found {fold.dtype} {fold.shape}"
-        )
-    names, number = np.unique(fold, return_inverse=True)
+    labels, flips, margins = _checked(released, flip_probability, margin)
+    names, number = np.unique(np.asarray(folds), return_inverse=True)
     found = np.zeros(len(names))
     for one in range(len(names) if len(names) > 1 else 0):
         outside = number != one
@@ -222,47 +207,16 @@ def _best_scale(labels: Floats, margins: Floats, flips: Floats) -> float:
     return min((0.0, middle), key=cost)
 
 
-def _check_count(count: int, name: str) -> None:
-    if count < 1:
-        raise ValueError(f"{name} must be at least 1, found {count}")
-
-
-def _column(values: ArrayLike, name: str, rows: int) -> Floats:
-    column = np.asarray(values, np.float64)
-    if column.shape != (rows,):
-        raise ValueError(f"{name} must have shape ({rows},), found {column.shape}")
-    return column
-
-
-def _checked_released(released: ArrayLike, flip_probability: ArrayLike) -> tuple[Floats, Floats]:
-    labels = np.asarray(released, np.float64)
-    if labels.ndim != 1 or not ((labels == 0) | (labels == 1)).all():
-        raise ValueError("released must have shape (n,) and hold labels 0 and 1 only")
-    flips = _column(flip_probability, "flip_probability", len(labels))
+def _checked(
+    released: ArrayLike, flip_probability: ArrayLike, values: ArrayLike
+) -> tuple[Floats, Floats, Floats]:
+    """Labels, flip probabilities and votes or margins as columns of one shape (n,)."""
+    columns = [np.asarray(each, np.float64) for each in (released, flip_probability, values)]
+    labels, flips, rest = columns
+    if labels.ndim != 1 or any(column.shape != labels.shape for column in columns):
+        raise ValueError(f"expected columns of one shape (n,), found {[c.shape for c in columns]}")
+    if not ((labels == 0) | (labels == 1)).all() or not np.isfinite(rest).all():
+        raise ValueError("expected labels 0 and 1, and finite votes or margins")
     if not ((flips >= 0) & (flips <= 0.5)).all():
         raise ValueError("flip_probability must be in [0, ½], found values outside")
-    return labels, flips
-
-
-def _checked_votes(
-    released: ArrayLike, predicted: ArrayLike, flip_probability: ArrayLike
-) -> tuple[Floats, Floats, Floats]:
-    labels, flips = _checked_released(released, flip_probability)
-    votes = _column(predicted, "predicted", len(labels))
-    if not np.isin(votes, (0, 0.5, 1)).all():
-        raise ValueError("predicted must hold labels 0 and 1, or ½ for no vote")
-    return labels, votes, flips
-
-
-def _checked_margin(margin: ArrayLike, rows: int) -> Floats:
-    margins = _column(margin, "margin", rows)
-    if not np.isfinite(margins).all():
-        raise ValueError("margin must be finite, found NaN or infinite values")
-    return margins
-
-
-def _checked_scale(scale: ArrayLike, rows: int) -> Floats:
-    scales = np.asarray(scale, np.float64)
-    if scales.shape not in ((), (rows,)) or not (np.isfinite(scales) & (scales >= 0)).all():
-        raise ValueError(f"scale must be finite and >= 0, a number or of shape ({rows},)")
-    return scales
+    return labels, flips, rest

@@ -149,10 +149,11 @@ def run_stages(
     To resume, give the `state()` of the stages that were finished, in order: they are restored and
     yielded without being computed again, and what follows is the same as without interruption.
 
-    Raises ValueError for stages < 1, a stage number >= stages, another combination, or finished
-    states that are not of these stages' rows.
+    Raises ValueError for a stage number >= stages, or finished states that are not of these stages'
+    rows.
     """
-    _check_run(labels, stages, combine, finished)
+    if len(labels.stage) and labels.stage.max() >= stages:
+        raise ValueError(f"stages must be above every row's stage, found {stages}")
     scorer: Scorer | None = None
     for stage in range(stages):
         rows = labels.rows_of(stage)
@@ -162,17 +163,6 @@ def run_stages(
             result = _run_stage(pairs, labels, rows, learner, stage, combine, scorer)
         scorer = result.scorer
         yield result
-
-
-def _check_run(
-    labels: ReleasedLabels, stages: int, combine: str, finished: Sequence[State]
-) -> None:
-    if stages < 1 or (len(labels.stage) and labels.stage.max() >= stages):
-        raise ValueError(f"stages must be at least 1 and above every row's stage, found {stages}")
-    if combine not in ("hard", "soft"):
-        raise ValueError(f"combine must be 'hard' or 'soft', found {combine!r}")
-    if len(finished) > stages:
-        raise ValueError(f"at most {stages} finished stages are expected, found {len(finished)}")
 
 
 def _restored(state: State, stage: int, rows: NDArray[np.intp], learner: Learner) -> StageResult:

@@ -22,10 +22,7 @@ VERSION = 1
 
 
 def randomize(
-    labels: NDArray[np.uint8],
-    coins: Coins,
-    row_keys: Blocks,
-    threshold: NDArray[np.uint64],
+    labels: NDArray[np.uint8], coins: Coins, row_keys: Blocks, threshold: NDArray[np.uint64]
 ) -> NDArray[np.uint8]:
     """Binary randomized response.
 

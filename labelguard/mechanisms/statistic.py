@@ -13,9 +13,8 @@ perturbation); Chowdhury, Zhou and Natarajan 2024 (label-private reward estimati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,15 +121,13 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
     """Weights, clip and sensitivity from the pairs' coordinates z (pairs, components).
 
     b_u = ½ √Σ_j ‖z_uj‖² is the norm of a labeler without signal; C is its quantile over labelers
-    with any, and w_u = min(1, C / b_u). Raises `InvalidLabels` if no labeler has a row that
+    with any, and w_u = min(1, C / b_u). Δ = 2C, from the ball alone: nothing rests on how rankings
+    are numbered, nor on choices being whole. (What a labeler's labels can move without the clip is
+    no less, for those whose b_u is at least C.) Raises `InvalidLabels` if no labeler has a row that
     differs in any coordinate, or if a coordinate is not finite.
     """
     clip, weight = clip_and_weights(without_signal(z, rows), clip_quantile)
-    if rows.ranking is not None or rows.choices:
-        # From the ball alone: nothing rests on how rankings are numbered, nor on choices being
-        # whole (of rankings it is the same value; of choices `choices.bounds` may be smaller).
-        return Bounds(clip, weight, 2 * clip)
-    return Bounds(clip, weight, _sensitivity(z, rows, weight, clip))
+    return Bounds(clip, weight, 2 * clip)
 
 
 def without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
@@ -150,8 +147,9 @@ def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
     Raises as `bounds`.
     """
     triangle = _sum(rows, rows.share() * np.sqrt(squared_norms(z)[rows.pair]))
-    of_unit = RowsOfUnits(rows.unit, rows.units)
-    spectral = np.array([_spectral(z, rows, of_unit[unit]) for unit in range(rows.units)])
+    ends = np.cumsum(np.bincount(rows.unit, minlength=rows.units))
+    of_units = np.split(np.argsort(rows.unit, kind="stable"), ends[:-1])
+    spectral = np.array([_spectral(z, rows, own) for own in of_units])
     clip, weight = clip_and_weights(np.minimum(triangle, spectral) / 2, _MEDIAN)
     return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
 
@@ -168,32 +166,6 @@ def clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float, Floats
         raise InvalidLabels("no labeled pair differs in its features; take other features")
     clip = float(np.quantile(norms[norms > 0], clip_quantile))
     return clip, np.minimum(1, clip / np.maximum(norms, clip))
-
-
-def _sensitivity(z: NDArray[np.float32], rows: Rows, weight: Floats, clip: float) -> float:
-    """Δ = max_u min(2C, w_u D_u): how far the sum can move when one labeler's labels change.
-
-    D_u is the smaller of the triangle bound Σ_j ‖z_uj‖ and the spectral bound. For a clip and
-    weights of `clip_and_weights` this is 2C: D_u ≥ 2 b_u for comparisons and for rankings, and
-    someone has w_u b_u = C.
-    """
-    lengths = np.sqrt(squared_norms(z))[rows.pair]
-    triangle = weight * _sum(rows, rows.share() * lengths) * SLACK
-    of_unit = RowsOfUnits(rows.unit, rows.units)
-    return largest_movement(
-        np.minimum(2 * clip, triangle),
-        lambda unit: float(weight[unit]) * _spectral(z, rows, of_unit[unit]) * SLACK,
-    )
-
-
-def largest_movement(most: Floats, spectral: Callable[[int], float]) -> float:
-    """max_u min(most_u, spectral(u)); `spectral` is computed only where it can decide."""
-    largest = 0.0
-    for unit in np.argsort(-most, kind="stable").tolist():
-        if most[unit] <= largest:
-            break
-        largest = max(largest, min(float(most[unit]), spectral(unit)))
-    return largest
 
 
 def _spectral(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
@@ -225,7 +197,7 @@ def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floa
             part = slice(start, start + _CHUNK)
             mine = z[index[part]].astype(np.float64) * factor[part, None]
             product += mine.T @ mine
-    return max(float(np.linalg.eigvalsh(product)[-1]), 0.0)
+    return float(np.linalg.eigvalsh(product).max(initial=0.0))
 
 
 def grid(bounds: Bounds, components: int, noise: Noise) -> Grid:
@@ -359,17 +331,3 @@ def noise_aware_ridge(
 def _sum(rows: Rows, values: Floats) -> Floats:
     """Sums over the rows of each labeler, shape (units,)."""
     return np.bincount(rows.unit, values, rows.units).astype(np.float64)
-
-
-class RowsOfUnits:
-    """Which rows each labeler has; `unit` (n,) says whose each row is."""
-
-    def __init__(self, unit: NDArray[np.intp], units: int) -> None:
-        self._order: NDArray[np.intp] = np.argsort(unit, kind="stable")
-        counts: NDArray[Any] = np.bincount(unit, minlength=units)
-        self._ends = np.cumsum(counts)
-        self._counts = counts
-
-    def __getitem__(self, unit: int) -> NDArray[np.intp]:
-        end = int(self._ends[unit])
-        return self._order[end - int(self._counts[unit]) : end]

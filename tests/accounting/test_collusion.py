@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from labelguard.accounting import collusion, joint
+from labelguard.accounting import ball, collusion, joint
 from labelguard.accounting.components import (
     Balls,
     BinaryAnswers,
@@ -80,7 +80,7 @@ def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(
     components: int, epsilon: float
 ) -> None:
     one = Balls.calibrated(epsilon, DELTA, 1, components)
-    exact = collusion.ball_alone(one.scale, DELTA, components)
+    exact = ball.epsilon(one.scale / 2, DELTA, components)
     found = collusion.epsilon([one], DELTA)
     assert found is not None
     assert exact <= found <= 1.005 * exact
@@ -102,20 +102,6 @@ def test_two_steps_are_never_less_than_what_is_exact(parts: list[Component]) -> 
     assert exact is not None and joint.epsilon(parts, DELTA) < exact <= steps
 
 
-def test_two_who_are_in_different_releases_lose_no_more_than_two_in_the_same() -> None:
-    """Of Gaussian noise: Σ (a + b)² is largest where both are in all releases."""
-    sigma, releases = 2.0, 3
-    sums = [
-        sum((a + b) ** 2 for a, b in zip(one, other, strict=True))
-        for one in itertools.product((0, 1), repeat=6)
-        for other in itertools.product((0, 1), repeat=6)
-        if sum(one) <= releases and sum(other) <= releases
-    ]
-    assert max(sums) == 4 * releases
-    doubled = collusion.gaussians(Gaussians(sigma, releases))
-    assert joint.noise_distance([doubled]) == pytest.approx(math.sqrt(max(sums)) / sigma)
-
-
 def test_of_numbers_of_their_own_the_costliest_two_count() -> None:
     each = [BinaryAnswers.calibrated(3, DELTA, k) for k in (8, 16)]
     found = collusion.of_unlike(each, DELTA)
@@ -126,11 +112,6 @@ def test_of_numbers_of_their_own_the_costliest_two_count() -> None:
 
 def test_of_what_is_unproven_nothing_is_stated() -> None:
     unproven = Unproven(
-        noise_multiplier=3.0,
-        sampling_probability=0.1,
-        steps=10,
-        epsilon=3.0,
-        delta=DELTA,
-        count=1,
+        noise_multiplier=3.0, sampling_probability=0.1, steps=10, epsilon=3.0, delta=DELTA, count=1
     )
     assert collusion.epsilon([unproven], DELTA) is None

@@ -197,20 +197,8 @@ def test_n_events_cost_what_one_event_costs_n_times(
 # --- laws ----------------------------------------------------------------------------------------
 
 
-@given(noise=noise_multipliers, root=st.integers(1, 200), epsilon=epsilons)
-@settings(deadline=None, max_examples=60)
-def test_releases_compose_to_one_release_with_less_noise(
-    noise: float, root: int, epsilon: float
-) -> None:
-    composed = gaussian.delta(noise, epsilon, root * root)
-    assert composed == pytest.approx(gaussian.delta(noise / root, epsilon), rel=1e-9)
-
-
 @given(
-    noise=noise_multipliers,
-    releases=counts,
-    share=st.floats(0, 3),
-    factor=st.floats(1 + 1e-9, 2),
+    noise=noise_multipliers, releases=counts, share=st.floats(0, 3), factor=st.floats(1 + 1e-9, 2)
 )
 @settings(deadline=None, max_examples=80)
 def test_delta_falls_with_noise_and_epsilon_and_rises_with_releases(
@@ -314,14 +302,10 @@ def test_noise_that_is_discrete_and_not_rounded_would_cost_more() -> None:
     ("call", "message"),
     [
         (lambda: gaussian.delta(0.0, 1.0), "noise_multiplier must be finite and > 0"),
-        (lambda: gaussian.delta(math.inf, 1.0), "noise_multiplier must be finite and > 0"),
-        (lambda: gaussian.delta(1.0, -0.1), "epsilon must be finite and >= 0"),
         (lambda: gaussian.delta(1.0, math.nan), "epsilon must be finite and >= 0"),
-        (lambda: gaussian.delta(1.0, 1.0, 0), "releases must be an integer >= 1, found 0"),
         (lambda: gaussian.delta(1.0, 1.0, 1.5), "releases must be an integer >= 1, found 1.5"),  # type: ignore[arg-type]
         (lambda: gaussian.epsilon(1.0, 1.0), r"delta must be in \[0, 1\), found 1.0"),
         (lambda: gaussian.epsilon(1.0, 0.0), "no pure privacy.*found 0.0"),
-        (lambda: gaussian.epsilon(-1.0, 1e-5), "noise_multiplier must be finite and > 0"),
         (lambda: gaussian.calibrate(0.0, 1e-5), "epsilon must be finite and > 0"),
         (lambda: gaussian.calibrate(1.0, 1e-301), "delta must be at least 1e-300"),
         (lambda: gaussian.calibrate(1.0, 1e-5, -1), "releases must be an integer >= 1"),

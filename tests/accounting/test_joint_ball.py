@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from functools import partial
 
 import flint
 import numpy as np
 import pytest
-from support import upper_bounds
 from support.balls import delta_of_ball
 from support.components import choices_of_three, coins, gaussians
 
@@ -96,28 +94,10 @@ def test_pure_prices_add_up() -> None:
     assert joint.pure_epsilon(product) == pytest.approx(1.0)
     assert joint.epsilon(product, 0.0) == pytest.approx(1.0)
     assert joint.delta(product, 1.0 + 1e-9) < 1e-12
-    shares = [
-        Share(BinaryAnswers.calibrated, 5),
-        Share(partial(Balls.calibrated, components=7), 1),
-    ]
+    shares = [Share(BinaryAnswers.calibrated, 5), Share(partial(Balls.calibrated, components=7), 1)]
     answers, noise = joint.calibrate(1.0, 0.0, shares)
     assert isinstance(answers, BinaryAnswers) and isinstance(noise, Balls)
     assert answers.epsilon0 == pytest.approx(0.1) and noise.scale == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1e-9, 1e-5, 0.1])
-@pytest.mark.parametrize(
-    "product",
-    [[Balls(0.7, 1)], [Balls(2.0, 5), coins(0.05, 40)], [Balls(0.1, 64), choices_of_three(1.0, 2)]],
-    ids=["laplace", "coins", "of three"],
-)
-def test_no_upper_bound_is_below_the_exact_price(
-    product: list[joint.Component], delta: float
-) -> None:
-    exact = joint.epsilon(product, delta) * (1 - 1e-9)
-    assert exact <= upper_bounds.rdp(product, delta)
-    assert exact <= upper_bounds.basic(product, delta)
-    assert exact <= joint.pure_epsilon(product) < math.inf
 
 
 def test_two_releases_with_ball_noise_have_no_price() -> None:

@@ -36,13 +36,6 @@ KINDS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _a_cache_of_its_own(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELGUARD_CACHE", str(tmp_path_factory.mktemp("cache")))
-
-
 def by_hand(epsilon0: float, k: int, noise_multiplier: float, releases: int, runs: Any) -> Any:
     """Coins, sums and runs as dp-accounting composes them, on its grid."""
     from dp_accounting.pld import privacy_loss_distribution as pld

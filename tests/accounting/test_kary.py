@@ -64,7 +64,7 @@ def test_delta_is_that_of_the_worst_pair_of_choice_vectors(
     assert KAry(options).delta(epsilon0, k, epsilon) == pytest.approx(truth, rel=1e-11, abs=1e-15)
 
 
-@pytest.mark.parametrize("options", [2, 4, 19, 256])
+@pytest.mark.parametrize("options", [2, 3, 19, 256])
 @pytest.mark.parametrize(
     ("epsilon0", "k", "epsilon"),
     [(1e-6, 2, 1e-7), (0.2, 30, 2.0), (1.0, 25, 0.0), (50.0, 12, 70.0), (3.0, 40, 115.0)],
@@ -84,13 +84,6 @@ def test_two_options_are_coins(epsilon0: float, k: int, epsilon: float) -> None:
     smallest = sys.float_info.min
     assert KAry(2).delta(epsilon0, k, epsilon) == pytest.approx(binary, rel=1e-10, abs=smallest)
     assert KAry(2).threshold(epsilon0) == rr.threshold(epsilon0)
-
-
-@pytest.mark.parametrize(("epsilon", "delta", "k"), [(3, 1e-5, 50), (1, 1e-6, 8), (0.5, 0, 4)])
-def test_prices_of_two_options_are_the_known_ones(epsilon: float, delta: float, k: int) -> None:
-    assert KAry(2).calibrate(epsilon, delta, k) == pytest.approx(
-        rr.calibrate(epsilon, delta, k), rel=1e-11
-    )
 
 
 # --- more options cost less, fewer cost more -----------------------------------------------------

@@ -14,10 +14,6 @@ from labelguard.policy.policy import Allowance, Policy
 from labelguard.policy.sampling import Sampling
 
 
-def test_a_billion_parameters_and_a_hundred_steps_from_53_bits_cost_more_than_delta() -> None:
-    assert truncation.delta(10**9 * 100, 3.0, bits=54) == pytest.approx(5.85e-5, rel=1e-2)
-
-
 def test_drawn_from_192_bits_they_cost_nothing_that_could_be_seen() -> None:
     found = truncation.delta(truncation.MOST_COORDINATES * 100_000, 8.0)
     exact = (1 + math.exp(8)) * 2**39 * 100_000 * 2.0**-193

@@ -104,11 +104,6 @@ def test_it_is_the_models_scalar_in_the_chat_template_of_its_tokenizer(
     np.testing.assert_allclose(given(judge, table), own, atol=10 * ROUNDING)
 
 
-def test_without_a_template_texts_are_lines(judge: Path) -> None:
-    found = given(judge, pairs(), ",dtype=float32,template=lines")
-    np.testing.assert_allclose(found, expected(judge, template=False), atol=10 * ROUNDING)
-
-
 def test_a_tokenizer_without_template_and_padding_scores_the_same(
     judge: Path, tmp_path: Path
 ) -> None:
@@ -124,22 +119,6 @@ def test_a_tokenizer_without_template_and_padding_scores_the_same(
     model.save_pretrained(bare)
     found = given(bare, pairs())
     np.testing.assert_allclose(found, expected(judge, template=False), atol=10 * ROUNDING)
-
-
-def test_a_second_run_scores_nothing_anew(judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labelguard_trainer.features.reward import RewardScore
-
-    before = given(judge, pairs())
-    monkeypatch.setattr(RewardScore, "_model", None)
-    assert np.array_equal(given(judge, pairs()), before)
-
-
-def test_it_is_a_group_of_one_named_column(judge: Path) -> None:
-    spec = f"length+reward:{judge},dtype=float32"
-    provider = open_fitted(spec, pairs(), silent)
-    group = provider.groups()[1]
-    assert (group.start, group.stop, group.names) == (1, 2, ("reward",))
-    assert (provider(pairs())[:, 1] ** 2).mean() == pytest.approx(1)
 
 
 def test_an_identity_names_weights_and_precision_but_no_path(judge: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,27 +95,6 @@ def test_a_name_with_a_plus_is_a_name_unless_all_its_parts_are(name: str) -> Non
     assert np.abs(provider(table)).sum(axis=1).tolist() == [2, 2]
 
 
-def test_parts_must_be_sources_of_the_same_stratum() -> None:
-    table = pairs(["a", "a+b", "a"], ["b", "a", "c"], ["de", "en", "en"])
-    assert fitted(table, "language").names() == ("de: a", "de: b", "en: a", "en: a+b", "en: c")
-
-
-def test_names_are_told_apart_as_they_are_written() -> None:
-    odd = ["GPT-4", "gpt-4", "gpt-4 ", "模型", "modèle", "mode\u0300le", "a: b", "x,y"]
-    table = pairs(odd, ["other"] * len(odd))
-    provider = fitted(table)
-    assert set(provider.names()) == {*odd, "other"}
-    assert np.linalg.matrix_rank(provider(table)) == len(odd)
-
-
-def test_a_thousand_sources_and_one_that_is_seen_once() -> None:
-    names = [f"m{n:04}" for n in range(1000)]
-    table = pairs([*names, "once"], [*names[1:], names[0], names[0]])
-    x = fitted(table)(table)
-    assert x.shape == (1001, 1001) and (np.abs(x).sum(axis=1) == 2).all()
-    assert np.abs(x[:, -1]).sum() == 1 and np.linalg.matrix_rank(x) == 1000
-
-
 def test_a_column_of_texts_is_no_column_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MOST_SOURCES", 3)
     with pytest.raises(InvalidLabels, match="source:model: 4 sources; expected the names of sys"):
@@ -155,10 +133,7 @@ def states() -> dict[str, dict[str, np.ndarray]]:
         | {"source": np.frombuffer(b"aa", np.uint8), "source_ends": np.array([1, 2])},
         "floats": good | {"source_ends": ends.astype(float)},
         "no names": good | {"source": ends[:0].astype(np.uint8), "source_ends": ends[:0]},
-        "too long": {
-            "source": np.full(10_000, 97, np.uint8),
-            "source_ends": np.array([1, 10_000]),
-        },
+        "too long": {"source": np.full(10_000, 97, np.uint8), "source_ends": np.array([1, 10_000])},
         "a scalar": good | {"source": np.uint8(1)},
         "padded texts": {"names": np.array([["a"], ["b"]])},
     }
@@ -168,22 +143,6 @@ def states() -> dict[str, dict[str, np.ndarray]]:
 def test_a_damaged_state_is_refused(damage: str) -> None:
     with pytest.raises(LabelguardError, match="expected a state of names"):
         SourceFeatures("model", None, states()[damage])
-
-
-@pytest.mark.parametrize("by", ["", ",by=language"])
-def test_the_same_features_come_from_a_stored_state(by: str, tmp_path: Path) -> None:
-    table = pairs(["a", "b", "模"], ["b", "a+b", "a"], ["de", "de", "en"])
-    spec = f"source:model{by}"
-    provider = open_provider(spec)
-    provider.fit(table)
-    np.savez(tmp_path / "state.npz", **provider.state())
-    with np.load(tmp_path / "state.npz", allow_pickle=False) as stored:
-        again = open_provider(spec, dict(stored))
-    assert np.array_equal(again(table), provider(table))
-    assert again.identity() == provider.identity() and again.groups() == provider.groups()
-    assert (again(table) ** 2).sum(axis=1).mean() == pytest.approx(1)
-    with pytest.raises(LabelguardError, match="expected a state of names"):
-        open_provider("source:model" if by else "source:model,by=language", provider.state())
 
 
 def test_missing_columns_and_names_are_named() -> None:

@@ -14,14 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from labelguard.mechanisms.noise import (
-    SCALE_LIMIT,
-    Noise,
-    NoiseKind,
-    NoiseStream,
-    noise_of,
-    sample,
-)
+from labelguard.mechanisms.noise import SCALE_LIMIT, Noise, NoiseKind, NoiseStream, noise_of, sample
 
 FALSE_FAILURE = 1e-6
 BEYOND = float(stats.norm.isf(FALSE_FAILURE / 2))

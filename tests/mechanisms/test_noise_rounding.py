@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from labelguard.mechanisms import noise
-from labelguard.mechanisms.noise import (
-    DIMENSION_LIMIT,
-    SCALE_LIMIT,
-    NoiseKind,
-    NoiseStream,
-    sample,
-)
+from labelguard.mechanisms.noise import DIMENSION_LIMIT, SCALE_LIMIT, NoiseKind, NoiseStream, sample
 
 FALSE_FAILURE = 1e-6
 LARGE = 2**31

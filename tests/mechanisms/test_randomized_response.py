@@ -24,10 +24,7 @@ from labelguard.accounting.kary import KAry
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.prf import Prf
 from labelguard.keys.row_keys import RowKeys
-from labelguard.mechanisms.randomized_response import (
-    randomize,
-    randomize_choices,
-)
+from labelguard.mechanisms.randomized_response import randomize, randomize_choices
 from labelguard.policy import pricing
 from labelguard.storage.blocks import from_bytes, to_bytes
 from labelguard.terms import LABEL_TIE

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from support.label_changes import (
     KINDS,
     NO_CLIP,
@@ -222,75 +221,6 @@ def test_pairs_of_identical_responses_may_be_missing(size: int) -> None:
     own = [labels[kept] for labels in labels_of_orders(size)]
     for bounds in (statistic.bounds(z, dropped, 0.5), unclipped(z, dropped)):
         assert_bounded(z, dropped, 0, own, bounds, bounds.sensitivity / 2**30)
-
-
-def spectral_by_definition(z: Floats, sizes: NDArray[np.int64], number: list[int]) -> float:
-    """√(Λ Σ K(K+1) / (3(K−1))) from the singular values; `number` counts rankings of each size."""
-    largest = np.linalg.norm(z / np.sqrt(sizes)[:, None], 2) ** 2
-    return math.sqrt(largest * sum(k * (k + 1) / (3 * (k - 1)) for k in number))
-
-
-@given(
-    sizes=st.lists(st.lists(st.integers(2, 4), min_size=1, max_size=4), min_size=1, max_size=6),
-    components=st.integers(1, 12),
-    quantile=st.sampled_from([0.0, 0.5, 1.0]),
-    times=st.sampled_from([0.5, 1.0, 3.0]),
-    seed=st.integers(0, 2**16),
-)
-@settings(max_examples=100, deadline=None)
-def test_the_sensitivity_is_the_largest_of_all_labelers(
-    sizes: list[list[int]], components: int, quantile: float, times: float, seed: int
-) -> None:
-    """However the labelers with a chance are looked at first, and others not at all."""
-    rng = np.random.default_rng(seed)
-    flat = [(unit, k) for unit, own in enumerate(sizes) for k in own]
-    responses = [
-        (rng.standard_normal((k, components)) * rng.uniform(0.1, 3)).astype(np.float32)
-        for _, k in flat
-    ]
-    z, rows = rankings(responses, [unit for unit, _ in flat])
-    given = statistic.bounds(z, rows, quantile)
-    clip, weight = times * given.clip, rng.uniform(0.2, 1, rows.units)
-    assert rows.size is not None
-    largest = 0.0
-    for unit, own in enumerate(sizes):
-        mine = z[rows.unit == unit].astype(np.float64)
-        share, of_row = rows.share()[rows.unit == unit], rows.size[rows.unit == unit]
-        triangle = float(share @ np.linalg.norm(mine, axis=1))
-        bound = min(triangle, spectral_by_definition(mine, of_row, own))
-        largest = max(largest, min(2 * clip, weight[unit] * bound))
-    found = statistic._sensitivity(z, rows, weight, clip)
-    assert found == pytest.approx(largest, rel=1e-8)
-
-
-def test_the_spectral_bound_is_computed_only_where_it_can_decide() -> None:
-    spectral, asked = [3.5, 9.0, 1.0, 9.0, 9.0], []
-
-    def bound(unit: int) -> float:
-        asked.append(unit)
-        return spectral[unit]
-
-    assert statistic.largest_movement(np.array([4.0, 3.0, 5.0, 3.5, 2.0]), bound) == 3.5
-    assert asked == [2, 0]
-
-
-@given(
-    counts=st.lists(st.integers(0, 8), min_size=1, max_size=5),
-    components=st.integers(1, 10),
-    kind=st.sampled_from(KINDS),
-    quantile=st.floats(0, 1),
-    seed=st.integers(0, 2**16),
-)
-@settings(max_examples=100, deadline=None)
-def test_with_a_clip_from_the_norms_without_signal_the_sensitivity_is_two_clips(
-    counts: list[int], components: int, kind: str, quantile: float, seed: int
-) -> None:
-    """Every D_u is at least 2b_u, and the labeler with the largest b_u is clipped."""
-    rows = comparisons(counts)
-    z = coordinates(kind, len(rows), components, np.random.default_rng(seed))
-    if z.any():
-        bounds = statistic.bounds(z, rows, quantile)
-        assert bounds.sensitivity == 2 * bounds.clip
 
 
 @given(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support import asked as asking
+from support.choices import sum_of_choices
 
 from labelguard.accounting import gaussian
 from labelguard.learning.heads import fit_statistic
@@ -199,10 +200,9 @@ def test_a_head_of_choices_is_scaled_by_its_pairs() -> None:
     bounds = statistic.bounds(z, rows, shape.clip_quantile)
     asked = Choices(np.arange(0, sets * size + 1, size), unit, 60)
     responses = (phi.reshape(-1, 3) @ axes.projection).astype(np.float32)
-    step = bounds.clip * 1e-6
     chosen = np.eye(size, dtype=bool)[best].reshape(-1)
-    total = choices.exact_sum(responses, asked, chosen, bounds, step) * step
-    weight = choices.choice_weights(asked, bounds)
+    total = sum_of_choices(responses, asked, chosen, bounds.clip, bounds.weight)
+    weight = bounds.weight[asked.unit]
     theta = choices.fit(responses, asked, weight, total, shape.ridge * axes.metric**2)
     gap = (utility[:, one] - utility[:, other]).reshape(-1)
     margin, right = z @ theta, 1 / (1 + np.exp(-gap))

@@ -15,7 +15,7 @@ from support.preferences import dump, files
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.errors import NoProject, NotAgreed, PolicyError
+from labelguard.errors import NoProject, NotAgreed
 from labelguard.extras import MissingExtra
 from labelguard.policy.policy import usual_delta
 from labelguard.project import policies
@@ -143,59 +143,6 @@ def test_what_was_released_is_said_to_be_free(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
-    weekly: dict[str, Any] = {"recurring": "weekly", "duration": "4w", "epsilon": 8, **COLUMNS}
-    shown = plan(SMALL, project=project, **weekly).preview
-    assert (shown.mechanism, shown.allowed) == ("statistic", 4)
-    for week in range(4):
-        table = survey(24, 6, 40, seed=week)
-        fresh = table.with_columns(prompt=pl.lit(f"week {week}: ") + pl.col("prompt"))
-        release = lg.privatize(fresh, project=project, **weekly)
-        assert release.card["counts"]["charged"] == 24
-    assert release.card["budget"]["left"] == {"min": 0, "median": 0, "max": 0}
-
-
-@pytest.mark.slow
-def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project) -> None:
-    weekly: dict[str, Any] = {"recurring": "weekly", "duration": "3w", **RR}
-    shown = plan(SMALL, project=project, **weekly).preview
-    assert shown.allowed is not None and shown.allowed >= 3
-    lg.privatize(SMALL, project=project, **weekly)
-    fresh = SMALL.with_columns(prompt=pl.lit("later: ") + pl.col("prompt"))
-    later = lg.privatize(fresh, project=project, **weekly)
-    assert later.card["counts"]["charged"] > 0
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({"recurring": "weekly"}, "--recurring and --for together"),
-        ({"recurring": "hourly", "duration": "1y"}, "daily, weekly, monthly"),
-        ({"recurring": "monthly", "duration": "1d"}, "too short"),
-        ({"once": True, "uses": 2}, "give one of"),
-        ({"uses": 0}, "at least 1"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_before_anything_is_read(
-    given: dict[str, Any], error: str, project: Project
-) -> None:
-    with pytest.raises(PolicyError, match=error):
-        lg.privatize("nowhere.parquet", project=project, mechanism="auto", **given)
-
-
-def test_options_of_one_mechanism_choose_it(project: Project) -> None:
-    assert plan(SMALL, project=project, **COLUMNS, ties="zero").preview.mechanism == "statistic"
-
-
-def test_noise_that_drowns_labels_is_said(project: Project) -> None:
-    loud = lg.privatize(SMALL, project=project, epsilon=0.5, **RR)
-    [note] = [note for note in loud.notes if "released labels will differ" in note]
-    assert "labelguard plan" in note
-    quiet = lg.privatize(SMALL, project=lg.init(project.state / "other"), epsilon=9, **RR)
-    assert not quiet.notes
-
-
-@pytest.mark.slow
 def test_a_project_keeps_the_features_of_its_first_release(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,19 +200,3 @@ def test_who_does_not_want_to_wait_for_an_encoder_is_charged_nothing(
     other = lg.init(tmp_path / "other")
     lg.privatize(SMALL, project=other, **options)
     assert told[1] > 0 and told[2] == 0  # what is in the cache takes no time
-
-
-@pytest.mark.slow
-def test_a_command_that_was_answered_is_answered_the_same_whatever_came_between(
-    project: Project,
-) -> None:
-    allow = ["rr:labels=40", "statistic:releases=3"]
-    policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
-    policies.activate("two", project)
-    options: dict[str, Any] = {"project": project, "features": "text+length"}
-    first = lg.privatize(SMALL, **options)
-    assert first.card["mechanism"] == "statistic"
-    other = lg.privatize(SMALL.head(60), mechanism="rr", project=project)
-    again = lg.privatize(SMALL, **options)
-    assert (again.id, again.reused) == (first.id, True)
-    assert lg.privatize(SMALL.head(60), project=project).id == other.id

@@ -403,9 +403,7 @@ def test_texts_are_encoded_in_sql_as_in_the_reference(
     assert encoded(in_sql, text, "VARCHAR") == encode(text).decode()
 
 
-def test_null_and_empty_chats_have_no_encoding(
-    in_sql: duckdb.DuckDBPyConnection,
-) -> None:
+def test_null_and_empty_chats_have_no_encoding(in_sql: duckdb.DuckDBPyConnection) -> None:
     message = {"role": "user", "content": None, "name": None, "tool_calls": None}
     assert encoded(in_sql, None, "VARCHAR") is None
     assert encoded(in_sql, [], CHAT) is None

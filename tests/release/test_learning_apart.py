@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from support.gated import BUDGET, PATIENCE, Gates, labels
-from support.preferences import files, spent, write
+from support.preferences import spent, write
 
 import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
-from labelguard.ledger.people import Leaving
-from labelguard.project import backup, erasure, policies, recovery
-from labelguard.project.project import Project, find
+from labelguard.project import backup, policies, recovery
+from labelguard.project.project import Project
 from labelguard.release.methods.relearners import differing
-from labelguard.release.run import Run
 from labelguard.report import doctor, overview
 
 
@@ -62,40 +55,6 @@ def test_another_release_is_made_while_one_learns(
     assert lg.privatize(raw, project=project, **gates.options | budget).reused
 
 
-def columns(state: Path) -> dict[Path, set[str]]:
-    """Every table below a project's directory, and its columns."""
-    found = {path: {*pq.read_schema(path).names} for path in state.rglob("*.parquet")}
-    for path in state.rglob("*.arrow"):
-        with pa.ipc.open_stream(path) as stream:
-            found[path] = {*stream.schema.names}
-    return found
-
-
-def test_nothing_raw_is_on_disk_while_it_learns(
-    project: Project, gates: Gates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawing: list[set[str]] = []
-    draw = Run._draw
-
-    def noting(self: Run, *arguments: Any) -> Any:
-        drawing.extend(columns(project.state).values())
-        return draw(self, *arguments)
-
-    monkeypatch.setattr(Run, "_draw", noting)
-    with gates.learning(labels(), project) as learning:
-        tables = columns(project.state)
-        assert not (project.state / "work").exists()
-    assert any("label" in own for own in drawing)
-    assert not any("label" in own for own in tables.values())
-    kept = {path: own for path, own in tables.items() if project.stages in path.parents}
-    assert {path.parent.name for path in kept} == {"texts", "outcomes"}
-    allowed = {"prompt", "first", "second", "row", "item_hi", "item_lo", "pair", "content_hi"}
-    allowed |= {"key_hi", "key_lo", "value", "flip_probability", "content_lo"}
-    assert set.union(*kept.values()) <= allowed
-    assert {path.parents[1] for path in set(tables) - set(kept)} == {project.released}
-    assert learning.result(PATIENCE).card["kind"] == "model"
-
-
 def test_it_is_computed_once_and_given_up_by_nobody(project: Project, gates: Gates) -> None:
     raw = labels()
     with gates.learning(raw, project) as learning:
@@ -108,80 +67,6 @@ def test_it_is_computed_once_and_given_up_by_nobody(project: Project, gates: Gat
                 act()
         assert states(project) == ["drawn"]
     assert learning.result(PATIENCE).id == line.id
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_after_its_last_finished_stage(
-    project: Project, gates: Gates, tmp_path: Path
-) -> None:
-    source = write(labels().to_arrow(), tmp_path / "labels.parquet")
-    gates.close(1)
-    process = gates.process(source, project)
-    try:
-        gates.wait_at(1, lambda: process.poll() is None)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    [line] = overview.releases(project.state)
-    assert [path.name for path in (project.stages / line.id).glob("*.npz")] == ["stage=01.npz"]
-    note = f"{line.id} is unfinished and stays charged"
-    other = lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
-    assert [text for text in other.notes if note in text]
-
-    gates.open(1)
-    whole = find(Path(shutil.copytree(project.state, tmp_path / "whole" / ".labelguard")).parent)
-    shutil.rmtree(whole.stages)
-    for path in gates.directory.iterdir():
-        path.unlink()
-    resumed = lg.privatize(source, project=project, **gates.options)
-    assert [path.name for path in gates.directory.iterdir()] == ["at-1"]
-    at_once = lg.privatize(source, project=whole, **gates.options)
-    assert {path.name for path in gates.directory.iterdir()} == {"at-0", "at-1"}
-    assert resumed.id == at_once.id == line.id
-    assert files(resumed.path) == files(at_once.path)
-    assert "model/weights/theta.bin" in files(resumed.path)
-
-
-@pytest.mark.quick("erased")
-@pytest.mark.parametrize("kind", ["retired", "erased"])
-def test_somebody_whose_labels_it_drew_may_leave_and_ends_it(
-    kind: Leaving, project: Project, gates: Gates
-) -> None:
-    raw = labels()
-    with gates.learning(raw, project) as learning:
-        used = spent(project)
-        left = erasure.leave("3", kind, project)
-        assert left.given_up == [line.id for line in overview.releases(project.state)]
-        assert (project.stages / left.given_up[0]).is_dir()  # somebody works there
-    with pytest.raises(LedgerError, match="was given up while it learned: somebody left"):
-        learning.result(PATIENCE)
-    assert states(project) == ["abandoned"] and spent(project) == used
-    made = lg.privatize(raw, project=project, **gates.options)
-    assert made.card["counts"]["labelers"] == 29 and states(project)[-1] == "committed"
-    assert not list(project.stages.iterdir()) and overview.verify(project.state).ok
-
-
-@pytest.mark.slow
-def test_labels_of_before_are_not_repeated_for_somebody_who_left(
-    project: Project, gates: Gates
-) -> None:
-    raw = labels()
-    lg.privatize(raw, project=project, mechanism="rr", **BUDGET)
-    with gates.learning(raw, project) as learning:
-        [begun] = erasure.leave("3", "retired", project).given_up
-    with pytest.raises(LedgerError, match=f"release {begun} was given up while it learned"):
-        learning.result(PATIENCE)
-    made = lg.privatize(raw, project=project, **gates.options)
-    assert made.card["counts"]["labelers"] == 29 and overview.verify(project.state).ok
-    assert states(project) == ["committed", "abandoned", "committed"]
-
-
-@pytest.mark.slow
-def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
-    raw = labels()
-    with gates.learning(raw.filter(pl.col("labeler_id") != 3), project) as learning:
-        assert not erasure.leave("3", "erased", project, never_seen=True).given_up
-    assert learning.result(PATIENCE).card["counts"]["labelers"] == 29
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import pytest
 from support.preferences import LAYOUTS, chosen, dump, opinions, pairs, public, rankings, spent
 
 import labelguard as lg
-from labelguard.errors import ProjectError
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.writer import Release
-from labelguard.report import overview
 from labelguard.storage import buckets
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
@@ -55,17 +52,6 @@ def private_map(project: Project) -> dict[bytes, list[tuple[int, int]]]:
     return rows
 
 
-@pytest.mark.parametrize("lost", ["map", "bucket"])
-def test_a_lost_private_map_stops_the_project(lost: str, project: Project) -> None:
-    table = pairs(ASKED, RANKS)
-    first = privatized(project, table)
-    path = project.released / first.id
-    shutil.rmtree(path) if lost == "map" else next(path.glob("*.parquet")).unlink()
-    with pytest.raises(ProjectError, match="restore it from a backup"):
-        privatized(project, table.slice(1))
-    assert not overview.verify(project.state).ok
-
-
 GARBAGE: dict[str, pa.Array] = {
     "null": pa.nulls(84, pa.int8()),
     "numbers": pa.array(np.full(84, 77, np.int8)),
@@ -92,11 +78,6 @@ def test_the_same_command_needs_no_ranks(project: Project) -> None:
     wrong = pa.array([[None]] * len(ASKED), pa.list_(pa.int64()))
     second = privatized(project, table.set_column(2, "ranks", wrong))
     assert second.reused and second.id == first.id
-
-
-def test_the_same_command_is_answered_whichever_side_is_chosen_now(project: Project) -> None:
-    first = privatized(project, chosen(ASKED, RANKS))
-    assert privatized(project, chosen(ASKED, opinions(len(ASKED), 9))).id == first.id
 
 
 def test_planning_and_answering_never_read_the_label_column(
@@ -149,17 +130,6 @@ def test_a_label_keeps_its_value_in_every_later_release(layout: str, project: Pr
     assert all(len(versions) == 1 for versions in private_map(project).values())
 
 
-@pytest.mark.slow
-def test_which_rows_appear_does_not_depend_on_ties(project: Project, tmp_path: Path) -> None:
-    ties = np.ones_like(RANKS)
-    rows = []
-    for number, ranks in enumerate((RANKS, ties, 4 - RANKS)):
-        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
-        frame = lg.load(privatized(home, pairs(ASKED, ranks)))
-        rows.append(frame["item_id"].sort())
-    assert len(rows[0]) == 84 and rows[0].equals(rows[1]) and rows[0].equals(rows[2])
-
-
 def resubmitted(ranks: np.ndarray[Any, np.dtype[np.int64]], later: int) -> pa.Table:
     """All labels, and a second submission of each with the opinions of another seed."""
     times = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2)]
@@ -181,37 +151,6 @@ def test_a_label_that_was_changed_after_its_release_is_ignored(project: Project)
     assert later.card["counts"]["duplicates"] == 84
     unread = privatized(project, resubmitted(RANKS, later=8))
     assert unread.id == later.id and unread.reused
-
-
-def test_before_a_release_the_latest_submission_counts_wherever_it_stands(tmp_path: Path) -> None:
-    table = resubmitted(opinions(len(ASKED), 7), later=1)
-    orders = (np.arange(168), np.arange(168)[::-1], np.random.default_rng(1).permutation(168))
-    outcomes = []
-    for number, order in enumerate(orders):
-        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
-        # All but deterministic: a huge ε leaves labels as they are, but for ties.
-        release = lg.privatize(
-            table.take(pa.array(order)),
-            mechanism="rr",
-            epsilon=20_000,
-            delta=0,
-            project=home,
-            **DROPPED,
-        )
-        outcomes.append(values(release))
-    truth = privatized_exactly(tmp_path / "truth")
-    assert outcomes == [truth] * 3
-
-
-DROPPED: dict[str, Any] = {"ties": "drop", "tie_status_public": True}
-
-
-def privatized_exactly(directory: Path) -> list[tuple[Any, ...]]:
-    home = lg.init(directory, max_epsilon=20_000)
-    release = lg.privatize(
-        pairs(ASKED, RANKS), mechanism="rr", epsilon=20_000, delta=0, project=home, **DROPPED
-    )
-    return values(release)
 
 
 @pytest.mark.parametrize("later", [1, 7], ids=["unchanged labels", "changed labels"])

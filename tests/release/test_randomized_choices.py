@@ -7,7 +7,6 @@ claim; they run on fixed randomness.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,25 +16,18 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from numpy.typing import NDArray
 from scipy import stats
 from support import world
-from support.commands import FIRST
-from support.exports import write
 
 import labelguard as lg
-from labelguard.accounting import joint
 from labelguard.accounting import randomized_response as binary
-from labelguard.accounting.joint import ChoiceAnswers
 from labelguard.accounting.kary import KAry
-from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.release import publish
-from labelguard.release.methods import rr
 from labelguard.release.writer import Release
 
 FALSE_FAILURE = 1e-6
@@ -144,10 +136,7 @@ def test_order_of_responses_and_rows_and_copies_are_nothing_new(project: Project
     made = released(source, project, **PRICE)
     turned = [
         row
-        | {
-            "responses": row["responses"][::-1],
-            "choice": len(row["responses"]) - 1 - row["choice"],
-        }
+        | {"responses": row["responses"][::-1], "choice": len(row["responses"]) - 1 - row["choice"]}
         for row in source
     ]
     again = released([*turned[::-1], *source[:5], *turned[:5]], project)
@@ -155,12 +144,6 @@ def test_order_of_responses_and_rows_and_copies_are_nothing_new(project: Project
     assert again.card["counts"]["released_before"] == len(source)
     assert again.card["counts"]["duplicates"] == 10
     assert same_rows(made, again)
-
-
-def test_a_changed_choice_keeps_its_answer(project: Project) -> None:
-    made = released(rows(seed=1), project, **PRICE)
-    again = released(rows(seed=2), project)
-    assert again.reused and again.id == made.id  # the public columns are equal
 
 
 def test_a_release_that_crashed_is_finished_from_its_map_without_labels(
@@ -212,77 +195,6 @@ def test_labelers_who_are_exhausted_do_not_stop_others(project: Project) -> None
 # --- the price -----------------------------------------------------------------------------------
 
 
-def test_answers_have_the_distribution_that_is_charged(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    source = [row | {"choice": len(row["prompt"]) % 3} for row in rows(labelers=250)]
-
-    def deviates(home: Project) -> bool:
-        made = released(source, home, epsilon=20, delta=1e-5)
-        kept = kept_by_size(made, source)
-        epsilon0 = KAry(3).calibrate(20, 1e-5, 8)
-        return any(
-            stats.binomtest(
-                hits, total, math.exp(epsilon0) / (math.exp(epsilon0) + options - 1)
-            ).pvalue
-            <= FALSE_FAILURE
-            for options, (hits, total) in kept.items()
-        )
-
-    assert not deviates(project)
-    draw = rr.randomize_choices
-
-    def with_less_noise(chosen: Any, coins: Any, keys: Any, threshold: Any, options: Any) -> Any:
-        others = (options - 1).astype(np.uint64)
-        return draw(
-            chosen,
-            coins,
-            keys,
-            threshold // np.uint64(10) * np.uint64(7) // others * others,
-            options,
-        )
-
-    monkeypatch.setattr(rr, "randomize_choices", with_less_noise)
-    assert deviates(lg.init(tmp_path / "less noise", max_epsilon=500))
-
-
-def kept_by_size(made: Release, source: Sequence[dict[str, Any]]) -> dict[int, tuple[int, int]]:
-    """How many released choices are as given, and how many there are, by number of responses.
-
-    Everybody chose the same response of a set here, so that no answer has to be matched with who
-    gave it.
-    """
-    raw: dict[str, list[str]] = {}
-    for row in source:
-        raw.setdefault(row["prompt"], []).append(row["responses"][row["choice"]])
-    found: dict[int, tuple[int, int]] = {}
-    shown = lg.load(made).group_by("prompt", "chosen").len()
-    for prompt, given in raw.items():
-        options = size(int(prompt.split()[1]))
-        own = shown.filter(prompt=prompt)
-        counts = dict(zip(own["chosen"], own["len"] // (options - 1), strict=True))
-        (only,) = set(given)
-        hits, total = found.get(options, (0, 0))
-        found[options] = hits + counts.get(only, 0), total + len(given)
-    return found
-
-
-@pytest.mark.slow
-def test_a_labeler_with_sets_of_several_sizes_is_within_the_price(project: Project) -> None:
-    source = rows(labelers=1)
-    made = released(source, project, epsilon=3, delta=1e-3, max_labels_per_labeler=PER_LABELER)
-    thresholds = sorted(map_of(project, made)["threshold"].to_list())
-    sizes = sorted(size(item) for item in range(PER_LABELER))
-    assert len(set(thresholds)) == len(SIZES)
-    used = [ChoiceAnswers(t, 1, k) for t, k in zip(thresholds, sizes, strict=True)]
-    assert all(one.epsilon0 <= KAry(3).calibrate(3, 1e-3, PER_LABELER) + 1e-15 for one in used)
-    assert joint.delta(used, 3) <= 1e-3
-    # Each at the price of its own size would be too much for fewer responses.
-    own = [KAry(6).calibrate(3, 1e-3, PER_LABELER)] * PER_LABELER
-    loose = [ChoiceAnswers(KAry(k).threshold(e), 1, k) for k, e in zip(sizes, own, strict=True)]
-    assert joint.delta(loose, 3) > 1e-3
-
-
 def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project: Project) -> None:
     made = released(rows(sizes=[4, 5]), project, max_labels_per_labeler=20, **PRICE)
     (record,) = policies.show(None, project).allowances
@@ -318,25 +230,22 @@ def test_a_policy_of_pairs_takes_choices_as_well(project: Project) -> None:
     assert released(ranked, project).card["counts"]["charged"] == pairs  # labels of their own
 
 
-@pytest.mark.slow
-def test_choices_and_statistics_are_priced_together(project: Project) -> None:
-    policies.new(
-        "both",
-        **PRICE,
-        allow=["rr:labels=12,choices=3", "statistic:releases=2"],
-        project=project,
-    )
-    policies.activate("both", project=project)
-    made = released(rows(), project)
-    assert "priced together with 2 statistic releases" in made.card["privacy"]["accounting"]
-    alone = KAry(3).calibrate(3, 1e-5, 12)
-    least = min(map_of(project, made)["threshold"])  # of choices among three
-    assert KAry(3).epsilon0_of(least) < alone
-
-
-@pytest.mark.quick(
-    "rr:labels=5,choices=1-coin-choices are among 2 to 256 responses, found 1",
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mechanism": "props", "features": "length"}, 'they go with mechanism="statistic" or rr'),
+        ({"ties": "drop", "tie_status_public": True}, 'ties="drop" goes with pairs and rankings'),
+        ({"mechanism": "rr", "epsilon": 2e-12, "delta": 0}, "too small"),
+    ],
 )
+def test_what_does_not_go_with_choices_is_refused_before_any_charge(
+    options: dict[str, Any], message: str, project: Project
+) -> None:
+    source = pa.Table.from_pylist(rows())
+    with pytest.raises(PolicyError, match=message):
+        lg.privatize(source, project=project, **{**PRICE, "mechanism": "rr", **options})
+
+
 @pytest.mark.parametrize(
     ("allow", "ties", "message"),
     [
@@ -351,15 +260,6 @@ def test_a_policy_that_choices_cannot_have_is_refused(
 ) -> None:
     with pytest.raises(PolicyError, match=message):
         policies.new("wrong", **PRICE, allow=[allow], ties=ties, project=project)
-
-
-def test_dropped_ties_and_too_small_an_epsilon_are_refused_before_any_charge(
-    project: Project,
-) -> None:
-    with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
-        released(rows(), project, ties="drop", tie_status_public=True, **PRICE)
-    with pytest.raises(PolicyError, match="too small"):
-        released(rows(), project, epsilon=2e-12, delta=0)
 
 
 # --- what flip_probability means -----------------------------------------------------------------
@@ -412,33 +312,3 @@ def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(
     changed = KAry(options).threshold(epsilon0) / 2**64
     if options > 2:  # the probability that a choice changed is no γ of its pairs
         assert np.abs(expected / (1 - 2 * changed) - statistic).max() > 0.1
-
-
-# --- commands ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_example_of_the_documentation_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "choices.jsonl", rows())
-    command = "privatize choices.jsonl --mechanism rr --epsilon 3 --delta 1e-5"
-    for document in ("formats.md", "labels.md"):
-        text = (Path(__file__).parents[2] / "docs" / document).read_text()
-        assert f"labelguard {command}" in text
-    assert CliRunner().invoke(main, ["init"]).exit_code == 0
-    looked = CliRunner().invoke(main, [*command.split(), "--dry-run", "--json"])
-    assert looked.exit_code == 0, looked.output
-    told = json.loads(looked.stdout)
-    assert told["choices"] == 3 and told["charged"] == 4 * PER_LABELER
-    looked = CliRunner().invoke(main, [*command.split(), "--dry-run"])
-    assert "each a choice among 3 responses or more" in looked.stdout
-    made = CliRunner().invoke(main, [*command.split(), *FIRST])
-    assert made.exit_code == 0, made.output
-    shown = CliRunner().invoke(main, ["policy", "show"])
-    assert "each a choice among 3 or more" in " ".join(shown.stdout.split())
-    (card,) = tmp_path.glob(".labelguard/releases/*/CARD.md")
-    assert "priced as choices among" in card.read_text()
-    told_of = CliRunner().invoke(main, ["agreement", str(card.parent)])
-    assert told_of.exit_code == 0 and "tell no agreement" in told_of.output

@@ -123,56 +123,6 @@ def test_web_arguments(tmp_path: Path) -> None:
     assert_released_as_charged(release, read("ukpconvarg1.parquet"))
 
 
-def test_answers_of_language_models_with_empty_responses(tmp_path: Path) -> None:
-    raw = read("llmfao_crowd.parquet")
-    release = privatize(SHARED / "llmfao_crowd.parquet", tmp_path, mechanism="rr", epsilon=60)
-    assert raw.filter(pl.any_horizontal(pl.col(side) == "" for side in SIDES)).height > 0
-    assert release.card["counts"]["set_aside"] == 0
-    assert_released_as_charged(release, raw)
-
-
-def test_a_sample_of_translation_pairs(tmp_path: Path) -> None:
-    raw = read("wmt15_pairs.parquet")
-    judges = raw["labeler_id"].unique().sort().sample(40, seed=1)
-    sample = raw.filter(pl.col("labeler_id").is_in(judges.to_list()))
-    # An item of this data is a sentence, not one pair of translations of it.
-    sample = sample.with_columns(prompt="item_id").drop("item_id", "ranking_id")
-    sample = sided(sample, *SIDES).unique(["labeler_id", *CONTENT], maintain_order=True)
-    sample = sample.drop("first", "second", "a_first")
-    release = privatize(sample, tmp_path, mechanism="rr", epsilon=300)
-    assert_released_as_charged(release, sample)
-
-
-def test_a_sample_of_translation_rankings(tmp_path: Path) -> None:
-    raw = read("wmt15_rankings.parquet").rename({"item_id": "sentence"})
-    sample = raw.filter(pl.int_range(pl.len()) % 4 == 0)
-    # The same systems ranked again are a duplicate; some of them are another item.
-    sample = sample.with_columns(everyone=pl.col("systems").list.sort())
-    sample = sample.unique(["labeler_id", "sentence", "everyone"], maintain_order=True)
-    sample = sample.drop("everyone")
-    columns = {"prompt": "sentence", "responses": "systems"}
-    release = privatize(sample, tmp_path, mechanism="rr", epsilon=300, columns=columns)
-    rankings = sample.with_row_index("ranking")
-    pairs = rankings.explode("systems", "ranks").select(
-        "ranking", "labeler_id", "sentence", "systems", "ranks"
-    )
-    pairs = pairs.join(pairs, on=["ranking", "labeler_id", "sentence"]).filter(
-        pl.col("systems") < pl.col("systems_right")
-    )
-    better = pl.col("ranks") < pl.col("ranks_right")
-    raw_pairs = pairs.select(
-        "ranking",
-        "labeler_id",
-        prompt="sentence",
-        response_a="systems",
-        response_b="systems_right",
-        tie=pl.col("ranks") == pl.col("ranks_right"),
-        label=better.cast(pl.Int8),
-    )
-    assert release.card["counts"]["duplicates"] == 0
-    assert_released_as_charged(release, raw_pairs.with_columns(item_id=pl.int_range(pl.len())))
-
-
 def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(
     tmp_path: Path,
 ) -> None:

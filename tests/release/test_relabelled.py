@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from support.preferences import spent
@@ -15,7 +14,6 @@ import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms import props_stages as relabelling
 from labelguard.project.project import Project
-from labelguard.release.head import Head
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {
@@ -24,10 +22,7 @@ PRICE: dict[str, Any] = {
     "delta": 1e-5,
     "public_columns": ["score", "length"],
 }
-PROPS: dict[str, Any] = PRICE | {
-    "mechanism": "props",
-    "features": "columns:score,length",
-}
+PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
 
 
 @pytest.fixture
@@ -57,17 +52,6 @@ def test_it_betters_randomized_labels_at_their_price(combine: str, project: Proj
     assert released["label_probability"].null_count() == (0 if soft else raw.height)
     assert released["residual_flip_estimate"].null_count() == (raw.height if soft else 0)
     assert release.card["train_with"] == ("soft" if soft else "plain")
-
-
-@pytest.mark.slow
-def test_its_head_scores_new_pairs(project: Project) -> None:
-    raw = survey(labelers=300)
-    further = survey(labelers=2, per_labeler=50, items=300).drop("label")
-    release = lg.privatize(raw, project=project, also=further, **PROPS)
-    head = Head.load(release.path)
-    assert head.coefficients[0] > 0 > head.coefficients[1]  # high scores, not length
-    assert lg.load(release).height > raw.height
-    assert lg.score(release, further).height == further.unique("prompt").height
 
 
 @pytest.mark.slow
@@ -114,11 +98,7 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
     assert spent(project) == used
 
 
-@pytest.mark.quick(
-    "options0",
-    "options3",
-    "options6",
-)
+@pytest.mark.quick("options0", "options3", "options6")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -138,18 +118,3 @@ def test_what_cannot_be_asked_is_said(
     with pytest.raises(LabelguardError, match=message):
         lg.privatize(survey(labelers=20), project=project, **PROPS | options)
     assert spent(project) == 0
-
-
-@pytest.mark.slow
-def test_all_rows_of_an_item_are_in_one_stage_and_stages_depend_on_items_alone(
-    project: Project, tmp_path: Path
-) -> None:
-    raw = survey(labelers=40)
-    release = lg.privatize(raw, project=project, **PROPS | {"stages": 3})
-    other = lg.privatize(
-        raw.with_columns(label=1 - pl.col("label")),
-        project=lg.init(tmp_path / "other", max_epsilon=20),
-        **PROPS | {"stages": 3},
-    )
-    rows = [[stage["rows"] for stage in r.card["props"]["stages"]] for r in (release, other)]
-    assert rows[0] == rows[1] and np.sum(rows[0]) == raw.height

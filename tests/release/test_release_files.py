@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.gated import CODE, PATIENCE, Gates, labels
-from support.preferences import files, spent
+from support.gated import CODE, Gates, labels
+from support.preferences import files
 
 import labelguard as lg
 from labelguard.errors import ProjectError
@@ -98,21 +98,6 @@ def test_every_file_of_a_release_is_as_readable_as_its_rows(
         assert found == {(False, 0o644), (True, 0o755)}
 
 
-@pytest.mark.slow
-def test_a_directory_that_somebody_filled_meanwhile_stays_and_the_release_is_elsewhere(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gates, output = Gates.install(tmp_path, monkeypatch), tmp_path / "out"
-    with gates.learning(labels(), project, output=output) as learning:
-        output.mkdir()
-        (output / "precious").write_text("x")
-    with pytest.raises(ProjectError) as refused:
-        learning.result(PATIENCE)
-    [line] = overview.releases(project.state)
-    assert f"the release is safe in {project.releases / line.id}" in str(refused.value)
-    assert line.state == "committed" and files(output) == {"precious": b"x"}
-
-
 @pytest.mark.parametrize("name", [WEIGHTS, "model"])
 def test_a_link_is_no_file_of_a_release(name: str, made: Release, tmp_path: Path) -> None:
     expected = hashes_of(made.path)
@@ -146,16 +131,3 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ProjectError, match="'pipe' cannot be part of a release"):
         hashes_of(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_learner_that_publishes_a_link_publishes_nothing(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = '(model / "keys").symlink_to("/etc")\n        return (model,)'
-    gates = Gates.install(tmp_path, monkeypatch, CODE.replace("return (model,)", link))
-    with pytest.raises(ProjectError, match="'model/keys' cannot be part of a release"):
-        lg.privatize(labels(), project=project, **gates.options)
-    [line] = overview.releases(project.state)
-    assert line.state == "drawn" and spent(project) == line.charged
-    assert not (project.releases / line.id).exists()

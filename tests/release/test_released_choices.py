@@ -6,7 +6,6 @@ Adversaries change all choices of one labeler, between two files, at will.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,28 +13,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from numpy.typing import NDArray
 from support import world
+from support.choices import clip_of_choices, sum_of_choices
 from support.exports import write
 from support.preferences import STATISTIC
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest.layouts import Reading
-from labelguard.ingest.pairs import comparisons, distinct_pairs, read_pairs
+from labelguard.ingest.pairs import comparisons, distinct_pairs
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.carried import Carried
-from labelguard.mechanisms import choices, statistic
+from labelguard.mechanisms import statistic
 from labelguard.mechanisms.choices import Choices, responses_of_pairs
 from labelguard.mechanisms.statistic import Bounds
 from labelguard.policy.label_values import LabelValues
 from labelguard.project.project import Project
-from labelguard.release.head import Head, Window
+from labelguard.release.head import Window
 from labelguard.storage import buckets
 
 SIZES = (2, 3, 4)
@@ -114,8 +111,10 @@ class World:
         return step * statistic.exact_sum(self.z, self.rows, self.labels, bounds, step)
 
 
-def direct(chosen: Sequence[int], quantile: float) -> tuple[Bounds, NDArray[np.float64]]:
-    """The same by `mechanisms.choices`, from the responses themselves."""
+def direct(
+    chosen: Sequence[int], quantile: float
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """The same from the responses themselves."""
     sizes = [len(row["responses"]) for row in ASKED]
     names = sorted({row["labeler_id"] for row in ASKED})
     unit = np.array([names.index(row["labeler_id"]) for row in ASKED], np.intp)
@@ -126,8 +125,8 @@ def direct(chosen: Sequence[int], quantile: float) -> tuple[Bounds, NDArray[np.f
     asked = Choices(offsets, unit[order], len(names))
     best = np.zeros(len(x), bool)
     best[offsets[:-1] + np.array(chosen)[order]] = True
-    bounds = choices.bounds(x, asked, quantile)
-    return bounds, 1e-9 * choices.exact_sum(x, asked, best, bounds, 1e-9)
+    clip, weight = clip_of_choices(x, asked, quantile)
+    return clip, weight, sum_of_choices(x, asked, best, clip, weight)
 
 
 @pytest.mark.quick("0.3")
@@ -136,10 +135,9 @@ def test_pairs_of_choices_sum_to_the_statistic_of_choices(quantile: float, tmp_p
     chosen = random_choices(1)
     here = World(table(chosen), tmp_path / "input")
     found = statistic.bounds(here.z, here.rows, quantile)
-    bounds, total = direct(chosen, quantile)
-    assert found.clip == pytest.approx(bounds.clip, rel=1e-5)
-    np.testing.assert_allclose(np.sort(found.weight), np.sort(bounds.weight), rtol=1e-5)
-    assert bounds.sensitivity <= found.sensitivity * ROUNDING
+    clip, weight, total = direct(chosen, quantile)
+    assert found.clip == pytest.approx(clip, rel=1e-5)
+    np.testing.assert_allclose(np.sort(found.weight), np.sort(weight), rtol=1e-5)
     np.testing.assert_allclose(here.total(found), total, rtol=1e-4, atol=1e-5)
 
 
@@ -210,54 +208,6 @@ def test_the_fit_finds_the_responses_of_sets_again() -> None:
 
 
 @pytest.mark.slow
-def test_the_teacher_of_many_choices_is_their_conditional_logit(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
-    rng, theta = np.random.default_rng(11), np.array([1.0, -0.7])
-    rows = []
-    for number in range(600):
-        quality = rng.normal(size=(4, 2))
-        utility = quality @ theta + rng.gumbel(size=4)
-        rows.append(
-            {
-                "labeler_id": f"worker {number % 150}",
-                "prompt": f"question {number}",
-                "responses": [f"{number} {place}" for place in range(4)],
-                "quality": quality[:, 0].tolist(),
-                "brevity": quality[:, 1].tolist(),
-                "choice": int(utility.argmax()),
-            }
-        )
-    shape = {"components": 2, "whitening": 0.0, "floor": 1e-3, "clip_quantile": 1.0, "ridge": 1e-3}
-    made = lg.privatize(
-        pa.Table.from_pylist(rows),
-        mechanism="statistic",
-        features=FEATURES,
-        public_columns=["quality", "brevity"],
-        project=project,
-        **{**PRICE, "epsilon": 8},
-        **shape,
-    )
-    x = np.concatenate([np.column_stack([r["quality"], r["brevity"]]) for r in rows])
-    offsets, unit = np.arange(0, 2401, 4), np.arange(600) % 150
-    order = np.argsort(unit, kind="stable")
-    x = x.reshape(600, 4, 2)[order].reshape(-1, 2).astype(np.float32)
-    asked = Choices(offsets.astype(np.intp), unit[order].astype(np.intp), 150)
-    best = np.zeros(2400, bool)
-    best[offsets[:-1] + np.array([row["choice"] for row in rows])[order]] = True
-    bounds = choices.bounds(x, asked, 1.0)
-    total = 1e-9 * choices.exact_sum(x, asked, best, bounds, 1e-9)
-    expected = choices.fit(x, asked, choices.choice_weights(asked, bounds), total, 1e-3)
-    # What clips take shrinks both alike; a logistic regression on pairs would find half of it.
-    head = Head.load(made.path)
-    margin = head.margins(head.state["scale"].astype(np.float32) * np.eye(2, dtype=np.float32))
-    np.testing.assert_allclose(margin / head.scale, expected, rtol=0.01)
-    assert np.abs(expected - theta).max() < 0.35
-    assert made.card["counts"]["rows"] == 600 * 6
-
-
-@pytest.mark.slow
 def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     ones = np.ones((4, 1), np.float32)
     window = Window(np.ones(1), 1.0, ones, np.ones(2), 1.0, 2.0, np.array([2, 2]))
@@ -266,17 +216,6 @@ def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     assert found.sizes is not None and found.sizes.tolist() == [2, 2]
     replace(window, sizes=None).save(tmp_path / "p.npz")
     assert Window.load(tmp_path / "p.npz").sizes is None
-
-
-def test_stages_of_pairs_take_no_choices(project: Project) -> None:
-    with pytest.raises(PolicyError, match="they go with --mechanism statistic or rr"):
-        lg.privatize(
-            table(random_choices(1)),
-            mechanism="props",
-            project=project,
-            features="length",
-            **PRICE,
-        )
 
 
 def test_a_choice_is_no_public_tie(project: Project) -> None:
@@ -289,23 +228,6 @@ def test_a_choice_is_no_public_tie(project: Project) -> None:
             **PRICE,
             **STATISTIC,
         )
-
-
-@pytest.mark.slow
-def test_auto_and_plan_take_the_statistic(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = lg.privatize(
-        table(random_choices(1)), mechanism="auto", features="length", project=project, **PRICE
-    )
-    assert made.card["mechanism"] == "statistic" and made.card["statistic"]["of"] == "choices"
-    monkeypatch.chdir(tmp_path)
-    pq.write_table(table(random_choices(1)), "choices.parquet")
-    command = ["plan", "choices.parquet", "--features", "length", "--json"]
-    planned = CliRunner().invoke(main, command)
-    assert planned.exit_code == 0, planned.output
-    names = {one["mechanism"] for one in json.loads(planned.stdout)["forecasts"]}
-    assert names == {"non-private", "statistic", "uls"}
 
 
 def test_choices_and_comparisons_are_in_no_sum_together(project: Project) -> None:
@@ -330,15 +252,9 @@ def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
     assert np.array_equal(here.labels, there.labels)
     with pytest.raises(InvalidLabels, match="expected the number of a response, counted from 0"):
         World(table(one), tmp_path / "unsaid")
+    ranks = table(one).drop_columns(["choice"]).append_column("ranks", [[[1.0]] * len(ASKED)])
     with pytest.raises(InvalidLabels, match="--label-values first=1 goes with choices"):
-        read_pairs(
-            pa.table({"prompt": ["p"], "response_a": ["x"], "response_b": ["y"], "label": [1]}),
-            unit="none",
-        ) and World(
-            table(one).drop_columns(["choice"]).append_column("ranks", [[[1.0]] * len(ASKED)]),
-            tmp_path / "ranks",
-            values=first,
-        )
+        World(ranks, tmp_path / "ranks", values=first)
 
 
 @pytest.mark.quick("-1", "0.5")

@@ -14,8 +14,7 @@ from support.published import SHAPES, Rows, as_table
 
 import labelguard
 from labelguard.cli.main import main
-from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.ingest.formats import FORMATS
+from labelguard.errors import InvalidLabels
 from labelguard.ingest.pairs import read_pairs
 from labelguard.project.erasure import leave
 from labelguard.project.project import Project
@@ -31,15 +30,6 @@ def release(project: Project, rows: Rows, **options: Any) -> Release:
 
 def battles() -> Rows:
     return SHAPES["arena"].rows(WANTED)
-
-
-@pytest.mark.slow
-def test_a_release_says_what_its_input_was_read_as(project: Project, tmp_path: Path) -> None:
-    made = release(project, battles())
-    assert f"read as arena: {FORMATS['arena'].about}" in made.notes
-    assert made.card["counts"]["charged"] == len(WANTED)
-    plain = release(labelguard.init(tmp_path / "plain"), SHAPES["pairs"].rows(WANTED))
-    assert not any(note.startswith("read as") for note in plain.notes)
 
 
 def test_labels_that_a_format_reads_are_those_of_plain_pairs(project: Project) -> None:
@@ -73,17 +63,6 @@ def test_values_of_labels_that_a_format_fixes_cannot_be_named(project: Project) 
     with pytest.raises(InvalidLabels, match="format arena says itself what its labels mean"):
         release(project, battles(), label_values="a=model_a,b=model_b")
     release(project, SHAPES["pairs"].rows(["a", "b"]), label_values="A=1,B=0,tie=0.5")
-
-
-@pytest.mark.slow
-def test_swapped_sides_of_dialogues_are_noticed(project: Project) -> None:
-    release(project, SHAPES["hh-rlhf"].rows(WANTED))
-    with pytest.raises(PolicyError, match="chosen: was 'chosen', found 'rejected'"):
-        release(
-            project,
-            SHAPES["hh-rlhf"].rows(WANTED),
-            columns={"chosen": "rejected", "rejected": "chosen"},
-        )
 
 
 def test_bad_battles_are_set_aside_and_leave_with_their_judge(project: Project) -> None:

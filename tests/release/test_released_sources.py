@@ -11,7 +11,7 @@ import pytest
 from support.preferences import STATISTIC
 
 import labelguard as lg
-from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
+from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.learning.features import open_provider
 from labelguard.release import pipeline
 from labelguard.release.head import Head
@@ -87,16 +87,6 @@ def test_a_head_on_sources_labels_what_it_has_not_seen(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_later_window_has_the_sources_of_the_first(project: Path) -> None:
-    lg.privatize(battles(0), project=project, **OPTIONS)
-    newer = battles(1).with_columns(model_a=pl.col("model_a").replace("worst", "newest"))
-    later = lg.privatize(newer, project=project, **OPTIONS)
-    head = Head.load(later.path)
-    assert later.card["statistic"]["windows"] == 2
-    assert open_provider(head.features, head.state).groups()[0].names == MODELS
-
-
-@pytest.mark.slow
 def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> None:
     """The newest loses to the worst: a coordinate for that side alone would be a win of it."""
     first = Head.load(lg.privatize(battles(0), project=project, **OPTIONS).path)
@@ -112,20 +102,6 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> No
     assert after > 0.8 * before
 
 
-@pytest.mark.slow
-def test_who_has_no_release_left_is_told_of_a_policy_on_top_which_pays(project: Path) -> None:
-    one = OPTIONS | {"uses": 1, "epsilon": 4}
-    lg.privatize(battles(0), project=project, **one)
-    with pytest.raises(BudgetExceeded, match=r"policy new policy-2 .* policy activate policy-2"):
-        pipeline.plan(battles(0), project=project, again=True, **one)
-    named = {"epsilon": 4, "delta": 1e-5, "allow": ["statistic:releases=1"]}
-    named["public_columns"] = ["model"]
-    lg.policies.new("board", project=project, **named)
-    lg.policies.activate("board", project=project)
-    asked = STATISTIC | {"features": "source:model", "public_columns": ["model"], "components": 1}
-    assert lg.privatize(battles(0), project=project, again=True, **asked).card["head"]
-
-
 @pytest.mark.quick("other0")
 @pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
 def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[str, Any]) -> None:
@@ -135,12 +111,3 @@ def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[
             release(battles(1), project=project, **OPTIONS | other)
     assert pipeline.plan(battles(0), project=project, **OPTIONS).preview.reused
     assert pipeline.plan(battles(1), project=project, again=True, **OPTIONS | other).preview.charged
-
-
-def test_side_roles_may_be_named_where_nothing_reads_them(project: Path) -> None:
-    columns = {"system_a": "model_a", "system_b": "model_b"}
-    release = lg.privatize(
-        battles(0), project=project, columns=columns, mechanism="rr", epsilon=3, delta=1e-5
-    )
-    assert release.card["counts"]["rows"] == 1200
-    assert "model_a" not in lg.load(release).columns

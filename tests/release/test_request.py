@@ -88,7 +88,13 @@ def test_what_the_planner_decides_cannot_be_asked_for(option: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"workers": 0}, {"uses": 0}, {"bad_rows": "keep"}, {"exhausted": "ask"}],
+    [
+        {"workers": 0},
+        {"uses": 0},
+        {"bad_rows": "keep"},
+        {"exhausted": "ask"},
+        {"once": True, "uses": 2},
+    ],
 )
 def test_a_value_out_of_range_is_refused_before_anything_is_read(
     wrong: dict[str, object], tmp_path: Path

@@ -7,33 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from support import world
-from support.preferences import (
-    Public,
-    opinions,
-    pairs,
-    public,
-    rankings,
-)
+from support.preferences import Public, opinions, pairs, public, rankings
 
 import labelguard as lg
-from labelguard.errors import BudgetExceeded, PolicyError
-from labelguard.ingest import staging
-from labelguard.ingest.layouts import Reading
+from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
-from labelguard.keys.keyring import KeyRing
 from labelguard.policy.bounds import rounded_bound
 from labelguard.policy.policy import Policy
-from labelguard.project.project import Project
 from labelguard.release.methods import rr
 from labelguard.release.selection import SelectedRows, bounded
 from labelguard.report import overview
-from labelguard.storage import buckets
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
@@ -100,14 +87,6 @@ def test_a_bound_is_the_next_power_of_two() -> None:
     assert rounded_bound(np.array(counts, np.int64)).tolist() == expected
 
 
-@given(st.integers(0, 2**44))
-@settings(max_examples=300, deadline=None)
-def test_a_bound_holds_the_count_and_is_less_than_twice_as_large(count: int) -> None:
-    [bound] = rounded_bound(np.array([count], np.int64)).tolist()
-    assert bound >= max(count, 8)
-    assert bound == 8 or bound < 2 * count
-
-
 def items(release: lg.Release) -> list[str]:
     """The items of a release, as often as they occur."""
     return sorted(lg.load(release)["item_id"])
@@ -122,38 +101,6 @@ def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path: Path) ->
     ]
     assert [place.allowed for place in places] == [8, 8, 16, 64]
     assert [place.used for place in places] == [1, 8, 9, 33]
-
-
-def test_which_labels_are_kept_does_not_depend_on_labels_or_their_order(tmp_path: Path) -> None:
-    asked = public(labelers=9, per_labeler=20)
-    kept = []
-    for number in range(5):
-        ranks = opinions(len(asked), number)
-        order = np.random.default_rng(number).permutation(len(asked))
-        release = lg.privatize(
-            pairs(asked[order], ranks[order]),
-            project=lg.init(tmp_path / str(number)),
-            max_labels_per_labeler=8,
-            **PRICE,
-        )
-        assert release.card["counts"]["dropped_by_bound"] == 9 * 12
-        kept.append(items(release))
-    assert len(kept[0]) == 72 and kept == kept[:1] * 5
-
-
-def test_labelers_keep_labels_of_their_own_choice_of_items(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The order is keyed by labeler: 20 labelers who saw the same items keep different ones."""
-    world.fix_randomness(monkeypatch, world.repeatable_bytes())
-    asked = public(labelers=20, per_labeler=30, items=30)
-    release = lg.privatize(
-        pairs(asked, opinions(len(asked), 1)),
-        project=lg.init(tmp_path),
-        max_labels_per_labeler=6,
-        **PRICE,
-    )
-    assert len(set(items(release))) > 20
 
 
 def test_labels_that_were_released_come_first(tmp_path: Path) -> None:
@@ -174,10 +121,7 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
     asked = public(labelers=6, per_labeler=7, items=20)
     project = lg.init(tmp_path)
     release = lg.privatize(
-        rankings(asked, opinions(len(asked), 1)),
-        project=project,
-        max_labels_per_labeler=8,
-        **PRICE,
+        rankings(asked, opinions(len(asked), 1)), project=project, max_labels_per_labeler=8, **PRICE
     )
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places
@@ -212,99 +156,3 @@ def test_a_content_has_one_place_unless_it_is_given_more(tmp_path: Path) -> None
         assert overview.budget(project.state).allowances[0].allowed == 10 * (places or 1)
         [flip] = lg.load(release)["flip_probability"].unique()
         assert flip == pytest.approx(1 / (1 + np.exp(1 / (places or 1))))
-
-
-class Model:
-    """What a project should have charged, from sets of issued labels per labeler."""
-
-    def __init__(self, bound: int | None) -> None:
-        self.bound = bound
-        self.places: dict[int, int] = {}
-        self.used: Counter[int] = Counter()
-
-    def fresh(self, count: int) -> int:
-        return self.bound or max(8, 1 << (count - 1).bit_length())
-
-    def run(self, new: Counter[int], asked: Counter[int], *, refuse: bool) -> int | None:
-        """Labels that are charged, or None if the run is refused."""
-        places = {u: self.places.get(u) or self.fresh(n) for u, n in asked.items()}
-        charged = {u: min(new[u], places[u] - self.used[u]) for u in asked}
-        if refuse and any(new[u] > charged[u] and self.used[u] for u in asked):
-            return None
-        self.places.update(places)
-        self.used.update(charged)
-        return sum(charged.values())
-
-
-def issued(project: Project) -> Counter[bytes]:
-    """How often each label was drawn."""
-    counts: Counter[bytes] = Counter()
-    for path in project.released.rglob("*.parquet"):
-        counts.update(pq.read_table(path, partitioning=None)["row_key"].to_pylist())
-    return counts
-
-
-@pytest.mark.quick("0-10")
-@pytest.mark.parametrize("bound", [10, None])
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
-)
-def test_no_sequence_of_runs_takes_more_than_the_places(
-    seed: int, bound: int | None, tmp_path: Path
-) -> None:
-    rng = np.random.default_rng(seed)
-    everything = public(labelers=6, per_labeler=20, items=25, seed=seed)
-    ranks = opinions(len(everything), seed)
-    project, model = lg.init(tmp_path), Model(bound)
-    for number in range(8):
-        rows: NDArray[np.intp] = np.sort(
-            rng.choice(len(everything), rng.integers(5, 90), replace=False)
-        )
-        asked = everything[rows]
-        again, refuse = bool(rng.random() < 0.3), bool(rng.random() < 0.5)
-        known = known_rows(project, everything, rows)
-        per_labeler = Counter(asked.labeler.tolist())
-        new = per_labeler if again else Counter(asked.labeler[~known].tolist())
-        expected = model.run(new, per_labeler, refuse=refuse)
-        options = PRICE | {"again": again, "exhausted": "refuse" if refuse else "drop"}
-        options |= {"max_labels_per_labeler": bound}
-        try:
-            release = lg.privatize(pairs(asked, ranks[rows]), project=project, **options)
-        except (BudgetExceeded, PolicyError) as error:
-            nothing_fits = isinstance(error, PolicyError) and not expected and again
-            assert expected is None or nothing_fits, number
-            continue
-        counts = release.card["counts"]
-        assert counts["charged"] == expected, number
-        if not again:
-            assert counts["rows"] == int(known.sum()) + counts["charged"]
-        else:
-            assert counts["rows"] == counts["charged"]
-        for labeler, used in model.used.items():
-            if model.places.get(labeler):
-                [seen] = overview.labeler(f"worker {labeler}", project.state).allowances
-                assert (seen.allowed, seen.used) == (model.places[labeler], used)
-                assert used <= seen.allowed
-    assert sum(issued(project).values()) == sum(model.used.values())
-    assert overview.verify(project.state).ok
-
-
-def known_rows(project: Project, everything: Public, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which of the rows were drawn before, by the private map and the project's key."""
-    counts = issued(project)
-    keys = KeyRing(project.keys)
-    names = keys.row_keys()
-    scratch = project.state / "scratch"
-    scratch.mkdir(exist_ok=True)
-    table = pairs(everything[rows], np.ones((len(rows), 3), np.int64))
-    staged = staging.stage(table, scratch, keys, staging.StagingOptions(Reading({}), "files"))
-    known = np.zeros(len(rows), bool)
-    for bucket in range(buckets.BUCKETS):
-        part = buckets.read_bucket(staged.rows_directory, bucket)
-        if part is None:
-            continue
-        identity = names.identify(buckets.blocks(part, "unit"), buckets.blocks(part, "item"))
-        row_keys = names.keys(identity, np.zeros(len(identity), np.uint16))
-        place = buckets.column(part, "row").astype(np.intp)
-        known[place] = [name.astype(">u8").tobytes() in counts for name in row_keys]
-    return known

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.uncertainty import (
-    DRAWS,
-    Errors,
-    half_widths,
-    normal_draws,
-    simultaneous,
-)
+from labelguard.release.uncertainty import Errors, normal_draws, simultaneous
 
 EYE = np.eye(2)
 
@@ -45,20 +39,6 @@ def test_errors_have_the_covariance_of_their_parts() -> None:
     # 20,000 draws: a standard error of a variance is 1 to 2 %.
     assert np.cov(made.draws().T) == pytest.approx(expected, rel=0.08, abs=0.1)
     assert np.array_equal(made.draws(), made.draws())
-
-
-@pytest.mark.quick("1")
-@pytest.mark.parametrize("least", [1, 12])
-def test_ball_noise_has_its_deviation_and_is_not_normal(least: int) -> None:
-    noise = ReleasedNoise("ball", 3.0, least)
-    drawn = noise.draws(1, np.random.default_rng(0), DRAWS)
-    assert drawn.shape == (DRAWS, 1)
-    assert drawn.std() == pytest.approx(3.0, rel=0.04)
-    kurtosis = float((drawn**4).mean() / (drawn**2).mean() ** 2)
-    # Laplace noise has 6, a normal 3, the first of 12 coordinates a little more than that.
-    assert kurtosis > (4.5 if least == 1 else 3.05)
-    normal = 1.96 * 3.0
-    assert abs(half_widths(drawn)[0] - normal) > 0.01 * normal
 
 
 def test_the_bound_never_exceeds_what_the_clip_allows() -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
-from labelguard.ledger.policies import Ceiling
 from support.held_out import EVALUATION, TEACHER, hold_out
 from support.job_runs import ran, remember
 from support.preferences import STATISTIC, opinions, pairs, public
@@ -29,6 +28,7 @@ from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ingest.connector import Answer
 from labelguard.ingest.inbox import Event, Inbox
+from labelguard.ledger.policies import Ceiling
 from labelguard.project import erasure, linking, policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find

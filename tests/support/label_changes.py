@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import squared_norms
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
 
@@ -57,9 +56,8 @@ def labels_of_orders(size: int) -> list[Labels]:
 
 
 def unclipped(z: Single, rows: Rows) -> Bounds:
-    """Bounds of a clip that touches nobody, so that only the movement of labels counts."""
-    weight, clip = np.ones(rows.units), 1e6 * float(np.sqrt(squared_norms(z)).sum())
-    return Bounds(clip, weight, statistic._sensitivity(z, rows, weight, clip))
+    """Bounds under which nobody is clipped, so that only the movement of labels counts."""
+    return statistic.unclipped_bounds(z, rows)
 
 
 def parts(

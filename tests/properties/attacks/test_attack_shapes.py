@@ -45,7 +45,7 @@ def of_components(components: int) -> Balls | Gaussians:
 
 def chosen_by_the_coins(noises: Sequence[Callable[[Floats], Floats]]) -> float:
     """δ(ε) of the adversary who takes the worst of these, given what the coins told."""
-    losses, probabilities = joint._binomial(COINS)
+    losses, probabilities = joint._multinomial(COINS)
     worst = np.max([deltas(EPSILON - losses) for deltas in noises], axis=0)
     return float(probabilities @ worst)
 
