@@ -257,9 +257,9 @@ def rankings_with_questions(asked: Public, ranks: Any, *, labelers: bool = True)
     return table.append_column("question", pa.array([i % 3 for i in range(len(asked))]))
 
 
-@pytest.mark.quick("one run, as JSON-with_questions")
+@pytest.mark.quick("one run-with_questions")
 @pytest.mark.parametrize("make", [with_questions, rankings_with_questions])
-@pytest.mark.parametrize("scenario", ["one run, as JSON", "bound"])
+@pytest.mark.parametrize("scenario", ["one run", "bound"])
 def test_nothing_but_released_labels_depends_on_raw_labels_under_questions(
     make: Any, scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
