@@ -17,6 +17,7 @@ from labelguard_connectors.hook.dead_letters import letters
 from labelguard_connectors.hook.limits import Limits
 from support import hooks
 from support.hooks import Server
+from support.rounds import MORE_ROUNDS
 from support.sockets import answer, head, post, run_with
 
 from labelguard.project.project import Project
@@ -240,9 +241,7 @@ def _hammer(port: int, numbers: Iterator[int], known: list[int], turn: threading
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "rounds", [2, pytest.param(20, marks=pytest.mark.slow)], ids=["twice", "often"]
-)
+@pytest.mark.parametrize("rounds", [4 * MORE_ROUNDS])
 def test_every_event_that_was_answered_for_is_there_after_a_power_cut(
     made: Project, rounds: int
 ) -> None:

@@ -89,7 +89,7 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(
         assert one not in lines
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_serve_and_its_worker_end_well_at_sigterm(
     times: int, clinic: tuple[Project, tools.Desk]
 ) -> None:

@@ -20,6 +20,7 @@ from support.crashing import perform
 from support.databases import EACH, on
 from support.lives import PRICE, TABLE
 from support.preferences import files
+from support.rounds import MORE_ROUNDS
 
 import labelguard as lg
 from labelguard.cli.project import project as project_commands
@@ -418,7 +419,7 @@ def test_a_backup_with_a_wrong_bit_is_refused_or_restores_what_was_in_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 17])
+@pytest.mark.parametrize("every", [max(1, 17 // MORE_ROUNDS)])
 @pytest.mark.parametrize("kind", EACH)
 def test_a_restore_that_crashed_anywhere_can_be_run_again(
     kind: str,

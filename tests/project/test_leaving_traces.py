@@ -28,6 +28,7 @@ from support.leaving import (
     values,
 )
 from support.preferences import dump, files, write
+from support.rounds import MORE_ROUNDS
 from support.traces import where
 
 import labelguard as lg
@@ -174,7 +175,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [max(1, 16 // MORE_ROUNDS)])
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

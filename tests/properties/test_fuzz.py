@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.rounds import MORE_ROUNDS
 
 import labelguard
 from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
 from labelguard.report import overview
 
-FEW, MANY = 12, 400
+FEW, MANY = 12, 150 * MORE_ROUNDS
 EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 

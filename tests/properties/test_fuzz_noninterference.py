@@ -1,4 +1,4 @@
-"""A thousand random tables, layouts, types, orders and mechanisms: only released labels may differ.
+"""Random tables, layouts, types, orders and mechanisms: only released labels may differ.
 
 In every case labels and coins are changed together (see `worlds`). Planted leaks show what is
 found: an order, a type and a count that follow from labels.
@@ -6,22 +6,19 @@ found: an order, a type and a count that follow from labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from support import leaks
 from support.preferences import LAYOUTS, Public
+from support.rounds import MORE_ROUNDS
 from support.worlds import Run, Scenario, differences
 
-from labelguard.ingest import ordering, staging
-from labelguard.release import planning
-from labelguard.storage import buckets
-
-CASES, FEW, A_LEAK_SHOWS = 1000, 6, 60
+CASES, FEW, A_LEAK_SHOWS = 120 * MORE_ROUNDS, 3, 60
 LEARNING = ("--features", "length", "--components", "1", "--ridge", "1")
 STATISTIC = ("--mechanism", "statistic", *LEARNING, "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")
@@ -108,62 +105,23 @@ def test_no_case_tells_a_label(cases: range, tmp_path: Path) -> None:
 # Negative controls: an order, a type, and a count that follow from labels.
 
 
-@pytest.fixture
-def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rows stay in the order of the file."""
-    monkeypatch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
-    yield
-
-
-@pytest.fixture
-def sniffed_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What type labels have is guessed from their values, and noted."""
-    counts = planning.counts
-
-    def with_type(plan: planning.PlannedRows) -> dict[str, Any]:
-        rows = plan.directory.parent / "input" / "rows"
-        tables = [buckets.read_bucket(rows, bucket) for bucket in range(buckets.BUCKETS)]
-        ties = any(2 in table["label"].to_pylist() for table in tables if table is not None)
-        return counts(plan) | {"labels": "number" if ties else "boolean"}
-
-    monkeypatch.setattr(planning, "counts", with_type)
-    yield
-
-
-@pytest.fixture
-def count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ties are not counted among the rows that were read."""
-    whole = staging._Stager._usable
-
-    def usable(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        kept = whole(self, name, batch)
-        self.staged.rows_read -= int((kept["label"].to_numpy() == 2).sum())
-        return kept
-
-    monkeypatch.setattr(staging._Stager, "_usable", usable)
-    yield
-
-
-SHOWN_BY = {"order": 8, "sniffed_type": 11, "count": 0}
-"""The first case that shows a leak: those before it are worth their time among the slow tests."""
-
-
-@pytest.mark.quick("order-8")
+@pytest.mark.quick("rows_keep_the_order_of_the_file")
 @pytest.mark.parametrize(
     ("leak", "first"),
     [
-        *SHOWN_BY.items(),
-        *(
-            pytest.param(leak, 0, marks=pytest.mark.slow)
-            for leak, first in SHOWN_BY.items()
-            if first
-        ),
+        (leaks.rows_keep_the_order_of_the_file, 8),
+        (leaks.types_follow_values, 11),
+        (leaks.ties_are_not_counted, 0),
     ],
 )
 def test_a_planted_leak_is_found(
-    leak: str, first: int, tmp_path: Path, request: pytest.FixtureRequest
+    leak: Callable[[pytest.MonkeyPatch], None],
+    first: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    request.getfixturevalue(leak)
+    """Cases before the `first` one that shows it do not."""
+    leak(monkeypatch)
     for number in range(first, A_LEAK_SHOWS):
         try:
             if Case.of(number).leaks(tmp_path):

@@ -10,74 +10,38 @@ sorted by them. Only the numbers of rows in messages follow the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from support import exports
+from support import exports, leaks
+from support.gated import Gates
 from support.preferences import LAYOUTS, opinions, public
-from support.scenarios import ALL, ONE, SCENARIOS
+from support.scenarios import ALL, HALF, ONE, SCENARIOS
 from support.worlds import Coins, Run, Scenario, differences, observed
 
-from labelguard.ingest import ordering, staging
-from labelguard.jobs import lessons
+from labelguard.jobs import ending
 from labelguard.jobs.settings import Job
-from labelguard.release import planning
 from labelguard.release.methods import rr
 from labelguard.terms import LABEL_TIE
 
 SAID = {1: 1, 0: 0, None: 1}
 """Label Studio has no ties: who has none here prefers the left."""
-EVERYWHERE = ("more labels later", "skips hidden among ties", "statistic", "props")
-EVERYWHERE += ("statistic of sources", "uls")
-"""What other layouts than pairs go through in every run of the tests; the rest is slow."""
-SECOND = (
-    "one worker",
-    "public ties kept",
-    "fewer labels later",
-    "again refused",
-    "statistic in windows",
-    "statistic of numbers as text",
-    "statistic of sources as text",
-    "statistic of public ties",
-    "statistic of single labels",
-    "props after rr",
-    "uls, as JSON",
-    "uls of single labels",
-    "uls beside the rest",
-)
-"""Variants of what other scenarios go through in every run: slow."""
-
-
-def _in_every_run(layout: str, name: str, who: list[int]) -> bool:
-    if layout == "pairs":
-        return name not in SECOND and (who == ALL or name == "more labels later")
-    return name in EVERYWHERE and who == ALL
-
-
+ELSEWHERE = ("one run", "more labels later", "bound", "refused", "skips hidden among ties")
+ELSEWHERE += ("statistic", "statistic of sources", "props", "uls")
+"""What layouts other than pairs go through."""
 CASES = [
-    pytest.param(
-        layout,
-        scenario,
-        who,
-        id=f"{layout}: {name}: {len(who)} labelers",
-        marks=[] if _in_every_run(layout, name, who) else pytest.mark.slow,
-    )
+    pytest.param(layout, SCENARIOS[name], who, id=f"{layout}: {name}: {len(who)} labelers")
     for layout in LAYOUTS
-    for name, scenario in SCENARIOS.items()
-    for who in (ALL, *([ONE] if name in ("one run", "more labels later", "refused") else []))
-    if not (layout == "rankings" and (scenario.suffix != ".parquet" or "--again" in str(scenario)))
-    if layout == "pairs"
-    or not any(run.ingested for run in scenario.runs)  # the tool asks for pairs
+    for name in (SCENARIOS if layout == "pairs" else ELSEWHERE)
+    for who in ((ALL, ONE) if layout == "pairs" and name in ELSEWHERE[:2] else (ALL,))
 ]
 
 
 @pytest.mark.quick(
-    "pairs: one run: 7 labelers",
     "pairs: more labels later: 7 labelers",
     "pairs: refused: 7 labelers",
     "pairs: skips hidden among ties: 7 labelers",
@@ -108,16 +72,15 @@ def test_an_export_of_an_annotation_tool_tells_released_labels_only(
     assert differences(tmp_path, "pairs", later, ALL) == []
 
 
-def test_the_comparison_sees_everything_a_project_holds(tmp_path: Path) -> None:
+def everything(here: Path, scenario: Scenario) -> dict[str, object]:
     asked = public()
-    seen = observed(
-        tmp_path / "world",
-        "pairs",
-        SCENARIOS["one run, as JSON"],
-        asked,
-        opinions(len(asked), 1),
-        Coins({}, replayed=False),
+    return observed(
+        here, "pairs", scenario, asked, opinions(len(asked), 1), Coins({}, replayed=False)
     )
+
+
+def test_the_comparison_sees_everything_a_project_holds(tmp_path: Path) -> None:
+    seen = everything(tmp_path / "world", SCENARIOS["one run"])
     for part in ("data.parquet", "card.json", "CARD.md", "SHA256SUMS"):
         assert f"output/{part}" in seen
         assert any(".labelguard/releases/" in name and name.endswith(part) for name in seen)
@@ -178,70 +141,58 @@ def test_a_choice_that_is_broken_into_its_pairs_is_found(
     assert any("data.parquet" in name for name in found)
 
 
-# Negative controls: three natural mistakes, each of which the comparison must find.
+REPORTS = (
+    ("report", "-o", "report.html"),
+    ("report", "-o", "report.md"),
+    ("report", "--json", "-o", "report.json"),
+)
+
+
+@pytest.mark.quick("more labels later")
+@pytest.mark.parametrize("name", ["more labels later", "statistic", "pulled from a tool", "props"])
+def test_a_report_tells_released_labels_only(name: str, tmp_path: Path) -> None:
+    scenario = replace(SCENARIOS[name], afterwards=REPORTS)
+    assert differences(tmp_path, "pairs", scenario, ALL) == []
 
 
 @pytest.fixture
-def ties_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    whole = staging._Stager._usable
-
-    def without_ties(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        usable = whole(self, name, batch)
-        return usable.filter(pa.array(usable["label"].to_numpy() != LABEL_TIE))
-
-    monkeypatch.setattr(staging._Stager, "_usable", without_ties)
-    yield
+def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+    return Gates.install(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def labels_enter_the_key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    whole = staging._Stager._usable
-
-    def digested(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        usable = whole(self, name, batch)
-        self._digest += usable["label"].to_numpy().sum(dtype=np.uint64)
-        return usable
-
-    monkeypatch.setattr(staging._Stager, "_usable", digested)
-    yield
+def by_learner(gates: Gates, *more: str) -> tuple[str, ...]:
+    learner = ("--learner", "gated", "--model", str(gates.directory))
+    return ("--mechanism", "props", *learner, "--stages", "3", *more)
 
 
-@pytest.fixture
-def rows_keep_the_order_of_the_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
-    yield
+def test_a_release_with_a_model_tells_released_labels_only(gates: Gates, tmp_path: Path) -> None:
+    runs = Run(by_learner(gates), HALF), Run(by_learner(gates, "--combine", "soft"), HALF)
+    assert differences(tmp_path, "pairs", Scenario(runs), ALL) == []
 
 
-@pytest.fixture
-def the_ledger_counts_preferences(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    counts = planning.counts
-
-    def with_size(plan: planning.PlannedRows) -> dict[str, int]:
-        rows = plan.directory.parent / "input" / "rows"
-        raw = b"".join(path.read_bytes() for path in sorted(rows.iterdir()))
-        return counts(plan) | {"ones": raw.count(1)}
-
-    monkeypatch.setattr(planning, "counts", with_size)
-    yield
+@pytest.mark.slow
+def test_so_does_all_that_is_on_disk_while_it_learns(gates: Gates, tmp_path: Path) -> None:
+    gates.break_at(1)
+    scenario = Scenario((Run(by_learner(gates), exits=1),), afterwards=(("release", "list"),))
+    assert differences(tmp_path, "pairs", scenario, ALL) == []
+    seen = everything(tmp_path / "one", scenario)
+    for part in ("kept/texts/", "kept/outcomes/", "models/0.bin", "stage=01.npz"):
+        assert any(".labelguard/props/" in name and part in name for name in seen)
 
 
-@pytest.fixture
-def what_is_learned_is_known_by_its_input(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    whole = lessons.lesson
+# Negative controls: natural mistakes, each of which the comparison must find.
+
+
+@pytest.mark.slow
+def test_a_job_that_leaks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ending.lesson_of
 
     def by_input(job: Job, *rest: Any) -> str:
         assert job.source
         raw = b"".join(Path(name).read_bytes() for name in job.source)
         return whole(job, *rest) + str(sum(raw) % 97)
 
-    monkeypatch.setattr(lessons, "lesson", by_input)
-    yield
-
-
-@pytest.mark.slow
-def test_a_job_that_leaks_is_found(
-    what_is_learned_is_known_by_its_input: None, tmp_path: Path
-) -> None:
+    monkeypatch.setattr(ending, "lesson_of", by_input)
     found = differences(tmp_path, "pairs", SCENARIOS["retraining"], ALL)
     assert any("history.jsonl" in name for name in found)
 
@@ -258,20 +209,32 @@ def test_without_noise_a_run_tells_labels(
         assert any(file.endswith(part) for file in found)
 
 
-@pytest.mark.quick("rows_keep_the_order_of_the_file", "the_ledger_counts_preferences")
+@pytest.mark.quick("rows_keep_the_order_of_the_file", "preferences_are_counted")
 @pytest.mark.parametrize(
-    "mistake",
+    "leak",
     [
-        "ties_are_dropped",
-        "labels_enter_the_key",
-        "rows_keep_the_order_of_the_file",
-        "the_ledger_counts_preferences",
+        leaks.ties_are_dropped,
+        leaks.labels_enter_the_key,
+        leaks.rows_keep_the_order_of_the_file,
+        leaks.preferences_are_counted,
     ],
 )
-def test_a_leak_is_found(mistake: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue(mistake)
+def test_a_leak_is_found(
+    leak: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leak(monkeypatch)
     try:
         found = differences(tmp_path, "pairs", SCENARIOS["one run"], ALL)
     except KeyError:  # other rows were drawn: the worlds differ in what they release
         return
     assert found
+
+
+@pytest.mark.slow
+def test_a_report_that_counts_preferences_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaks.preferences_are_counted(monkeypatch)
+    scenario = replace(SCENARIOS["one run"], afterwards=REPORTS)
+    found = differences(tmp_path, "pairs", scenario, ALL)
+    assert {"report.html", "report.md", "report.json"} <= set(found)

@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from support import preferences
-from support.preferences import LAYOUTS, Public, chosen, opinions, pairs, public, rankings, spent
+from support.preferences import (
+    LAYOUTS,
+    STATISTIC,
+    Public,
+    chosen,
+    opinions,
+    pairs,
+    public,
+    rankings,
+    spent,
+)
 from support.scenarios import ALL, SCENARIOS
 from support.worlds import differences
 
@@ -72,26 +81,21 @@ def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(
     assert not set(ids[0]) & set(ids[1])
 
 
-def test_one_question_in_two_datasets_is_one_label(project: Project) -> None:
+def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project: Project) -> None:
+    def asked(table: pa.Table, **options: Any) -> tuple[pl.DataFrame, int]:
+        release = lg.privatize(table, project=project, **PRICE, **options)
+        return lg.load(release), release.card["counts"]["charged"]
+
     table = pairs(ASKED, RANKS)
-    first = lg.privatize(told(table, SAFE), columns=NAMED, project=project, **PRICE)
+    plain, _ = asked(told(table, SAFE))  # a column that nobody named is no question
+    assert "question" not in plain.columns
+    first, charged = asked(told(table, SAFE), columns=NAMED)
+    assert charged == len(ASKED)
+    assert not set(plain["item_id"]) & set(first["item_id"])
     other = told(table, SAFE).append_column("source", pa.array(["second"] * len(table)))
-    second = lg.privatize(
-        other.take(pa.array(np.arange(3, 15))), columns=NAMED, project=project, **PRICE
-    )
-    assert second.card["counts"]["charged"] == 0
-    assert set(lg.load(second).rows()) <= set(lg.load(first).rows())
-    third = lg.privatize(told(table, HELPFUL), columns=NAMED, project=project, **PRICE)
-    assert third.card["counts"]["charged"] == len(ASKED)
-
-
-def test_labels_without_a_question_are_others(project: Project) -> None:
-    table = pairs(ASKED, RANKS)
-    plain = lg.privatize(table, project=project, **PRICE)
-    assert "question" not in pq.read_schema(plain.path / "data.parquet").names
-    asked = lg.privatize(told(table, SAFE), columns=NAMED, project=project, **PRICE)
-    assert asked.card["counts"]["charged"] == len(ASKED)
-    assert not set(lg.load(plain)["item_id"]) & set(lg.load(asked)["item_id"])
+    second, charged = asked(other.take(pa.array(np.arange(3, 15))), columns=NAMED)
+    assert charged == 0 and set(second.rows()) <= set(first.rows())
+    assert asked(told(table, HELPFUL), columns=NAMED)[1] == len(ASKED)
 
 
 @pytest.mark.quick("given ids-pairs")
@@ -128,11 +132,6 @@ def test_questions_of_every_type_are_told_by_their_text(tmp_path: Path) -> None:
     assert items(tmp_path / "named", table, "7") == found[0]
 
 
-def test_a_column_that_nobody_named_is_no_question(project: Project) -> None:
-    release = lg.privatize(told(pairs(ASKED, RANKS), SAFE), project=project, **PRICE)
-    assert "question" not in lg.load(release).columns
-
-
 @pytest.mark.quick("chosen-question")
 @pytest.mark.parametrize("role", ["question", "item_id"])
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
@@ -154,7 +153,9 @@ def test_a_column_of_another_role_is_no_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [None, ""])
-def test_a_row_without_its_question_is_a_bad_row(missing: str | None, project: Project) -> None:
+def test_a_row_without_its_question_or_its_id_is_a_bad_row(
+    missing: str | None, project: Project, tmp_path: Path
+) -> None:
     rows = told(pairs(ASKED, RANKS), SAFE).to_pylist()
     rows[3]["question"] = missing
     table = pa.Table.from_pylist(rows)
@@ -163,13 +164,9 @@ def test_a_row_without_its_question_is_a_bad_row(missing: str | None, project: P
     release = lg.privatize(table, columns=NAMED, project=project, bad_rows="quarantine", **PRICE)
     assert release.card["counts"]["set_aside"] == 1
     assert release.card["counts"]["charged"] == len(ASKED) - 1
-
-
-def test_a_row_without_its_id_is_a_bad_row_under_a_question_too(tmp_path: Path) -> None:
-    ids = pa.array([None, *("x" * n for n in range(1, len(ASKED)))])
-    table = pairs(ASKED, RANKS).append_column("item_id", ids)
+    ids = pa.array([missing, *("x" * n for n in range(1, len(ASKED)))])
     with pytest.raises(InvalidLabels, match="row 1: column item_id: expected an id"):
-        staged(tmp_path / "a", table, SAFE)
+        staged(tmp_path / "a", pairs(ASKED, RANKS).append_column("item_id", ids), SAFE)
 
 
 def test_a_question_is_told_once(tmp_path: Path) -> None:
@@ -185,24 +182,12 @@ def test_a_question_is_told_once(tmp_path: Path) -> None:
             Reading({}, question=name)
 
 
-def test_one_id_under_two_questions_is_two_items_of_one_name(project: Project) -> None:
-    ids = pa.array([f"item {i}" for i in ASKED.item])
-    table = pairs(ASKED, RANKS).append_column("item_id", ids)
-    release = lg.privatize(both(table), columns=NAMED, project=project, **PRICE)
-    assert release.card["counts"]["charged"] == 2 * len(ASKED)
-    found = lg.load(release).select("item_id", "question").unique().rows()
-    assert sorted(found) == sorted(
-        (f"item {i}#{question}", question)
-        for i in np.unique(ASKED.item)
-        for question in (HELPFUL, SAFE)
-    )
-
-
 def test_an_id_stands_for_one_content_under_each_question(tmp_path: Path) -> None:
     table = pairs(Public(np.zeros(4, np.int64), np.arange(4)), opinions(4, 1))
     table = table.append_column("item_id", pa.array(["x", "x", "y", "y"]))
     apart = table.append_column("question", pa.array(["1", "2", "1", "2"]))
-    assert len(distinct_pairs(staged(tmp_path / "apart", apart))) == 4
+    ids = distinct_pairs(staged(tmp_path / "apart", apart)).ids.to_pylist()
+    assert sorted(ids) == ["x#1", "x#2", "y#1", "y#2"]
     with pytest.raises(InvalidLabels, match=r"id 'x#1' stands for several contents \(2 such ids\)"):
         distinct_pairs(staged(tmp_path / "one", told(table, "1")))
 
@@ -221,9 +206,6 @@ def test_pairs_are_told_apart_by_question_and_look_alike() -> None:
     assert len(read.table) == 2 * len(plain.table) and len(read.rows) == 2 * len(plain.rows)
     assert read.table.column_names == plain.table.column_names
     assert read.questions is not None and plain.questions is None
-    assert sorted(read.questions.to_pylist()) == [HELPFUL] * len(plain.table) + [SAFE] * len(
-        plain.table
-    )
     assert read_pairs(table, question=SAFE).questions is not None
 
 
@@ -233,23 +215,12 @@ def test_further_pairs_say_their_question_too(project: Project) -> None:
         both(pairs(ASKED, RANKS)),
         columns=NAMED,
         project=project,
-        mechanism="statistic",
-        features="length",
-        components=1,
-        ridge=2.0,
-        whitening=0.0,
-        floor=0.01,
-        clip_quantile=0.5,
         also=told(further.drop_columns(["label", "tie", "labeler_id"]), SAFE),
         epsilon=3,
         delta=1e-5,
+        **STATISTIC,
     )
     assert lg.load(release)["question"].null_count() == 0
-
-
-def with_questions(asked: Public, ranks: Any, *, labelers: bool = True) -> pa.Table:
-    table = pairs(asked, ranks, labelers=labelers)
-    return table.append_column("question", pa.array([f"question {i % 2}" for i in asked.labeler]))
 
 
 def rankings_with_questions(asked: Public, ranks: Any, *, labelers: bool = True) -> pa.Table:
@@ -257,11 +228,15 @@ def rankings_with_questions(asked: Public, ranks: Any, *, labelers: bool = True)
     return table.append_column("question", pa.array([i % 3 for i in range(len(asked))]))
 
 
-@pytest.mark.quick("one run, as JSON-with_questions")
-@pytest.mark.parametrize("make", [with_questions, rankings_with_questions])
-@pytest.mark.parametrize("scenario", ["one run, as JSON", "bound"])
+def pairs_with_questions(asked: Public, ranks: Any, *, labelers: bool = True) -> pa.Table:
+    table = pairs(asked, ranks, labelers=labelers)
+    return table.append_column("question", pa.array([f"question {i % 2}" for i in asked.labeler]))
+
+
+@pytest.mark.quick("pairs_with_questions")
+@pytest.mark.parametrize("make", [pairs_with_questions, rankings_with_questions])
 def test_nothing_but_released_labels_depends_on_raw_labels_under_questions(
-    make: Any, scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(preferences.LISTED, "questions", make)
-    assert differences(tmp_path, "questions", SCENARIOS[scenario], ALL) == []
+    assert differences(tmp_path, "questions", SCENARIOS["bound"], ALL) == []

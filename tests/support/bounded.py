@@ -1,23 +1,17 @@
-"""Commands run under limits of memory, time and disk, and what they took.
-
-Each has a process of its own, forked from one that has imported everything and done nothing else:
-most of these commands take less than a start of Python.
-"""
+"""Commands run under limits of memory, time and disk, and what they took."""
 
 from __future__ import annotations
 
-import atexit
-import functools
-import json
 import os
 import re
 import resource
-import subprocess
 import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
+
+from support import forks
 
 _ADDRESSES = 8 << 30
 
@@ -50,10 +44,8 @@ def run(directory: Path, *arguments: str | Path, seconds: int = 60, disk: int = 
             resource.RLIMIT_CPU: seconds,
         },
     }
-    driver = _driver()
-    cast(IO[str], driver.stdin).write(json.dumps(job) + "\n")
-    cast(IO[str], driver.stdin).flush()
-    return Outcome(**json.loads(cast(IO[str], driver.stdout).readline()))
+    end = forks.run("support.bounded", job)[0]
+    return Outcome(end.code, end.printed, int(end.answer) << 10 if end.answer else 1 << 62)
 
 
 def size(directory: Path) -> int:
@@ -61,42 +53,12 @@ def size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-@functools.cache
-def _driver() -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "support.bounded"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-    atexit.register(process.kill)
-    return process
-
-
-def _outcome(job: dict[str, Any]) -> dict[str, Any]:
-    """How a process ended that ran one command."""
-    printed, errors = os.pipe()
-    noted, note = os.pipe()
-    child = os.fork()
-    if not child:
-        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-        os.dup2(0, 1)
-        os.dup2(errors, 2)
-        code = _command(job)
-        # Measured from inside: what the system reports of a child includes its parent.
-        found = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
-        os.write(note, found[1].encode() if found else b"")
-        os._exit(code)
-    os.close(errors)
-    os.close(note)
-    with os.fdopen(printed) as pipe:
-        err = pipe.read()
-    with os.fdopen(noted) as pipe:
-        peak = pipe.read()
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return {"code": code, "err": err, "peak": int(peak) << 10 if peak else 1 << 62}
+def _work(job: dict[str, Any]) -> tuple[int, str]:
+    """Run a command; its exit code, and the KiB of memory that it took at most."""
+    code = _command(job)
+    # Measured from inside: what the system reports of a child includes its parent.
+    found = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+    return code, found[1] if found else ""
 
 
 def _command(job: dict[str, Any]) -> int:
@@ -126,8 +88,7 @@ def _serve() -> None:
     import labelguard.release.pipeline
     import labelguard.report.overview  # noqa: F401
 
-    for line in sys.stdin:
-        print(json.dumps(_outcome(json.loads(line))), flush=True)
+    forks.serve(_work)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import pytest
-from support import databases, gated, preferences
+from support import databases, forks, gated, preferences
 from support.crashing import perform
 from support.preferences import files, opinions, pairs, public, write
 
@@ -29,7 +24,6 @@ from labelguard.report import overview
 PATIENCE = 60
 """Seconds after which a server that has not noticed a lost connection fails the test."""
 Command = dict[str, Any]
-
 BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 RR = {"mechanism": "rr", "workers": 1}
 IMPLICIT_RR = RR | BUDGET | {"max_labels_per_labeler": 12}
@@ -92,26 +86,17 @@ SCENARIOS = {
 }
 
 
-@functools.cache
-def _driver() -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "support.crashing"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-    atexit.register(process.kill)
-    return process
-
-
 def crash(*jobs: dict[str, Any]) -> list[dict[str, Any]]:
     """How processes ended that did these jobs one after the other."""
-    driver = _driver()
-    cast(IO[str], driver.stdin).write(json.dumps(jobs) + "\n")
-    cast(IO[str], driver.stdin).flush()
-    ends: list[dict[str, Any]] = json.loads(cast(IO[str], driver.stdout).readline())
-    return ends
+    return [
+        {
+            "signal": max(0, -end.code),
+            "steps": int(end.answer) if end.answer.isdigit() else 0,
+            "error": "" if end.answer.isdigit() else end.answer,
+            "printed": end.printed,
+        }
+        for end in forks.run("support.crashing", *jobs)
+    ]
 
 
 def killed(*jobs: dict[str, Any]) -> None:

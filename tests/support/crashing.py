@@ -1,14 +1,12 @@
 """Runs labelguard in processes that die by SIGKILL at a chosen step; used by `support.crashes`.
 
-Reads lists of jobs as JSON, one a line, from standard input and writes how each ended. A step is
-the moment before or after something reaches the disk: a flush, a rename, a file, a ledger
+A step is the moment before or after something reaches the disk: a flush, a rename, a file, a ledger
 transaction; and where a command is there to remove, a removal.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import resource
 import signal
@@ -20,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy.engine.default
-from support import world
+from support import forks, world
 
 from labelguard.jobs.run import retrain
 from labelguard.ledger import ledger
@@ -141,39 +139,13 @@ def run(job: dict[str, Any]) -> int:
     return steps.taken
 
 
-def end_of(job: dict[str, Any]) -> dict[str, Any]:
-    """How a process ended that did one job."""
-    reading, writing = os.pipe()
-    telling, errors = os.pipe()
-    child = os.fork()
-    if not child:
-        os.dup2(errors, 2)
-        try:
-            answer = str(run(job))
-        except BaseException as error:
-            answer = f"{type(error).__name__}: {error}"
-        os.write(writing, answer.encode())
-        os._exit(0)
-    os.close(writing)
-    os.close(errors)
-    with os.fdopen(telling) as pipe:
-        printed = pipe.read()
-    _, status = os.waitpid(child, 0)
-    with os.fdopen(reading) as pipe:
-        answer = pipe.read()
-    survived = answer.isdigit()
-    return {
-        "signal": status & 0x7F,
-        "steps": int(answer) if survived else 0,
-        "error": "" if survived else answer,
-        "printed": printed,
-    }
-
-
-def main() -> None:
-    for line in sys.stdin:
-        print(json.dumps([end_of(job) for job in json.loads(line)]), flush=True)
+def work(job: dict[str, Any]) -> tuple[int, str]:
+    """Do one job; how many steps it took, or what went wrong."""
+    try:
+        return 0, str(run(job))
+    except BaseException as error:
+        return 0, f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
-    main()
+    forks.serve(work)

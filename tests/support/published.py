@@ -53,249 +53,191 @@ def by_position(number: int, preference: Preference) -> tuple[str, str]:
     return (other, one) if preference == "b" else (one, other)
 
 
-def pairs(preferences: Sequence[Preference]) -> Rows:
-    values = {"a": 1, "b": 0, "tie": 0.5, None: None}
-    return [
-        {
-            "labeler_id": who(n),
-            "prompt": question(n),
-            "response_a": sides(n)[0],
-            "response_b": sides(n)[1],
-            "label": values[p],
-        }
-        for n, p in enumerate(preferences)
-    ]
+def each(
+    row: Callable[[int, Preference], dict[str, Any]],
+) -> Callable[[Sequence[Preference]], Rows]:
+    """Return what makes all rows of a function that makes one, of its number and preference."""
+    return lambda preferences: [row(n, p) for n, p in enumerate(preferences)]
 
 
-def mixed(preferences: Sequence[Preference]) -> Rows:
+def _asked(n: int, *, beside: bool = True) -> dict[str, Any]:
+    """Who was asked what, and both responses."""
+    both = dict(zip(("response_a", "response_b"), sides(n), strict=True)) if beside else {}
+    return {"labeler_id": who(n), "prompt": question(n), **both}
+
+
+@each
+def pairs(n: int, p: Preference) -> dict[str, Any]:
+    return {**_asked(n), "label": {"a": 1, "b": 0, "tie": 0.5, None: None}[p]}
+
+
+@each
+def mixed(n: int, p: Preference) -> dict[str, Any]:
     """A prompt of messages beside sides of text, as tools for trainers write them."""
-    rows = []
-    for n, p in enumerate(preferences):
-        chosen, rejected = by_position(n, p)
-        row = {"prompt": [user(question(n))], "chosen": chosen, "rejected": rejected}
-        rows.append({"labeler_id": who(n), **row, "tie": p == "tie"})
-    return rows
+    chosen, rejected = by_position(n, p)
+    row = {"prompt": [user(question(n))], "chosen": chosen, "rejected": rejected}
+    return {"labeler_id": who(n), **row, "tie": p == "tie"}
 
 
-def rankings(preferences: Sequence[Preference]) -> Rows:
-    ranks = {"a": [1, 2], "b": [2, 1], "tie": [1, 1], None: None}
-    return [
-        {
-            "labeler_id": who(n),
-            "prompt": question(n),
-            "responses": list(sides(n)),
-            "ranks": ranks[p],
-        }
-        for n, p in enumerate(preferences)
-    ]
+@each
+def rankings(n: int, p: Preference) -> dict[str, Any]:
+    ranks = {"a": [1, 2], "b": [2, 1], "tie": [1, 1], None: None}[p]
+    return {**_asked(n, beside=False), "responses": list(sides(n)), "ranks": ranks}
 
 
-def scores(preferences: Sequence[Preference]) -> Rows:
-    found = {"a": (0.9, -0.5), "b": (1.0, 7.0), "tie": (0.25, 0.25), None: (None, 0.5)}
-    return [
-        {
-            "labeler_id": who(n),
-            "prompt": question(n),
-            "response_a": sides(n)[0],
-            "response_b": sides(n)[1],
-            "score_a": found[p][0],
-            "score_b": found[p][1],
-        }
-        for n, p in enumerate(preferences)
-    ]
+@each
+def scores(n: int, p: Preference) -> dict[str, Any]:
+    found = {"a": (0.9, -0.5), "b": (1.0, 7.0), "tie": (0.25, 0.25), None: (None, 0.5)}[p]
+    return {**_asked(n), "score_a": found[0], "score_b": found[1]}
 
 
-def hh_rlhf(preferences: Sequence[Preference]) -> Rows:
+@each
+def hh_rlhf(n: int, p: Preference) -> dict[str, Any]:
     """Whole dialogues as texts; a tie is flagged, which the published files have no way to say."""
-    rows = []
-    for n, p in enumerate(preferences):
-        begin = f"\n\nHuman: Hello\n\nAssistant: Hi\n\nHuman: {question(n)}\n\nAssistant:"
-        chosen, rejected = (f"{begin} {said}" for said in by_position(n, p))
-        rows.append(
-            {"chosen": chosen, "rejected": rejected, "labeler_id": who(n), "tie": p == "tie"}
-        )
-    return rows
+    begin = f"\n\nHuman: Hello\n\nAssistant: Hi\n\nHuman: {question(n)}\n\nAssistant:"
+    chosen, rejected = (f"{begin} {said}" for said in by_position(n, p))
+    return {"chosen": chosen, "rejected": rejected, "labeler_id": who(n), "tie": p == "tie"}
 
 
-def implicit(preferences: Sequence[Preference]) -> Rows:
+@each
+def implicit(n: int, p: Preference) -> dict[str, Any]:
     """TRL's implicit prompt: whole conversations as messages."""
-    rows = []
-    for n, p in enumerate(preferences):
-        chosen, rejected = (
-            [user("Hello"), assistant("Hi"), user(question(n)), assistant(said)]
-            for said in by_position(n, p)
-        )
-        rows.append(
-            {"chosen": chosen, "rejected": rejected, "labeler_id": who(n), "tie": p == "tie"}
-        )
-    return rows
+    chosen, rejected = (
+        [user("Hello"), assistant("Hi"), user(question(n)), assistant(said)]
+        for said in by_position(n, p)
+    )
+    return {"chosen": chosen, "rejected": rejected, "labeler_id": who(n), "tie": p == "tie"}
 
 
-def ultrafeedback(preferences: Sequence[Preference]) -> Rows:
+@each
+def ultrafeedback(n: int, p: Preference) -> dict[str, Any]:
     """Completions with their scores (openbmb/UltraFeedback), by a rater of one's own."""
-    found = {"a": (8.5, 2.0), "b": (3.0, 3.5), "tie": (5.0, 5.0), None: (None, 5.0)}
-
-    def completion(model: str, said: str, score: float | None) -> dict[str, Any]:
-        rating = {"helpfulness": {"Rating": "N/A", "Rationale": ""}}
-        return {
+    found = {"a": (8.5, 2.0), "b": (3.0, 3.5), "tie": (5.0, 5.0), None: (None, 5.0)}[p]
+    completions = [
+        {
             "model": model,
             "response": said,
-            "annotations": rating,
+            "annotations": {"helpfulness": {"Rating": "N/A", "Rationale": ""}},
             "critique": "",
             "overall_score": score,
         }
-
-    return [
-        {
-            "source": "made",
-            "instruction": question(n),
-            "models": ["one", "other"],
-            "completions": [
-                completion(model, said, score)
-                for model, said, score in zip(("one", "other"), sides(n), found[p], strict=True)
-            ],
-            "labeler_id": who(n),
-        }
-        for n, p in enumerate(preferences)
+        for model, said, score in zip(("one", "other"), sides(n), found, strict=True)
     ]
+    return {
+        "source": "made",
+        "instruction": question(n),
+        "models": ["one", "other"],
+        "completions": completions,
+        "labeler_id": who(n),
+    }
 
 
-def binarized(preferences: Sequence[Preference]) -> Rows:
+@each
+def binarized(n: int, p: Preference) -> dict[str, Any]:
     """ultrafeedback_binarized: a prompt of text that both lists of messages begin with."""
-    rows = []
-    for n, p in enumerate(preferences):
-        chosen, rejected = ([user(question(n)), assistant(said)] for said in by_position(n, p))
-        rows.append(
-            {
-                "prompt": question(n),
-                "prompt_id": f"p{n}",
-                "chosen": chosen,
-                "rejected": rejected,
-                "messages": chosen,
-                "score_chosen": 5.0 if p == "tie" else 8.0 + n,
-                "score_rejected": 5.0,
-                "labeler_id": who(n),
-                "tie": p == "tie",
-            }
-        )
-    return rows
+    chosen, rejected = ([user(question(n)), assistant(said)] for said in by_position(n, p))
+    return {
+        "prompt": question(n),
+        "prompt_id": f"p{n}",
+        "labeler_id": who(n),
+        "tie": p == "tie",
+        "chosen": chosen,
+        "rejected": rejected,
+        "messages": chosen,
+        "score_chosen": 5.0 if p == "tie" else 8.0 + n,
+        "score_rejected": 5.0,
+    }
 
 
-def helpsteer(preferences: Sequence[Preference]) -> Rows:
+@each
+def helpsteer(n: int, p: Preference) -> dict[str, Any]:
     """HelpSteer3: the context in messages, and how much better the second response is."""
-    values = {"a": (-3, -1, -2), "b": (1, 3, 2), "tie": (0,) * 3, None: (None,) * 3}
-    return [
-        {
-            "domain": "general",
-            "language": "english",
-            "context": [user("Hello"), assistant("Hi"), user(question(n))],
-            "response1": sides(n)[0],
-            "response2": sides(n)[1],
-            "overall_preference": values[p][n % 3],
-            "individual_preference": [
-                {
-                    "score": values[p][n % 3],
-                    "reasoning": f"because {p}",
-                    "feedback1": "",
-                    "feedback2": "",
-                }
-            ],
-            "annotator": who(n),
-        }
-        for n, p in enumerate(preferences)
-    ]
+    value = {"a": (-3, -1, -2), "b": (1, 3, 2), "tie": (0,) * 3, None: (None,) * 3}[p][n % 3]
+    said = {"score": value, "reasoning": f"because {p}", "feedback1": "", "feedback2": ""}
+    return {
+        "domain": "general",
+        "language": "english",
+        "annotator": who(n),
+        "context": [user("Hello"), assistant("Hi"), user(question(n))],
+        **dict(zip(("response1", "response2"), sides(n), strict=True)),
+        "overall_preference": value,
+        "individual_preference": [said],
+    }
 
 
-def helpsteer2(preferences: Sequence[Preference]) -> Rows:
+@each
+def helpsteer2(n: int, p: Preference) -> dict[str, Any]:
     """HelpSteer2's preferences: prompts of text, other names."""
-    values = {"a": -1, "b": 2, "tie": 0, None: None}
-    return [
-        {
-            "split": "train",
-            "prompt": question(n),
-            "response_1": sides(n)[0],
-            "response_2": sides(n)[1],
-            "preference_strength": values[p],
-            "preference_statement": f"{p} is better",
-            "preference_elaboration": "",
-            "annotator": who(n),
-        }
-        for n, p in enumerate(preferences)
-    ]
+    return {
+        "split": "train",
+        "prompt": question(n),
+        "annotator": who(n),
+        **dict(zip(("response_1", "response_2"), sides(n), strict=True)),
+        "preference_strength": {"a": -1, "b": 2, "tie": 0, None: None}[p],
+        "preference_statement": f"{p} is better",
+        "preference_elaboration": "",
+    }
 
 
-def arena(preferences: Sequence[Preference]) -> Rows:
+MODELS = {"model_a": "one", "model_b": "other"}
+WINNERS = {"a": "model_a", "b": "model_b", "tie": "tie", None: None}
+
+
+@each
+def arena(n: int, p: Preference) -> dict[str, Any]:
     """Chatbot Arena: battles of two models, the second of two turns judged."""
-    values = {"a": "model_a", "b": "model_b", "tie": "tie (bothbad)", None: None}
-    return [
-        {
-            "question_id": f"q{n}",
-            "model_a": "one",
-            "model_b": "other",
-            "winner": values[p],
-            "judge": who(n),
-            "conversation_a": [user("Hello"), assistant("Hi"), user(question(n)), assistant(a)],
-            "conversation_b": [user("Hello"), assistant("Hi"), user(question(n)), assistant(b)],
-            "turn": 2,
-            "anony": True,
-            "language": "English",
-            "tstamp": 1682351591.5 + n,
-        }
-        for n, p in enumerate(preferences)
-        for a, b in [sides(n)]
-    ]
+    before = [user("Hello"), assistant("Hi"), user(question(n))]
+    winner = "tie (bothbad)" if p == "tie" else WINNERS[p]
+    return {
+        "question_id": f"q{n}",
+        **MODELS,
+        "winner": winner,
+        "judge": who(n),
+        "conversation_a": [*before, assistant(sides(n)[0])],
+        "conversation_b": [*before, assistant(sides(n)[1])],
+        "turn": 2,
+        "anony": True,
+        "language": "English",
+        "tstamp": 1682351591.5 + n,
+    }
 
 
-def mt_bench(preferences: Sequence[Preference]) -> Rows:
+@each
+def mt_bench(n: int, p: Preference) -> dict[str, Any]:
     """MT-bench: the first of two turns was judged; the whole conversations are in the file."""
-    values = {"a": "model_a", "b": "model_b", "tie": "tie", None: None}
-    return [
-        {
-            "question_id": 80 + n,
-            "model_a": "one",
-            "model_b": "other",
-            "winner": values[p],
-            "judge": who(n),
-            "conversation_a": [user(question(n)), assistant(a), user("More"), assistant("later")],
-            "conversation_b": [user(question(n)), assistant(b), user("More"), assistant("late")],
-            "turn": 1,
-        }
-        for n, p in enumerate(preferences)
-        for a, b in [sides(n)]
-    ]
+    one, other = ([user(question(n)), assistant(said), user("More")] for said in sides(n))
+    return {
+        "question_id": 80 + n,
+        **MODELS,
+        "winner": WINNERS[p],
+        "judge": who(n),
+        "turn": 1,
+        "conversation_a": [*one, assistant("later")],
+        "conversation_b": [*other, assistant("late")],
+    }
 
 
-def votes(preferences: Sequence[Preference]) -> Rows:
+@each
+def votes(n: int, p: Preference) -> dict[str, Any]:
     """A winner beside a prompt and two responses, as votes of one's own arena are kept."""
-    values = {"a": "model_a", "b": "model_b", "tie": "both_bad", None: None}
-    return [
-        {
-            "prompt": question(n),
-            "response_a": sides(n)[0],
-            "response_b": sides(n)[1],
-            "winner": values[p],
-            "judge_hash": who(n),
-        }
-        for n, p in enumerate(preferences)
-    ]
+    row = _asked(n)
+    winner = "both_bad" if p == "tie" else WINNERS[p]
+    return {"judge_hash": row.pop("labeler_id"), **row, "winner": winner}
 
 
-def kaggle(preferences: Sequence[Preference]) -> Rows:
+@each
+def kaggle(n: int, p: Preference) -> dict[str, Any]:
     """Battles of two turns, as Kaggle's competition has them: who won, in three columns."""
     columns = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
-    return [
-        {
-            "id": n,
-            "model_a": "small",
-            "model_b": "large",
-            "prompt": json.dumps([question(n)]),
-            "response_a": json.dumps([sides(n)[0]]),
-            "response_b": json.dumps([sides(n)[1]]),
-            **{name: None if p is None else int(p == won) for name, won in columns.items()},
-            "labeler_id": who(n),
-        }
-        for n, p in enumerate(preferences)
-    ]
+    texts = {"prompt": question(n), "response_a": sides(n)[0], "response_b": sides(n)[1]}
+    return {
+        "id": n,
+        "model_a": "small",
+        "model_b": "large",
+        "labeler_id": who(n),
+        **{name: json.dumps([text]) for name, text in texts.items()},
+        **{name: None if p is None else int(p == won) for name, won in columns.items()},
+    }
 
 
 @dataclass(frozen=True)

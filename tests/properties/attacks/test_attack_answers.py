@@ -19,6 +19,7 @@ from support.preferences import STATISTIC
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.ingest.pairs import read_pairs
 from labelguard.release import pipeline
 from labelguard.release.head import Head
 
@@ -51,6 +52,7 @@ def public(head: Head) -> bytes:
     return b"".join([*state, head.basis.projection.tobytes(), head.basis.metric.tobytes()])
 
 
+@pytest.mark.quick("score", "winner_model", "verdict")
 @pytest.mark.parametrize("name", [*ANSWERS, "verdict"])
 def test_no_column_becomes_a_source_by_its_name_alone(name: str, tmp_path: Path) -> None:
     """Two columns of who won gave away the exact numbers of wins and ties, at any ε."""
@@ -99,8 +101,8 @@ def kaggle(label: float = 1, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("named", ["auto", "pairs", "kaggle"])
-@pytest.mark.parametrize("winner", ["winner_model_a", "winner_model_b", "winner_tie"])
-@pytest.mark.parametrize("role", ["label", "tie", "item_id", "model_a"])
+@pytest.mark.parametrize("winner", ["winner_model_a", "winner_tie"])
+@pytest.mark.parametrize("role", ["label", "item_id", "model_a"])
 def test_who_won_can_be_nothing_else(role: str, winner: str, named: str, tmp_path: Path) -> None:
     """As the label, one column of three would count ties as losses."""
     lg.init(tmp_path)
@@ -175,3 +177,47 @@ def test_the_option_is_typed_and_proposed(tmp_path: Path) -> None:
         main, ["inspect", str(path), "--public-column", "verdict", "--json"]
     )
     assert "--public-column verdict" in json.loads(looked.stdout)["next"][0]
+
+
+TAKEN = {
+    "labeler_id": "worker",
+    "prompt": "asked",
+    "response_a": "left",
+    "response_b": "right",
+    "item_id": "item",
+    "record_id": "record",
+    "submitted_at": "at",
+}
+"""Columns that have a role, under the names that `--columns` gives them."""
+
+
+def compared(renamed: bool) -> pl.DataFrame:
+    rows = {role: [f"{role} {n}" for n in range(4)] for role in TAKEN}
+    rows |= {"submitted_at": ["2024-01-01"] * 4, "model_a": ["m"] * 4, "model_b": ["n"] * 4}
+    table = pl.DataFrame(rows | {"label": [0, 1, 0, 1], "height": [1, 2, 3, 4]})
+    return table.rename(TAKEN) if renamed else table
+
+
+@pytest.mark.quick("labeler_id-False", "response_b-True")
+@pytest.mark.parametrize("renamed", [False, True])
+@pytest.mark.parametrize("role", TAKEN)
+def test_who_labelled_what_and_when_is_no_feature(role: str, renamed: bool) -> None:
+    """Names of sources and strata are in a head: ids of labelers would be published in clear."""
+    columns = TAKEN if renamed else {}
+    column = columns.get(role, role)
+    sides = {"height_a": column, "height_b": "height"}
+    asked = [
+        (f"source:model,by={column}", {}),
+        ("source:height", {"height_a": column, "height_b": column}),
+        ("columns:height", sides),
+    ]
+    for features, named in asked:
+        with pytest.raises(InvalidLabels, match=f"column {column} is {role}: a column with a role"):
+            read_pairs(
+                compared(renamed),
+                columns={**columns, **named},
+                features=features,
+                public_columns=["model", "height", column],
+            )
+    named = {"columns": columns, "features": "source:model", "public_columns": "model"}
+    assert read_pairs(compared(renamed), **named).table.num_rows

@@ -10,6 +10,7 @@ from when a model is promoted.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,64 +45,81 @@ def untouched(elsewhere: Path) -> bool:
     return files(elsewhere) == {"0001/head.npz": b"precious", "0002/head.npz": b"precious"}
 
 
-@pytest.mark.quick("../x", ".", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx")
+@pytest.mark.quick("../x", "x" * 65)
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".", "a/b", "a\nb", "x" * 65, "-x", "ä"])
 def test_a_name_leads_nowhere(name: str, small: Desk) -> None:
     small.asks(name=name)
     with pytest.raises(LabelguardError, match="name: "):
         retrain(small.job)
     assert not small.state.parent.exists()
+    small.asks()
+    with pytest.raises(LabelguardError, match="name: "):  # nor does that of its file
+        retrain(small.job.rename(small.path / "..yaml"))
 
 
-def test_a_file_whose_name_is_no_name_is_refused(small: Desk) -> None:
-    odd = small.job.rename(small.path / "..yaml")
-    with pytest.raises(LabelguardError, match="name: "):
-        retrain(odd)
+Plant = Callable[[Desk, Path], object]
 
 
-def test_models_behind_a_link_are_not_touched(small: Desk, elsewhere: Path) -> None:
+def link_of_models(small: Desk, elsewhere: Path) -> None:
     small.models.symlink_to(elsewhere)
-    with pytest.raises(LabelguardError, match="is a link"):
-        retrain(small.job)
-    assert untouched(elsewhere) and small.charged() == 0
 
 
-def test_models_that_no_job_made_are_not_touched(small: Desk, elsewhere: Path) -> None:
+def models_of_others(small: Desk, elsewhere: Path) -> None:
     small.asks(promote={"directory": str(elsewhere)})
-    with pytest.raises(LabelguardError, match="does not know"):
-        retrain(small.job)
-    assert untouched(elsewhere) and small.charged() == 0
 
 
-@pytest.mark.quick("{elsewhere}/0001")
-@pytest.mark.parametrize("target", ["{elsewhere}/0001", "../elsewhere/0001", "0009", "..", "."])
-def test_a_model_in_use_that_is_elsewhere_is_not_asked_and_not_replaced(
-    target: str, small: Desk, elsewhere: Path
-) -> None:
-    retrain(small.job)
-    link = small.models / "current"
-    link.unlink()
-    link.symlink_to(target.format(elsewhere=elsewhere))
-    small.label(2)
-    with pytest.raises(LabelguardError, match="leads to no model"):
-        retrain(small.job)
-    assert untouched(elsewhere) and link.is_symlink() and small.charged() == 30
-
-
-def test_a_model_behind_a_link_is_not_in_use(small: Desk, elsewhere: Path) -> None:
-    retrain(small.job)
-    (small.models / "0001").rename(small.path / "away")
-    (small.models / "0001").symlink_to(elsewhere / "0001")
-    with pytest.raises(LabelguardError, match="leads to no model"):
-        retrain(small.job)
-
-
-def test_a_directory_in_the_place_of_the_model_in_use_stays(small: Desk) -> None:
+def directory_in_use(small: Desk, elsewhere: Path) -> None:
     (small.models / "current").mkdir(parents=True)
     (small.models / "current" / "mine").touch()
-    with pytest.raises(LabelguardError, match="move it away"):
+
+
+def link_in_use(target: str) -> Plant:
+    def plant(small: Desk, elsewhere: Path) -> None:
+        (small.models / "current").unlink()
+        (small.models / "current").symlink_to(target.format(elsewhere=elsewhere))
+
+    return plant
+
+
+def link_of_a_model(small: Desk, elsewhere: Path) -> None:
+    (small.models / "0001").rename(small.path / "away")
+    (small.models / "0001").symlink_to(elsewhere / "0001")
+
+
+def registered_elsewhere(small: Desk, elsewhere: Path) -> None:
+    path = small.models / "registry.json"
+    found = json.loads(path.read_text())
+    found["models"][0]["model"] = "../../elsewhere/0001"
+    path.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize(
+    ("runs", "plant", "said"),
+    [
+        (0, link_of_models, "is a link"),
+        (0, models_of_others, "does not know"),
+        (0, directory_in_use, "move it away"),
+        (1, link_in_use("{elsewhere}/0001"), "leads to no model"),
+        *(
+            pytest.param(1, link_in_use(target), "leads to no model", marks=pytest.mark.slow)
+            for target in ("../elsewhere/0001", "0009", "..", ".")
+        ),
+        (1, link_of_a_model, "leads to no model"),
+        (1, registered_elsewhere, "register"),
+    ],
+)
+def test_what_is_planted_among_models_is_refused_and_nothing_elsewhere_changes(
+    runs: int, plant: Plant, said: str, small: Desk, elsewhere: Path
+) -> None:
+    for batch in range(runs):
         retrain(small.job)
-    assert (small.models / "current" / "mine").exists()
+        small.label(batch + 2)
+    plant(small, elsewhere)
+    before = files(small.models)
+    with pytest.raises(LabelguardError, match=said):
+        retrain(small.job)
+    assert untouched(elsewhere) and small.charged() == 30 * runs
+    assert files(small.models) == before
 
 
 @pytest.mark.quick(".lock")
@@ -120,17 +138,6 @@ def test_a_candidate_behind_a_link_is_removed_and_what_it_leads_to_is_not(
     small.models.mkdir()
     (small.models / ".candidate-0").symlink_to(elsewhere)
     assert retrain(small.job).outcome == "promoted"
-    assert untouched(elsewhere)
-
-
-def test_a_registered_name_leads_nowhere(small: Desk, elsewhere: Path) -> None:
-    retrain(small.job)
-    path = small.models / "registry.json"
-    found = json.loads(path.read_text())
-    found["models"][0]["model"] = "../../elsewhere/0001"
-    path.write_text(json.dumps(found))
-    with pytest.raises(LabelguardError, match="register"):
-        retrain(small.job)
     assert untouched(elsewhere)
 
 

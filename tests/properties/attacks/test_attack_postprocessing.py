@@ -49,19 +49,18 @@ def left(name: str, empty: Path, here: Path) -> tuple[bytes, str, str, object]:
     return (made.path / head.FILE).read_bytes(), rows, str(card), leaderboard(made.path)
 
 
-def found(tmp_path: Path) -> list[tuple[bytes, str, str, object]]:
-    """What leaves four copies of a project, each with other labels."""
+def found(tmp_path: Path, *names: str) -> list[tuple[bytes, str, str, object]]:
+    """What leaves copies of a project, each with other labels."""
     empty = tmp_path / "empty"
     lg.init(empty)
-    names = ("as they are", "the other way", "ties", "sorted")
-    return [left(name, empty, tmp_path / name) for name in names]
+    return [left(name, empty, tmp_path / name) for name in ("as they are", *names)]
 
 
 def test_with_the_noisy_sum_held_fixed_labels_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.hold_noisy_sum(monkeypatch)
-    first, *others = found(tmp_path)
+    first, *others = found(tmp_path, "ties", "sorted")
     for other in others:
         for one, same in zip(first, other, strict=True):
             assert one == same
@@ -73,7 +72,7 @@ def test_the_test_sees_a_sum_that_follows_labels(
 ) -> None:
     """The control: without noise the same files differ; sorting alone still changes nothing."""
     monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
-    as_they_are, other, ties, resorted = found(tmp_path)
+    as_they_are, other, ties, resorted = found(tmp_path, "the other way", "ties", "sorted")
     assert len({one[0] for one in (as_they_are, other, ties)}) == 3
     assert as_they_are[1] != other[1]
     assert other == resorted

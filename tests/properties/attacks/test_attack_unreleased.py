@@ -59,10 +59,10 @@ def systems(components: int, spread: float, seed: int) -> tuple[Head, np.ndarray
 @pytest.mark.parametrize("components", [1, 3])
 def test_scores_that_few_directions_hardly_tell_of_are_wide(components: int) -> None:
     """All axes of these pairs weigh the same, so that which one is released is the machine's whim:
-    what is held is a sample, with a standard error of .013 around .95.
+    what is held is a sample, with a standard error of .022 around .95.
     """
     held, wrong = [], 0
-    for seed in range(3 * WORLDS):
+    for seed in range(WORLDS):
         head, true = systems(components, 1.3, seed)
         [board] = ranked(head).boards
         of = {one.source: one for one in board.standings}
@@ -71,14 +71,15 @@ def test_scores_that_few_directions_hardly_tell_of_are_wide(components: int) -> 
         rank = 1 + (true[:, None] > true).sum(axis=0)
         said = zip(found, rank, strict=True)
         wrong += any(not o.rank <= r <= o.worst_rank for o, r in said)
-    assert np.mean(held) > 0.9
-    assert wrong <= 9  # of 60, 3 on average at most
+    assert np.mean(held) > 0.85
+    assert wrong <= 4  # of 20, 1 on average at most
 
 
 def test_intervals_of_systems_are_tight_where_all_directions_are_released() -> None:
     head, _ = systems(SYSTEMS - 1, 1.3, 0)
     [board] = ranked(head).boards
     assert max(one.high - one.low for one in board.standings) < 1
+    assert "prefer" not in coefficients_of(head).words  # systems are left to the leaderboard
     told = coefficients_of(head).columns
     assert all(one.low is not None and one.high - one.low < 0.01 for one in told)
 
@@ -117,9 +118,3 @@ def test_a_sentence_about_many_columns_is_rarely_false() -> None:
         head = released(axes, group, x, np.zeros(20), 0.1 * rng.normal(size=20))
         said += "prefer" in coefficients_of(head).words
     assert said <= 3  # of 12, 0.6 on average
-
-
-def test_the_sentence_leaves_systems_to_the_leaderboard() -> None:
-    head, _ = systems(SYSTEMS - 1, 1.3, 0)
-    assert "prefer" not in coefficients_of(head).words
-    assert "labelguard leaderboard" in coefficients_of(head).words

@@ -20,55 +20,39 @@ HOSTILE = "a\x1b]0;b\x07\x1b[2J\x9b31m\u202egpj\u2066\nlabelguard: all is well"
 """Escape sequences, their one-character forms, overrides of direction, a line of its own."""
 TABLE = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
 
-Case = Callable[[Project, Path], list[str]]
+
+def _privatize(path: Path, content: str, *more: str) -> list[str]:
+    path.write_text(content)
+    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5", *more]
 
 
-def _same_columns(project: Project, directory: Path) -> list[str]:
-    path = directory / "labels.jsonl"
+def _same_columns(directory: Path) -> list[str]:
     row = {"labeler_id": "u", "prompt": "p", HOSTILE: 1, HOSTILE.upper(): 2}
-    path.write_text(json.dumps(row, ensure_ascii=False) + "\n")
-    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5"]
+    return _privatize(directory / "labels.jsonl", json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _csv_header(project: Project, directory: Path) -> list[str]:
-    path, name = directory / "labels.csv", HOSTILE.partition("\n")[0]
-    path.write_text(f"labeler_id,{name},{name}\n1,2,3\n")
-    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5"]
+def _csv_header(directory: Path) -> list[str]:
+    name = HOSTILE.partition("\n")[0]
+    return _privatize(directory / "labels.csv", f"labeler_id,{name},{name}\n1,2,3\n")
 
 
-def _file_name(project: Project, directory: Path) -> list[str]:
-    path = directory / (HOSTILE + ".txt")
-    path.write_text("x")
-    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5"]
-
-
-def _column_option(project: Project, directory: Path) -> list[str]:
-    path = directory / "labels.csv"
-    path.write_text("labeler_id,prompt\n1,2\n")
-    columns = f"prompt={HOSTILE}"
-    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5", "--columns", columns]
-
-
-def _output(project: Project, directory: Path) -> list[str]:
+def _output(directory: Path) -> list[str]:
     (directory / HOSTILE).write_text("x")
-    path = directory / "labels.csv"
-    path.write_text("labeler_id,prompt\n1,2\n")
-    return [*PRIVATIZE, str(path), "-o", str(directory / HOSTILE)]
+    where = ("-o", str(directory / HOSTILE))
+    return _privatize(directory / "labels.csv", "labeler_id,prompt\n1,2\n", *where)
 
 
-def _policy(project: Project, directory: Path) -> list[str]:
-    return ["policy", "show", HOSTILE]
-
-
-ERRORS: dict[str, Case] = {
+ERRORS: dict[str, Callable[[Path], list[str]]] = {
     "columns of one name": _same_columns,
     "header": _csv_header,
-    "file name": _file_name,
-    "--columns": _column_option,
+    "file name": lambda directory: _privatize(directory / f"{HOSTILE}.txt", "x"),
+    "--columns": lambda directory: _privatize(
+        directory / "labels.csv", "labeler_id,prompt\n1,2\n", "--columns", f"prompt={HOSTILE}"
+    ),
     "output": _output,
-    "policy": _policy,
-    "release": lambda project, directory: ["release", "show", HOSTILE],
-    "score": lambda project, directory: ["score", HOSTILE, "x", "-o", "y"],
+    "policy": lambda _: ["policy", "show", HOSTILE],
+    "release": lambda _: ["release", "show", HOSTILE],
+    "score": lambda _: ["score", HOSTILE, "x", "-o", "y"],
 }
 
 
@@ -85,7 +69,7 @@ def harmless(text: str) -> bool:
 def test_errors_show_what_is_hostile_escaped_in_one_line(
     project: Project, tmp_path: Path, case: str
 ) -> None:
-    seen = run(project, *ERRORS[case](project, tmp_path))
+    seen = run(project, *ERRORS[case](tmp_path))
     assert seen.exit_code == 1
     assert harmless(seen.output)
     assert seen.output.count("\n") == 1
@@ -99,23 +83,22 @@ def test_usage_errors_are_harmless(arguments: tuple[str, ...]) -> None:
     assert harmless(seen.output)
 
 
-@pytest.mark.quick("features")
-@pytest.mark.parametrize("where", ["features", "question", "release", "kind"])
-def test_a_card_is_shown_harmlessly_and_its_json_is_the_same(project: Project, where: str) -> None:
+def test_a_card_is_shown_harmlessly_and_its_json_is_the_same(project: Project) -> None:
     release = labelguard.privatize(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)
     path = project.releases / release.id / "card.json"
-    card = json.loads(path.read_text())
-    if where == "features":
-        card["statistic"]["features"] = HOSTILE
-    else:
-        card[where] = HOSTILE
-    path.write_text(json.dumps(card, ensure_ascii=False))
-    seen = run(project, "release", "show", release.id)
-    assert seen.exit_code == 0
-    assert harmless(seen.output)
-    as_json = run(project, "release", "show", release.id, "--json")
-    assert harmless(as_json.output)
-    assert json.loads(as_json.output) == card
+    whole = json.loads(path.read_text())
+    for place in ("features", "question", "release", "kind"):
+        card = whole | ({} if place == "features" else {place: HOSTILE})
+        if place == "features":
+            card["statistic"] = whole["statistic"] | {"features": HOSTILE}
+        path.write_text(json.dumps(card, ensure_ascii=False))
+        seen = run(project, "release", "show", release.id)
+        assert seen.exit_code == 0 and harmless(seen.output)
+        as_json = run(project, "release", "show", release.id, "--json")
+        assert harmless(as_json.output) and json.loads(as_json.output) == card
+    card = whole | {"statistic": whole["statistic"] | {"features": "columns:[bold]a[/bold]"}}
+    path.write_text(json.dumps(card))  # squared brackets are no markup
+    assert "[bold]a[/bold]" in run(project, "release", "show", release.id).output
 
 
 def test_notes_and_tables_are_harmless(project: Project, tmp_path: Path) -> None:
@@ -136,15 +119,6 @@ def test_notes_and_tables_are_harmless(project: Project, tmp_path: Path) -> None
         seen = run(home, *arguments)
         assert seen.exit_code == 0, seen.output
         assert harmless(seen.output)
-
-
-def test_squared_brackets_are_no_markup(project: Project) -> None:
-    release = labelguard.privatize(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)
-    path = project.releases / release.id / "card.json"
-    card = json.loads(path.read_text())
-    card["statistic"]["features"] = "columns:[bold]a[/bold]"
-    path.write_text(json.dumps(card))
-    assert "[bold]a[/bold]" in run(project, "release", "show", release.id).output
 
 
 def test_names_in_any_script_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ class Dying:
     """Its job dies when work of one kind was handed out."""
 
     def __init__(self, kind: str) -> None:
-        self.kind, self.left = kind, None
+        self.kind = kind
+        self.left: Any = None
 
     def map(self, work: Work, task: Any, buckets: Iterable[int]) -> Iterator[Any]:
         if work.__name__ == self.kind:
@@ -55,34 +56,18 @@ class Haunted:
             work(self.left, bucket)
 
 
-def both(
-    kind: str,
-    first: Any,
-    change: Callable[[Any], Any],
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Any:
-    """A project in which a job on `first` crashed, and one on the whole table went on beside it."""
-    project = lg.init(directory)
-    dying = Dying(kind)
-    with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.run.open_executor", lambda workers: dying)
-        with pytest.raises(Crash):
-            lg.privatize(first, project=project, **BUDGET)
-        haunted = Haunted(kind, change(dying.left))
-        patch.setattr("labelguard.release.run.open_executor", lambda workers: haunted)
-        made = lg.privatize(TABLE, project=project, **BUDGET)
-    return project, made
-
-
 def test_it_draws_no_second_coin_of_a_released_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It comes as far as the map, and not to the released rows.
-    def short(task: Any) -> Any:
-        return replace(task, outcomes=tmp_path / "lost")
-
-    project, made = both("randomize_bucket", TABLE, short, tmp_path, monkeypatch)
+    project, dying = lg.init(tmp_path), Dying("randomize_bucket")
+    with monkeypatch.context() as patch:
+        patch.setattr("labelguard.release.run.open_executor", lambda workers: dying)
+        with pytest.raises(Crash):
+            lg.privatize(TABLE, project=project, **BUDGET)
+        # It comes as far as the map, and not to the released rows.
+        haunted = Haunted(dying.kind, replace(dying.left, outcomes=tmp_path / "lost"))
+        patch.setattr("labelguard.release.run.open_executor", lambda workers: haunted)
+        made = lg.privatize(TABLE, project=project, **BUDGET)
     later = lg.privatize(TABLE, mechanism="rr", project=project, exhausted="drop")
     assert later.card["counts"]["charged"] == 0
     assert sorted(lg.load(later).rows()) == sorted(lg.load(made).rows())

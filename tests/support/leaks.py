@@ -1,0 +1,68 @@
+"""Natural mistakes by which a release would depend on raw labels: comparisons must find each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from labelguard.ingest import ordering, staging
+from labelguard.release import planning
+from labelguard.storage import buckets
+from labelguard.terms import LABEL_TIE
+
+
+def rows_keep_the_order_of_the_file(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
+
+
+def _usable(patch: pytest.MonkeyPatch, change: Callable[[Any, pa.RecordBatch], Any]) -> None:
+    whole = staging._Stager._usable
+
+    def usable(self: Any, name: str, batch: pa.RecordBatch) -> Any:
+        return change(self, whole(self, name, batch))
+
+    patch.setattr(staging._Stager, "_usable", usable)
+
+
+def ties_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    _usable(patch, lambda _, rows: rows.filter(pa.array(rows["label"].to_numpy() != LABEL_TIE)))
+
+
+def ties_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    def usable(self: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
+        self.staged.rows_read -= int((rows["label"].to_numpy() == LABEL_TIE).sum())
+        return rows
+
+    _usable(patch, usable)
+
+
+def labels_enter_the_key(patch: pytest.MonkeyPatch) -> None:
+    def usable(self: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
+        self._digest += rows["label"].to_numpy().sum(dtype=np.uint64)
+        return rows
+
+    _usable(patch, usable)
+
+
+def _counts(patch: pytest.MonkeyPatch, count: Callable[[list[int]], Any]) -> None:
+    whole = planning.counts
+
+    def counts(plan: planning.PlannedRows) -> dict[str, Any]:
+        rows = plan.directory.parent / "input" / "rows"
+        tables = [buckets.read_bucket(rows, bucket) for bucket in range(buckets.BUCKETS)]
+        labels = [y for table in tables if table is not None for y in table["label"].to_pylist()]
+        return whole(plan) | {"duplicates": count(labels)}
+
+    patch.setattr(planning, "counts", counts)
+
+
+def preferences_are_counted(patch: pytest.MonkeyPatch) -> None:
+    _counts(patch, lambda labels: labels.count(1))
+
+
+def types_follow_values(patch: pytest.MonkeyPatch) -> None:
+    _counts(patch, lambda labels: 2 if LABEL_TIE in labels else 1)
