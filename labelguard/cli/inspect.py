@@ -19,7 +19,7 @@ from labelguard.cli.options import (
     split_option,
 )
 from labelguard.cli.terminal import echo, print_bullets, print_facts, prints, progress, width
-from labelguard.ingest.left_out import describe_counts
+from labelguard.ingest.connector import describe_counts
 from labelguard.terms import counted
 
 if TYPE_CHECKING:

@@ -18,9 +18,16 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns
-from labelguard.ingest.reader_errors import CSV, LONG_LINE
-from labelguard.ingest.sql import file_literal, literal
+from labelguard.ingest.readers import (
+    COMPRESSIONS,
+    CSV,
+    LONG_LINE,
+    MAX_LINE,
+    Opener,
+    check_columns,
+    file_literal,
+    literal,
+)
 
 _MAX_HEADER = 1 << 20
 

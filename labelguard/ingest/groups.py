@@ -21,8 +21,8 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest import query as queries
 from labelguard.ingest import scan, sources
 from labelguard.ingest.layouts import ID_EXPECTED, NO_ID, is_id
+from labelguard.ingest.readers import identifier
 from labelguard.ingest.sources import Input, Part
-from labelguard.ingest.sql import identifier
 from labelguard.keys.identities import Identities, normal_form
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups

@@ -87,7 +87,7 @@ class Layout:
     `features` maps what is carried for features to its columns: one for each side, or one list; of
     a stratum, one.
     `absent` columns are read as nulls. With content units the words of every side are read too, of
-    which units are made (see `labelguard.ingest.content_units`).
+    which units are made (see `labelguard.ingest.canonical`).
     """
 
     kind: str

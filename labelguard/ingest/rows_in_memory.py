@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import canonical, json_values
+from labelguard.ingest import canonical, json_files
 from labelguard.ingest.contents import roles_of_content, side_columns
-from labelguard.ingest.files import Opener, check_columns
-from labelguard.ingest.json_values import ReadAs
-from labelguard.ingest.sql import identifier
+from labelguard.ingest.json_files import ReadAs
+from labelguard.ingest.readers import Opener, check_columns, identifier
 
 NAME = "rows"
 """What messages call them."""
@@ -99,8 +98,8 @@ def _opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]) -> 
             raw = relation.project(
                 ", ".join(f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
             )
-            types.update(json_values.read_types(raw, named))
-        return json_values.select(relation, types)
+            types.update(json_files.read_types(raw, named))
+        return json_files.select(relation, types)
 
     return opened
 

@@ -18,7 +18,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest import layouts as labels
 from labelguard.ingest.canonical import Content, NotContent
 from labelguard.ingest.layouts import Layout, Reading
-from labelguard.ingest.reader_errors import readable
+from labelguard.ingest.readers import readable
 from labelguard.ingest.sources import Part
 
 _BATCH_BYTES = 48 << 20

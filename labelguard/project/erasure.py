@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labelguard.errors import LedgerError
-from labelguard.ingest.quarantine import Raw
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.quarantine import Leavers, Raw
 from labelguard.ledger import people
 from labelguard.ledger.groups import Groups
 from labelguard.ledger.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labelguard.ingest.left_out import describe_counts
+from labelguard.ingest.connector import describe_counts
 from labelguard.ingest.source_columns import Sources
 from labelguard.notebook import Rows, card, several
 from labelguard.terms import counted

@@ -30,7 +30,7 @@ from labelguard.errors import (
     LabelguardError,
     ProjectError,
 )
-from labelguard.ingest.reader_errors import readable
+from labelguard.ingest.readers import readable
 from labelguard.project.project import Project
 from labelguard.release.writer import Release
 from labelguard.report import overview

@@ -17,7 +17,7 @@ import pytest
 from support.preferences import LAYOUTS, Public
 from support.worlds import Run, Scenario, differences
 
-from labelguard.ingest import ordering, staging
+from labelguard.ingest import staged, staging
 from labelguard.release import planning
 from labelguard.storage import buckets
 
@@ -111,7 +111,7 @@ def test_no_case_tells_a_label(cases: range, tmp_path: Path) -> None:
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rows stay in the order of the file."""
-    monkeypatch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
+    monkeypatch.setattr(staged, "canonical_order", lambda table: np.arange(table.num_rows))
     yield
 
 

@@ -23,7 +23,7 @@ from support.preferences import LAYOUTS, opinions, public
 from support.scenarios import ALL, ONE, SCENARIOS
 from support.worlds import Coins, Run, Scenario, differences, observed
 
-from labelguard.ingest import ordering, staging
+from labelguard.ingest import staged, staging
 from labelguard.jobs import lessons
 from labelguard.jobs.settings import Job
 from labelguard.release import planning
@@ -208,7 +208,7 @@ def labels_enter_the_key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def rows_keep_the_order_of_the_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
+    monkeypatch.setattr(staged, "canonical_order", lambda table: np.arange(table.num_rows))
     yield
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from labelguard.errors import ConnectorError
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Settings
-from labelguard.ingest.progressed import EXPORTS, Progressed
+from labelguard.ingest.inbox import EXPORTS, Progressed
 from labelguard.project import ingestion
 from labelguard.project.opening import Where, located
 from labelguard.release import publication

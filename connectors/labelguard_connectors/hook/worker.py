@@ -20,7 +20,7 @@ from typing import Any
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Settings
-from labelguard.ingest.progressed import Progressed
+from labelguard.ingest.inbox import Progressed
 from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located

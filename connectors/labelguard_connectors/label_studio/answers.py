@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer
-from labelguard.ingest.left_out import GROUND_TRUTH, SKIP
+from labelguard.ingest.connector import GROUND_TRUTH, SKIP, Answer
 from labelguard_connectors import bounds
 
 # By the type of a region: the member of its value that is the labeler's answer.

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.ingest.canonical import is_text
+from labelguard.ingest.connector import DRAFT
 from labelguard.ingest.formats import tasks
-from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
-from labelguard.ingest.left_out import DRAFT
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.formats.tasks import PAIR, RANKING, SIDES, Task, fields
+from labelguard.ingest.readers import identifier, literal
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"

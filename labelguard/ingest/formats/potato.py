@@ -7,12 +7,11 @@ them first. Machine annotators, which a study may declare, are left out.
 from __future__ import annotations
 
 from labelguard.errors import InvalidLabels
+from labelguard.ingest.connector import MACHINE
 from labelguard.ingest.formats import tasks
-from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.tasks import PAIR, Task
-from labelguard.ingest.left_out import MACHINE
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.formats.tasks import PAIR, SIDES, Task, fields
+from labelguard.ingest.readers import identifier, literal
 
 _TOOL = "Potato"
 _PEOPLE = ("user_id", "annotator")

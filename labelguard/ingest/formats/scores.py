@@ -12,7 +12,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import is_text
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.sides import Agreeing, Value, adapt_sides, agreeing, has_chosen
-from labelguard.ingest.sql import literal
+from labelguard.ingest.readers import literal
 from labelguard.policy.label_values import LabelValues
 
 SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
@@ -169,4 +169,46 @@ ULTRAFEEDBACK = Format(
     "shape may.",
     private=(*_BINARIZED, "completions"),
     fits=lambda seen: _is_rated(seen) or has_chosen(seen),
+)
+
+
+_PREFERENCES = ("overall_preference", "preference_strength")
+_SAID = ("individual_preference", "preference_statement", "preference_elaboration")
+_RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
+_PROMPTS = ("context", "prompt")
+
+
+def _responses(seen: Seen) -> tuple[str, ...]:
+    return next((names for names in _RESPONSES if seen.all(*names)), ())
+
+
+def _adapt_helpsteer(seen: Seen) -> Adapted:
+    given = next(name for name in _PROMPTS if seen.column(name))
+    names = _responses(seen)
+    prompt, *sides = (Value(seen.sql(name), seen.type(name)) for name in (given, *names))
+    text = f"coalesce({', '.join(map(seen.text, _PREFERENCES))})"
+    number = f"(-try_cast({text} AS DOUBLE))"
+    label = sign(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
+    return Adapted(
+        pair(seen, agreeing(prompt, sides), label, given, *names, "tie"),
+        frozenset(("prompt", "response_a", "response_b", "label")),
+        values=SIGNS,
+        names={
+            "prompt": seen.column(given) or given,
+            "response_a": names[0],
+            "response_b": names[1],
+            "label": " or ".join(name for name in _PREFERENCES if name in seen.types),
+        },
+    )
+
+
+HELPSTEER = Format(
+    "helpsteer",
+    "context (or prompt), response1, response2 and overall_preference from -3 (the first is much "
+    "better) to 3",
+    lambda seen: bool(_responses(seen)) and seen.any(*_PROMPTS),
+    _adapt_helpsteer,
+    "HelpSteer as published names no labelers, and its overall preference is of several people.",
+    tells=lambda seen: seen.any(*_PREFERENCES),
+    private=(*_PREFERENCES, *_SAID),
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labelguard.errors import LabelguardError
-from labelguard.ingest.inbox import Inbox
-from labelguard.ingest.progressed import Progressed
+from labelguard.ingest.inbox import Inbox, Progressed
 from labelguard.ledger.journal import Anchor
 from labelguard.project.verdict import Verdict, verdict
 from labelguard.release.sections import Section, Table
