@@ -22,6 +22,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -135,25 +136,30 @@ def merge(contents: Iterable[Content]) -> Content:
 
 def sql_type(content: Content) -> str:
     """Return its type in SQL, with members in a fixed order."""
-    if not content.chat:
-        return "VARCHAR"
-    said = "VARCHAR"
-    if content.parts:
-        url = ", url VARCHAR" if _IMAGES in content.members else ""
-        said = f'STRUCT("type" VARCHAR, "text" VARCHAR{url})[]'
-    more = "".join(f', "{name}" VARCHAR' for name in _OPTIONAL if name in content.members)
-    return f'STRUCT("role" VARCHAR, "content" {said}{more})[]'
+    return _sql_type(_shape_of(content))
+
+
+def _sql_type(shape: Any) -> str:
+    if isinstance(shape, list):
+        return f"{_sql_type(shape[0])}[]"
+    if isinstance(shape, dict):
+        members = ", ".join(f'"{name}" {_sql_type(kind)}' for name, kind in shape.items())
+        return f"STRUCT({members})"
+    return str(shape)
 
 
 def json_type(content: Content) -> str:
     """Return the same as `from_json` takes it, which fills in and leaves out what is null."""
+    return json.dumps(_shape_of(content))
+
+
+def _shape_of(content: Content) -> Any:
+    """Return the type as nested lists and objects, the inverse of `_content_of`."""
     if not content.chat:
-        return '"VARCHAR"'
-    said: object = _VARCHAR
-    if content.parts:
-        said = [dict.fromkeys(["type", "text", *({_IMAGES} & content.members)], _VARCHAR)]
-    more = dict.fromkeys((name for name in _OPTIONAL if name in content.members), _VARCHAR)
-    return json.dumps([{"role": _VARCHAR, "content": said, **more}])
+        return _VARCHAR
+    part = dict.fromkeys(["type", "text", *({_IMAGES} & content.members)], _VARCHAR)
+    more = {name: _VARCHAR for name in _OPTIONAL if name in content.members}
+    return [{"role": _VARCHAR, "content": [part] if content.parts else _VARCHAR, **more}]
 
 
 def structure(column: str, rows: str) -> str:
@@ -197,13 +203,14 @@ def plain_text(expression: str, content: Content) -> str:
     """
     if not content.chat:
         return f"coalesce({expression}, '')"
-    words = "coalesce(m.content, '')"
+
+    def joined(items: str, name: str, words: str) -> str:
+        return f"coalesce(array_to_string(list_transform({items}, lambda {name}: {words}), ''), '')"
+
+    said = "coalesce(m.content, '')"
     if content.parts:
-        words = (
-            "coalesce(array_to_string("
-            "list_transform(m.content, lambda p: coalesce(p.\"text\", '')), ''), '')"
-        )
-    return f"coalesce(array_to_string(list_transform({expression}, lambda m: {words}), ''), '')"
+        said = joined("m.content", "p", "coalesce(p.\"text\", '')")
+    return joined(expression, "m", said)
 
 
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -167,10 +167,13 @@ def named(tables: Mapping[str, Any], name: str) -> Settings:
     """The settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
     table = tables.get(name)
     if not isinstance(table, Mapping):
-        known: Iterable[str] = sorted(tables)
         raise ConnectorError(
             f"labelguard.toml has no [connectors.{name}]"
-            + (f"; there are: {', '.join(known)}" if tables else "; see docs/connectors.md")
+            + (
+                f"; there are: {', '.join(sorted(tables))}"
+                if tables
+                else "; see docs/connectors.md"
+            )
         )
     return Settings.of(name, table)
 
@@ -205,11 +208,7 @@ def credential(connector: str, kind: str) -> str:
 
 def variable(connector: str, kind: str) -> str:
     """The environment variable of such a secret."""
-    return f"LABELGUARD_{_word(connector)}_{_word(kind)}"
-
-
-def _word(name: str) -> str:
-    return re.sub(r"\W", "_", name).upper()
+    return "LABELGUARD_" + re.sub(r"\W", "_", f"{connector}_{kind}").upper()
 
 
 GROUND_TRUTH, DRAFT, MACHINE = "ground truth", "draft", "machine annotator"

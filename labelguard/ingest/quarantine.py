@@ -156,16 +156,9 @@ def _theirs(batch: pa.RecordBatch, leavers: Leavers) -> NDArray[np.bool_]:
 
 def _is_id(kind: pa.DataType) -> bool:
     """Whether a column can hold ids: text or numbers."""
-    return any(
-        test(kind)
-        for test in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_integer,
-            pa.types.is_decimal,
-        )
-    )
+    types = pa.types
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return bool(text or types.is_integer(kind) or types.is_decimal(kind))
 
 
 def _rewrite(path: Path, leavers: Leavers) -> None:
@@ -221,9 +214,8 @@ class Leavers:
         distinct = encoded.dictionary.to_pylist()
         known = self._look_up(source or self._namespace, distinct)
         position = np.array([known[labeler] for labeler in distinct], dtype=np.intp)
-        found = position[encoded.indices.to_numpy()]
         self._met.update(position[position >= 0].tolist())
-        theirs: NDArray[np.bool_] = found >= 0
+        theirs: NDArray[np.bool_] = position[encoded.indices.to_numpy()] >= 0
         return theirs
 
     def of_keys(self, labelers: Blocks) -> NDArray[np.bool_]:

@@ -173,20 +173,14 @@ def _path_parts(
     """The parts of a path or glob, and whether it has splits."""
     if pattern == _STANDARD_INPUT:
         return [file_part(_spooled_input(spool), named, _STDIN_NAME)], False
-    path = Path(pattern)
-    if path.is_dir():
-        return _directory_parts(path, split, named)
-    if path.is_file():
-        return [file_part(path, named)], False
     found, divided = [], False
-    for match in matching(pattern):
-        own, has_splits = (
-            _directory_parts(match, split, named)
-            if match.is_dir()
-            else ([file_part(match, named)], False)
-        )
-        found += own
-        divided = divided or has_splits
+    for path in matching(pattern):
+        if path.is_dir():
+            own, has_splits = _directory_parts(path, split, named)
+            found += own
+            divided = divided or has_splits
+        else:
+            found.append(file_part(path, named))
     return found, divided
 
 
@@ -269,19 +263,16 @@ def _spooled_input(directory: Path | None = None) -> Path:
         raise InvalidLabels(f"{_STDIN_NAME}: nothing is piped into it; give a file, or pipe one in")
     known = next((path for stream, path in _spooled if stream is sys.stdin), None)
     if known is None:
-        known = _spool(directory or _kept_till_the_end())
+        if directory is None:
+            _kept.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
+            directory = Path(_kept[-1].name)
+        known = _spool(directory)
         _spooled.append((sys.stdin, known))
     if not known.exists():
         raise InvalidLabels(
             f"{_STDIN_NAME}: an earlier job read and removed it; give a file instead"
         )
     return known
-
-
-def _kept_till_the_end() -> Path:
-    directory = tempfile.TemporaryDirectory(prefix="labelguard-")  # mode 0700
-    _kept.append(directory)
-    return Path(directory.name)
 
 
 def _spool(directory: Path) -> Path:

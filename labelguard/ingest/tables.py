@@ -46,8 +46,7 @@ def table_opener(table: Any, name: str) -> Opener:
         raise InvalidLabels(f"{name}: {SEVERAL_TYPES}") from None
     check_columns(converted.column_names, name)
     for batch in converted.to_batches():
-        problem = _damage(batch)
-        if problem:
+        if problem := _damage(batch):
             raise InvalidLabels(f"{name}: {problem}")
     return _opener(lambda: converted)
 
@@ -123,8 +122,7 @@ def _arrow_batches(path: Path) -> pa.RecordBatchReader:
 def _judged(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
     def run() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            problem = _damage(batch)
-            if problem:
+            if problem := _damage(batch):
                 raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
             yield batch
 
@@ -152,12 +150,8 @@ def _opaque(
     They are no text, chat, id or label. That one is there must show: if it were dropped, a message
     would name it, and of chosen and rejected that would name a side.
     """
-    pieces = (
-        f"'\\xFF'::BLOB AS {one}" if name in unreadable else one
-        for name in names
-        for one in [identifier(name)]
-    )
-    return relation.project(", ".join(pieces))
+    opaque = {name: f"'\\xFF'::BLOB AS {identifier(name)}" for name in unreadable}
+    return relation.project(", ".join(opaque.get(name, identifier(name)) for name in names))
 
 
 def _readable_columns(

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from duckdb.sqltypes import DuckDBPyType
 
-from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NotContent, is_text
-from labelguard.ingest.formats.scores import OUTSIDE, SIGNS, pair
+from labelguard.ingest.formats.scores import OUTSIDE, ROLES, made, need, pair
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.sides import (
     BEGINNING,
@@ -31,26 +30,22 @@ _WINNERS = LabelValues(
     skip=(),
 )
 _CONVERSATIONS = ("conversation_a", "conversation_b")
-_ROLES = ("prompt", "response_a", "response_b")
 _JUDGES = ("judge", "judge_hash")
 
 
 def _adapt(seen: Seen) -> Adapted:
     whole = seen.all(*_CONVERSATIONS)
     found = _battle(seen) if whole else _answers(seen)
-    consumed = ["winner", "tie", *(_CONVERSATIONS if whole else ())]
-    made = [*_ROLES, "label"]
+    query = pair(seen, found, seen.text("winner"), "winner", "tie", *_CONVERSATIONS * whole)
     names = {"label": "winner"}
     if whole:
-        names |= dict(zip(_ROLES, ("/".join(_CONVERSATIONS), *_CONVERSATIONS), strict=True))
-    query = pair(seen, found, seen.text("winner"), *consumed)
+        names |= dict(zip(ROLES, ("/".join(_CONVERSATIONS), *_CONVERSATIONS), strict=True))
     if seen.column("tstamp") and not seen.column("submitted_at"):
         query = f"SELECT *, {_time(seen)} AS submitted_at FROM ({query})"
-        made.append("submitted_at")
         names["submitted_at"] = "tstamp"
     judge = next((name for name in _JUDGES if seen.column(name)), None)
     columns = {"labeler_id": judge} if judge and not seen.column("labeler_id") else {}
-    return Adapted(query, frozenset(made), columns, _WINNERS, names)
+    return Adapted(query, frozenset((*ROLES, *names)), columns, _WINNERS, names)
 
 
 def _time(seen: Seen) -> str:
@@ -64,7 +59,7 @@ def _time(seen: Seen) -> str:
 
 def _answers(seen: Seen) -> Agreeing:
     """A winner beside a prompt and two responses."""
-    prompt, *sides = (Value(seen.sql(role), seen.type(role)) for role in _ROLES)
+    prompt, *sides = (Value(seen.sql(role), seen.type(role)) for role in ROLES)
     return agreeing(prompt, sides)
 
 
@@ -106,7 +101,7 @@ ARENA = Format(
     "arena",
     "conversation_a, conversation_b (or prompt, response_a, response_b), and the winner: model_a, "
     "model_b, tie or both bad",
-    lambda seen: seen.all(*_CONVERSATIONS) or seen.all(*_ROLES),
+    lambda seen: seen.all(*_CONVERSATIONS) or seen.all(*ROLES),
     _adapt,
     "Arena's files name who judged in judge or judge_hash; newer ones name nobody.",
     tells=lambda seen: seen.any("winner"),
@@ -117,30 +112,20 @@ ARENA = Format(
 WINNERS = ("winner_model_a", "winner_model_b", "winner_tie")
 """Who won: labels, whichever format a part is read as, and nothing else."""
 
-_TURNS = tuple(identifier(f"labelguard: turns of {role}") for role in _ROLES)
+_TURNS = tuple(identifier(f"labelguard: turns of {role}") for role in ROLES)
 _CHAT = 'STRUCT("role" VARCHAR, "content" VARCHAR)[]'
 
 
 def _adapt_kaggle(seen: Seen) -> Adapted:
-    values = [Value(seen.sql(role), seen.type(role)) for role in _ROLES]
+    values = [Value(seen.sql(role), seen.type(role)) for role in ROLES]
     texts = all(is_text(value.kind) or value.kind.id == "null" for value in values)
     found = _conversations(values) if texts else agreeing(values[0], values[1:])
-    return Adapted(
-        pair(seen, found, _winner(seen), "tie"),
-        frozenset((*_ROLES, "label")),
-        values=SIGNS,
-        names={role: seen.column(role) or role for role in _ROLES}
-        | {"label": " or ".join(WINNERS)},
-    )
+    return made(seen, found, _winner(seen), WINNERS)
 
 
 def _winner(seen: Seen) -> str:
     """SQL of the label: NULL where nothing is said, and outside of the domain unless one is 1."""
-    missing = [name for name in WINNERS if name not in seen.types]
-    if seen.reading.labelled and missing and not seen.sparse:
-        raise InvalidLabels(
-            f"format kaggle: no column {' and '.join(missing)}; found: {', '.join(seen.types)}"
-        )
+    need(seen, WINNERS, "kaggle")
     texts = [seen.text(name) for name in WINNERS]
     a, b, tie = map(_flag, texts)
     return (
@@ -207,7 +192,7 @@ KAGGLE = Format(
     "kaggle",
     "prompt, response_a, response_b (lists of turns in JSON, or texts), and who won: "
     "winner_model_a, winner_model_b or winner_tie",
-    lambda seen: seen.all(*_ROLES),
+    lambda seen: seen.all(*ROLES),
     _adapt_kaggle,
     "Kaggle's files name nobody.",
     tells=lambda seen: seen.any(*WINNERS),

@@ -152,12 +152,7 @@ def _ranked(seen: Seen, found: _Annotations, items: Items) -> Adapted:
     return Adapted(
         query,
         _TOLD | {*RANKING},
-        names={
-            "prompt": asking,
-            "responses": items.field,
-            "ranks": tasks.shown(seen),
-            **_NAMES,
-        },
+        names={"prompt": asking, "responses": items.field, "ranks": tasks.shown(seen)} | _NAMES,
     )
 
 
@@ -239,11 +234,7 @@ def _said(seen: Seen, asked: str) -> str:
 
 def _pairs(seen: Seen, used: Fields, query: str, **told: str) -> Adapted:
     """Pairs; `told` is what the export calls other roles than those of the texts."""
-    if len(used.responses) != len(SIDES):
-        raise InvalidLabels(
-            f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
-            "the left and the right one with --columns response_a=NAME,response_b=NAME"
-        )
+    tasks.refuse_lists(seen, used, "the left and the right one")
     meaning = tasks.values(seen, used, _LEFT, _RIGHT)
     names = used.names(submitted_at="updated_at", **told)
     return Adapted(query, _TOLD | {*PAIR}, names=names, values=meaning, usual=True)

@@ -42,11 +42,7 @@ def _adapt(seen: Seen) -> Adapted | None:
     columns = not seen.has("labels") and not seen.sparse
     asked = tasks.answered(seen, lambda: sorted(answers), "schema", all_there=columns)
     said = _selected(asked) if seen.has("labels") else answers.get(asked, "NULL::VARCHAR")
-    if len(used.responses) != len(SIDES):
-        raise InvalidLabels(
-            f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
-            "A and B with --columns response_a=NAME,response_b=NAME"
-        )
+    tasks.refuse_lists(seen, used)
     meaning = tasks.values(seen, used, _A, _B)
     told = f", {identifier(person)}::VARCHAR AS labeler_id" if person else ""
     query = f"""
@@ -83,8 +79,7 @@ def _answers(seen: Seen) -> dict[str, str]:
 
 
 def _selected(name: str) -> str:
-    pointer = literal("/" + name.replace("~", "~0").replace("/", "~1"))
-    answer = f"json_extract(to_json(labels), {pointer})"
+    answer = f"json_extract(to_json(labels), {tasks.pointer(name)})"
     return f"coalesce({answer}->>'selection', {answer}->>'label')"
 
 

@@ -171,6 +171,15 @@ def values(seen: Seen, fields: Fields, a: Sequence[str] = (), b: Sequence[str] =
     )
 
 
+def refuse_lists(seen: Seen, fields: Fields, sides: str = "A and B") -> None:
+    """Raise `InvalidLabels` where more than two responses are compared; `sides` are to be named."""
+    if len(fields.responses) != len(SIDES):
+        raise InvalidLabels(
+            f"{seen.part}: fields {', '.join(fields.responses)} are more than two responses; name "
+            f"{sides} with --columns response_a=NAME,response_b=NAME"
+        )
+
+
 def label(answer: str, fields: Fields, meaning: LabelValues) -> str:
     """SQL (text) of an answer (SQL of JSON) about two responses: a word, or a ranking of both."""
     first, second = (f"{ranks(answer, fields)}[{number}]" for number in (1, 2))
@@ -259,7 +268,7 @@ def prompt(seen: Seen, names: Sequence[str]) -> str:
     """The prompt among the `names` of a task's fields. Raises `InvalidLabels` as `fields` does."""
     if "prompt" in seen.reading.columns:
         return seen.reading.columns["prompt"]
-    found = ["prompt"] if "prompt" in names else [name for name in names if _is(name, PROMPTS)]
+    found = ["prompt"] if "prompt" in names else [n for n in names if n.lower() in PROMPTS]
     if len(found) == 1:
         return found[0]
     problem = f"fields {' and '.join(found)} may be the prompt" if found else "no field is a prompt"
@@ -271,7 +280,9 @@ def prompt(seen: Seen, names: Sequence[str]) -> str:
 def _responses(seen: Seen, names: Sequence[str]) -> tuple[str, ...]:
     named = seen.reading.columns
     if any(role in named for role in SIDES):
-        return _named(seen.part, named)
+        if not set(SIDES) <= set(named):
+            raise InvalidLabels(f"{seen.part}: --columns must name both response_a and response_b")
+        return tuple(named[role] for role in SIDES)
     found = [SIDES] if set(SIDES) <= set(names) else families(names)
     if len(found) == 1:
         return found[0]
@@ -281,13 +292,3 @@ def _responses(seen: Seen, names: Sequence[str]) -> tuple[str, ...]:
         f"{seen.part}: {problem}; name them with --columns response_a=NAME,response_b=NAME; "
         f"found: {', '.join(names)}"
     )
-
-
-def _named(part: str, named: Mapping[str, str]) -> tuple[str, ...]:
-    if not set(SIDES) <= set(named):
-        raise InvalidLabels(f"{part}: --columns must name both response_a and response_b")
-    return tuple(named[role] for role in SIDES)
-
-
-def _is(name: str, words: Sequence[str]) -> bool:
-    return name.lower() in words
