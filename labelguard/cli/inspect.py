@@ -22,7 +22,7 @@ from labelguard.cli.terminal import (
     progress,
     width,
 )
-from labelguard.ingest.left_out import describe_counts
+from labelguard.ingest.connector import describe_counts
 from labelguard.terms import counted
 
 if TYPE_CHECKING:

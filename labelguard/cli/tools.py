@@ -11,7 +11,7 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import HELP
 from labelguard.cli.terminal import echo, print_facts, print_notes, print_table, prints, progress
-from labelguard.ingest.left_out import describe_counts
+from labelguard.ingest.connector import describe_counts
 from labelguard.terms import counted
 
 if TYPE_CHECKING:

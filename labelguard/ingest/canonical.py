@@ -22,10 +22,17 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
 
 ITEM_TAG = "labelguard/item/1:"
 ID_TAG = "labelguard/id/1:"
@@ -129,25 +136,30 @@ def merge(contents: Iterable[Content]) -> Content:
 
 def sql_type(content: Content) -> str:
     """Return its type in SQL, with members in a fixed order."""
-    if not content.chat:
-        return "VARCHAR"
-    said = "VARCHAR"
-    if content.parts:
-        url = ", url VARCHAR" if _IMAGES in content.members else ""
-        said = f'STRUCT("type" VARCHAR, "text" VARCHAR{url})[]'
-    more = "".join(f', "{name}" VARCHAR' for name in _OPTIONAL if name in content.members)
-    return f'STRUCT("role" VARCHAR, "content" {said}{more})[]'
+    return _sql_type(_shape_of(content))
+
+
+def _sql_type(shape: Any) -> str:
+    if isinstance(shape, list):
+        return f"{_sql_type(shape[0])}[]"
+    if isinstance(shape, dict):
+        members = ", ".join(f'"{name}" {_sql_type(kind)}' for name, kind in shape.items())
+        return f"STRUCT({members})"
+    return str(shape)
 
 
 def json_type(content: Content) -> str:
     """Return the same as `from_json` takes it, which fills in and leaves out what is null."""
+    return json.dumps(_shape_of(content))
+
+
+def _shape_of(content: Content) -> Any:
+    """Return the type as nested lists and objects, the inverse of `_content_of`."""
     if not content.chat:
-        return '"VARCHAR"'
-    said: object = _VARCHAR
-    if content.parts:
-        said = [dict.fromkeys(["type", "text", *({_IMAGES} & content.members)], _VARCHAR)]
-    more = dict.fromkeys((name for name in _OPTIONAL if name in content.members), _VARCHAR)
-    return json.dumps([{"role": _VARCHAR, "content": said, **more}])
+        return _VARCHAR
+    part = dict.fromkeys(["type", "text", *({_IMAGES} & content.members)], _VARCHAR)
+    more = {name: _VARCHAR for name in _OPTIONAL if name in content.members}
+    return [{"role": _VARCHAR, "content": [part] if content.parts else _VARCHAR, **more}]
 
 
 def structure(column: str, rows: str) -> str:
@@ -191,13 +203,14 @@ def plain_text(expression: str, content: Content) -> str:
     """
     if not content.chat:
         return f"coalesce({expression}, '')"
-    words = "coalesce(m.content, '')"
+
+    def joined(items: str, name: str, words: str) -> str:
+        return f"coalesce(array_to_string(list_transform({items}, lambda {name}: {words}), ''), '')"
+
+    said = "coalesce(m.content, '')"
     if content.parts:
-        words = (
-            "coalesce(array_to_string("
-            "list_transform(m.content, lambda p: coalesce(p.\"text\", '')), ''), '')"
-        )
-    return f"coalesce(array_to_string(list_transform({expression}, lambda m: {words}), ''), '')"
+        said = joined("m.content", "p", "coalesce(p.\"text\", '')")
+    return joined(expression, "m", said)
 
 
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
@@ -330,3 +343,45 @@ def _object(members: Mapping[str, tuple[str, str]]) -> str:
 
 def _string(text: str) -> str:
     return f"to_json({text})::VARCHAR"
+
+
+_INVISIBLE = r"[\s\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\x{2800}]"
+
+
+def normal_forms(texts: pa.Array) -> pa.Array:
+    """Words as they are compared: one normal form for all ways to write them, shape (n,)."""
+    composed = _composed(_bare(pl.Series(texts.cast(pa.large_string()))))
+    # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one. By way of
+    # small letters, because there is a capital ß; and NFKC writes some marks with a space.
+    capitals = composed.str.to_lowercase().str.to_uppercase()
+    return _composed(_bare(capitals)).to_arrow()
+
+
+def _bare(texts: pl.Series) -> pl.Series:
+    return texts.str.replace_all(_INVISIBLE, "")
+
+
+def _composed(texts: pl.Series) -> pl.Series:
+    return pl.Series(pc.utf8_normalize(texts.to_arrow().cast(pa.large_string()), "NFKC"))
+
+
+def unit_digests(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Blocks:
+    """The unit of each row, from the words of its sides (a list of texts a row), shape (n, 2).
+
+    The first 16 bytes of SHA-256 over the sorted distinct SHA-256 of the sides' normal forms.
+    """
+    flat = normal_forms(sides.flatten()).cast(pa.large_string())
+    ends = pc.subtract(sides.offsets, sides.offsets[0]).cast(pa.int64())
+    table = pa.table({"sides": pa.LargeListArray.from_arrays(ends, flat)})
+    found = (
+        connection.cursor()
+        .from_arrow(table)
+        .query(
+            "units",
+            "SELECT unhex(sha256(array_to_string(list_sort(list_distinct(list_transform(sides, "
+            "lambda words: sha256(words)))), ''))) AS digest FROM units",
+        )
+    )
+    assert found is not None  # None is for statements without a result
+    digest = found.to_arrow_table()["digest"].combine_chunks().cast(pa.binary(32))
+    return blocks.from_bytes(b"".join(digest.to_pylist()), 32)

@@ -8,8 +8,11 @@ but the id that the tool has for the labeler. Connectors come by the entry point
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +21,7 @@ from labelguard.configuration import project_file
 from labelguard.configuration.checking import checked
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
+from labelguard.storage import private_files
 from labelguard.terms import Progress
 
 DOOR = "labelguard.connectors"
@@ -34,7 +38,7 @@ class Answer:
     states of a record, the one with the greatest counts. `labeler` is the tool's id of who
     answered. `body` is a task with this one answer, as JSON in the tool's export format; it is
     empty where the answer was deleted, which no later state undoes. `left_out` is why no release
-    will count it, one of `labelguard.ingest.left_out`, for whoever pulls; it is not stored.
+    will count it, one of `labelguard.ingest.connector`, for whoever pulls; it is not stored.
     """
 
     record: str
@@ -163,9 +167,64 @@ def named(tables: Mapping[str, Any], name: str) -> Settings:
     """The settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
     table = tables.get(name)
     if not isinstance(table, Mapping):
-        known: Iterable[str] = sorted(tables)
         raise ConnectorError(
             f"labelguard.toml has no [connectors.{name}]"
-            + (f"; there are: {', '.join(known)}" if tables else "; see docs/connectors.md")
+            + (
+                f"; there are: {', '.join(sorted(tables))}"
+                if tables
+                else "; see docs/connectors.md"
+            )
         )
     return Settings.of(name, table)
+
+
+_SERVICE = "labelguard"
+
+
+def credential(connector: str, kind: str) -> str:
+    """A secret of a connector: `api_key`, or `hook_secret` (several, separated by blanks).
+
+    Looked for in LABELGUARD_<CONNECTOR>_<KIND>, in the file that LABELGUARD_<CONNECTOR>_<KIND>_FILE
+    names, and in the keyring under service `labelguard` and user `<connector>/<kind>`. Raises
+    `ConnectorError` if it is nowhere.
+    """
+    own = variable(connector, kind)
+    if value := os.environ.get(own, "").strip():
+        return value
+    if name := os.environ.get(f"{own}_FILE"):
+        data = private_files.read_mounted(Path(name), ConnectorError)
+        if value := data.decode(errors="replace").strip():
+            return value
+    if find_spec("keyring"):
+        import keyring
+
+        if value := (keyring.get_password(_SERVICE, f"{connector}/{kind}") or "").strip():
+            return value
+    raise ConnectorError(
+        f"connector {connector}: no {kind}; put it into {own}, into a file named by "
+        f"{own}_FILE, or into the keyring (keyring set {_SERVICE} {connector}/{kind})"
+    )
+
+
+def variable(connector: str, kind: str) -> str:
+    """The environment variable of such a secret."""
+    return "LABELGUARD_" + re.sub(r"\W", "_", f"{connector}_{kind}").upper()
+
+
+GROUND_TRUTH, DRAFT, MACHINE = "ground truth", "draft", "machine annotator"
+SKIP = "skip"
+"""Public only where the policy says that blank labels are."""
+UNREADABLE = "not understood"
+_REMEDIES = {
+    GROUND_TRUTH: "Label Studio marks imported annotations as ground truth: import them with "
+    '"ground_truth": false, or take the star off them',
+    DRAFT: "drafts count once they are submitted",
+    UNREADABLE: "see: labelguard hook dead-letters list",
+}
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Say how many for which reason, and what to do: `2,000 (ground truth), 3 (draft); …`."""
+    listed = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items())
+    remedies = (_REMEDIES[reason] for reason in counts if reason in _REMEDIES)
+    return "; ".join([listed, *remedies])

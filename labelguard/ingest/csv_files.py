@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -18,9 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns
-from labelguard.ingest.reader_errors import CSV, LONG_LINE
-from labelguard.ingest.sql import file_literal, literal
+from labelguard.ingest.readers import (
+    COMPRESSIONS,
+    CSV,
+    LONG_LINE,
+    MAX_LINE,
+    Opener,
+    check_columns,
+    file_literal,
+    literal,
+)
 
 _MAX_HEADER = 1 << 20
 
@@ -32,10 +38,8 @@ def opener(path: Path, name: str) -> Opener:
 
     @cache
     def check(delimiter: str) -> None:
-        if _ends_in_long_line(path):
-            raise InvalidLabels(f"{name}: a {LONG_LINE}")  # DuckDB would leave it out
-        if _is_ambiguous(path, delimiter):
-            raise InvalidLabels(f"{name}: {CSV}")
+        if problem := _problem(path, delimiter):
+            raise InvalidLabels(f"{name}: {problem}")
 
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
@@ -75,39 +79,24 @@ def _header(path: Path, name: str) -> tuple[list[str], str]:
     return names, delimiter
 
 
-def _ends_in_long_line(path: Path) -> bool:
-    compression = COMPRESSIONS.get(path.suffix.lower())
-    if compression:
-        return _has_long_line(path, compression)
-    if path.stat().st_size <= MAX_LINE:
-        return False
-    with path.open("rb") as file:
-        file.seek(-MAX_LINE, os.SEEK_END)
-        return len(file.read().rstrip().splitlines()) < 2
+def _problem(path: Path, delimiter: str) -> str | None:
+    """What is wrong with a file that DuckDB would read: a line that is too long, a quote inside a
+    field, lines that end in several ways, or an empty one.
 
-
-def _has_long_line(path: Path, compression: str) -> bool:
-    """Whether a line of a compressed file is too long: its end cannot be looked at alone."""
-    length = 0
-    with pa.input_stream(str(path), compression=compression) as stream:
-        while length <= MAX_LINE and (text := stream.read(_MAX_HEADER)):
-            end = max(text.rfind(b"\n"), text.rfind(b"\r"))
-            length = len(text) + (length if end < 0 else -end - 1)
-    return length > MAX_LINE
-
-
-def _is_ambiguous(path: Path, delimiter: str) -> bool:
-    """Whether a quote stands inside a field, lines end in several ways, or one is empty.
-
-    DuckDB reads some such files and leaves out empty lines and some carriage returns. So of a text
-    with a quote or a line end that is not quoted (pandas does not quote a carriage return), it
+    DuckDB leaves out a last line that is too long, empty lines and some carriage returns. So of a
+    text with a quote or a line end that is not quoted (pandas does not quote a carriage return), it
     would depend on the side whether the file can be read, and what as.
     """
+    problem, length = None, 0
     comma, quote, line, back = (ord(one) for one in (delimiter, '"', "\n", "\r"))
     ways, quotes, before = np.zeros(3, bool), 0, comma
     with pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower())) as stream:
         text = stream.read(_MAX_HEADER).removeprefix(codecs.BOM_UTF8)
         while text:
+            end = max(text.rfind(b"\n"), text.rfind(b"\r"))
+            length = len(text) + (length if end < 0 else -end - 1)
+            if length > MAX_LINE:
+                return f"a {LONG_LINE}"
             more = stream.read(_MAX_HEADER)
             after = more[0] if more else comma
             found = np.frombuffer(bytes([before]) + text + bytes([after]), np.uint8)
@@ -116,7 +105,7 @@ def _is_ambiguous(path: Path, delimiter: str) -> bool:
             opens = (quotes + np.arange(len(place))) % 2 == 0
             beside = np.where(opens, last[place], following[place])
             if not np.isin(beside, [comma, quote, line, back]).all():
-                return True
+                problem = CSV
             ends = np.flatnonzero((this == line) | (this == back))
             ends = ends[(quotes + np.searchsorted(place, ends)) % 2 == 0]
             last, this, following = last[ends], this[ends], following[ends]
@@ -124,6 +113,6 @@ def _is_ambiguous(path: Path, delimiter: str) -> bool:
             alone = (this == back) & (following != line)
             ways |= [both.any(), ((this == line) & ~both).any(), alone.any()]
             if ways.sum() > 1 or (np.isin(last, [line, back]) & ~both).any():
-                return True
+                problem = CSV
             quotes, before, text = quotes + len(place), text[-1], more
-    return False
+    return problem

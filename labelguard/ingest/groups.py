@@ -9,7 +9,7 @@ charged to, and elsewhere they would be drawn and charged again.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,8 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest import query as queries
 from labelguard.ingest import scan, sources
 from labelguard.ingest.layouts import ID_EXPECTED, NO_ID, is_id
+from labelguard.ingest.readers import identifier
 from labelguard.ingest.sources import Input, Part
-from labelguard.ingest.sql import identifier
 from labelguard.keys.identities import Identities, normal_form
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Groups
@@ -106,31 +106,19 @@ def _read(
         for number, name in enumerate(columns)
     )
     query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {blanks} FROM named"
-    read = list(_frames(part, connection, query, columns, allowed))
-    frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
-    where = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
-    return frame.select(*columns, where.alias(_WHERE))
-
-
-def _frames(
-    part: Part,
-    connection: duckdb.DuckDBPyConnection,
-    query: str,
-    columns: Sequence[str],
-    allowed: sources.Allowance,
-) -> Iterator[pl.DataFrame]:
-    """The batches of one part; `InvalidLabels` at the first row with a bad id."""
-    start = 0
+    frames, rows = [], 0
     for batch in scan.batches(part, connection, query):
         allowed.take(part.name, batch.nbytes)
         frame = pl.DataFrame(pl.from_arrow(batch))
         for number, name in enumerate(columns):
-            blank = frame[f"blank_{number}"].to_numpy()
-            if blank.any():
-                row = start + int(np.flatnonzero(blank)[0]) + 1
+            if (blank := frame[f"blank_{number}"]).any():
+                row = rows + (blank.arg_max() or 0) + 1
                 raise InvalidLabels(f"{part.name} row {row}: column {name}: {NO_ID}")
-        start += len(frame)
-        yield frame.select(columns)
+        rows += len(frame)
+        frames.append(frame.select(columns))
+    frame = pl.concat(frames) if frames else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
+    where = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
+    return frame.with_columns(where.alias(_WHERE))
 
 
 def _check_columns(

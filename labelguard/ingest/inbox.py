@@ -24,18 +24,19 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from labelguard.errors import ConnectorError, KeyProblem
+from labelguard.errors import ConnectorError, KeyProblem, ProjectError
 from labelguard.ingest.connector import Answer
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import database
+from labelguard.storage.files import write_atomically
 
 FILE = "inbox.sqlite3"
 _SECOND = 1_000_000
@@ -55,10 +56,17 @@ _WHICH = re.compile(r"^answer \S+: |(?<=\[)\d+(?=\])")
 _EVENT, _LETTER = "inbox event", "inbox letter"
 
 _metadata = sa.MetaData(schema="inbox")
+
+
+def _number() -> sa.Column[int]:
+    integer = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+    return sa.Column("number", integer, primary_key=True)
+
+
 _events = sa.Table(
     "events",
     _metadata,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    _number(),
     sa.Column("delivery", sa.LargeBinary(16), nullable=False, unique=True),
     sa.Column("connector", sa.String(64), nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
@@ -67,6 +75,7 @@ _events = sa.Table(
     # Sealed; null once it is in a segment that counts.
     sa.Column("body", sa.LargeBinary),
 )
+_WAITING = sa.select(_events).where(_events.c.body.is_not(None))
 # States that came more than once (last `at`, µs), until a pull lists them or they are forgotten.
 _repeats = sa.Table(
     "repeats",
@@ -77,13 +86,13 @@ _repeats = sa.Table(
 _checks = sa.Table(
     "checks",
     _metadata,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    _number(),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
 _letters = sa.Table(
     "letters",
     _metadata,
-    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    _number(),
     sa.Column("connector", sa.String(64), nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("why", sa.String(400), nullable=False),
@@ -165,12 +174,8 @@ class Inbox:
                     repeats.add(name)
                     continue
                 body = self._sealed((answer,), event.connector, name)
-                rows[name] = {
-                    "delivery": name,
-                    "connector": event.connector,
-                    "at": now // _SECOND,
-                    "body": body,
-                }
+                row = {"connector": event.connector, "at": now // _SECOND, "body": body}
+                rows[name] = {"delivery": name, **row}
         if not rows:
             return 0
         given = [rows[name] for name in sorted(rows)]  # two writers never wait in a circle
@@ -208,8 +213,9 @@ class Inbox:
     def waiting(self) -> int:
         """How many events wait."""
         with self._reading() as connection:
-            count = sa.select(sa.func.count()).where(_events.c.body.is_not(None))
-            return connection.scalar(count) or 0
+            return (
+                connection.scalar(sa.select(sa.func.count()).select_from(_WAITING.subquery())) or 0
+            )
 
     def connectors(self) -> list[str]:
         """Of which connectors events wait."""
@@ -231,12 +237,9 @@ class Inbox:
 
     def claimed(self, segment: str) -> list[Event]:
         """The events that were taken for a segment, in the order in which they came."""
-        own = _events.c
-        query = sa.select(own.delivery, own.connector, own.body).where(
-            own.segment == segment, own.body.is_not(None)
-        )
         with self._reading() as connection:
-            rows = connection.execute(query.order_by(own.number)).all()
+            own = _WAITING.where(_events.c.segment == segment).order_by(_events.c.number)
+            rows = connection.execute(own).all()
         return [self._opened(row.delivery, row.connector, row.body) for row in rows]
 
     def settle(self, counted: Collection[str]) -> None:
@@ -319,17 +322,16 @@ class Inbox:
 
         How many answers there are fewer then.
         """
-        own, fewer = _events.c, 0
-        query = sa.select(own.number, own.delivery, own.connector, own.body)
+        fewer = 0
         with self._writing() as connection:
-            for row in connection.execute(query.where(own.body.is_not(None))).all():
+            for row in connection.execute(_WAITING).all():
                 event = self._opened(row.delivery, row.connector, row.body)
-                kept = keep(event)
-                gone = len(event.answers) - (len(kept.answers) if kept else 0)
+                rest = keep(event)
+                gone = len(event.answers) - (len(rest.answers) if rest else 0)
                 if gone:
-                    answers = kept.answers if kept else ()
-                    body = self._sealed(answers, row.connector, row.delivery) if kept else None
-                    update = sa.update(_events).where(own.number == row.number)
+                    given = (row.connector, row.delivery)
+                    body = self._sealed(rest.answers, *given) if rest else None
+                    update = sa.update(_events).where(_events.c.number == row.number)
                     connection.execute(update.values(body=body))
                     fewer += gone
         self._scrub()
@@ -339,8 +341,7 @@ class Inbox:
         """What cannot be read of it, or None."""
         try:
             with self._reading() as connection:
-                query = sa.select(_events.c.delivery, _events.c.connector, _events.c.body)
-                for row in connection.execute(query.where(_events.c.body.is_not(None))):
+                for row in connection.execute(_WAITING):
                     self._opened(row.delivery, row.connector, row.body)
         except (ConnectorError, KeyProblem) as error:
             return f"the inbox: {error}"
@@ -439,10 +440,44 @@ def _translated(engine: sa.Engine) -> Iterator[None]:
         yield
     except sa.exc.SQLAlchemyError as error:
         cause = type(getattr(error, "orig", None) or error).__name__
-        said = str(getattr(error, "orig", "")).splitlines()[:1]
-        known = [
-            word for word in ("locked", "full", "readonly", "disk I/O") if word in "".join(said)
-        ]
+        first = str(getattr(error, "orig", "")).partition("\n")[0]
+        known = [word for word in ("locked", "full", "readonly", "disk I/O") if word in first]
         why = f"{cause} ({', '.join(known)})" if known else cause
         where = database.address(engine.url)
         raise ConnectorError(f"the inbox at {where} cannot be used now: {why}") from None
+
+
+FILE = "worker.json"
+EXPORTS = "exports.json"
+"""That of `hook run`: two processes that write one file would undo each other's entries."""
+
+
+@dataclass
+class Progressed:
+    """By source: the last segment that was released (`segments`), by which release (`releases`) and
+    on which day (`days`). By connector: the day of its last reconciliation (`reconciled`), and the
+    release that was published last (`pushed`).
+    """
+
+    segments: dict[str, int] = field(default_factory=dict)
+    releases: dict[str, str] = field(default_factory=dict)
+    days: dict[str, str] = field(default_factory=dict)
+    reconciled: dict[str, str] = field(default_factory=dict)
+    pushed: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, state: Path, file: str = FILE) -> Self:
+        """That of the project in `state`, from its start if there is none."""
+        path = state / file
+        try:
+            return cls(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError):
+            raise ProjectError(
+                f"{path} is not what a worker wrote; remove it, nothing is lost by that"
+            ) from None
+
+    def write(self, state: Path, file: str = FILE) -> None:
+        """Keep it, whole or as it was before."""
+        write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)

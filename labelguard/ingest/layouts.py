@@ -87,7 +87,7 @@ class Layout:
     `features` maps what is carried for features to its columns: one for each side, or one list; of
     a stratum, one.
     `absent` columns are read as nulls. With content units the words of every side are read too, of
-    which units are made (see `labelguard.ingest.content_units`).
+    which units are made (see `labelguard.ingest.canonical`).
     """
 
     kind: str
@@ -189,9 +189,9 @@ def layout(
         named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
     absent = _absent(types, reading) if sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
-    shown = listed_columns(types, reading, sparse=sparse)
-    columns = _columns(types, named, reading, name, shown)
-    kind = _kind(columns, name, layouts, reading, shown)
+    part = _Part(name, reading, types, listed_columns(types, reading, sparse=sparse))
+    columns = part.columns(named)
+    kind = part.kind(columns, layouts)
     used = (*layouts[kind], *(r for r in _OPTIONAL if r != "tie" or kind not in LISTED))
     for role in named:
         if role in ROLES and role not in used:
@@ -201,57 +201,222 @@ def layout(
             )
     columns = {role: column for role, column in columns.items() if role in used}
     if "labeler_id" not in columns and reading.unit in _BY_LABELER:
-        raise InvalidLabels(_nobody(name, shown, labelers))
-    _check_roles(columns, types, kind, reading, name)
-    _check_values(kind, reading, name)
+        raise part.no_labelers(labelers)
+    part.check_roles(columns, kind)
+    part.check_values(kind)
+    part.check_types(columns)
+    features = {one: part.carried(one, kind, columns) for one in reading.features}
     kinds = {role: types[column] for role, column in columns.items()}
-    _check_types(kinds, columns, name)
-    content = _content(kinds, columns, kind, name)
-    features = {
-        one: _carried(one, kind, types, columns, reading, name, shown) for one in reading.features
-    }
-    return Layout(kind, columns, kinds, content, features, reading, absent)
+    return Layout(kind, columns, kinds, part.content(columns, kind), features, reading, absent)
 
 
-def _columns(
-    types: Mapping[str, DuckDBPyType],
-    named: Mapping[str, str],
-    reading: Reading,
-    name: str,
-    shown: Sequence[str],
-) -> dict[str, str]:
-    """The column of each role that a part has one for; messages list `shown`."""
-    carried = {one.name + side for one in reading.features for side in _ALL_SIDES}
-    known = {*ROLES, *side_roles(named), *carried}
-    for role, column in named.items():
-        if role not in known:
-            raise InvalidLabels(
-                f"--columns: unknown role {role!r}{closest(role, ROLES)}; roles: {', '.join(ROLES)}"
+@dataclass(frozen=True)
+class _Part:
+    """A part on the way to its layout: its columns, and those of them that messages list."""
+
+    name: str
+    reading: Reading
+    types: Mapping[str, DuckDBPyType]
+    shown: Sequence[str]
+
+    def _error(self, text: str) -> InvalidLabels:
+        return InvalidLabels(f"{self.name}: {text}")
+
+    def columns(self, named: Mapping[str, str]) -> dict[str, str]:
+        """The column of each role that a part has one for."""
+        carried = {one.name + side for one in self.reading.features for side in _ALL_SIDES}
+        known = {*ROLES, *side_roles(named), *carried}
+        for role, column in named.items():
+            if role not in known:
+                raise InvalidLabels(
+                    f"--columns: unknown role {role!r}{closest(role, ROLES)}; "
+                    f"roles: {', '.join(ROLES)}"
+                )
+            if column not in self.types:
+                raise self._error(
+                    f"no column {column!r} (given for {role}){closest(column, self.shown)}; "
+                    f"found: {', '.join(self.shown)}"
+                )
+        columns = {role: named.get(role, role) for role in ROLES}
+        # A question is published with the labels: that a column is called so is not enough.
+        return {
+            role: column
+            for role, column in columns.items()
+            if column in self.types and (role != "question" or role in named)
+        }
+
+    def kind(self, columns: Mapping[str, str], layouts: Mapping[str, tuple[str, ...]]) -> str:
+        """The kind of layout that these columns of roles make."""
+        complete = [kind for kind, roles in layouts.items() if all(r in columns for r in roles)]
+        if len(complete) == 1:
+            return complete[0]
+        if complete:
+            raise self._error(
+                f"columns for {' and '.join(complete)} are both present; "
+                "rename or drop the columns that are not meant"
             )
-        if column not in types:
-            raise InvalidLabels(
-                f"{name}: no column {column!r} (given for {role}){closest(column, shown)}; "
-                f"found: {', '.join(shown)}"
+        nearest = max(layouts, key=lambda kind: sum(r in columns for r in layouts[kind]))
+        missing = [role for role in layouts[nearest] if role not in columns]
+        wanted = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
+        sides = LAYOUTS["chosen"][1:]
+        if not set(sides).isdisjoint(missing) and set(sides).isdisjoint(self.shown):
+            missing = [role for role in layouts[nearest] if role in (*missing, *sides)]
+        free = tuple(column for column in self.shown if column not in columns.values())
+        lacking = ", ".join(f"{role}{closest(role, free)}" for role in missing)
+        if self.reading.unit in _BY_LABELER and "labeler_id" not in columns:
+            missing.append("labeler_id")
+        named = ",".join(f"{role}=NAME" for role in missing)
+        raise self._error(
+            f"no column {lacking}; expected {wanted}; found: {', '.join(self.shown)}; "
+            f"name columns with --columns {named}"
+        )
+
+    def no_labelers(self, labelers: str) -> InvalidLabels:
+        """What is said where no column tells whose labels these are."""
+        export = f"{labelers} " if labelers else ""
+        return self._error(
+            f"no column labeler_id{closest('labeler_id', self.shown)}; name the one that says who "
+            f"gave each label: --labeler-column NAME. {export}Without one, --unit item protects "
+            "each pair that was compared instead of each person: whoever gave several labels is "
+            "protected for each alone, and all of them together may tell about that person. Choose "
+            "it only if nobody gave more than one label, or if that is enough; "
+            f"found: {', '.join(self.shown)}"
+        )
+
+    def check_roles(self, columns: Mapping[str, str], kind: str) -> None:
+        """Refuse two answers to one question, half an answer, and private columns made public."""
+        if "question" in columns and self.reading.question is not None:
+            raise self._error(
+                f"column {columns['question']} says which question every row answers; "
+                "leave out --question, or drop the column"
             )
-    columns = {role: named.get(role, role) for role in ROLES}
-    # A question is published with the labels: that a column happens to be called so is not enough.
-    return {
-        role: column
-        for role, column in columns.items()
-        if column in types and (role != "question" or role in named)
-    }
+        # Which text was chosen is a label, whatever else the column is called.
+        hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
+        label = columns.get("label", "")
+        stem = label.removesuffix("_a").removesuffix("_b")
+        if label != stem and {f"{stem}_a", f"{stem}_b"} <= self.types.keys():
+            raise self._error(
+                f"column {label} tells of one side, and {stem}_a and {stem}_b of both:"
+                " neither can be label, where a tie would count as a loss; make one column of both"
+            )
+        for role, column in columns.items():
+            if role in hidden and list(columns.values()).count(column) > 1:
+                raise self._error(
+                    f"column {column} is {role}, which is private, and cannot be anything else too"
+                )
+            if kind == "chosen" and role not in hidden and tells_a_side(column):
+                raise self._error(
+                    f"column {column} tells of the text that was chosen, or of the other: such "
+                    f"a column cannot be {role}; if it does not, rename it to {role}"
+                )
 
+    def check_values(self, kind: str) -> None:
+        """Refuse words for labels that are numbers of responses, and numbers for all others."""
+        counted = replace(DEFAULT, first=self.reading.values.first)
+        if kind == "choices" and self.reading.values != counted:
+            raise self._error(
+                "--label-values names words, but choices are numbers of responses, counted "
+                "from 0 or, with --label-values first=1, from 1"
+            )
+        if kind != "choices" and self.reading.values.first:
+            raise self._error(
+                "--label-values first=1 goes with choices (prompt, responses, choice) alone"
+            )
 
-def _nobody(name: str, shown: Sequence[str], labelers: str) -> str:
-    """What is said where no column tells whose labels these are."""
-    export = f"{labelers} " if labelers else ""
-    return (
-        f"{name}: no column labeler_id{closest('labeler_id', shown)}; name the one that says who "
-        f"gave each label: --labeler-column NAME. {export}Without one, --unit item protects each "
-        "pair that was compared instead of each person: whoever gave several labels is protected "
-        "for each alone, and all of them together may tell about that person. Choose it only if "
-        f"nobody gave more than one label, or if that is enough; found: {', '.join(shown)}"
-    )
+    def check_types(self, columns: Mapping[str, str]) -> None:
+        """Refuse ids and times whose columns cannot be what they are named."""
+        for role, column in columns.items():
+            kind = self.types[column]
+            if role in IDS:
+                fits, expected = is_id(kind), ID_EXPECTED
+            elif role == "submitted_at":
+                fits = is_text(kind) or kind.id in (*INTEGER, "date", "null")
+                fits = fits or kind.id.startswith("timestamp")
+                expected = "timestamps, ISO 8601 text or whole numbers"
+            else:  # What labels are is judged row by row, whatever type their column has.
+                continue
+            if not fits:
+                raise self._error(
+                    f"column {column}: expected {expected}, found type {_short(kind)}"
+                )
+
+    def content(self, columns: Mapping[str, str], kind: str) -> Content:
+        """Return what prompt and responses are; raise `InvalidLabels` if they are no content."""
+        found = [self.types[columns[role]] for role in LAYOUTS[kind][: 1 if kind in LISTED else 3]]
+        if kind in LISTED:
+            listed = self.types[columns["responses"]]
+            if listed.id not in ("list", "array"):
+                raise self._error(
+                    f"column {columns['responses']}: expected a list, found type {_short(listed)}"
+                )
+            found.append(canonical.element(listed))
+        try:
+            return canonical.content_of_types(found)
+        except NotContent:
+            raise canonical.refuse(self.name) from None
+
+    def carried(self, one: Carried, kind: str, columns: Mapping[str, str]) -> tuple[str, ...]:
+        """The columns of what is carried for a feature, checked."""
+        wanted = self.reading.carried(one, kind)
+        inner = []
+        for column in wanted:
+            if column not in self.types:
+                raise self._error(
+                    f"no column {' and '.join(wanted)} for the {_NOUNS[one.kind]} {one.name}"
+                    f"{_near(one, kind, self.types)}; found: {', '.join(self.shown)}"
+                )
+            self._check_public(one, column, kind, columns)
+            if not self.reading.declares(column):
+                raise self._undeclared(one, column)
+            inner.append(self.types[column])
+        if kind in LISTED and one.kind != "stratum":
+            inner = [canonical.element(k) if k.id in ("list", "array") else k for k in inner]
+            inner = [k for k in inner if str(k) != "JSON"]  # lists in JSON files: judged row by row
+        fits = _is_number if one.kind == "number" else is_id
+        if not all(map(fits, inner)) or len({_family(k) for k in inner if k.id != "null"}) > 1:
+            # Not which column, nor its type: of chosen and rejected, these would name a side.
+            expected = "numbers" if one.kind == "number" else f"names ({ID_EXPECTED})"
+            raise self._error(
+                f"{_NOUNS[one.kind]} {one.name}: expected {expected} of one type in "
+                f"{' and '.join(wanted)}, so that no value tells which side it stands on"
+            )
+        return wanted
+
+    def _check_public(
+        self, one: Carried, column: str, kind: str, columns: Mapping[str, str]
+    ) -> None:
+        """Refuse columns that tell labels or labelers, in what is carried for features.
+
+        Names of sources and strata are published. Who labelled, an id or a time would be published
+        with them, and a pair would differ by who compared it; a text is no property of its writer.
+        """
+        role = next((role for role, taken in columns.items() if taken == column), "")
+        if role:
+            why = ", which is private: it" if role in PRIVATE_ROLES else ": a column with a role"
+            raise self._error(
+                f"column {column} is {role}{why} cannot be a feature; expected a column "
+                "of its own, that tells of the responses"
+            )
+        if one.kind == "number" or (one.kind == "source" and kind == "chosen"):
+            return
+        sides = LAYOUTS["chosen"][1:]
+        answers = {columns.get(side, side) for side in sides} if kind == "chosen" else set(sides)
+        if column in answers or tells_a_side(column):
+            raise self._error(
+                f"column {column} tells of the text that was chosen, or of the other: such a "
+                f"column cannot be the {_NOUNS[one.kind]} {one.name}"
+            )
+
+    def _undeclared(self, one: Carried, column: str) -> InvalidLabels:
+        """What is said of a column that nobody declared public."""
+        name = public_columns.names_of(column)[-1]
+        return self._error(
+            f"column {column} becomes the {_NOUNS[one.kind]} {one.name} only if it is declared "
+            f"public: --public-column {name}, before the project's first release. That says that "
+            "it was made of prompts and responses alone (which system wrote them, what a model "
+            "says of them), and of nobody's answers: who won, a score or a rating people gave. "
+            "The guarantee depends on it, and no look at the file could tell"
+        )
 
 
 def side_roles(columns: Mapping[str, str]) -> set[str]:
@@ -278,55 +443,6 @@ def listed_columns(columns: Iterable[str], reading: Reading, *, sparse: bool) ->
         return list(columns)
     answers = {reading.columns.get(role, role).lower() for role in ANSWERS}
     return sorted(c for c in columns if c.lower() not in answers and not tells_a_side(c))
-
-
-def _check_roles(
-    columns: Mapping[str, str],
-    types: Mapping[str, DuckDBPyType],
-    kind: str,
-    reading: Reading,
-    name: str,
-) -> None:
-    """Refuse two answers to one question, half an answer, and private columns in public roles."""
-    if "question" in columns and reading.question is not None:
-        raise InvalidLabels(
-            f"{name}: column {columns['question']} says which question every row answers; "
-            "leave out --question, or drop the column"
-        )
-    # Which text was chosen is a label, whatever else the column is called.
-    hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
-    label = columns.get("label", "")
-    stem = label.removesuffix("_a").removesuffix("_b")
-    if label != stem and {f"{stem}_a", f"{stem}_b"} <= types.keys():
-        raise InvalidLabels(
-            f"{name}: column {label} tells of one side, and {stem}_a and {stem}_b of both:"
-            " neither can be label, where a tie would count as a loss; make one column of the two"
-        )
-    for role, column in columns.items():
-        if role in hidden and list(columns.values()).count(column) > 1:
-            raise InvalidLabels(
-                f"{name}: column {column} is {role}, which is private, and cannot be "
-                "anything else too"
-            )
-        if kind == "chosen" and role not in hidden and tells_a_side(column):
-            raise InvalidLabels(
-                f"{name}: column {column} tells of the text that was chosen, or of the other: such "
-                f"a column cannot be {role}; if it does not, rename it to {role}"
-            )
-
-
-def _check_values(kind: str, reading: Reading, name: str) -> None:
-    """Refuse words for labels that are numbers of responses, and numbers for all others."""
-    counted = replace(DEFAULT, first=reading.values.first)
-    if kind == "choices" and reading.values != counted:
-        raise InvalidLabels(
-            f"{name}: --label-values names words, but choices are numbers of responses, counted "
-            "from 0 or, with --label-values first=1, from 1"
-        )
-    if kind != "choices" and reading.values.first:
-        raise InvalidLabels(
-            f"{name}: --label-values first=1 goes with choices (prompt, responses, choice) alone"
-        )
 
 
 def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
@@ -384,42 +500,6 @@ FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
 _ALL_SIDES = tuple(dict.fromkeys(side for sides in FEATURE_SIDES.values() for side in sides))
 
 
-def _carried(
-    one: Carried,
-    kind: str,
-    types: Mapping[str, DuckDBPyType],
-    columns: Mapping[str, str],
-    reading: Reading,
-    part: str,
-    shown: Sequence[str],
-) -> tuple[str, ...]:
-    """The columns of what is carried for a feature, checked; messages list `shown`."""
-    wanted = reading.carried(one, kind)
-    inner = []
-    for column in wanted:
-        if column not in types:
-            raise InvalidLabels(
-                f"{part}: no column {' and '.join(wanted)} for the {_NOUNS[one.kind]} {one.name}"
-                f"{_near(one, kind, types)}; found: {', '.join(shown)}"
-            )
-        _check_public(one, column, kind, columns, part)
-        if not reading.declares(column):
-            raise InvalidLabels(_undeclared(one, column, part))
-        inner.append(types[column])
-    if kind in LISTED and one.kind != "stratum":
-        inner = [canonical.element(k) if k.id in ("list", "array") else k for k in inner]
-        inner = [k for k in inner if str(k) != "JSON"]  # lists in JSON files: judged row by row
-    fits = _is_number if one.kind == "number" else is_id
-    if not all(map(fits, inner)) or len({_family(k) for k in inner if k.id != "null"}) > 1:
-        # Not which column, nor its type: of chosen and rejected, these would name a side.
-        expected = "numbers" if one.kind == "number" else f"names ({ID_EXPECTED})"
-        raise InvalidLabels(
-            f"{part}: {_NOUNS[one.kind]} {one.name}: expected {expected} of one type in "
-            f"{' and '.join(wanted)}, so that no value tells which side it stands on"
-        )
-    return wanted
-
-
 def _is_number(kind: DuckDBPyType) -> bool:
     return kind.id in (*NUMERIC, "boolean", "null") or is_text(kind)  # CSV: text
 
@@ -435,18 +515,6 @@ def _family(kind: DuckDBPyType) -> str:
     return "number" if kind.id in (*INTEGER, "double") else str(kind)
 
 
-def _undeclared(one: Carried, column: str, part: str) -> str:
-    """What is said of a column that nobody declared public."""
-    name = public_columns.names_of(column)[-1]
-    return (
-        f"{part}: column {column} becomes the {_NOUNS[one.kind]} {one.name} only if it is declared "
-        f"public: --public-column {name}, before the project's first release. That says that it "
-        "was made of prompts and responses alone (which system wrote them, what a model says of "
-        "them), and of nobody's answers: who won, a score or a rating that people gave. The "
-        "guarantee depends on it, and no look at the file could tell"
-    )
-
-
 _NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
 _TYPED = {"number": "columns:", "source": "source:", "stratum": "by="}
 
@@ -458,104 +526,12 @@ def _near(one: Carried, kind: str, types: Mapping[str, DuckDBPyType]) -> str:
     return closest(one.name, sorted(stems), _TYPED[one.kind])
 
 
-def _check_public(
-    one: Carried, column: str, kind: str, columns: Mapping[str, str], part: str
-) -> None:
-    """Refuse columns that tell labels or labelers, in what is carried for features.
-
-    Names of sources and strata are published. Who labelled, an id or a time would be published with
-    them, and a pair would differ by who compared it; a text is no property of what wrote it.
-    """
-    role = next((role for role, taken in columns.items() if taken == column), "")
-    if role:
-        private = ", which is private: it" if role in PRIVATE_ROLES else ": a column with a role"
-        raise InvalidLabels(
-            f"{part}: column {column} is {role}{private} cannot be a feature; expected a column "
-            "of its own, that tells of the responses"
-        )
-    if one.kind == "number" or (one.kind == "source" and kind == "chosen"):
-        return
-    sides = LAYOUTS["chosen"][1:]
-    answers = {columns.get(side, side) for side in sides} if kind == "chosen" else set(sides)
-    if column in answers or tells_a_side(column):
-        raise InvalidLabels(
-            f"{part}: column {column} tells of the text that was chosen, or of the other: such a "
-            f"column cannot be the {_NOUNS[one.kind]} {one.name}"
-        )
-
-
-def _kind(
-    columns: Mapping[str, str],
-    name: str,
-    layouts: Mapping[str, tuple[str, ...]],
-    reading: Reading,
-    shown: Sequence[str],
-) -> str:
-    complete = [kind for kind, roles in layouts.items() if all(r in columns for r in roles)]
-    if len(complete) == 1:
-        return complete[0]
-    if complete:
-        raise InvalidLabels(
-            f"{name}: columns for {' and '.join(complete)} are both present; "
-            "rename or drop the columns that are not meant"
-        )
-    nearest = max(layouts, key=lambda kind: sum(r in columns for r in layouts[kind]))
-    missing = [role for role in layouts[nearest] if role not in columns]
-    wanted = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
-    sides = LAYOUTS["chosen"][1:]
-    if not set(sides).isdisjoint(missing) and set(sides).isdisjoint(shown):
-        missing = [role for role in layouts[nearest] if role in (*missing, *sides)]
-    free = tuple(column for column in shown if column not in columns.values())
-    lacking = ", ".join(f"{role}{closest(role, free)}" for role in missing)
-    people = ["labeler_id"] if reading.unit in _BY_LABELER and "labeler_id" not in columns else []
-    named = ",".join(f"{role}=NAME" for role in (*missing, *people))
-    raise InvalidLabels(
-        f"{name}: no column {lacking}; expected {wanted}; found: {', '.join(shown)}; "
-        f"name columns with --columns {named}"
-    )
-
-
 ID_EXPECTED = "text or whole numbers"
 
 
 def is_id(kind: DuckDBPyType) -> bool:
     """Whether a column can hold ids: text or whole numbers."""
     return is_text(kind) or kind.id in (*INTEGER, "uuid", "null")
-
-
-def _check_types(kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], name: str) -> None:
-    """Refuse ids and times whose columns cannot be what they are named."""
-    for role, kind in kinds.items():
-        if role in IDS:
-            fits, expected = is_id(kind), ID_EXPECTED
-        elif role == "submitted_at":
-            fits = is_text(kind) or kind.id in (*INTEGER, "date", "null")
-            fits = fits or kind.id.startswith("timestamp")
-            expected = "timestamps, ISO 8601 text or whole numbers"
-        else:  # What labels are is judged row by row, whatever type their column has.
-            continue
-        if not fits:
-            raise InvalidLabels(
-                f"{name}: column {columns[role]}: expected {expected}, found type {_short(kind)}"
-            )
-
-
-def _content(
-    kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], kind: str, name: str
-) -> Content:
-    """Return what prompt and responses are; raise `InvalidLabels` if they are no content."""
-    found = [kinds[role] for role in LAYOUTS[kind][: 1 if kind in LISTED else 3]]
-    if kind in LISTED:
-        if kinds["responses"].id not in ("list", "array"):
-            raise InvalidLabels(
-                f"{name}: column {columns['responses']}: expected a list, "
-                f"found type {_short(kinds['responses'])}"
-            )
-        found.append(canonical.element(kinds["responses"]))
-    try:
-        return canonical.content_of_types(found)
-    except NotContent:
-        raise canonical.refuse(name) from None
 
 
 def _short(kind: DuckDBPyType) -> str:

@@ -5,19 +5,20 @@ which. No label column is read here.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.layouts import Reading
-from labelguard.ingest.one_source import refuse_several
+from labelguard.ingest.readers import identifier
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
@@ -27,7 +28,7 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.policy.public_columns import parse
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.terms import AUTO_FORMAT, Progress, silent
+from labelguard.terms import AUTO_FORMAT, Progress, counted, silent
 
 
 @dataclass(frozen=True)
@@ -224,3 +225,84 @@ def comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
         ranking = np.unique(person * (group.max() + 1) + group, return_inverse=True)[1][first]
         size = buckets.column(table, "size").astype(np.int64)[first]
     return Rows(pair[first], unit[first], len(units), ranking, size, staged.choices)
+
+
+def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
+    """Raise `InvalidLabels` if one given id stands for several contents."""
+    conflicts = conflicting_items(staged)
+    if conflicts:
+        name = next(iter(sorted(conflicts)))
+        raise InvalidLabels(
+            f"column {column}: id {name!r} stands for several contents "
+            f"({counted(len(conflicts), 'such id')}); give every content an id of its own, or "
+            "rename the column to have ids made of contents"
+        )
+
+
+def conflicting_items(staged: Staged) -> Counter[str]:
+    """Item ids that were given to more than one content, with the number of their rows."""
+    found: Counter[str] = Counter()
+    for bucket in range(buckets.BUCKETS):
+        table = buckets.read_bucket(staged.texts_directory, bucket)
+        if table is None:
+            continue
+        _, item = blocks.unique(buckets.blocks(table, "item"))
+        contents, content = blocks.unique(buckets.blocks(table, "content"))
+        pairs = np.unique(item * len(contents) + content)
+        clashing = np.bincount(pairs // len(contents), minlength=item.max() + 1) > 1
+        if clashing.any():
+            rows = np.flatnonzero(clashing[item])
+            found.update(table["item_id"].take(pa.array(rows)).to_pylist())
+    return found
+
+
+_FIRST, _SECOND = "_first", "_second"
+
+
+def refuse_several(table: pa.Table, contents: Blocks, number: NDArray[np.int64]) -> None:
+    """Raise `InvalidLabels` if distinct pairs differ only in what is carried with them.
+
+    `table` holds them, with the digests of their `contents` and their `number` within a ranking.
+    One response to one prompt has one source, in whichever pairs it is.
+    """
+    carried = [name for name in table.column_names if is_carried(name)]
+    for name in carried:
+        if name.startswith("source_"):
+            stem = name.removesuffix(_FIRST)
+            if stem != name and _several_sources(table, stem):
+                raise InvalidLabels(
+                    f"source {stem.removeprefix('source_')}: one response to one prompt has several"
+                    " sources in the input, and is to have one: write A+B for what both A and B "
+                    "said. A column that says what people preferred is no source"
+                )
+        elif _several_values(table[name], contents, number):
+            kind, _, own = name.partition("_")
+            raise InvalidLabels(
+                f"{kind} {own}: one pair of responses has several values in the input, and is to "
+                "have one, whoever compares it. A column that says what people preferred is none"
+            )
+
+
+def _several_values(values: pa.ChunkedArray, contents: Blocks, number: NDArray[np.int64]) -> bool:
+    pairs = {"hi": contents[:, 0], "lo": contents[:, 1], "number": number}
+    found = pl.DataFrame(pairs).with_columns(pl.Series("value", values)).unique()
+    return bool(found.select("hi", "lo", "number").is_duplicated().any())
+
+
+def _several_sources(table: pa.Table, stem: str) -> bool:
+    sides = (
+        f"SELECT {_key(side)} AS response, {identifier(stem + end)} AS source FROM pairs"
+        for side, end in (("first", _FIRST), ("second", _SECOND))
+    )
+    query = (
+        f"SELECT 1 FROM (SELECT DISTINCT * FROM ({' UNION ALL '.join(sides)})) "
+        "GROUP BY response HAVING count(*) > 1 LIMIT 1"
+    )
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("pairs", table)
+        return connection.execute(query).fetchone() is not None
+
+
+def _key(side: str) -> str:
+    """SQL of a digest of a prompt and a response, of whatever type they are."""
+    return f"md5(to_json([to_json(prompt), to_json({side})])::VARCHAR)"

@@ -1,11 +1,12 @@
-"""Bad rows that were set aside: in the project directory, readable by its owner only.
+"""Rows that are set aside: bad ones, those of labelers who left, and answers outside the domain.
 
-They lie there as they were given, labels and all, until somebody removes them; `purge` takes out
-those of a labeler who is erased.
+They lie there as they were given, labels and all, readable by their owner only, until somebody
+removes them; `purge` takes out those of a labeler who is erased.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,18 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.ingest import scan
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.readers import file_literal
 from labelguard.ingest.sources import Part
-from labelguard.storage.files import fresh_directory, fsync_path
+from labelguard.ingest.staged import Staged
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.files import fresh_directory, fsync_path, write_atomically
 
 _BATCH_ROWS = 2048
 _UNFINISHED = ".new"
@@ -150,16 +156,9 @@ def _theirs(batch: pa.RecordBatch, leavers: Leavers) -> NDArray[np.bool_]:
 
 def _is_id(kind: pa.DataType) -> bool:
     """Whether a column can hold ids: text or numbers."""
-    return any(
-        test(kind)
-        for test in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_integer,
-            pa.types.is_decimal,
-        )
-    )
+    types = pa.types
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return bool(text or types.is_integer(kind) or types.is_decimal(kind))
 
 
 def _rewrite(path: Path, leavers: Leavers) -> None:
@@ -180,3 +179,87 @@ def _rewrite(path: Path, leavers: Leavers) -> None:
 def _private(path: Path) -> BinaryIO:
     """A new file that only its owner can read, for writing."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+class Leavers:
+    """Tells by their ids which rows are of labelers who have left. Its repr shows nothing.
+
+    `labelers` are their keys, shape (n, 2).
+    """
+
+    def __init__(self, keys: KeyRing, namespace: str, labelers: Blocks | None) -> None:
+        nobody = np.zeros((0, 2), np.uint64)
+        self.labelers = nobody if labelers is None else blocks.unique(labelers)[0]
+        self._keys, self._namespace = keys, namespace
+        self._known: dict[str, dict[str, int]] = {}
+        self._met: set[int] = set()
+
+    def __repr__(self) -> str:
+        return "Leavers(…)"
+
+    @property
+    def met(self) -> int:
+        """How many of them had rows in what was looked at."""
+        return len(self._met)
+
+    def rows(self, ids: pa.Array | pa.ChunkedArray, source: str = "") -> NDArray[np.bool_]:
+        """Which of these ids (text, or null) are theirs, shape (len(ids),); of another `source`
+        than that of an input, where it is named.
+        """
+        if not len(self.labelers) or not len(ids):
+            return np.zeros(len(ids), dtype=bool)
+        encoded = pc.fill_null(ids, "").dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        distinct = encoded.dictionary.to_pylist()
+        known = self._look_up(source or self._namespace, distinct)
+        position = np.array([known[labeler] for labeler in distinct], dtype=np.intp)
+        self._met.update(position[position >= 0].tolist())
+        theirs: NDArray[np.bool_] = position[encoded.indices.to_numpy()] >= 0
+        return theirs
+
+    def of_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
+        """Which of these keys, (n, 2), are theirs, shape (n,)."""
+        position = blocks.positions(self.labelers, labelers)
+        self._met.update(position[position >= 0].tolist())
+        theirs: NDArray[np.bool_] = position >= 0
+        return theirs
+
+    def rows_of(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which rows of a canonical batch are theirs; none if it tells no labeler."""
+        if "labeler" not in batch.schema.names:
+            return np.zeros(batch.num_rows, dtype=bool)
+        return self.rows(batch["labeler"])
+
+    def _look_up(self, namespace: str, ids: list[str]) -> dict[str, int]:
+        """Where in `labelers` each id of a source stands, or -1; those of earlier calls as well."""
+        known = self._known.setdefault(namespace, {})
+        new = [labeler for labeler in ids if labeler not in known]
+        found = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
+        known.update(zip(new, found.tolist(), strict=True))
+        return known
+
+
+_TASKS = """
+    SELECT json->>'/id', coalesce(json->>'/annotations/0/id', json->>'/responses/0/id') AS answer
+    FROM read_ndjson_objects({path}) WHERE answer IN (SELECT unnest(?))"""
+
+
+def write_outside(path: Path, staged: Staged, scratch: Path) -> None:
+    """List connector, answer and task of every such answer in a file of mode 0600.
+
+    It is PRIVATE: which answers are in it follows from labels.
+    """
+    lines = []
+    with scan.connect(scratch) as connection:
+        for one in staged.understood:
+            rows = np.unique(np.asarray(staged.outside.get(one.part.name, []), np.int64))
+            if one.part.answers is None or not len(rows):
+                continue
+            records = one.part.open(connection.cursor()).select("record_id").to_arrow_table()
+            wanted = records["record_id"].take(rows).to_pylist()
+            query = _TASKS.format(path=file_literal(one.part.answers))
+            for task, answer in connection.execute(query, [wanted]).fetchall():
+                lines.append({"connector": one.part.answers.stem, "answer": answer, "task": task})
+    listed = sorted(json.dumps(line) for line in lines)
+    write_atomically(path, "".join(f"{line}\n" for line in listed).encode(), mode=0o600)

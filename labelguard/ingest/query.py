@@ -9,7 +9,7 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import Content, is_text
 from labelguard.ingest.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
-from labelguard.ingest.sql import identifier, literal, nan_to_null
+from labelguard.ingest.readers import identifier, literal, nan_to_null
 from labelguard.learning.carried import Carried
 from labelguard.policy.label_values import WHITE_SPACE, is_number
 from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE

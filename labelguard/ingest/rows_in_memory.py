@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import canonical, json_values
+from labelguard.ingest import canonical, json_files
 from labelguard.ingest.contents import roles_of_content, side_columns
-from labelguard.ingest.files import Opener, check_columns
-from labelguard.ingest.json_values import ReadAs
-from labelguard.ingest.sql import identifier
+from labelguard.ingest.json_files import ReadAs
+from labelguard.ingest.readers import Opener, check_columns, identifier
 
 NAME = "rows"
 """What messages call them."""
@@ -99,8 +98,8 @@ def _opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]) -> 
             raw = relation.project(
                 ", ".join(f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
             )
-            types.update(json_values.read_types(raw, named))
-        return json_values.select(relation, types)
+            types.update(json_files.read_types(raw, named))
+        return json_files.select(relation, types)
 
     return opened
 
@@ -114,9 +113,10 @@ def _written(
     written = {}
     # Contents first: whether another column is at fault, too, must not depend on their order.
     for name in sorted(columns, key=lambda one: one not in contents):
-        write = _write_content if name in contents else partial(_write, wide=name in sides)
+        plain = _plain_container if name in contents else partial(_plain, wide=name in sides)
         try:
-            written[name] = pa.array(map(write, columns[name]), pa.large_string())
+            texts = (_write(value, plain) for value in columns[name])
+            written[name] = pa.array(texts, pa.large_string())
         except (TypeError, ValueError, RecursionError):
             if name in contents:
                 raise canonical.refuse(where) from None
@@ -124,19 +124,18 @@ def _written(
     return written
 
 
-def _write_content(value: Any) -> str | None:
-    return None if _is_missing(value) else _dumps(value, _plain_container)
+def _write(value: Any, plain: Callable[[Any], Any]) -> str | None:
+    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
+    if missing or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return None
+    return json.dumps(value, default=plain, ensure_ascii=False)
 
 
-def _write(value: Any, wide: bool) -> str | None:
-    """JSON of any value but a content; numbers of a side (`wide`) are whole or of 64 bits.
+def _plain(value: Any, *, wide: bool) -> Any:
+    """Any value but a content as JSON has it; numbers of a side (`wide`) are whole or of 64 bits.
 
     As a number of 32 bits a feature differs from the same in 64, and so would tell its side.
     """
-    return None if _is_missing(value) else _dumps(value, partial(_plain, wide=wide))
-
-
-def _plain(value: Any, *, wide: bool = False) -> Any:
     if isinstance(value, np.floating | np.ndarray) and wide:
         raise TypeError("not a number of 64 bits")
     if isinstance(value, np.generic):
@@ -154,20 +153,9 @@ def _plain_container(value: Any) -> Any:
     raise TypeError("not JSON")
 
 
-def _dumps(value: Any, default: Callable[[Any], Any]) -> str:
-    return json.dumps(value, default=default, ensure_ascii=False)
-
-
-def _is_missing(value: Any) -> bool:
-    if isinstance(value, float | np.floating):
-        return bool(np.isnan(value))
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
 def _is_row(item: Any) -> bool:
     """Whether a member of a list is a row; splits by name hold tables, and a row none."""
-    return isinstance(item, Mapping) and not any(map(_is_table, item.values()))
-
-
-def _is_table(value: Any) -> bool:
-    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "with_format")
+    return isinstance(item, Mapping) and not any(
+        hasattr(value, "__arrow_c_stream__") or hasattr(value, "with_format")
+        for value in item.values()
+    )

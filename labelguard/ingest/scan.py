@@ -18,7 +18,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest import layouts as labels
 from labelguard.ingest.canonical import Content, NotContent
 from labelguard.ingest.layouts import Layout, Reading
-from labelguard.ingest.reader_errors import readable
+from labelguard.ingest.readers import readable
 from labelguard.ingest.sources import Part
 
 _BATCH_BYTES = 48 << 20
@@ -28,7 +28,6 @@ _LEAST_MEMORY = 1 << 30
 _CONTAINER_LIMITS = tuple(
     Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory/memory.limit_in_bytes")
 )
-_READER_ERRORS = (duckdb.Error, pa.ArrowException, OSError, UnicodeError)
 
 
 def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
@@ -67,28 +66,22 @@ def look(
     part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading, labelers: str = ""
 ) -> Layout:
     """The layout of one part, from its schema; `labelers` says where its format names them."""
-    try:
+    with _translated(part):
         relation = part.open(_cursor(connection))
         return labels.layout(relation, part.name, reading, sparse=part.sparse, labelers=labelers)
-    except _READER_ERRORS as error:
-        raise readable(error, part.name) from None
 
 
 def columns(part: Part, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:
     """The columns of one part with their types."""
-    try:
+    with _translated(part):
         relation = part.open(_cursor(connection))
-    except _READER_ERRORS as error:
-        raise readable(error, part.name) from None
     return dict(zip(relation.columns, relation.types, strict=True))
 
 
 def rows(part: Part, connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[Any, ...]]:
     """The few rows of a query over `part`."""
-    try:
+    with _translated(part):
         return _selected(part, _cursor(connection), query).fetchall()
-    except _READER_ERRORS as error:
-        raise readable(error, part.name) from None
 
 
 def common_content(parts: list[Part], layouts: list[Layout]) -> Content:
@@ -109,7 +102,7 @@ def batches(
     part: Part, connection: duckdb.DuckDBPyConnection, query: str
 ) -> Iterator[pa.RecordBatch]:
     """The canonical batches of one part, about 48 MiB each; reader errors become ours."""
-    try:
+    with _translated(part):
         most = _read_rows(part, connection, query)
         relation = _selected(part, _cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
@@ -121,7 +114,13 @@ def batches(
                 waiting = []
         if waiting:
             yield pa.concat_batches(waiting)
-    except _READER_ERRORS as error:
+
+
+@contextlib.contextmanager
+def _translated(part: Part) -> Iterator[None]:
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError, UnicodeError) as error:
         raise readable(error, part.name) from None
 
 

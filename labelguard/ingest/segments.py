@@ -17,6 +17,7 @@ import hashlib
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -171,7 +172,7 @@ class Segments:
         """
         tables = {p: table for p, table in (self.read(segment) | changed).items() if len(table)}
         data = self._packed(segment.name, tables)
-        write_atomically(self._rewritten(segment.name), data, mode=0o600)
+        write_atomically(self._path(segment.name, _REWRITTEN), data, mode=0o600)
         return self._digest(segment.name, data), sum(map(len, tables.values()))
 
     def settle(self, counted: Sequence[Segment]) -> None:
@@ -201,14 +202,11 @@ class Segments:
                 return str(error)
         return None
 
-    def _path(self, name: str) -> Path:
-        return self._directory / f"{name}.segment"
-
-    def _rewritten(self, name: str) -> Path:
-        return self._directory / f"{name}.segment{_REWRITTEN}"
+    def _path(self, name: str, end: str = "") -> Path:
+        return self._directory / f"{name}.segment{end}"
 
     def _data(self, segment: Segment) -> bytes:
-        for path in (self._path(segment.name), self._rewritten(segment.name)):
+        for path in map(partial(self._path, segment.name), ("", _REWRITTEN)):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
@@ -299,10 +297,9 @@ class Standing:
         Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
         """
         at = blocks.positions(self.record, rows.record)
-        met = at >= 0
-        at = np.maximum(at, 0)
         if not len(self.record):
             return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
+        met, at = at >= 0, np.maximum(at, 0)
         same = (self.version[at] == rows.version) & ~repeated
         older = self.alive[at] & (self.kept[at] | same | (self.version[at] > rows.version))
         late = ~self.alive[at] & (not pulled)

@@ -15,7 +15,7 @@ from labelguard.ingest import query, scan
 from labelguard.ingest.canonical import element, is_text
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import FEATURE_SIDES, Layout, side_roles
-from labelguard.ingest.sql import identifier
+from labelguard.ingest.readers import identifier
 from labelguard.learning.carried import Carried
 from labelguard.learning.sources import MOST_SOURCES
 

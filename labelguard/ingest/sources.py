@@ -7,17 +7,24 @@ stream; nothing is loaded whole. An error names the file and the line and never 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
+
+import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import csv_files, json_files, rows_in_memory, splits, standard_input
-from labelguard.ingest.files import COMPRESSIONS, Opener
+from labelguard.ingest import csv_files, json_files, rows_in_memory
 from labelguard.ingest.paths import matching, shown
+from labelguard.ingest.readers import COMPRESSIONS, Opener
 from labelguard.ingest.tables import arrow_opener, dataset_opener, parquet_opener, table_opener
+from labelguard.spelling import closest
 
 Input: TypeAlias = Any
 """A path or glob (str, Path), `-` for standard input, a table (pyarrow, polars, pandas, datasets),
@@ -106,7 +113,7 @@ def parts(
     """
     items = list(_flat(source))
     if isinstance(source, list | tuple) and rows_in_memory.are_rows(items):
-        splits.refuse_unused(split, ())
+        _refuse_unused_split(split, ())
         return [Part(rows_in_memory.NAME, rows_in_memory.rows_opener(items, named), sparse=True)]
     found: list[Part] = []
     divided = []
@@ -119,13 +126,13 @@ def parts(
         else:
             name = "table" if len(items) == 1 else f"table {number}"
             has_splits = isinstance(item, Mapping)
-            tables = splits.chosen(item, split, name) if has_splits and item else [item]
+            tables = _choose_split(item, split, name) if has_splits and item else [item]
             own = [Part(name, _table_opener(table, named, name)) for table in tables]
         found += own
         divided.append(has_splits)
     if not found:
         raise InvalidLabels("no input: the list of files or tables is empty")
-    splits.refuse_unused(split, divided)
+    _refuse_unused_split(split, divided)
     return found
 
 
@@ -165,21 +172,15 @@ def _path_parts(
 ) -> tuple[list[Part], bool]:
     """The parts of a path or glob, and whether it has splits."""
     if pattern == _STANDARD_INPUT:
-        return [file_part(standard_input.spooled(spool), named, standard_input.NAME)], False
-    path = Path(pattern)
-    if path.is_dir():
-        return _directory_parts(path, split, named)
-    if path.is_file():
-        return [file_part(path, named)], False
+        return [file_part(_spooled_input(spool), named, _STDIN_NAME)], False
     found, divided = [], False
-    for match in matching(pattern):
-        own, has_splits = (
-            _directory_parts(match, split, named)
-            if match.is_dir()
-            else ([file_part(match, named)], False)
-        )
-        found += own
-        divided = divided or has_splits
+    for path in matching(pattern):
+        if path.is_dir():
+            own, has_splits = _directory_parts(path, split, named)
+            found += own
+            divided = divided or has_splits
+        else:
+            found.append(file_part(path, named))
     return found, divided
 
 
@@ -193,16 +194,16 @@ def _directory_parts(
         if path.is_file()
         and _format(path)
         and not path.name.startswith((".", "_"))
-        and path.name not in splits.METADATA
+        and path.name not in _METADATA
         and not (path.suffix == ".arrow" and _is_cache(path))
     )
     # Beside data of another type, .json holds what is said of the data.
     files = [path for path in files if ".json" not in path.suffixes] or files
     if not files:
         raise InvalidLabels(f"{shown(directory)}: no readable file in it; expected {_SUPPORTED}")
-    found = splits.of_directory(directory, files)
+    found = _splits_of(directory, files)
     if found:
-        files = splits.chosen(found, split, shown(directory))[0]
+        files = _choose_split(found, split, shown(directory))[0]
     return [file_part(path, named) for path in files], bool(found)
 
 
@@ -237,3 +238,137 @@ def file_part(path: Path, named: Mapping[str, str], name: str = "") -> Part:
     if kind is json_files.opener:
         return Part(name, json_files.opener(path, name, named), keys, size, sparse=True)
     return Part(name, kind(path, name), keys, size)
+
+
+_STDIN_NAME = "standard input"
+"""What messages call it."""
+
+_KINDS = ((b"PAR1", ".parquet"), (b"ARROW1", ".arrow"), (b"\xff\xff\xff\xff", ".arrow"))
+_COMPRESSED = ((b"\x1f\x8b", ".gz", "gzip"), (b"\x28\xb5\x2f\xfd", ".zst", "zstd"))
+_PEEK = 1 << 16
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+_spooled: list[tuple[TextIO, Path]] = []
+
+
+def _spooled_input(directory: Path | None = None) -> Path:
+    """The file that holds all of standard input, named by its kind, which its first bytes tell.
+
+    It is written into `directory`, or into one in TMPDIR, and read once in a process.
+
+    Raises `InvalidLabels` if there is none, or if the file went with the job that read it.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InvalidLabels(f"{_STDIN_NAME}: nothing is piped into it; give a file, or pipe one in")
+    known = next((path for stream, path in _spooled if stream is sys.stdin), None)
+    if known is None:
+        if directory is None:
+            _kept.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
+            directory = Path(_kept[-1].name)
+        known = _spool(directory)
+        _spooled.append((sys.stdin, known))
+    if not known.exists():
+        raise InvalidLabels(
+            f"{_STDIN_NAME}: an earlier job read and removed it; give a file instead"
+        )
+    return known
+
+
+def _spool(directory: Path) -> Path:
+    path = directory / "standard-input"
+    with path.open("xb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    return path.rename(path.with_name(f"{path.name}{_suffix(path)}"))
+
+
+def _suffix(path: Path) -> str:
+    """What a file with these first bytes is called."""
+    with path.open("rb") as file:
+        begin = file.read(_PEEK)
+    suffix, codec = next(
+        ((suffix, codec) for magic, suffix, codec in _COMPRESSED if begin.startswith(magic)),
+        ("", None),
+    )
+    with pa.input_stream(str(path), compression=codec) as stream:
+        return _kind(stream) + suffix
+
+
+def _kind(stream: pa.NativeFile) -> str:
+    begin = stream.read(_PEEK)
+    for magic, suffix in _KINDS:
+        if begin.startswith(magic):
+            return suffix
+    text = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
+    while begin and not text:  # blanks may go on for longer than one looks
+        begin = stream.read(_PEEK)
+        text = begin.lstrip()
+    return ".json" if text[:1] in (b"[", b"{") else ".csv"
+
+
+_WORDS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval")
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
+_NUMBERED = re.compile(rf"({'|'.join(_WORDS)})([-_.]?\d+)?")
+_LISTED = "dataset_dict.json"
+_METADATA = (_LISTED, "dataset_info.json", "dataset_infos.json", "state.json")
+"""What `datasets` writes beside the data of a directory."""
+
+
+def _choose_split(found: Mapping[str, Any], split: str | None, where: str) -> list[Any]:
+    """Of splits by name, the one that is asked for, or the only one. Raises `InvalidLabels`."""
+    if split is None and len(found) == 1:
+        return list(found.values())
+    if split is not None and split in found:
+        return [found[split]]
+    several = f"{where}: {'splits' if len(found) > 1 else 'the only split is'} {', '.join(found)}"
+    if split is None:
+        raise InvalidLabels(f"{several}; choose one, as in --split {next(iter(found))}")
+    raise InvalidLabels(f"{several}; found no split {split!r}{closest(split, found)}")
+
+
+def _splits_of(directory: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
+    """The files of every split of a directory, by their names; none if not all look like splits.
+
+    Splits are folders that `dataset_dict.json` lists; shards like `train-00000-of-00002.parquet`;
+    and files or folders that are called train, test, validation and the like.
+    """
+    listed = _listed(directory)
+    found: dict[str, list[Path]] = {}
+    for file in files:
+        name = _split(file.relative_to(directory), listed)
+        if name is None:
+            return {}
+        found.setdefault(name, []).append(file)
+    return found
+
+
+def _listed(directory: Path) -> Sequence[str]:
+    """What `DatasetDict.save_to_disk` lists."""
+    try:
+        found = json.loads((directory / _LISTED).read_bytes())["splits"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else ()
+
+
+def _split(path: Path, listed: Sequence[str]) -> str | None:
+    """The split of one file, by its path within the directory."""
+    if listed:
+        return path.parts[0] if len(path.parts) > 1 and path.parts[0] in listed else None
+    stem = path.name.partition(".")[0]
+    shard = _SHARD.fullmatch(stem)
+    if shard and shard[1] != "data":  # so are the files of any one dataset called
+        return shard[1]
+    numbered = _NUMBERED.fullmatch(stem.lower())
+    if numbered:
+        return numbered[1]
+    return next((part for part in path.parts[:-1] if part.lower() in _WORDS), None)
+
+
+def _refuse_unused_split(split: str | None, used: Iterable[bool]) -> None:
+    """Raise `InvalidLabels` if a split is asked for and nothing of an input has any."""
+    if split is not None and not any(used):
+        raise InvalidLabels(
+            f"--split {split}: the input has no splits; leave it out, or name a directory that "
+            "holds files like train-00000-of-00001.parquet or train.jsonl"
+        )

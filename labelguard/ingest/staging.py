@@ -11,7 +11,7 @@ rows are sorted by what is public of them, and the digest of an input is that of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import content_units, formats, ordering, query, scan, sources
+from labelguard.ingest import canonical, formats, query, scan, sources
 from labelguard.ingest import layouts as labels
+from labelguard.ingest.connector import describe_counts
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
-from labelguard.ingest.left_out import describe_counts
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.quarantine import Leavers
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staged import Fault, Staged
+from labelguard.ingest.staged import Fault, Staged, sort_buckets
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Groups
@@ -274,7 +274,7 @@ class _Stager:
 
     def withdraw(self, directory: Path) -> None:
         """Sort the rows, and leave out answers whose labeler skipped the same later."""
-        for removed, skips in ordering.sort_buckets(directory):
+        for removed, skips in sort_buckets(directory):
             self.staged.withdrawn += removed
             if skips is not None:
                 columns = {f"skip {name}": skips[name].to_numpy() for name in skips.column_names}
@@ -396,7 +396,7 @@ class _Stager:
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
-            found = content_units.digests(batch["sides"], self._connection)
+            found = canonical.unit_digests(batch["sides"], self._connection)
             return self._keys.content_units(found)
         return labelers
 
@@ -431,3 +431,15 @@ def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
     offset = array.offset * 32
     data = memoryview(array.buffers()[2])
     return blocks.from_bytes(data[offset : offset + 32 * len(array)], 32)
+
+
+def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """Batches as staging gets them, whatever is wrong with their labels.
+
+    Raises `InvalidLabels` for a file that cannot be read so.
+    """
+    (part,) = sources.parts(path, named=reading.columns)
+    with scan.connect(path.parent / "spill") as connection:
+        one = formats.understood(part, connection, reading)
+        layout = scan.look(one.part, connection, one.reading, one.labelers)
+        yield from scan.batches(one.part, connection, query.query(layout, layout.content))

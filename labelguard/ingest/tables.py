@@ -1,7 +1,8 @@
-"""Arrow tables, Arrow files and Parquet files as relations of DuckDB."""
+"""Arrow tables, Arrow files and Parquet files as relations of DuckDB, judged before it reads."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,10 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import arrow
-from labelguard.ingest.files import Opener, check_columns
-from labelguard.ingest.reader_errors import OURS
-from labelguard.ingest.sql import file_literal, identifier
+from labelguard.ingest.readers import (
+    NOT_UTF8,
+    OURS,
+    Opener,
+    check_columns,
+    file_literal,
+    identifier,
+)
 
 _DATASET_ROWS = 1000
 SEVERAL_TYPES = (
@@ -41,8 +46,7 @@ def table_opener(table: Any, name: str) -> Opener:
         raise InvalidLabels(f"{name}: {SEVERAL_TYPES}") from None
     check_columns(converted.column_names, name)
     for batch in converted.to_batches():
-        problem = arrow.damage(batch)
-        if problem:
+        if problem := _damage(batch):
             raise InvalidLabels(f"{name}: {problem}")
     return _opener(lambda: converted)
 
@@ -75,7 +79,7 @@ def arrow_opener(path: Path, name: str) -> Opener:
 
     @cache
     def check() -> None:
-        if arrow.compressed(path):
+        if _compressed(path):
             raise InvalidLabels(
                 f"{name}: compressed Arrow data; write it uncompressed, or as Parquet"
             )
@@ -118,8 +122,7 @@ def _arrow_batches(path: Path) -> pa.RecordBatchReader:
 def _judged(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
     def run() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            problem = arrow.damage(batch)
-            if problem:
+            if problem := _damage(batch):
                 raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
             yield batch
 
@@ -147,12 +150,8 @@ def _opaque(
     They are no text, chat, id or label. That one is there must show: if it were dropped, a message
     would name it, and of chosen and rejected that would name a side.
     """
-    pieces = (
-        f"'\\xFF'::BLOB AS {one}" if name in unreadable else one
-        for name in names
-        for one in [identifier(name)]
-    )
-    return relation.project(", ".join(pieces))
+    opaque = {name: f"'\\xFF'::BLOB AS {identifier(name)}" for name in unreadable}
+    return relation.project(", ".join(opaque.get(name, identifier(name)) for name in names))
 
 
 def _readable_columns(
@@ -170,3 +169,61 @@ def _readable_columns(
         return source.select(names)
     schema = pa.schema([source.schema.field(name) for name in names])
     return pa.RecordBatchReader.from_batches(schema, (batch.select(names) for batch in source))
+
+
+def _damage(batch: pa.RecordBatch) -> str | None:
+    """What breaks the Arrow format in a batch (DuckDB does not look).
+
+    Neither the column nor the row, which not every type tells: of chosen and rejected, that would
+    name a side.
+    """
+    problems = set()
+    for values in batch.columns:
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            problems.add(NOT_UTF8 if "UTF8" in str(error) else "damaged data")
+    return min(problems, default=None)
+
+
+def _compressed(path: Path) -> bool:
+    """Whether the body of an Arrow file or stream is compressed.
+
+    Arrow unpacks a batch whole, to whatever size it says: 50 kB became 3 GB. What is stored as it
+    is takes no memory at all, being mapped. Raises `pa.ArrowInvalid` for damaged data.
+    """
+    with pa.memory_map(str(path)) as source:
+        # A file is a stream between a mark, padded to 8 bytes, and a table of contents.
+        source.seek(8 if source.read(6) == b"ARROW1" else 0)
+        for message in pa.ipc.MessageReader.open_stream(source):
+            if message.type in ("record batch", "dictionary"):
+                try:
+                    if _is_compressed(message.metadata.to_pybytes(), message.type):
+                        return True
+                except struct.error:
+                    raise pa.ArrowInvalid("damaged metadata") from None
+    return False
+
+
+def _is_compressed(message: bytes, kind: str) -> bool:
+    """Whether a message names a codec (Message.fbs: Message.header, RecordBatch.compression)."""
+    (root,) = struct.unpack_from("<I", message)
+    batch = _member(message, root, 2)
+    if kind == "dictionary":
+        batch = _member(message, batch, 1)
+    return _field(message, batch, 3) != 0
+
+
+def _field(message: bytes, table: int, index: int) -> int:
+    """Where a flatbuffer's table has its field number `index`; 0 if it has not."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    (size,) = struct.unpack_from("<H", message, vtable)
+    entry = 4 + 2 * index
+    offset = struct.unpack_from("<H", message, vtable + entry)[0] if entry < size else 0
+    return table + offset if offset else 0
+
+
+def _member(message: bytes, table: int, index: int) -> int:
+    """Where the table is that this field refers to."""
+    field = _field(message, table, index)
+    return field + int(struct.unpack_from("<I", message, field)[0])

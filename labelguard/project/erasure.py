@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from labelguard.errors import LedgerError
-from labelguard.ingest.quarantine import Raw
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.quarantine import Leavers, Raw
 from labelguard.ledger import charges, people
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving

@@ -9,8 +9,7 @@ import numpy as np
 
 from labelguard.ingest import quarantine
 from labelguard.ingest.inbox import Event, Inbox
-from labelguard.ingest.quarantine import Raw
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.quarantine import Leavers, Raw
 from labelguard.ingest.segments import Segments
 from labelguard.ledger import segmentbook
 from labelguard.project import ingestion

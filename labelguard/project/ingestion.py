@@ -20,10 +20,9 @@ import numpy as np
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
 from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
-from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
+from labelguard.ingest.connector import SKIP, UNREADABLE, Answer, Page, Settings, Unreadable
 from labelguard.ingest.inbox import Inbox
-from labelguard.ingest.left_out import SKIP, UNREADABLE
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.quarantine import Leavers
 from labelguard.ingest.segments import Rows, Segments, Standing
 from labelguard.keys import keyring
 from labelguard.ledger import segmentbook

@@ -26,8 +26,8 @@ from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
 from labelguard.ingest.canonical import GROUP_TAG, id_digest
 from labelguard.ingest.layouts import Reading
-from labelguard.ingest.rows import canonical_rows
 from labelguard.ingest.segments import Segments
+from labelguard.ingest.staging import canonical_rows
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
 from labelguard.project import private_map

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from labelguard.errors import InvalidLabels, LedgerError
-from labelguard.ingest import layouts, outside, quarantine
-from labelguard.ingest.conflicts import refuse_conflicts
+from labelguard.ingest import layouts, quarantine
+from labelguard.ingest.connector import SKIP, describe_counts
 from labelguard.ingest.formats import FORMATS
-from labelguard.ingest.left_out import SKIP, describe_counts
+from labelguard.ingest.pairs import refuse_conflicts
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
@@ -301,7 +301,7 @@ class Run:
 
     def _set_aside(self, staged: Staged, grant: Grant) -> None:
         if any(one.part.answers for one in staged.understood):
-            outside.write(self.project.outside, staged, self.project.work / "outside")
+            quarantine.write_outside(self.project.outside, staged, self.project.work / "outside")
         if staged.bad_rows:
             directory = self.project.quarantine / grant.release.id
             column = staged.columns.get("labeler_id", "labeler_id")

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import connector as connectors
-from labelguard.ingest.connector import Answer, Connector, Settings
+from labelguard.ingest.connector import SKIP, Answer, Connector, Settings
 from labelguard.ingest.layouts import PUBLIC_FAULTS, Reading
-from labelguard.ingest.left_out import SKIP
-from labelguard.ingest.rows import canonical_rows
+from labelguard.ingest.staging import canonical_rows
 from labelguard.project.opening import OpenProject, Where
 from labelguard.terms import LABEL_SKIP
 

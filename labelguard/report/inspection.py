@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.ingest import formats, scan
+from labelguard.ingest.connector import describe_counts
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
-from labelguard.ingest.left_out import describe_counts
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
 from labelguard.ingest.source_columns import Sources, source_columns
 from labelguard.ingest.sources import Input, Part, typed

@@ -11,8 +11,7 @@ from typing import Any
 
 from labelguard import clock
 from labelguard.errors import LabelguardError, LedgerError
-from labelguard.ingest.inbox import Inbox
-from labelguard.ingest.progressed import Progressed
+from labelguard.ingest.inbox import Inbox, Progressed
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord

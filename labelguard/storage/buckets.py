@@ -7,9 +7,9 @@ output can be sorted one bucket at a time.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,43 +28,34 @@ def bucket_of(keys: Blocks) -> NDArray[np.uint8]:
     return (keys[:, 0] >> np.uint64(60)).astype(np.uint8)
 
 
-class BucketWriter:
+class BucketWriter(ExitStack):
     """Appends tables to 16 Arrow files by a bucket number per row; a context manager."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = fresh_directory(directory, mode=0o700)
-        self._files: dict[int, pa.OSFile] = {}
         self._writers: dict[int, pa.RecordBatchStreamWriter] = {}
 
     def append(self, table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]) -> None:
         """Add each row to its bucket, keeping the order of rows within a bucket."""
-        order = np.argsort(buckets, kind="stable")
-        counts = np.bincount(buckets, minlength=BUCKETS)
-        ends = np.cumsum(counts)
-        grouped = table.take(pa.array(order))
+        grouped, counts, ends = _grouped(table, buckets)
         for bucket in np.flatnonzero(counts).tolist():
             rows = grouped.slice(int(ends[bucket] - counts[bucket]), int(counts[bucket]))
             self._writer(bucket, table.schema).write(rows)
 
     def _writer(self, bucket: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
         if bucket not in self._writers:
-            file = pa.OSFile(str(bucket_path(self._directory, bucket)), "wb")
-            self._files[bucket] = file
-            self._writers[bucket] = pa.ipc.new_stream(file, schema)
+            file = self.enter_context(pa.OSFile(str(bucket_path(self._directory, bucket)), "wb"))
+            self._writers[bucket] = self.enter_context(pa.ipc.new_stream(file, schema))
         return self._writers[bucket]
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for bucket, writer in self._writers.items():
-            writer.close()
-            self._files[bucket].close()
+def _grouped(
+    table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]
+) -> tuple[Any, NDArray[np.intp], NDArray[np.intp]]:
+    """The rows by bucket, how many each has, and where each ends."""
+    counts = np.bincount(buckets, minlength=BUCKETS)
+    return table.take(pa.array(np.argsort(buckets, kind="stable"))), counts, np.cumsum(counts)
 
 
 def bucket_path(directory: Path, bucket: int) -> Path:
@@ -89,11 +80,9 @@ def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[n
     these alone.
     """
     directory.mkdir(mode=0o700, exist_ok=True)
-    order = np.argsort(targets, kind="stable")
-    counts = np.bincount(targets, minlength=BUCKETS)
-    ends = np.cumsum(counts)
+    grouped, counts, ends = _grouped(table, targets)
     schema = table.schema.with_metadata({_ENDS: ends.astype("<i8").tobytes()})
-    grouped = table.take(pa.array(order)).cast(schema).combine_chunks()
+    grouped = grouped.cast(schema).combine_chunks()
     held = sum(1 << target for target in np.flatnonzero(counts).tolist())
     path = directory / f"from={source:02d},to={held:016x}.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:

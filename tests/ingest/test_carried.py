@@ -15,23 +15,11 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest import pairs
 from labelguard.ingest.pairs import Pairs
 
-ROW = {
-    "prompt": "p",
-    "response_a": "x",
-    "response_b": "y",
-    "label": 1,
-    "labeler_id": "u",
-    "model_a": "one",
-    "model_b": "two",
-    "language": "de",
-}
-RANKED = {
-    "prompt": "p",
-    "responses": ["b", "a", "c"],
-    "ranks": [1, 2, 3],
-    "labeler_id": "u",
-    "model": ["of b", "of a", "of c"],
-}
+ROW = {"prompt": "p", "response_a": "x", "response_b": "y", "label": 1, "labeler_id": "u"}
+ROW |= {"model_a": "one", "model_b": "two", "language": "de"}
+RANKED = {"prompt": "p", "responses": ["b", "a", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
+RANKED |= {"model": ["of b", "of a", "of c"]}
+PAIRS = [(*both, *(f"of {one}" for one in both)) for both in ("ab", "ac", "bc")]
 SPEC = "source:model,by=language"
 NAMES = ("source_model_first", "source_model_second", "stratum_language")
 DECLARED = ("model", "language", "chosen", "topic", "score", "label")
@@ -97,13 +85,8 @@ def test_rankings_have_a_list_of_sources(suffix: str, tmp_path: Path) -> None:
         rows[1] = {**rows[1], "prompt": "q", "model": ["of b", 7, "of c"]}
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = carried(read_pairs(path, features="source:model"))
-    expected = {
-        ("a", "b", "of a", "of b"),
-        ("a", "c", "of a", "of c"),
-        ("b", "c", "of b", "of c"),
-    }
     numbered = {("a", "b", "7", "of b"), ("a", "c", "7", "of c")}
-    assert set(found) == expected | (numbered if suffix == ".jsonl" else set())
+    assert set(found) == {*PAIRS} | (numbered if suffix == ".jsonl" else set())
 
 
 def test_equal_responses_of_two_sources_are_refused_in_either_order() -> None:
@@ -140,14 +123,8 @@ def test_columns_of_other_names_are_named_in_pairs() -> None:
 def test_battles_of_two_models_have_their_names() -> None:
     said = [{"role": "user", "content": "p"}, {"role": "assistant", "content": "x"}]
     other = [said[0], {"role": "assistant", "content": "y"}]
-    battle = {
-        "conversation_a": other,
-        "conversation_b": said,
-        "winner": "model_a",
-        "judge": "u",
-        "model_a": "two",
-        "model_b": "one",
-    }
+    battle = {"conversation_a": other, "conversation_b": said, "winner": "model_a"}
+    battle |= {"judge": "u", "model_a": "two", "model_b": "one"}
     table = read_pairs(pl.DataFrame([battle]), features="source:model").table
     assert table["source_model_first"].to_pylist() == ["one"]
     assert table["first"].to_pylist()[0][0]["content"] == "x"
@@ -165,11 +142,7 @@ def test_completions_say_which_model_wrote_them(as_json: bool, tmp_path: Path) -
         path.write_text(json.dumps(row) + "\n")
     else:
         pl.DataFrame([row]).write_parquet(path)
-    assert carried(read_pairs(path, features="source:model")) == [
-        ("a", "b", "of a", "of b"),
-        ("a", "c", "of a", "of c"),
-        ("b", "c", "of b", "of c"),
-    ]
+    assert carried(read_pairs(path, features="source:model")) == PAIRS
     with pytest.raises(InvalidLabels, match="no column overall_score"):
         read_pairs(path, features="source:overall_score")
 
@@ -208,34 +181,23 @@ def test_the_side_that_lacks_a_source_is_not_told() -> None:
     assert len(said) == 1 and "model_chosen or model_rejected" in said.pop()
 
 
-@pytest.mark.quick(
-    "source:mdel-columns0-no column mdel_a and mdel_b for the source mdel .did",
-    "source:model,by=chosen-columns3-column chosen tells of the text that was chosen",
-)
 @pytest.mark.parametrize(
-    ("features", "columns", "message"),
+    ("features", "message"),
     [
-        (
-            "source:mdel",
-            {},
-            "no column mdel_a and mdel_b for the source mdel .did",
-        ),
-        ("source:model,by=lang", {}, "no column lang for the stratum lang"),
-        ("source:model,by=label", {}, "no column label for"),
-        ("source:model,by=chosen", {}, "column chosen tells of the text that was chosen"),
-        ("source:model,by=topic_chosen", {}, "column topic_chosen tells of the text that was"),
-        ("source:score", {}, "source score: expected names"),
-        (
-            "source:system",
-            {"system_a": "topic_chosen", "system_b": "model_b"},
-            "column topic_chosen tells of the text that was chosen",
-        ),
+        ("source:mdel", "no column mdel_a and mdel_b for the source mdel .did"),
+        ("source:model,by=lang", "no column lang for the stratum lang"),
+        ("source:model,by=label", "no column label for"),
+        ("source:model,by=chosen", "column chosen tells of the text that was chosen"),
+        ("source:model,by=topic_chosen", "column topic_chosen tells of the text that was"),
+        ("source:score", "source score: expected names"),
+        ("source:system", "column topic_chosen tells of the text that was chosen"),
     ],
 )
 def test_columns_that_are_missing_private_or_no_names_are_refused(
-    features: str, columns: dict[str, str], message: str
+    features: str, message: str
 ) -> None:
     more = {"chosen": "x", "topic_chosen": "t", "score_a": 0.5, "score_b": 1.5}
+    columns = {"system_a": "topic_chosen", "system_b": "model_b"} if "system" in features else {}
     with pytest.raises(InvalidLabels, match=message):
         read_pairs(pl.DataFrame([ROW | more]), columns=columns, features=features)
 
@@ -266,13 +228,9 @@ def test_exports_of_tools_have_their_names(tool: exports.Writer, tmp_path: Path)
     prompts = sorted({row["prompt"] for row in rows})
     path = tmp_path / "export.jsonl"
     tasks = [one for p in prompts for one in tool([row for row in rows if row["prompt"] == p])]
-    number = {p: n for n, p in enumerate(prompts)}
-    path.write_text(
-        "".join(
-            json.dumps(named(task, next(n for p, n in number.items() if p in str(task)))) + "\n"
-            for task in tasks
-        )
-    )
+    numbers = (next(n for n, p in enumerate(prompts) if p in str(task)) for task in tasks)
+    made = [named(task, number) for task, number in zip(tasks, numbers, strict=True)]
+    exports.write(path, made)
     question = {"question": exports.NAME} if tool is exports.label_studio_rows else {}
     read = read_pairs(path, features="source:model", **question)
     expected = {f"question {n}": (f"model {n % 2}", f"model {n % 3}") for n in range(5)}
@@ -293,9 +251,7 @@ def test_exports_of_tools_have_their_names(tool: exports.Writer, tmp_path: Path)
 def test_what_was_answered_in_a_tool_is_no_stratum(
     tool: exports.Writer, answer: str, tmp_path: Path
 ) -> None:
-    made = [named(task, 0) for task in tool(strict())]
-    path = tmp_path / "export.jsonl"
-    path.write_text("".join(json.dumps(task) + "\n" for task in made))
+    path = exports.write(tmp_path / "export.jsonl", [named(task, 0) for task in tool(strict())])
     question = {"question": exports.NAME} if tool is exports.label_studio_rows else {}
     with pytest.raises(InvalidLabels, match="may be an answer, which is private"):
         read_pairs(path, features=f"source:model,by={answer}", **question)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from labelguard.ingest import content_units
+from labelguard.ingest import canonical
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -36,7 +36,7 @@ words = st.text("abcdefghijklmnopqrstuvwxyz0123456789.,?!-", min_size=1, max_siz
 
 
 def form(text: str) -> str:
-    [found] = content_units.normal_forms(pa.array([text], pa.string())).to_pylist()
+    [found] = canonical.normal_forms(pa.array([text], pa.string())).to_pylist()
     assert isinstance(found, str)
     return found
 
@@ -190,6 +190,6 @@ def test_other_responses_are_another_unit(different: list[str]) -> None:
 
 
 def test_a_form_that_keeps_what_cannot_be_seen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content_units, "_INVISIBLE", r"[\s\p{Z}]")
+    monkeypatch.setattr(canonical, "_INVISIBLE", r"[\s\p{Z}]")
     with pytest.raises(AssertionError):
         test_nothing_that_cannot_be_seen_makes_another_unit()

@@ -114,17 +114,14 @@ def test_words_of_answers_mean_what_label_values_say(tmp_path: Path) -> None:
 
 
 def test_a_ranking_of_two_is_a_preference_with_ties_where_ranks_are_told(tmp_path: Path) -> None:
-    ranked = {1: (1, 2), 0: (2, 1), 0.5: (1, 1)}
+    ranked = {"response_a": (1, 2), "response_b": (2, 1), "tie": (1, 1)}
     records = exports.argilla_records(ROWS)
-    by_task = {row["prompt"]: {} for row in ROWS}
-    for row in ROWS:
-        by_task[row["prompt"]][row["labeler_id"]] = ranked[row["label"]]
-    for record in records:
-        for response in record["responses"]:
-            ranks = by_task[record["fields"]["prompt"]][response["user_id"]]
-            options = zip(("response_a", "response_b"), ranks, strict=True)
-            said = [{"value": name, "rank": rank} for name, rank in options]
-            response["values"] = {NAME: {"value": sorted(said, key=lambda one: one["rank"])}}
+    for response in (response for record in records for response in record["responses"]):
+        ranks = zip(
+            ("response_a", "response_b"), ranked[response["values"][NAME]["value"]], strict=True
+        )
+        said = [{"value": name, "rank": rank} for name, rank in ranks]
+        response["values"][NAME]["value"] = sorted(said, key=lambda one: one["rank"])
     found = read(write(tmp_path / "export.jsonl", records), tmp_path)
     assert found.equals(read(exports.plain(ROWS), tmp_path))
 
@@ -188,62 +185,6 @@ def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
         read(own, tmp_path, columns={**columns, "response_b": "r"})
 
 
-REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
-    "several questions": (
-        [
-            row | {"other.responses.users": [], "other.responses.status": []}
-            for row in exports.argilla_flat(ROWS)
-        ],
-        {},
-        r"several questions \(other, preference\); pick one with question=NAME",
-    ),
-    "a question that is not there": (
-        exports.argilla_flat(ROWS),
-        {"question": "preferences"},
-        r"no question 'preferences' \(did you mean 'preference'\?\); found: preference",
-    ),
-    "several control tags": (
-        exports.label_studio_rows(STRICT),
-        {},
-        r"several control tags; pick one with question=NAME",
-    ),
-    "a labeler of one's own": (
-        exports.argilla_flat(ROWS),
-        {"columns": {"labeler_id": "source"}},
-        "columns names labeler_id, which an export of Argilla tells itself",
-    ),
-    "two families of responses": (
-        [
-            row | {"answer1": "x", "answer2": "y", "response_a2": "z"}
-            for row in [
-                {name.replace("response_", "reply_"): v for name, v in row.items()}
-                for row in exports.argilla_flat(ROWS)
-            ]
-        ],
-        {},
-        r"fields \(answer1, answer2\) or \(reply_a, reply_b\) may be the responses",
-    ),
-    "no texts": (
-        [{"instance_id": "1", "user_id": "ann", "labels": {"p": {"selection": "A"}}}],
-        {},
-        "exports of Potato name instances without their texts; join your data file",
-    ),
-    "no annotator": (
-        [{"instance_id": "1", "prompt": "p", "chosen": "x", "rejected": "y"}],
-        {},
-        r"no column labeler_id.*Potato names them in its exports csv, tsv and jsonl \(user_id\)",
-    ),
-}
-
-
-@pytest.mark.quick("a question that is not there", "two families of responses")
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_rightly_is_refused_with_what_to_do(name: str, tmp_path: Path) -> None:
-    rows, reading, message = REFUSED[name]
-    with pytest.raises(InvalidLabels, match=message):
-        read(write(tmp_path / "export.jsonl", rows), tmp_path, **reading)
-
-
 def test_the_left_text_is_the_one_that_the_tool_shows_there(tmp_path: Path) -> None:
     tasks = exports.label_studio(STRICT)
     for task in tasks:
@@ -261,39 +202,58 @@ def test_the_left_text_is_the_one_that_the_tool_shows_there(tmp_path: Path) -> N
     assert named.equals(given)
 
 
-def test_ground_truth_is_nobodys_answer(tmp_path: Path) -> None:
-    tasks = exports.label_studio(STRICT)
-    tasks[0]["annotations"][0]["ground_truth"] = True
-    found = read(write(tmp_path / "export.jsonl", tasks), tmp_path)
-    assert len(found) == len(STRICT) - 1
+FLAT = exports.argilla_flat(ROWS)
+REPLIES = [{k.replace("response_", "reply_"): v for k, v in row.items()} for row in FLAT]
+SPARE = {"answer1": "x", "answer2": "y", "response_a2": "z"}
+REFUSED: dict[str, tuple[Export, dict[str, Any]]] = {
+    r"several questions \(other, preference\); pick one with question=NAME": (
+        [row | {"other.responses.users": [], "other.responses.status": []} for row in FLAT],
+        {},
+    ),
+    r"no question 'preferences' \(did you mean": (FLAT, {"question": "preferences"}),
+    r"several control tags; pick one with": (exports.label_studio_rows(STRICT), {}),
+    "names labeler_id, which an export of": (FLAT, {"columns": {"labeler_id": "source"}}),
+    r"fields \(answer1, answer2\) or \(reply_a, reply_b\) may": ([r | SPARE for r in REPLIES], {}),
+    "exports of Potato name instances without their texts": (
+        [{"instance_id": "1", "user_id": "ann", "labels": {"p": {"selection": "A"}}}],
+        {},
+    ),
+    r"no column labeler_id.*Potato names them in its exports csv, tsv and jsonl \(user_id\)": (
+        [{"instance_id": "1", "prompt": "p", "chosen": "x", "rejected": "y"}],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_read_rightly_is_refused_with_what_to_do(
+    message: str, tmp_path: Path
+) -> None:
+    rows, reading = REFUSED[message]
+    with pytest.raises(InvalidLabels, match=message):
+        read(write(tmp_path / "export.jsonl", rows), tmp_path, **reading)
 
 
 def _truths(rows: exports.Rows) -> Export:
-    tasks = exports.label_studio(rows)
-    for annotation in tasks[0]["annotations"]:
-        annotation["ground_truth"] = True
-    tasks[1]["drafts"] = [{"id": 1}, {"id": 2}]
-    return tasks
+    one, other, *tasks = exports.label_studio(rows)
+    one["annotations"] = [said | {"ground_truth": True} for said in one["annotations"]]
+    return [one, other | {"drafts": [{"id": 1}, {"id": 2}]}, *tasks]
 
 
-def _drafts(rows: exports.Rows) -> Export:
-    records = exports.argilla_records(rows)
+def _drafts(rows: exports.Rows, flat: bool = False) -> Export:
+    records = exports.argilla_flat(rows) if flat else exports.argilla_records(rows)
     for record in records:
-        record["responses"][0]["status"] = "draft"
-    return records
-
-
-def _flat_drafts(rows: exports.Rows) -> Export:
-    records = exports.argilla_flat(rows)
-    for record in records:
-        record[f"{NAME}.responses.status"][0] = "draft"
+        if flat:
+            record[f"{NAME}.responses.status"][0] = "draft"
+        else:
+            record["responses"][0]["status"] = "draft"
     return records
 
 
 LEFT_OUT: dict[str, tuple[Writer, dict[str, int]]] = {
     "label-studio": (_truths, {"ground truth": 2, "draft": 2}),
     "argilla": (_drafts, {"draft": 5}),
-    "argilla flattened": (_flat_drafts, {"draft": 5}),
+    "argilla flattened": (lambda rows: _drafts(rows, flat=True), {"draft": 5}),
     "potato": (exports.potato_csv, {"machine annotator": len(STRICT)}),
 }
 
@@ -309,16 +269,10 @@ def test_what_is_left_out_is_counted_by_public_reasons_whatever_was_answered(
         rows = [row | {"label": said[(n + shift) % len(said)]} for n, row in enumerate(STRICT)]
         path = write(tmp_path / f"{shift}.jsonl", writer(rows))
         assert lg.inspect(path).left_out == expected
-
-
-def test_an_export_of_ground_truths_alone_says_so_and_what_to_do(tmp_path: Path) -> None:
-    tasks = exports.label_studio(STRICT)
-    for task in tasks:
-        for annotation in task["annotations"]:
-            annotation["ground_truth"] = True
-    path = write(tmp_path / "imported.json", tasks)
-    with pytest.raises(InvalidLabels, match=r'\(ground truth\).*"ground_truth": false'):
-        lg.privatize(path, project=lg.init(tmp_path / "p"))
+    if name == "label-studio":
+        alone = write(tmp_path / "imported.json", writer(rows)[:1])
+        with pytest.raises(InvalidLabels, match=r'\(ground truth\).*"ground_truth": false'):
+            lg.privatize(alone, project=lg.init(tmp_path / "p"))
 
 
 SHARED = Path(

@@ -200,7 +200,7 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
     shape: str, tmp_path: Path
 ) -> None:
     column, values = OUTSIDE[shape]
-    wrong = f"{shape if shape != 'votes' else 'arena'}"
+    wrong = "arena" if shape == "votes" else shape
     for number, value in enumerate(values):
         made = [row | {column: value} for row in rows(shape, ["a", "b"])]
         options = StagingOptions(reading(shape), "files")
@@ -208,11 +208,9 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
         with pytest.raises(InvalidLabels) as caught:
             staged.raise_for_labels()
         said = {"scores": "score_a or score_b", "kaggle": " or ".join(TELLING["kaggle"])}
-        assert str(caught.value) == (
-            f"table row 1: column {said.get(shape, column)}: found a value outside the domain "
-            "(1 more such rows); "
-            f"mend the input, or name another format than {wrong}"
-        )
+        where = f"table row 1: column {said.get(shape, column)}: found a value outside the domain"
+        assert str(caught.value).startswith(f"{where} (1 more such rows); ")
+        assert str(caught.value).endswith(f"name another format than {wrong}")
 
 
 CORRUPT: list[Any] = [None, "rubbish", [1], {"x": [2]}, float("nan")]
@@ -268,13 +266,9 @@ def test_columns_of_labels_can_be_nothing_else(shape: str) -> None:
     if name.startswith("score"):
         with pytest.raises(InvalidLabels, match=f"{message} a feature"):
             read_pairs(source, columns=columns, features="columns:score", public_columns=["score"])
-        named = {
-            "columns": columns,
-            "features": "columns:score",
-            "public_columns": ["score"],
-            "format": "pairs",
-        }
-        assert "feature_score" in read_pairs(source, **named).table.column_names
+        named = {"columns": columns, "features": "columns:score", "public_columns": ["score"]}
+        found = read_pairs(source, format="pairs", **named)
+        assert "feature_score" in found.table.column_names
 
 
 def test_directories_named_by_a_winner_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from labelguard.ingest import ordering
+from labelguard.ingest import staged
 from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.staging import StagingOptions, stage
@@ -141,8 +141,8 @@ def test_an_order_that_looks_at_some_columns_only_is_found(
     omitted = {left_out, left_out.replace("hi", "lo")}
     if left_out != "label":
         omitted.add("tiebreak")  # it stands for every public column
-    kept = tuple(name for name in ordering._KEYS if name not in omitted)
-    monkeypatch.setattr(ordering, "_KEYS", kept)
+    kept = tuple(name for name in staged._KEYS if name not in omitted)
+    monkeypatch.setattr(staged, "_KEYS", kept)
     columns = {"author_hi": "nothing", "label": "nothing"}.get(left_out, "everything")
     unit = "item" if left_out == "author_hi" else "labeler"
     table = export(COLUMNS[columns])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,12 @@ from labelguard.ingest.pairs import Pairs, read_pairs
 
 ASKED = public()
 RANKS = opinions(len(ASKED), 1)
+
+
+def scored(table: Any, name: str = "score", **options: Any) -> Pairs:
+    """Pairs with a number of each response that was declared public."""
+    declared = {"features": f"columns:{name}", "public_columns": [name]}
+    return read_pairs(table, **{"format": "pairs"} | declared | options)
 
 
 def same(one: Pairs, two: Pairs) -> bool:
@@ -85,44 +92,25 @@ def test_without_labelers_every_row_counts_and_contents_are_units() -> None:
 
 
 def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
-    table = pl.DataFrame(
-        {
-            "prompt": ["p", "p", "q"],
-            "response_a": ["x", "y", "x"],
-            "response_b": ["y", "x", "z"],
-            "score_a": [1.0, 5.0, 2.0],
-            "score_b": [4.0, 2.0, 2.5],
-            "labeler_id": ["u", "v", "u"],
-        }
-    )
-    read = read_pairs(table, features="columns:score", public_columns=["score"], format="pairs")
+    names = ("prompt", "response_a", "response_b", "score_a", "score_b", "labeler_id")
+    rows = [("p", "x", "y", 1.0, 4.0, "u"), ("p", "y", "x", 5.0, 2.0, "v")]
+    rows.append(("q", "x", "z", 2.0, 2.5, "u"))
+    table = pl.DataFrame(rows, schema=names, orient="row")
+    read = scored(table)
     # x comes before y and z: each difference is that of the first side in canonical order.
     assert sorted(read.table["feature_score"].to_pylist()) == [-3.0, -0.5]
     assert sorted(np.bincount(read.rows.pair)) == [1, 2]
-    chosen = table.rename(
-        {
-            "response_a": "chosen",
-            "response_b": "rejected",
-            "score_a": "score_chosen",
-            "score_b": "score_rejected",
-        }
-    )
-    assert same(
-        read_pairs(chosen, features="columns:score", public_columns=["score"], format="pairs"), read
-    )
+    sides = {"response_a": "chosen", "response_b": "rejected"}
+    chosen = table.rename(sides | {"score_a": "score_chosen", "score_b": "score_rejected"})
+    assert same(scored(chosen), read)
 
 
 def test_a_numeric_property_of_ranked_responses_is_a_list() -> None:
     row = {"prompt": "p", "responses": ["a", "b", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
-    table = pl.DataFrame([row | {"score": [1.0, 2.0, 4.0]}])
-    read = read_pairs(table, features="columns:score", public_columns=["score"])
+    read = scored(pl.DataFrame([row | {"score": [1.0, 2.0, 4.0]}]), format="auto")
     assert read.table["feature_score"].to_pylist() == [-1.0, -3.0, -2.0]
     with pytest.raises(InvalidLabels, match="expected a finite number for every response"):
-        read_pairs(
-            pl.DataFrame([row | {"score": [1.0, 2.0]}]),
-            features="columns:score",
-            public_columns=["score"],
-        )
+        scored(pl.DataFrame([row | {"score": [1.0, 2.0]}]), format="auto")
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
@@ -131,22 +119,17 @@ def test_a_numeric_property_that_is_no_number_is_refused(bad: float | None) -> N
     table = pl.DataFrame(columns | {"score_a": [bad], "score_b": [1.0]})
     table = table.with_columns(pl.col("score_a").cast(pl.Float64))
     with pytest.raises(InvalidLabels, match="row 1: column of a feature: expected a finite"):
-        read_pairs(table, features="columns:score", public_columns=["score"], format="pairs")
+        scored(table)
 
 
 def test_a_missing_or_private_property_is_named() -> None:
     table = pairs(ASKED, RANKS)
     with pytest.raises(InvalidLabels, match="no column height_a and height_b for"):
-        read_pairs(table, features="columns:height", public_columns=["height"])
+        scored(table, "height")
     renamed = table.rename_columns({"label": "height_a"})
     both = renamed.append_column("height_b", renamed["height_a"])
     with pytest.raises(InvalidLabels, match="no column height_a and height_b for"):
-        read_pairs(
-            both,
-            columns={"label": "height_a"},
-            features="columns:height",
-            public_columns=["height"],
-        )
+        scored(both, "height", columns={"label": "height_a"})
 
 
 def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
@@ -162,12 +145,7 @@ def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
 def test_equal_properties_do_not_tell_which_side_was_chosen() -> None:
     row = {"prompt": "p", "labeler_id": "u", "score_chosen": 2.0, "score_rejected": 2.0}
     for sides in ({"chosen": "x", "rejected": "y"}, {"chosen": "y", "rejected": "x"}):
-        read = read_pairs(
-            pl.DataFrame([row | sides]),
-            features="columns:score",
-            public_columns=["score"],
-            format="pairs",
-        )
+        read = scored(pl.DataFrame([row | sides]))
         assert not np.signbit(read.table["feature_score"].to_numpy()[0])
 
 
@@ -175,11 +153,7 @@ def test_equal_texts_are_put_in_order_by_their_properties_not_by_their_order() -
     row = {"prompt": "p", "labeler_id": "u", "ranks": [1, 2, 3]}
     one = row | {"responses": ["aa", "aa", "c"], "score": [1.0, 2.0, 5.0]}
     two = row | {"responses": ["aa", "aa", "c"], "score": [2.0, 1.0, 5.0]}
-    first, second = (
-        read_pairs(pl.DataFrame([r]), features="columns:score", public_columns=["score"])
-        for r in (one, two)
-    )
-    assert same(first, second)
+    assert same(*(scored(pl.DataFrame([row]), format="auto") for row in (one, two)))
 
 
 def test_rankings_are_told_apart_although_they_share_a_ranking_id() -> None:

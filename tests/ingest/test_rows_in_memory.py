@@ -129,12 +129,6 @@ def test_chats_are_nested_rows() -> None:
     assert (found.labels, found.examples[0].prompt, found.problems) == (1, "user: 2 + 2?", ())
 
 
-@pytest.mark.quick(
-    "rows0",
-    "rows3",
-    "rows6",
-    "rows9",
-)
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -48,14 +48,11 @@ def saved(directory: Path) -> Path:
     return directory
 
 
+SHARD = "data/{}_prefs-00000-of-00001.parquet"
 SPLITS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "shards": (
         "test_prefs",
-        lambda path: files(
-            path,
-            "data/train_prefs-00000-of-00001.parquet",
-            "data/test_prefs-00000-of-00001.parquet",
-        ),
+        lambda path: files(path, *(SHARD.format(n) for n in ("train", "test"))),
     ),
     "files": ("test", lambda path: files(path, "train.jsonl", "test.jsonl")),
     "configurations": ("test", lambda path: files(path, "one/train.jsonl", "two/test.jsonl")),

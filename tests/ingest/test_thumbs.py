@@ -12,44 +12,36 @@ import pytest
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
+from labelguard.ingest.pairs import read_pairs
 
-ROOT = Path(__file__).parents[2]
-
-
-def thumbs(completion: object = "a", **columns: object) -> list[dict[str, object]]:
-    prompt = completion if isinstance(completion, str) else [{"role": "user", "content": "q"}]
-    return [{"prompt": prompt, "completion": completion, "label": up, **columns} for up in (1, 0)]
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+CHAT = {"prompt": [{"role": "user", "content": "q"}]}
+CHAT |= {"completion": [{"role": "assistant", "content": "a"}]}
 
 
-CHAT = [{"role": "assistant", "content": "a"}]
-
-
-@pytest.mark.quick("parquet-text-True", "jsonl-text-True")
-@pytest.mark.parametrize("labeled", [True, False])
-@pytest.mark.parametrize("completion", ["a", CHAT], ids=["text", "chat"])
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("texts", [{"prompt": "p", "completion": "a"}, CHAT])
 def test_single_labels_are_named_whether_or_not_a_label_is_there(
-    tmp_path: Path, completion: object, kind: str, labeled: bool
+    texts: dict[str, object], tmp_path: Path
 ) -> None:
-    rows = pl.DataFrame(thumbs(completion, labeler_id="u"))
-    rows = rows if labeled else rows.drop("label")
-    path = tmp_path / f"thumbs.{kind}"
-    rows.write_parquet(path) if kind == "parquet" else rows.write_ndjson(path)
-    project = lg.init(tmp_path / "project")
+    rows = pl.DataFrame([texts | {"label": up, "labeler_id": "u"} for up in (1, 0)])
     said = set()
-    for act in (lg.inspect, lambda file: lg.privatize(file, project=project)):
-        with pytest.raises(InvalidLabels, match=r"thumbs up or down\) are not supported") as error:
-            act(path)
-        said.add(str(error.value))
+    for frame in (rows, rows.drop("label")):
+        frame.write_parquet(tmp_path / "x.parquet")
+        frame.write_ndjson(tmp_path / "x.jsonl")
+        for act, path in (
+            (lg.inspect, "x.parquet"),
+            (lg.inspect, "x.jsonl"),
+            (read_pairs, "x.jsonl"),
+        ):
+            with pytest.raises(InvalidLabels, match=r"thumbs up or down\) are not") as error:
+                act(tmp_path / path)
+            said.add(str(error.value).replace(path, "x"))
     (one,) = said
-    page, _, anchor = re.findall(r"docs/\S+", one)[0].partition("#")
-    headings = re.findall(r"(?m)^#+ (.*)$", (ROOT / page).read_text(encoding="utf-8"))
+    anchor = re.findall(r"docs/formats.md#(\S+)", one)[0]
+    headings = re.findall(r"(?m)^#+ (.*)$", PAGE.read_text(encoding="utf-8"))
     assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
-
-
-def test_a_completion_beside_two_responses_is_a_column_like_any_other() -> None:
-    rows = [row | {"response_a": "x", "response_b": "y"} for row in thumbs()]
-    assert lg.inspect(pl.DataFrame(rows)).format == "pairs"
+    sides = {"response_a": "x", "response_b": "y"}  # then a completion is a column like any other
+    assert lg.inspect([{"prompt": "p", "completion": "a", "label": 1, **sides}]).format == "pairs"
 
 
 @pytest.mark.slow
@@ -57,7 +49,7 @@ def test_the_page_makes_rankings_of_thumbs_that_exist_whatever_the_thumbs_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "thumbs" in c)
     rated = [("u", "p", "b"), ("u", "p", "a"), ("v", "p", "a"), ("v", "q", "c"), ("v", "q", "d")]
     public, seen = set(), set()

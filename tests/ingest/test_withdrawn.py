@@ -13,14 +13,8 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.project.project import Project
 
-OPEN: dict[str, Any] = {
-    "mechanism": "rr",
-    "epsilon": 2000.0,
-    "delta": 0.0,
-    "max_labels_per_labeler": 16,
-    "accept_delta": True,
-    "workers": 1,
-}
+OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 2000.0, "delta": 0.0, "workers": 1}
+OPEN |= {"max_labels_per_labeler": 16, "accept_delta": True}
 EARLY, LATE, LATEST = "2026-01-01", "2026-01-02", "2026-01-03"
 
 
@@ -123,11 +117,8 @@ def test_of_rankings_a_skip_takes_the_whole_list_back(project: Project) -> None:
         }
     )
     found = lg.load(lg.privatize(rows, project=project, **OPEN))
-    assert sorted(found.select("chosen", "rejected").iter_rows()) == [
-        ("b", "a"),
-        ("c", "a"),
-        ("c", "b"),
-    ]
+    chosen = sorted(found.select("chosen", "rejected").iter_rows())
+    assert chosen == [("b", "a"), ("c", "a"), ("c", "b")]
 
 
 def test_who_only_skipped_was_not_met(project: Project) -> None:

@@ -41,7 +41,7 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LedgerError, ProjectBusy
 from labelguard.ingest.layouts import Reading
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.quarantine import Leavers
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure, policies

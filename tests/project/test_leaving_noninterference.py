@@ -18,7 +18,7 @@ from support.worlds import Coins
 
 from labelguard.cli.main import main
 from labelguard.ingest import quarantine
-from labelguard.ingest.refused import Leavers
+from labelguard.ingest.quarantine import Leavers
 from labelguard.mechanisms import statistic
 from labelguard.release.methods import rr
 

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from support import world
 
 import labelguard as lg
-from labelguard.ingest import canonical, content_units
+from labelguard.ingest import canonical
 from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import distinct_pairs
@@ -310,8 +310,8 @@ def test_the_library_gives_the_contents_of_the_page(
     contents = vectors["contents"]
     words = pa.array([content["sides"] for content in contents])
     forms = [form for content in contents for form in content["normal_forms"]]
-    assert content_units.normal_forms(words.flatten()).to_pylist() == forms
-    digests = content_units.digests(words, in_sql)
+    assert canonical.normal_forms(words.flatten()).to_pylist() == forms
+    digests = canonical.unit_digests(words, in_sql)
     assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
     units = blocks([content["unit"] for content in contents])
     assert np.array_equal(ring.content_units(digests), units)

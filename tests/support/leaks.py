@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from labelguard.ingest import ordering, staging
+from labelguard.ingest import staged, staging
 from labelguard.release import planning
 from labelguard.storage import buckets
 from labelguard.terms import LABEL_TIE
 
 
 def rows_keep_the_order_of_the_file(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
+    patch.setattr(staged, "canonical_order", lambda table: np.arange(table.num_rows))
 
 
 def _usable(patch: pytest.MonkeyPatch, change: Callable[[Any, pa.RecordBatch], Any]) -> None:

@@ -12,8 +12,7 @@ from labelguard import extras
 from labelguard.configuration.checking import Part, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
-from labelguard.ingest.credentials import credential
+from labelguard.ingest.connector import Answer, Page, Settings, Unreadable, credential
 from labelguard.terms import Progress, counted
 from labelguard_connectors.argilla import answers
 from labelguard_connectors.argilla.answers import Dataset

@@ -24,7 +24,7 @@ from labelguard.cli.stopping import Stopped
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Settings
-from labelguard.ingest.progressed import EXPORTS, Progressed
+from labelguard.ingest.inbox import EXPORTS, Progressed
 from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located

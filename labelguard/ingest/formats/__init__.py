@@ -7,7 +7,7 @@ that follows (layouts, canonical pairs, quarantine) sees columns that are called
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,18 +15,14 @@ import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import scan
-from labelguard.ingest.formats import partitions, thumbs
-from labelguard.ingest.formats.arena import ARENA
+from labelguard.ingest.contents import side_columns
+from labelguard.ingest.formats.arena import ARENA, KAGGLE, WINNERS
 from labelguard.ingest.formats.argilla import ARGILLA
-from labelguard.ingest.formats.choices import CHOICES
-from labelguard.ingest.formats.helpsteer import HELPSTEER
-from labelguard.ingest.formats.kaggle import KAGGLE, WINNERS
 from labelguard.ingest.formats.label_studio import LABEL_STUDIO
-from labelguard.ingest.formats.pairs import PAIRS, RANKINGS
+from labelguard.ingest.formats.pairs import CHOICES, PAIRS, RANKINGS, TRANSCRIPTS, refuse_thumbs
 from labelguard.ingest.formats.potato import POTATO
-from labelguard.ingest.formats.scores import SCORES, ULTRAFEEDBACK
+from labelguard.ingest.formats.scores import HELPSTEER, SCORES, ULTRAFEEDBACK
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.transcripts import TRANSCRIPTS
 from labelguard.ingest.layouts import ANSWERS, ROLES, Reading
 from labelguard.ingest.sources import Part
 from labelguard.spelling import closest
@@ -70,17 +66,17 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     labels in a public role. A part that no format recognises is left as it is; `layouts.layout`
     says what it lacks.
     """
-    partitions.refuse(part, (*partitions.answers(part, reading), *WINNERS))
+    _refuse_directories(part, (*_answers(part, reading), *WINNERS))
     types = scan.columns(part, connection)
     names = partial(scan.rows, part, connection)
     seen = Seen(types, reading, part.sparse, part=part.name, names=names)
     found = _format(part, seen)
     if found is None:
-        thumbs.refuse(seen)
+        refuse_thumbs(seen)
         return Understood(part, reading, PAIRS.name)
     private = frozenset((*found.private, *WINNERS))
     seen = replace(seen, private=private & frozenset(seen.types))
-    partitions.refuse_of(part, found, reading)
+    _refuse_answers_of(part, found, reading)
     _check(part, found, seen)
     adapted = found.adapt(seen)
     if adapted is None and seen.private:
@@ -214,3 +210,42 @@ def _check(part: Part, found: Format, seen: Seen) -> None:
             f"{part.name}: format {found.name} reads labels from column {wanted}, which is not "
             f"there; found: {', '.join(seen.types)}"
         )
+
+
+_USUAL = ("split", "date", "year", "month", "day", "hour")
+"""What data is often divided by, and nobody is asked."""
+
+
+def _answers(part: Part, reading: Reading) -> frozenset[str]:
+    """Columns that tell labels in any format: roles, by their own names or as they were named, and
+    what tells of one side.
+    """
+    sides = side_columns([*part.partitions, *reading.columns.values()], reading.columns)
+    named = (reading.columns.get(role, role) for role in ANSWERS)
+    asked = () if reading.question is None else (reading.question,)
+    return frozenset((*ANSWERS, *named, *asked, *sides))
+
+
+def _refuse_directories(part: Part, names: Collection[str]) -> None:
+    """Raise `InvalidLabels` if directories of `part` are named by one of these columns."""
+    for name in sorted(names):
+        if name.lower() in part.partitions:
+            raise InvalidLabels(
+                f"the input's directories are named by {name}, so that the order of its rows tells "
+                "labels; write them into one table, mixed"
+            )
+
+
+def _refuse_answers_of(part: Part, found: Format, reading: Reading) -> None:
+    """Raise `InvalidLabels` if directories of `part` are named by what `found` reads labels from.
+
+    In exports of tools, where any column may be an answer, only those are taken that are not.
+    """
+    _refuse_directories(part, found.private)
+    if found.of_tool is None:
+        return
+    roles = [role for role in ROLES if role not in ANSWERS]
+    named = [reading.columns[role] for role in roles if role in reading.columns]
+    named += reading.all_carried()
+    public = {name.lower() for name in (*roles, *named, *_USUAL, *found.of_tool)}
+    _refuse_directories(part, part.partitions - public)

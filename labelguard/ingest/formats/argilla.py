@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.ingest.canonical import is_text
+from labelguard.ingest.connector import DRAFT
 from labelguard.ingest.formats import tasks
-from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
-from labelguard.ingest.left_out import DRAFT
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.formats.tasks import PAIR, RANKING, SIDES, Task, fields
+from labelguard.ingest.readers import identifier, literal
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
@@ -181,32 +180,30 @@ def _records(seen: Seen) -> Adapted:
 
 def _answer(asked: str) -> str:
     """SQL of the answer to a question (JSON), NULL if there is none."""
-    pointer = literal("/" + asked.replace("~", "~0").replace("/", "~1") + "/value")
-    return f"json_extract(response->'values', {pointer})"
+    return f"json_extract(json_extract(response->'values', {tasks.pointer(asked)}), '/value')"
 
 
 def _is_rated(seen: Seen) -> bool:
     return (seen.reading.question or "").count(_RESPONSE) == 1
 
 
-def _name(seen: Seen, response: str) -> str:
-    return (seen.reading.question or "").replace(_RESPONSE, response)
-
-
 def _rated(seen: Seen, names: Callable[[], Sequence[str]], responses: Sequence[str]) -> str:
     """What is read where every response has a question: as it was named, with its star."""
     # Where blanks are private ties, which questions were answered is not looked at.
     found = None if seen.private_blanks else names()
-    for response in responses:
-        name = _name(seen, response)
+    for name in _questions(seen, responses):
         if found is not None and name not in found:
             raise NotAnswered(f"{seen.part}: no question {name!r} was answered")
     return seen.reading.question or ""
 
 
+def _questions(seen: Seen, responses: Sequence[str]) -> list[str]:
+    return [(seen.reading.question or "").replace(_RESPONSE, response) for response in responses]
+
+
 def _ranking(seen: Seen, responses: Sequence[str]) -> str:
     """SQL of the ranking (JSON) that ratings tell; NULL unless every response was rated."""
-    given = [tasks.text(_answer(_name(seen, response))) for response in responses]
+    given = [tasks.text(_answer(name)) for name in _questions(seen, responses)]
     numbers = [f"try_cast({rating} AS DOUBLE)" for rating in given]
     ranked = ", ".join(
         f"{{'value': {literal(response)}, 'rank': -{number}}}"

@@ -9,21 +9,22 @@ no cancelled annotations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.canonical import is_text
+from labelguard.ingest.connector import DRAFT, GROUND_TRUTH
 from labelguard.ingest.contents import families
-from labelguard.ingest.formats import label_studio_ranks as ranks
 from labelguard.ingest.formats import tasks
-from labelguard.ingest.formats.fields import SIDES, Fields, fields, prompt
+from labelguard.ingest.formats.scores import OUTSIDE
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
-from labelguard.ingest.left_out import DRAFT, GROUND_TRUTH
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.formats.tasks import PAIR, RANKING, SIDES, Fields, Task, fields, prompt
+from labelguard.ingest.readers import identifier, literal
+from labelguard.policy.label_values import LabelValues
+from labelguard.spelling import closest
 
 _TOOL = "Label Studio"
 _READ = ("pairwise", "choices")
@@ -79,7 +80,7 @@ def _tasks(seen: Seen) -> Adapted:
     left_out = _count_left_out(seen)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
     listed = "responses" in seen.reading.columns or not families(tuple(task.fields))
-    if listed and not _names_sides(seen) and (items := ranks.items(seen, task)):
+    if listed and not _names_sides(seen) and (items := _find_items(seen, task)):
         return replace(_ranked(seen, found, items), left_out=left_out)
     return replace(_compared(seen, found), left_out=left_out)
 
@@ -131,7 +132,7 @@ def _names_sides(seen: Seen) -> bool:
 def _compared(seen: Seen, found: _Annotations) -> Adapted:
     """Fields are compared: by a word, or by the rating of each."""
     task = found.task
-    rating = found.named(ranks.RATING)
+    rating = found.named(RATING)
     if rating and (seen.reading.question in rating or not found.named(*_READ)):
         return _rated(seen, found)
     asked = tasks.answered(seen, lambda: found.named(*_READ), "control tag", all_there=found.asked)
@@ -140,12 +141,10 @@ def _compared(seen: Seen, found: _Annotations) -> Adapted:
     return _pairs(seen, used, query, label=tasks.shown(seen), labeler_id="completed_by")
 
 
-def _ranked(seen: Seen, found: _Annotations, items: ranks.Items) -> Adapted:
+def _ranked(seen: Seen, found: _Annotations, items: Items) -> Adapted:
     """The items of a list are ranked."""
-    asked = tasks.answered(
-        seen, lambda: found.named(ranks.RANKER), "control tag", all_there=found.asked
-    )
-    said = f"({_region(asked, (ranks.RANKER,))}.value->'ranker')"
+    asked = tasks.answered(seen, lambda: found.named(RANKER), "control tag", all_there=found.asked)
+    said = f"({_region(asked, (RANKER,))}.value->'ranker')"
     asking = prompt(seen, [name for name in found.task.fields if name != items.field])
     select = [f"{found.task.fields[asking]} AS prompt", f"{items.responses()} AS responses"]
     select += found.task.further(seen, listed=True)
@@ -153,21 +152,16 @@ def _ranked(seen: Seen, found: _Annotations, items: ranks.Items) -> Adapted:
     return Adapted(
         query,
         _TOLD | {*RANKING},
-        names={
-            "prompt": asking,
-            "responses": items.field,
-            "ranks": tasks.shown(seen),
-            **_NAMES,
-        },
+        names={"prompt": asking, "responses": items.field, "ranks": tasks.shown(seen)} | _NAMES,
     )
 
 
 def _rated(seen: Seen, found: _Annotations) -> Adapted:
     """Each response is rated by a control tag of its own; of two the ratings make a preference."""
     used = fields(seen, tuple(found.task.fields))
-    tags = ranks.ratings(seen, used, found.tags)
+    tags = ratings(seen, used, found.tags)
     meaning = tasks.values(seen, used, _LEFT, _RIGHT)
-    told = ranks.rated(used, tags, _RESULT, meaning)
+    told = rated(used, tags, _RESULT, meaning)
     role = "label" if len(used.responses) == len(SIDES) else "ranks"
     query = found.query(found.task.select(seen, used), told, role)
     if role == "label":
@@ -240,11 +234,7 @@ def _said(seen: Seen, asked: str) -> str:
 
 def _pairs(seen: Seen, used: Fields, query: str, **told: str) -> Adapted:
     """Pairs; `told` is what the export calls other roles than those of the texts."""
-    if len(used.responses) != len(SIDES):
-        raise InvalidLabels(
-            f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
-            "the left and the right one with --columns response_a=NAME,response_b=NAME"
-        )
+    tasks.refuse_lists(seen, used, "the left and the right one")
     meaning = tasks.values(seen, used, _LEFT, _RIGHT)
     names = used.names(submitted_at="updated_at", **told)
     return Adapted(query, _TOLD | {*PAIR}, names=names, values=meaning, usual=True)
@@ -263,3 +253,113 @@ LABEL_STUDIO = Format(
     "Label Studio names the annotator in its exports JSON, JSON_MIN and CSV.",
     of_tool=("id", "annotator", "annotation_id"),
 )
+
+
+RANKER, RATING = "ranker", "rating"
+_ID = "id"
+_TEXTS = ("body", "html", "text", "content", "title")
+"""Members of an item that may be its text; the first that there is."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """A field with the objects of a <List>, which are the responses: their id and their text."""
+
+    field: str
+    text: str
+
+    def responses(self) -> str:
+        """SQL of the list of texts."""
+        return f"list_transform({self._elements()}, lambda i: i->>{literal(self.text)})"
+
+    def ranks(self, said: str, tag: str) -> str:
+        """SQL of the rank of every item in what a <Ranker> says (SQL of JSON).
+
+        That is a list of ids, alone or under the tag's name. NULL where nothing is said; an item
+        that is not ranked, or of whose id there are two, has none.
+        """
+        listed = f"""CASE json_type({said}) WHEN 'ARRAY' THEN {said}
+            ELSE json_extract({said}, {tasks.pointer(tag)}) END"""
+        ranked = f"list_transform({tasks.elements(listed)}, lambda e: e->>'$')"
+        ids = f"list_transform({self._elements()}, lambda i: i->>{literal(_ID)})"
+        return f"""(CASE WHEN coalesce(json_type({said}), 'NULL') <> 'NULL' THEN list_transform(
+            {ids}, lambda i: CASE WHEN len(list_filter({ids}, lambda j: j = i)) = 1
+                THEN nullif(list_position({ranked}, i), 0) END) END)"""
+
+    def _elements(self) -> str:
+        return tasks.elements(f"json_extract(data, {tasks.pointer(self.field)})")
+
+
+def _find_items(seen: Seen, task: Task) -> Items | None:
+    """The list that is ranked, if a task has one: a field of objects with ids and texts.
+
+    `--columns responses=NAME` names one of several. Raises `InvalidLabels` for one that is none.
+    """
+    found = {name: text for name, kind in task.structure.items() if (text := _text(kind))}
+    named = seen.reading.columns.get("responses")
+    if named is not None and named not in found:
+        raise InvalidLabels(
+            f"{seen.part}: no field {named!r} that is a list of items with id and "
+            f"{' or '.join(_TEXTS)} (given for responses){closest(named, tuple(found))}; "
+            f"found: {', '.join(found)}"
+        )
+    if named is None and len(found) > 1:
+        raise InvalidLabels(
+            f"{seen.part}: fields {', '.join(sorted(found))} may be the responses; name one with "
+            "--columns responses=NAME"
+        )
+    return next((Items(n, found[n]) for n in found if named in (None, n)), None)
+
+
+def ratings(seen: Seen, used: Fields, tags: Collection[Sequence[Any]]) -> Mapping[str, str]:
+    """The one <Rating> of each response, by the name of its object, which is that of the field.
+
+    `tags` are names, types and objects of control tags. Raises `InvalidLabels` where a response has
+    none or several.
+    """
+    found: dict[str, list[str]] = {name: [] for name in used.responses}
+    for name, kind, about in tags:
+        if kind == RATING and about in found:
+            found[about].append(name)
+    for response, rating in found.items():
+        if len(rating) != 1:
+            raise InvalidLabels(
+                f"{seen.part}: ratings are read as a preference where each response has one "
+                f"control tag Rating, its field's name as toName, and {response} has not"
+            )
+    return {response: rating for response, (rating,) in found.items()}
+
+
+def rated(used: Fields, tags: Mapping[str, str], result: str, meaning: LabelValues) -> str:
+    """SQL of a label (of two responses) or of ranks: the higher rating is preferred.
+
+    NULL where a rating is missing: then nothing is said. A rating that is no number is no label.
+    """
+    said = [_rating(tags[response], result) for response in used.responses]
+    blank = " OR ".join(f"coalesce(json_type({one}), 'NULL') = 'NULL'" for one in said)
+    numbers = [f"try_cast({one}->>'$' AS DOUBLE)" for one in said]
+    if len(said) != len(SIDES):
+        ranks = ", ".join(f"CASE WHEN isfinite({one}) THEN -{one} END" for one in numbers)
+        return f"(CASE WHEN {blank} THEN NULL ELSE [{ranks}] END)"
+    a, b = numbers
+    words = [literal(values[0]) if values else OUTSIDE for values in (meaning.a, meaning.b)]
+    tie = literal(meaning.tie[0]) if meaning.tie else OUTSIDE
+    return f"""(CASE WHEN {blank} THEN NULL
+        WHEN NOT (isfinite({a}) AND isfinite({b})) THEN {OUTSIDE}
+        WHEN {a} > {b} THEN {words[0]} WHEN {a} < {b} THEN {words[1]} WHEN {a} = {b} THEN {tie}
+        ELSE {OUTSIDE} END)"""
+
+
+def _rating(tag: str, result: str) -> str:
+    """SQL (JSON) of what a <Rating> says."""
+    this = f"r.from_name = {literal(tag)} AND r.type = {literal(RATING)}"
+    return f"(list_filter({result}, lambda r: {this})[1].value->'rating')"
+
+
+def _text(structure: Any) -> str | None:
+    """Which member of a list's objects is their text; None where it is no list of items."""
+    if not (isinstance(structure, list) and structure and isinstance(structure[0], dict)):
+        return None
+    members = structure[0]
+    texts = [name for name in _TEXTS if isinstance(members.get(name), str)]
+    return texts[0] if texts and _ID in members else None

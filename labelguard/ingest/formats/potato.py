@@ -7,12 +7,11 @@ them first. Machine annotators, which a study may declare, are left out.
 from __future__ import annotations
 
 from labelguard.errors import InvalidLabels
+from labelguard.ingest.connector import MACHINE
 from labelguard.ingest.formats import tasks
-from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.tasks import PAIR, Task
-from labelguard.ingest.left_out import MACHINE
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.formats.tasks import PAIR, SIDES, Task, fields
+from labelguard.ingest.readers import identifier, literal
 
 _TOOL = "Potato"
 _PEOPLE = ("user_id", "annotator")
@@ -43,11 +42,7 @@ def _adapt(seen: Seen) -> Adapted | None:
     columns = not seen.has("labels") and not seen.sparse
     asked = tasks.answered(seen, lambda: sorted(answers), "schema", all_there=columns)
     said = _selected(asked) if seen.has("labels") else answers.get(asked, "NULL::VARCHAR")
-    if len(used.responses) != len(SIDES):
-        raise InvalidLabels(
-            f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
-            "A and B with --columns response_a=NAME,response_b=NAME"
-        )
+    tasks.refuse_lists(seen, used)
     meaning = tasks.values(seen, used, _A, _B)
     told = f", {identifier(person)}::VARCHAR AS labeler_id" if person else ""
     query = f"""
@@ -84,8 +79,7 @@ def _answers(seen: Seen) -> dict[str, str]:
 
 
 def _selected(name: str) -> str:
-    pointer = literal("/" + name.replace("~", "~0").replace("/", "~1"))
-    answer = f"json_extract(to_json(labels), {pointer})"
+    answer = f"json_extract(to_json(labels), {tasks.pointer(name)})"
     return f"coalesce({answer}->>'selection', {answer}->>'label')"
 
 

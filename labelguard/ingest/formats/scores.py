@@ -5,6 +5,8 @@ Scores decide the label and are dropped: how far they are apart is as private as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
@@ -12,13 +14,14 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import is_text
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.sides import Agreeing, Value, adapt_sides, agreeing, has_chosen
-from labelguard.ingest.sql import literal
+from labelguard.ingest.readers import literal
 from labelguard.policy.label_values import LabelValues
 
 SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
 """The domain of labels that are made of numbers; a text that is no number is in none."""
 OUTSIDE = literal("no number")
 
+ROLES = ("prompt", "response_a", "response_b")
 _SCORES = ("score_a", "score_b")
 _BINARIZED = ("score_chosen", "score_rejected")
 _WRITER = "model"
@@ -39,26 +42,57 @@ def sign(number: str, blank: str, known: str = "true") -> str:
     )
 
 
-def pair(seen: Seen, prompt: Agreeing, made: str, *consumed: str) -> str:
-    """SQL of pairs with what a format found: the sides and, if there are labels, `made` of them."""
+def pair(seen: Seen, prompt: Agreeing, said: str, *consumed: str) -> str:
+    """SQL of pairs with what a format found: the sides and, if there are labels, what is `said`."""
     a, b = prompt.sides
-    label = f", {made} AS label" if seen.reading.labelled else ""
+    label = f", {said} AS label" if seen.reading.labelled else ""
     return (
-        f"SELECT {seen.rest('prompt', 'response_a', 'response_b', 'label', *consumed)}"
+        f"SELECT {seen.rest(*ROLES, 'label', *consumed)}"
         f"{prompt.prompt} AS prompt, {a} AS response_a, {b} AS response_b{label} "
         f"FROM {prompt.source}"
     )
 
 
-def _pairs(seen: Seen) -> Adapted:
-    """score_a and score_b beside the two responses."""
-    missing = [name for name in _SCORES if name not in seen.types]
+def adapt(
+    seen: Seen, label: str, told: Sequence[str], names: Sequence[str] = ROLES, *consumed: str
+) -> Adapted:
+    """Pairs of a prompt and two responses, whose columns or roles are `names`, and of the label
+    (SQL) that columns tell which are `told`.
+    """
+    prompt, *sides = (Value(seen.sql(name), seen.type(name)) for name in names)
+    return made(seen, agreeing(prompt, sides), label, told, names, *consumed)
+
+
+def made(
+    seen: Seen,
+    found: Agreeing,
+    label: str,
+    told: Sequence[str],
+    names: Sequence[str] = ROLES,
+    *consumed: str,
+) -> Adapted:
+    """The same of a prompt and sides that were found."""
+    called = (seen.column(name) or name for name in names)
+    return Adapted(
+        pair(seen, found, label, *names, "tie", *consumed),
+        frozenset((*ROLES, "label")),
+        values=SIGNS,
+        names=dict(zip(ROLES, called, strict=True)) | {"label": " or ".join(told)},
+    )
+
+
+def need(seen: Seen, names: Sequence[str], name: str) -> None:
+    """Raise `InvalidLabels` if columns of labels lack, of which a format has several."""
+    missing = [name for name in names if name not in seen.types]
     if seen.reading.labelled and missing and not seen.sparse:
         raise InvalidLabels(
-            f"format scores: no column {' and '.join(missing)}; found: {', '.join(seen.types)}"
+            f"format {name}: no column {' and '.join(missing)}; found: {', '.join(seen.types)}"
         )
-    roles = ("prompt", "response_a", "response_b")
-    prompt, *sides = (Value(seen.sql(role), seen.type(role)) for role in roles)
+
+
+def _pairs(seen: Seen) -> Adapted:
+    """score_a and score_b beside the two responses."""
+    need(seen, _SCORES, "scores")
     one, other = (seen.text(name) for name in _SCORES)
     # Compared, not subtracted: the difference of two infinite scores is no number.
     number = (
@@ -66,13 +100,7 @@ def _pairs(seen: Seen) -> Adapted:
         f"ELSE ({_number(one)} > {_number(other)})::DOUBLE - ({_number(one)} < {_number(other)})"
         "::DOUBLE END"
     )
-    label = sign(number, f"{one} IS NULL OR {other} IS NULL")
-    return Adapted(
-        pair(seen, agreeing(prompt, sides), label, "tie"),
-        frozenset((*roles, "label")),
-        values=SIGNS,
-        names={role: seen.column(role) or role for role in roles} | {"label": " or ".join(_SCORES)},
-    )
+    return adapt(seen, sign(number, f"{one} IS NULL OR {other} IS NULL"), _SCORES)
 
 
 def _number(text: str) -> str:
@@ -169,4 +197,36 @@ ULTRAFEEDBACK = Format(
     "shape may.",
     private=(*_BINARIZED, "completions"),
     fits=lambda seen: _is_rated(seen) or has_chosen(seen),
+)
+
+
+_PREFERENCES = ("overall_preference", "preference_strength")
+_SAID = ("individual_preference", "preference_statement", "preference_elaboration")
+_RESPONSES = (("response1", "response2"), ("response_1", "response_2"))
+_PROMPTS = ("context", "prompt")
+
+
+def _responses(seen: Seen) -> tuple[str, ...]:
+    return next((names for names in _RESPONSES if seen.all(*names)), ())
+
+
+def _adapt_helpsteer(seen: Seen) -> Adapted:
+    given = next(name for name in _PROMPTS if seen.column(name))
+    names = _responses(seen)
+    text = f"coalesce({', '.join(map(seen.text, _PREFERENCES))})"
+    number = f"(-try_cast({text} AS DOUBLE))"
+    label = sign(number, f"{text} IS NULL", f"{number} IN (-3, -2, -1, 0, 1, 2, 3)")
+    told = [name for name in _PREFERENCES if name in seen.types]
+    return adapt(seen, label, told, (given, *names))
+
+
+HELPSTEER = Format(
+    "helpsteer",
+    "context (or prompt), response1, response2 and overall_preference from -3 (the first is much "
+    "better) to 3",
+    lambda seen: bool(_responses(seen)) and seen.any(*_PROMPTS),
+    _adapt_helpsteer,
+    "HelpSteer as published names no labelers, and its overall preference is of several people.",
+    tells=lambda seen: seen.any(*_PREFERENCES),
+    private=(*_PREFERENCES, *_SAID),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest.layouts import Reading, listed_columns
-from labelguard.ingest.sql import identifier, literal, nan_to_null
+from labelguard.ingest.readers import identifier, literal, nan_to_null
 from labelguard.policy.label_values import WHITE_SPACE, LabelValues
 
 

@@ -14,7 +14,7 @@ from duckdb.sqltypes import SQLNULL, DuckDBPyType
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import Content, NotContent, is_text
 from labelguard.ingest.formats.seen import Adapted, Seen
-from labelguard.ingest.sql import identifier
+from labelguard.ingest.readers import identifier
 
 SHARED = identifier("labelguard: shared")
 """How many messages both sides begin with: a name that no file's column has."""

@@ -14,13 +14,14 @@ from typing import Any
 from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NotContent
-from labelguard.ingest.formats.fields import SIDES, Fields
+from labelguard.ingest.contents import PROMPTS, families
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import ANSWERS
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.readers import identifier, literal
 from labelguard.policy.label_values import DEFAULT, LabelValues
 from labelguard.spelling import closest
 
+SIDES = ("response_a", "response_b")
 PAIR = ("prompt", *SIDES, "label")
 RANKING = ("prompt", "responses", "ranks")
 
@@ -170,6 +171,15 @@ def values(seen: Seen, fields: Fields, a: Sequence[str] = (), b: Sequence[str] =
     )
 
 
+def refuse_lists(seen: Seen, fields: Fields, sides: str = "A and B") -> None:
+    """Raise `InvalidLabels` where more than two responses are compared; `sides` are to be named."""
+    if len(fields.responses) != len(SIDES):
+        raise InvalidLabels(
+            f"{seen.part}: fields {', '.join(fields.responses)} are more than two responses; name "
+            f"{sides} with --columns response_a=NAME,response_b=NAME"
+        )
+
+
 def label(answer: str, fields: Fields, meaning: LabelValues) -> str:
     """SQL (text) of an answer (SQL of JSON) about two responses: a word, or a ranking of both."""
     first, second = (f"{ranks(answer, fields)}[{number}]" for number in (1, 2))
@@ -223,3 +233,62 @@ def _member(column: str, name: str, kind: Any) -> str:
     except NotContent:
         return value  # no content: whoever needs one refuses it
     return f"from_json({value}, {literal(canonical.json_type(content))})"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The field of the prompt, and those of two or more responses, the first of them being A."""
+
+    prompt: str
+    responses: tuple[str, ...]
+
+    def names(self, **others: str) -> dict[str, str]:
+        """What messages call the roles of these fields, and `others`."""
+        sides = self.responses if len(self.responses) == len(SIDES) else ()
+        return {"prompt": self.prompt, **dict(zip(SIDES, sides, strict=False)), **others}
+
+
+def fields(seen: Seen, names: Sequence[str]) -> Fields:
+    """The prompt and the responses among the `names` of a task's fields.
+
+    What `--columns` names is taken first, then what is called like a role, then names that leave no
+    doubt. Raises `InvalidLabels` where there is none, or several could be meant.
+    """
+    named = seen.reading.columns
+    for role in ("prompt", *SIDES):
+        if role in named and named[role] not in names:
+            raise InvalidLabels(
+                f"{seen.part}: no field {named[role]!r} (given for {role})"
+                f"{closest(named[role], tuple(names))}; found: {', '.join(names)}"
+            )
+    return Fields(prompt(seen, names), _responses(seen, names))
+
+
+def prompt(seen: Seen, names: Sequence[str]) -> str:
+    """The prompt among the `names` of a task's fields. Raises `InvalidLabels` as `fields` does."""
+    if "prompt" in seen.reading.columns:
+        return seen.reading.columns["prompt"]
+    found = ["prompt"] if "prompt" in names else [n for n in names if n.lower() in PROMPTS]
+    if len(found) == 1:
+        return found[0]
+    problem = f"fields {' and '.join(found)} may be the prompt" if found else "no field is a prompt"
+    raise InvalidLabels(
+        f"{seen.part}: {problem}; name it with --columns prompt=NAME; found: {', '.join(names)}"
+    )
+
+
+def _responses(seen: Seen, names: Sequence[str]) -> tuple[str, ...]:
+    named = seen.reading.columns
+    if any(role in named for role in SIDES):
+        if not set(SIDES) <= set(named):
+            raise InvalidLabels(f"{seen.part}: --columns must name both response_a and response_b")
+        return tuple(named[role] for role in SIDES)
+    found = [SIDES] if set(SIDES) <= set(names) else families(names)
+    if len(found) == 1:
+        return found[0]
+    said = " or ".join(f"({', '.join(family)})" for family in found)
+    problem = f"fields {said} may be the responses" if found else "no two fields are responses"
+    raise InvalidLabels(
+        f"{seen.part}: {problem}; name them with --columns response_a=NAME,response_b=NAME; "
+        f"found: {', '.join(names)}"
+    )

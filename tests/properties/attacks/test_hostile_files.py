@@ -19,7 +19,7 @@ from support.preferences import opinions, pairs, public
 import labelguard
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import scan
-from labelguard.ingest.files import MOST_COLUMNS
+from labelguard.ingest.readers import MOST_COLUMNS
 from labelguard.ingest.sources import Allowance, Part, parts
 from labelguard.project.project import Project
 

@@ -1,13 +1,69 @@
-"""Errors of the readers (DuckDB, Arrow, the system) as ours: where and what, never content."""
+"""What all readers share: SQL of names and texts, limits, and their errors as ours.
+
+An error says where and what, and never repeats content.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels, ProjectError
+
+
+def literal(text: str) -> str:
+    """A string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def identifier(name: str) -> str:
+    """A name in quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def nan_to_null(column: str, kind: DuckDBPyType) -> str:
+    """Return SQL of a column in which NaN is null, as pandas has it; the text `nan` stays text."""
+    if kind.id not in ("float", "double"):
+        return column
+    # Statistics of a Parquet file know no NaN, by which DuckDB takes isnan() and = 'NaN' for false.
+    return f"(CASE WHEN isfinite({column}) OR isinf({column}) THEN {column} END)"
+
+
+def file_literal(path: Path) -> str:
+    """The name of one file, in which DuckDB would read *, ? and [ as a glob."""
+    return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
+
+
+Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
+"""Opens one file or table as a relation, from its start."""
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+MAX_LINE = 32 << 20
+MOST_COLUMNS = 4096
+
+
+def check_columns(names: Sequence[str], where: str) -> None:
+    """Refuse no columns, too many, or two that DuckDB takes for one."""
+    if not names:
+        raise InvalidLabels(f"{where}: no columns in the input")
+    if len(names) > MOST_COLUMNS:
+        raise InvalidLabels(
+            f"{where}: {len(names):,} columns; more than {MOST_COLUMNS:,} cannot be read"
+        )
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:  # Not which: that may name a side.
+            raise InvalidLabels(
+                f"{where}: two columns have one name (upper and lower case are one); rename one"
+            )
+        seen.add(name.lower())
+
 
 OURS = "\x1e"
 """Marks, in an error that passes through DuckDB, the message that is ours."""
