@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from labelguard_trainer.gradient.language import LanguageProblem
-from labelguard_trainer.gradient.language_options import PreparedLanguage
+from labelguard_trainer.gradient.language_runs import PreparedLanguage
 from labelguard_trainer.gradient.records import Records
 from labelguard_trainer.training.settings import Kind
 from support import tiny_models

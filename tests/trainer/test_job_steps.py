@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from labelguard_trainer.training.lineage import front_matter
+from labelguard_trainer.training.request import front_matter
 from support import tiny_models, train_runs
 
 from labelguard.errors import LabelguardError

@@ -13,8 +13,8 @@ import torch
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import learners
+from labelguard_trainer.training.course import tokenized
 from labelguard_trainer.training.learners import PreparedLanguageModel
-from labelguard_trainer.training.pair_tokens import tokenized
 from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.stages import StageLearner
 from support import tiny_models

@@ -19,8 +19,8 @@ pytest.importorskip("trl")
 from labelguard_trainer.training import guard, learners, models, settings
 from labelguard_trainer.training.evaluate import evaluate
 from labelguard_trainer.training.learners import PreparedLanguageModel
+from labelguard_trainer.training.request import Source
 from labelguard_trainer.training.run import train
-from labelguard_trainer.training.sources import Source
 from labelguard_trainer.training.stages import StageLearner
 from labelguard_trainer.training.training_card import Training, to_markdown
 from support import tiny_models as tiny

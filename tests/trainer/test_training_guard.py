@@ -14,7 +14,7 @@ import torch
 import trl
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
-from labelguard_trainer.training import models, versions
+from labelguard_trainer.training import check_trl, models
 from labelguard_trainer.training.rows import RawLabels
 from peft import LoraConfig
 from support import tiny_models as tiny
@@ -215,10 +215,10 @@ def test_nothing_left_to_learn_from_is_refused(base: str, release: Dataset, tmp_
 
 
 def test_another_trl_is_refused() -> None:
-    versions.check_trl("1.16.3")
+    check_trl("1.16.3")
     for found in ("1.15.2", "1.17.0", "2.0.0"):
         with pytest.raises(LabelguardError, match=r"trl>=1\.16,<1\.17"):
-            versions.check_trl(found)
+            check_trl(found)
 
 
 def test_out_of_memory_says_what_to_lower(base: str, release: Dataset, tmp_path: Path) -> None:

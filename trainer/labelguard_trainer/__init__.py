@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from labelguard_trainer.features.cache import VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
+    from labelguard_trainer.training.evaluate import Trained
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
     from labelguard_trainer.training.run import train
-    from labelguard_trainer.training.trained import Trained
 
 _HOMES = {
     "DPOConfig": "labelguard_trainer.training.dpo",
@@ -30,7 +30,7 @@ _HOMES = {
     "FrozenEncoder": "labelguard_trainer.features.encoder",
     "RewardConfig": "labelguard_trainer.training.reward",
     "RewardTrainer": "labelguard_trainer.training.reward",
-    "Trained": "labelguard_trainer.training.trained",
+    "Trained": "labelguard_trainer.training.evaluate",
     "VectorCache": "labelguard_trainer.features.cache",
     "train": "labelguard_trainer.training.run",
 }
@@ -54,5 +54,5 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if _HOMES[name].startswith("labelguard_trainer.training"):
-        import_module("labelguard_trainer.training.versions").check()
+        import_module("labelguard_trainer.training").check()
     return getattr(import_module(_HOMES[name]), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelguard_trainer.gradient.cohorts import COIN_RANGE, cohort, threshold
+from labelguard_trainer.gradient.loop import COIN_RANGE, cohort, threshold
 from scipy.stats import binom
 
 UNITS, STEPS = 400, 500

@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.audit import Canaries, audit_uls, lower_bound, noised_sums
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.cohorts import threshold
-from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.head_records import Comparisons
 from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.loop import Checkpoints, Course, threshold
 from scipy.stats import binom
 
 from labelguard.accounting import subsampled

@@ -10,11 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelguard_trainer.gradient.clipping import ClippedSum, norm
-from labelguard_trainer.gradient.noise import noisy, uniforms
-from labelguard_trainer.gradient.optimizers import Adam, Sgd
-from labelguard_trainer.gradient.records import Records
-from labelguard_trainer.gradient.sides import Sides
+from labelguard_trainer.gradient.language import Adam, Sgd
+from labelguard_trainer.gradient.records import Records, Sides
+from labelguard_trainer.gradient.sums import ClippedSum, noisy, norm, uniforms
 from scipy import stats
 
 from labelguard.accounting import truncation

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner, Result
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.doubling import doubled
+from labelguard_trainer.gradient.language_runs import doubled
+from labelguard_trainer.gradient.loop import Checkpoints
 from support import tiny_models
 from support.commands import FIRST
 from transformers import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from labelguard_trainer.gradient.language import LanguageProblem
-from labelguard_trainer.gradient.language_options import PreparedLanguage
+from labelguard_trainer.gradient.language_runs import PreparedLanguage
 from labelguard_trainer.gradient.records import Records
 from support import dp_language, tiny_models
 from support.dp_language import LABELERS, LIMIT, LORA, PAIRS, RECORDS, labels, moved, records

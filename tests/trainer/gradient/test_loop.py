@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.cohorts import COIN_RANGE
-from labelguard_trainer.gradient.course import Course
-from labelguard_trainer.gradient.loop import train
+from labelguard_trainer.gradient.loop import COIN_RANGE, Checkpoints, Course, train
 
 from labelguard.errors import ProjectError
 

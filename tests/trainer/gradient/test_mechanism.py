@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.checkpoints import Checkpoints
+from labelguard_trainer.gradient.loop import Checkpoints
 from support.preferences import spent
 from support.surveys import label_error, survey
 

@@ -35,12 +35,9 @@ from labelguard.keys import keyring
 from labelguard.mechanisms.statistic import Rows
 from labelguard.policy.training_runs import ULS
 from labelguard_trainer.gradient import head_records, loop
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.head_records import Comparisons
 from labelguard_trainer.gradient.heads import HeadProblem
-
-__all__ = ["SHARES", "Canaries", "audit_uls", "lower_bound", "noised_sums"]
+from labelguard_trainer.gradient.loop import Checkpoints, Course
 
 Floats = NDArray[np.float64]
 

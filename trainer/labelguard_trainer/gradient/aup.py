@@ -23,11 +23,15 @@ from numpy.typing import NDArray
 
 from labelguard.keys import keyring
 from labelguard.mechanisms.noise import NoiseStream, sample
-from labelguard_trainer.gradient.cohorts import COIN_RANGE, cohort, threshold
-from labelguard_trainer.gradient.loop import SECRET_BYTES, Watch, tell
-from labelguard_trainer.gradient.problem import Problem
-
-__all__ = ["AupCourse", "concentration", "staying", "train"]
+from labelguard_trainer.gradient.loop import (
+    COIN_RANGE,
+    SECRET_BYTES,
+    Problem,
+    Watch,
+    cohort,
+    tell,
+    threshold,
+)
 
 Floats = NDArray[np.float64]
 

@@ -19,8 +19,6 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks
 from labelguard_trainer.gradient.options import Weighting
 
-__all__ = ["Comparisons", "Rankings", "Records", "of_pairs", "weights"]
-
 Floats = NDArray[np.float64]
 
 

@@ -12,11 +12,11 @@ bits, or far more in bfloat16.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -27,18 +27,68 @@ from trl.trainer.utils import add_fused_lm_head
 
 from labelguard.accounting import truncation
 from labelguard.errors import LabelguardError
-from labelguard_trainer.gradient.clipping import ClippedSum, norm
-from labelguard_trainer.gradient.noise import noisy
-from labelguard_trainer.gradient.optimizers import OPTIMIZERS, Optimizer
-from labelguard_trainer.gradient.records import Drawn, Records
-from labelguard_trainer.gradient.sides import Sides
+from labelguard_trainer.gradient.records import Drawn, Records, Sides
+from labelguard_trainer.gradient.sums import ClippedSum, noisy, norm
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.course import Course
 from labelguard_trainer.training.losses import soft
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.reward import HEAD
 
-__all__ = ["LanguageProblem"]
+
+class Optimizer(Protocol):
+    """Turns gradients into updates."""
+
+    def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
+        """What to subtract from the parameters, shape (size,), at a step counted from 1."""
+        ...
+
+    def state(self) -> Mapping[str, Tensor]:
+        """What it keeps between steps: tensors to be copied from, and into."""
+        ...
+
+
+class Sgd:
+    """The gradient times the rate (aup-rlhf Alg. 4, line 12)."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        pass
+
+    def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
+        """See `Optimizer`."""
+        return gradient * rate
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Nothing."""
+        return {}
+
+
+class Adam:
+    """Kingma and Ba 2015, algorithm 1, with its usual constants and no weight decay."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._first = torch.zeros(size, device=device)
+        self._second = torch.zeros(size, device=device)
+
+    def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
+        """See `Optimizer`."""
+        slow, slower, least = 0.9, 0.999, 1e-8
+        self._first.lerp_(gradient, 1 - slow)
+        self._second.mul_(slower).addcmul_(gradient, gradient, value=1 - slower)
+        size = (self._second / (1 - slower**step)).sqrt_().add_(least)
+        return torch.div(self._first, size, out=size).mul_(rate / (1 - slow**step))
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The two moments."""
+        return {"first_moment": self._first, "second_moment": self._second}
+
+
+OPTIMIZERS: Mapping[str, Callable[[int, torch.device], Optimizer]] = {
+    "adamw_torch": Adam,
+    "sgd": Sgd,
+}
+"""By the names that they have in a training configuration."""
+
 
 Floats: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["AupOptions", "ElsGroupOptions", "ElsOptions", "GradientOptions", "UlsOptions"]
 
 Weighting = Literal["mean", "root"]
 WEIGHTINGS = get_args(Weighting)
@@ -36,7 +35,7 @@ class GradientOptions(LearnerOptions):
     """
 
     mechanism: ClassVar[str] = "labelguard_trainer.gradient.mechanism:Training"
-    report: ClassVar[str] = "labelguard_trainer.gradient.telling:sections"
+    report: ClassVar[str] = "labelguard_trainer.gradient.mechanism:sections"
     kind: ClassVar[TrainingRuns]
     weighting: ClassVar[Weighting] = "mean"
 

@@ -16,7 +16,7 @@ from labelguard.cli.terminal import echo, near, print_facts, prints, progress
 from labelguard.terms import budget_of, silent
 
 if TYPE_CHECKING:
-    from labelguard_trainer.training.trained import Trained
+    from labelguard_trainer.training.evaluate import Trained
 
 LOSSES = ("auto", "forward", "robust", "soft", "plain")
 

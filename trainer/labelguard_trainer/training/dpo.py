@@ -26,12 +26,9 @@ from trl.trainer.utils import get_config_model_id
 
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.batches import BatchNoise, NoisyCollator, score_rows
 from labelguard_trainer.training.losses import loss_of
-from labelguard_trainer.training.noisy import NoisyTraining
+from labelguard_trainer.training.noisy import BatchNoise, NoisyCollator, NoisyTraining, score_rows
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
-
-__all__ = ["DPOConfig", "DPOTrainer"]
 
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 

@@ -18,17 +18,14 @@ from transformers import PrinterCallback
 from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
-from labelguard_trainer.training import baselines, curves, guard, models, settings
-from labelguard_trainer.training.evaluate import Evaluation, evaluate
+from labelguard_trainer.training import evaluate, guard, models, settings
+from labelguard_trainer.training.evaluate import Evaluation, Trained
+from labelguard_trainer.training.models import check_whole
 from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
 from labelguard_trainer.training.request import Request
 from labelguard_trainer.training.runs import RunDirectory
 from labelguard_trainer.training.settings import Kind
-from labelguard_trainer.training.trained import Trained
-from labelguard_trainer.training.training_card import Training, to_markdown
-from labelguard_trainer.training.weights import check_whole
-
-__all__ = ["fit"]
+from labelguard_trainer.training.training_card import Training, draw, to_markdown
 
 _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
@@ -238,14 +235,14 @@ def _evaluation(
         margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
     probed = None if probes is None else trainer.margins(probes)
     _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
-    return evaluate(
+    return evaluate.evaluate(
         margins,
         flip_probability=request.said["flip_probability"][rows],
         label_probability=request.said["label_probability"][rows],
         items=request.items[rows],
-        baselines=baselines.of_release(request, progress),
+        baselines=evaluate.of_release(request, progress),
         probes=probed,
-        probe_baselines=baselines.of_probes(request, progress),
+        probe_baselines=evaluate.of_probes(request, progress),
     )
 
 
@@ -303,7 +300,7 @@ def _describe(
         ("metrics.jsonl", lines),
     ):
         write_atomically(run.finished / name, text.encode())
-    curves.draw(metrics, run.finished)
+    draw(metrics, run.finished)
 
 
 def _notes(request: Request) -> Iterator[str]:

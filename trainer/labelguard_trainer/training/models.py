@@ -17,18 +17,6 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training.settings import Kind
 
-__all__ = [
-    "check_unchanged",
-    "identity",
-    "load_config",
-    "load_model",
-    "load_tokenizer",
-    "opening",
-    "pinned",
-    "save_merged",
-    "usual_length",
-]
-
 LONGEST = 1024
 """Tokens of prompt and response unless somebody says otherwise; TRL's default."""
 
@@ -146,3 +134,23 @@ def opening(name: str, what: str) -> Iterator[None]:
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         raise LabelguardError(f"{name} cannot be loaded as {what}: {reason}") from None
+
+
+def check_whole(kind: Kind, name: str, init: Mapping[str, Any]) -> None:
+    """Raises `LabelguardError` if a model's files lack weights that transformers would make up.
+
+    A reward model's head, which is outside its backbone, may be new. `init` is as for `load_model`;
+    the weights are named and not kept in memory.
+    """
+    given = {**init, "output_loading_info": True, "device_map": "meta"}
+    given.pop("quantization_config", None)  # it wants a device
+    model, found = load_model(kind, name, **given)
+    backbone = f"{model.base_model_prefix}."
+    missing = sorted(
+        key for key in found["missing_keys"] if kind == "dpo" or key.startswith(backbone)
+    )
+    if missing:
+        raise LabelguardError(
+            f"{name} is not whole: {len(missing):,} of its weights are missing, {missing[0]} among "
+            "them; copy the model again"
+        )

@@ -20,8 +20,6 @@ from labelguard.errors import LabelguardError
 from labelguard.terms import Progress
 from labelguard_trainer.training.runs import RunDirectory, mark_complete
 
-__all__ = ["Heard", "Reporting", "metrics_of", "quiet"]
-
 _LIBRARIES = ("trl", "accelerate", "peft", "datasets", "labelguard_trainer")
 _SUMMARY = "train_runtime"
 _OF_TIME = ("_runtime", "_per_second", "num_tokens")  # tokens since a run was resumed

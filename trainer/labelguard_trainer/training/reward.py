@@ -24,13 +24,10 @@ from torch import Tensor
 from trl.trainer.reward_trainer import DataCollatorForPreference
 
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.batches import BatchNoise, NoisyCollator, score_rows
 from labelguard_trainer.training.losses import loss_of
 from labelguard_trainer.training.models import save_merged
-from labelguard_trainer.training.noisy import NoisyTraining
+from labelguard_trainer.training.noisy import BatchNoise, NoisyCollator, NoisyTraining, score_rows
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
-
-__all__ = ["RewardConfig", "RewardTrainer"]
 
 HEAD = "score"
 

@@ -16,19 +16,6 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 
-__all__ = [
-    "AUTO",
-    "COLUMNS",
-    "FLIP",
-    "TARGET",
-    "WEIGHT",
-    "NoisyRows",
-    "PreferenceLoss",
-    "RawLabels",
-    "columns_of",
-    "with_noise",
-]
-
 PreferenceLoss: TypeAlias = Literal["auto", "forward", "robust", "soft", "plain"]
 """The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
 cross-entropy with each row's probability, or each label as it is."""

@@ -1,7 +1,13 @@
-"""What a user says of a training run: LoRA on one line, and a YAML file of the trainer's fields."""
+"""What a user says of a training run: LoRA on one line, and a YAML file of the trainer's fields.
+
+Settings may name accounts, directories and people's projects, which are nobody else's business:
+`public_settings` is what cards and the ledger say of them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -10,8 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 from labelguard.configuration import reading
 from labelguard.errors import LabelguardError
-
-__all__ = ["Kind", "check_fields", "check_stage_fields", "parse_lora", "read_config"]
 
 Kind: TypeAlias = Literal["dpo", "reward"]
 """What is trained: a language model by DPO, or a reward model."""
@@ -140,3 +144,55 @@ def _targets(name: str, value: str) -> tuple[str, Any]:
 
 
 _FIELDS = {"r": _rank, "alpha": _alpha, "dropout": _dropout, "targets": _targets}
+
+
+_NUMBERS = frozenset(
+    {
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+        "beta",
+        "bf16",
+        "center_rewards_coefficient",
+        "data_seed",
+        "disable_dropout",
+        "fp16",
+        "frozen_backbone",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
+        "label_smoothing_factor",
+        "learning_rate",
+        "max_grad_norm",
+        "max_length",
+        "max_steps",
+        "neftune_noise_alpha",
+        "num_train_epochs",
+        "per_device_eval_batch_size",
+        "per_device_train_batch_size",
+        "precompute_ref_log_probs",
+        "router_aux_loss_coef",
+        "seed",
+        "warmup_steps",
+        "weight_decay",
+    }
+)
+_CHOICES = frozenset({"lr_scheduler_type", "optim"})  # texts of a list that the trainer checks
+
+
+def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that say how a model was trained, and `digest`, which is of all settings.
+
+    Equal digests are equal settings: what is not shown can still be told to be the same.
+    """
+    shown = {
+        name: value
+        for name, value in settings.items()
+        if name in _CHOICES or (name in _NUMBERS and isinstance(value, int | float | None))
+    }
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return {**shown, "digest": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
+
+
+def public_name(model: str) -> str:
+    """A model as it is told to others, who need not know where it lies here."""
+    return Path(model).absolute().name if Path(model).exists() else model

@@ -24,14 +24,13 @@ from labelguard.jobs.steps import Learned, Lesson, validated
 from labelguard.release.preferred_pairs import PAIRS
 from labelguard.storage.sums import sha256
 from labelguard.terms import silent
-from labelguard_trainer.training import lineage
+from labelguard_trainer.training.request import base_of
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.settings import Kind, parse_lora, read_config
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.course import Course
 
-__all__ = ["Dpo", "Reward", "TrainOptions"]
 
 _SCORING = (
     *("beta", "bf16", "fp16", "max_length", "model_init_kwargs", "truncation_mode"),
@@ -91,7 +90,7 @@ class _Training:
     def check(self, mechanism: str, coordinates: Path | None) -> None:
         """The extra, the configuration, and where its base model comes from."""
         extras.require("train", f"train.step: {self.kind}")
-        lineage.base_of(self._model, private=True)
+        base_of(self._model, private=True)
         self._config()
         if self.options.lora is not None:
             parse_lora(self.options.lora)
