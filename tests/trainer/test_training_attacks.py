@@ -7,7 +7,9 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,12 @@ import pytest
 pytest.importorskip("trl")
 
 from labelguard_trainer.training import guard, learners, models, settings
-from labelguard_trainer.training.evaluate import evaluate
+from labelguard_trainer.training.evaluate import Trained, evaluate
 from labelguard_trainer.training.learners import PreparedLanguageModel
 from labelguard_trainer.training.request import Source
 from labelguard_trainer.training.run import train
 from labelguard_trainer.training.stages import StageLearner
-from labelguard_trainer.training.training_card import Training, to_markdown
+from labelguard_trainer.training.training_card import to_markdown
 from support import tiny_models as tiny
 
 import labelguard as lg
@@ -116,25 +118,13 @@ def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare:
 
 def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
     given = {"run_name": "fire the union", "beta": 0.2, "learning_rate": "/home/ada/rate"}
-    done = Training(
-        kind="dpo",
-        model=str(base),
-        identity="sha256:0",
-        base=(),
-        adapter=False,
-        loss="forward",
-        config=given,
-        lora=None,
-        rows=9,
-        left_out=0,
-        held_out=0,
-        steps=1,
-        versions={},
-    )
     source = Source(Path("labels.jsonl"), "0", None)
-    card = to_markdown(
-        source, done, evaluate([], flip_probability=[], label_probability=[], items=[])
-    )
+    request: Any = SimpleNamespace(source=source, base=(), config=given, lora=None)
+    nothing = evaluate([], flip_probability=[], label_probability=[], items=[])
+    facts = dict.fromkeys((field.name for field in fields(Trained)), 0)
+    trained: Any = SimpleNamespace(**{**facts, "model": str(base), "evaluation": nothing})
+    asked = {"model": "sha256:0", "versions": {}}
+    card = to_markdown(request, trained, asked, adapter=False)
     assert "`beta: 0.2`" in card and "`base` (" in card
     assert not [word for word in ("union", "ada", str(base)) if word in card]
 

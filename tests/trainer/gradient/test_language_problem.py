@@ -355,7 +355,7 @@ def test_the_identity_tells_how_the_model_learns(base: Path) -> None:
     assert prepared.identity["model"].startswith("sha256:")
     assert prepared.identity["lora"] == {"r": 4, "lora_alpha": 8}
     assert prepared.identity["training"]["max_length"] == 256
-    assert len(prepared.base.tokens) == PAIRS
+    assert len(prepared.course.tokens) == PAIRS
 
 
 def test_a_model_of_more_parameters_than_runs_are_priced_for_is_refused(

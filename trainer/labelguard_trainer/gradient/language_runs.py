@@ -8,12 +8,11 @@ beforehand. `max_grad_norm` is the norm that a labeler's gradient is clipped to.
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,75 +27,44 @@ from labelguard.release.protocol import Finished, Job
 from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.records import Records, Weighting
 from labelguard_trainer.training.learners import Base
-from labelguard_trainer.training.settings import Kind, check_stage_fields
+from labelguard_trainer.training.settings import Kind
 
-if TYPE_CHECKING:
-    from labelguard_trainer.gradient.language import LanguageProblem
-    from labelguard_trainer.gradient.records import Records
-    from labelguard_trainer.training.course import Course
-
-
-_READ = frozenset(
-    {
-        "beta",
-        "bf16",
-        "learning_rate",
-        "max_grad_norm",
-        "max_length",
-        "model_init_kwargs",
-        "optim",
-        "per_device_eval_batch_size",
-        "per_device_train_batch_size",
-        "seed",
-        "use_cpu",
-    }
-)
+_READ = {
+    *("beta", "bf16", "learning_rate", "max_grad_norm", "max_length", "model_init_kwargs", "optim"),
+    *("per_device_eval_batch_size", "per_device_train_batch_size", "seed", "use_cpu"),
+}
 _OPTIMIZERS = ("adamw_torch", "sgd")
 _RANGES = {"beta": (1e-6, 1e6), "max_grad_norm": (1e-12, 1e12)}
 """Beyond, gradients or noise are lost in single precision."""
 
 
-@dataclass(frozen=True)
-class PreparedLanguage:
-    """A base model that learns by noisy steps; `identity` is that of `training.base.Base`."""
-
-    base: Course
-    identity: Mapping[str, Any]
+class PreparedLanguage(Base):
+    """A base model that learns by noisy steps."""
 
     @classmethod
-    def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> PreparedLanguage:
-        """Of distinct pairs with columns prompt, first and second.
-
-        Raises `LabelguardError` for a model, options or pairs that do not fit together.
-        """
-        check = functools.partial(_check, kind)
-        found = Base.of(kind, pairs, options, {}, check=check, check_lora=_check_lora)
-        return cls(found.course, found.identity)
+    def check(cls, kind: Kind, given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+        """With what noisy steps cannot use."""
+        super().check(kind, given, lora)
+        _check(given, lora)
 
     @property
     def clip(self) -> float | None:
         """The clip norm, if one was asked for."""
-        asked = self.base.settings.get("max_grad_norm")
+        asked = self.course.settings.get("max_grad_norm")
         return None if asked is None else float(asked)
 
     def open(self, records: Records, device: str | None = None) -> LanguageProblem:
         """The model, ready to learn from these records."""
-        from labelguard_trainer.gradient.language import LanguageProblem
-
         gc.collect()  # the trainer by which settings were checked is full of cycles, and of weights
-        return LanguageProblem(self.base, records, device=device)
+        return LanguageProblem(self.course, records, device=device)
 
 
-def _check_lora(lora: Mapping[str, Any]) -> None:
+def _check(given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
     if lora.get("lora_dropout"):
         raise LabelguardError(
             "LoRA's dropout must be 0 here: noise is what keeps a private model from learning by "
             "heart; leave dropout out"
         )
-
-
-def _check(kind: Kind, given: Mapping[str, Any]) -> None:
-    check_stage_fields(kind, given)
     unread = sorted(given.keys() - _READ)
     if unread:
         raise LabelguardError(

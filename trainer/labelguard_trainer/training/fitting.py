@@ -25,7 +25,7 @@ from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
 from labelguard_trainer.training.request import Request
 from labelguard_trainer.training.runs import RunDirectory
 from labelguard_trainer.training.settings import Kind
-from labelguard_trainer.training.training_card import Training, draw, to_markdown
+from labelguard_trainer.training.training_card import draw, to_markdown
 
 _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
@@ -59,52 +59,54 @@ _PROMPT_DIFFERS = (
 def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
     """Train, evaluate and publish; the same request resumes what was interrupted."""
     settings.check_fields(request.kind, request.config)
-    asked = _asked(request)
     with quiet() as heard:
+        identity, fixed = models.fixed(request.model, request.config)
+        asked = _asked(request, identity)
         with _one_line(request):
-            args = _config(request, run, asked["model"])
+            args = _config(request, run, fixed)
         with _begun(run, asked, args):
             with _one_line(request):
                 trainer, probes = _trainer(request, run, args, progress)
-                _check_base(request, asked["model"], args)
+                _check_base(request, identity, args)
                 checkpoint = run.last_checkpoint()
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
                 found = _evaluation(request, trainer, probes, progress)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
             with guard.saving(run.finished):
                 trainer.save_model(str(run.finished))
-            training = _training(request, run, asked, trainer)
+            held_out = int(request.held_out.sum())
+            privacy = (request.source.card or {}).get("privacy", {})
+            trained = Trained(
+                path=str(run.output),
+                kind=request.kind,
+                release=request.source.release,
+                epsilon=privacy.get("epsilon"),
+                delta=privacy.get("delta"),
+                unit=privacy.get("unit"),
+                model=request.model,
+                loss=request.loss_name,
+                rows=len(request.held_out) - held_out - trainer.left_out,
+                left_out=trainer.left_out,
+                held_out=held_out,
+                evaluated=int(request.evaluated.sum()),
+                steps=trainer.state.global_step,
+                resumed=checkpoint is not None,
+                evaluation=found,
+                notes=notes,
+            )
             if trainer.is_world_process_zero():
-                _describe(request, run, training, found, metrics_of(trainer.state))
+                _describe(request, run, asked, trained, metrics_of(trainer.state))
                 run.publish()
             trainer.accelerator.wait_for_everyone()
-    privacy = (request.source.card or {}).get("privacy", {})
-    return Trained(
-        path=str(run.output),
-        kind=request.kind,
-        release=request.source.release,
-        epsilon=privacy.get("epsilon"),
-        delta=privacy.get("delta"),
-        unit=privacy.get("unit"),
-        model=request.model,
-        loss=request.loss_name,
-        rows=training.rows,
-        left_out=training.left_out,
-        held_out=training.held_out,
-        evaluated=int(request.evaluated.sum()),
-        steps=training.steps,
-        resumed=checkpoint is not None,
-        evaluation=found,
-        notes=notes,
-    )
+    return trained
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _asked(request: Request, identity: str) -> dict[str, Any]:
     """What decides the weights: a run goes on only if all of it is the same."""
     return {
         "kind": request.kind,
         "release": request.source.digest,
-        "model": models.identity(request.model, **_loading(request)),
+        "model": identity,
         "loss": request.loss_name,
         "config": request.config,
         "lora": request.lora,
@@ -113,42 +115,20 @@ def _asked(request: Request) -> dict[str, Any]:
     }
 
 
-def _init(request: Request) -> dict[str, Any]:
-    """How the model is loaded."""
-    init = request.config.get("model_init_kwargs") or {}
-    if not isinstance(init, dict):
-        raise LabelguardError(f"{request.config_file}: model_init_kwargs must hold `name: value`")
-    return init
-
-
-def _loading(request: Request) -> dict[str, Any]:
-    """What decides which configuration and which code belong to a model."""
-    return {
-        "revision": _init(request).get("revision"),
-        "trust_remote_code": request.config.get("trust_remote_code", False),
-    }
-
-
 def _check_base(request: Request, identity: str, args: Any) -> None:
     """What was loaded must be what the card will say, though its path is known to others."""
     revision = (args.model_init_kwargs or {}).get("revision")
-    options = {**_loading(request), "revision": revision}
+    options = {"revision": revision, "trust_remote_code": args.trust_remote_code}
     models.check_unchanged(request.model, identity, **options)
 
 
-def _config(request: Request, run: RunDirectory, identity: str) -> Any:
-    init = _init(request)
-    usual = {
-        "eval_strategy": "steps" if request.held_out.any() else "no",
-        "max_length": models.usual_length(request.model, {**init, **_loading(request)}),
-    }
-    pinned = {"model_init_kwargs": models.pinned(request.model, identity, init)}
-    given = {**usual, **_DEFAULTS, **request.config, **pinned}
+def _config(request: Request, run: RunDirectory, fixed: Mapping[str, Any]) -> Any:
+    evaluated = {"eval_strategy": "steps" if request.held_out.any() else "no"}
     return _classes(request.kind)[0](
         output_dir=str(run.checkpoints),
         preference_loss=request.loss,
         non_private=request.non_private,
-        **given,
+        **{**evaluated, **_DEFAULTS, **fixed},
     )
 
 
@@ -261,42 +241,22 @@ def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
         )
 
 
-def _training(
-    request: Request, run: RunDirectory, asked: Mapping[str, Any], trainer: Any
-) -> Training:
-    held_out = int(request.held_out.sum())
-    return Training(
-        request.kind,
-        request.model,
-        asked["model"],
-        request.base,
-        (run.finished / "adapter_config.json").exists(),
-        request.loss_name,
-        request.config,
-        request.lora,
-        rows=len(request.held_out) - held_out - trainer.left_out,
-        left_out=trainer.left_out,
-        held_out=held_out,
-        steps=trainer.state.global_step,
-        versions=asked["versions"],
-    )
-
-
 def _describe(
     request: Request,
     run: RunDirectory,
-    training: Training,
-    found: Evaluation,
+    asked: Mapping[str, Any],
+    trained: Trained,
     metrics: list[Mapping[str, Any]],
 ) -> None:
     """Everything beside the model."""
     (run.finished / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of here
     (run.finished / "README.md").unlink(missing_ok=True)  # peft's: an empty form
-    card = to_markdown(request.source, training, found)
+    adapter = (run.finished / "adapter_config.json").exists()
+    card = to_markdown(request, trained, asked, adapter=adapter)
     lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)
     for name, text in (
         ("TRAINING_CARD.md", card),
-        ("evaluation.json", found.to_json()),
+        ("evaluation.json", trained.evaluation.to_json()),
         ("metrics.jsonl", lines),
     ):
         write_atomically(run.finished / name, text.encode())

@@ -10,11 +10,11 @@ anything is charged: the texts are tokenized, and a trainer is made as it will b
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,21 +24,13 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
 from labelguard.terms import Progress
+from labelguard_trainer.training import settings
 from labelguard_trainer.training.request import base_of
-from labelguard_trainer.training.settings import (
-    Kind,
-    check_stage_fields,
-    parse_lora,
-    public_settings,
-    read_config,
-)
+from labelguard_trainer.training.settings import Kind
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.course import Course
     from labelguard_trainer.training.stages import StageLearner
-
-
-Check = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -51,22 +43,14 @@ class Base:
     course: Course
     identity: Mapping[str, Any]
 
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """Settings where the configuration says none."""
+
     @classmethod
-    def of(
-        cls,
-        kind: Kind,
-        pairs: pa.Table,
-        options: LearnerOptions,
-        usual: Mapping[str, Any],
-        *,
-        check: Check,
-        check_lora: Check = lambda lora: None,
-    ) -> Base:
+    def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> Self:
         """Of distinct pairs with columns prompt, first and second.
 
-        `usual` are settings where the configuration says none; `check` and `check_lora` raise for
-        what the learner cannot do. Raises `LabelguardError` for a model, options or pairs that do
-        not fit together.
+        Raises `LabelguardError` for a model, options or pairs that do not fit together.
         """
         if options.model is None:
             raise LabelguardError(
@@ -74,56 +58,39 @@ class Base:
             )
         extras.require("train", f"--learner {kind}")
         before = base_of(options.model, private=True)
-        lora = None if options.lora is None else parse_lora(options.lora)
-        if lora is not None:
-            check_lora(lora)
-        given = {} if options.config is None else read_config(Path(options.config))
-        check(given)
+        lora = None if options.lora is None else settings.parse_lora(options.lora)
+        given = {} if options.config is None else settings.read_config(Path(options.config))
+        cls.check(kind, given, lora or {})
         from labelguard_trainer.training import models
         from labelguard_trainer.training.course import Course
 
-        init = given.get("model_init_kwargs") or {}
-        usual = {**usual, "max_length": models.usual_length(options.model, init)}
-        base = models.identity(options.model, revision=init.get("revision"))
-        init = models.pinned(options.model, base, init)
-        settings = {**usual, **given, "model_init_kwargs": init}
-        course = Course.of(kind, options.model, base, lora, settings, pairs)
-        told = {"model": base, "lora": lora, "training": public_settings(settings)}
+        base, fixed = models.fixed(options.model, given)
+        chosen = {**cls.usual, **fixed}
+        course = Course.of(kind, options.model, base, lora, chosen, pairs)
+        told = {"model": base, "lora": lora, "training": settings.public_settings(chosen)}
         learned = {"learned_from": [asdict(one) for one in before]} if before else {}
         return cls(course, told | learned)
 
-
-PAPER = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 5e-5}
-"""How each stage is trained (props A.1), unless the configuration says otherwise."""
-
-
-def dpo(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
-    """The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
-    return PreparedLanguageModel.of("dpo", pairs, options)
-
-
-def reward(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
-    """The learner `reward`, likewise."""
-    return PreparedLanguageModel.of("reward", pairs, options)
+    @classmethod
+    def check(cls, kind: Kind, given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+        """Raise `LabelguardError` for settings that the learner cannot use."""
+        settings.check_stage_fields(kind, given)
 
 
 @dataclass(frozen=True)
-class PreparedLanguageModel:
-    """A base model, how it is trained, and the pairs' tokens: a `PreparedLearner`.
+class PreparedLanguageModel(Base):
+    """A base model, how each stage trains it (props A.1), and the pairs: a `PreparedLearner`."""
 
-    `inputs`, shape (pairs,), numbers the pairs.
-    """
+    usual = {  # noqa: RUF012 (see `Base`)
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 5e-5,
+    }
 
-    course: Course
-    inputs: NDArray[np.intp]
-    identity: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
-        """Raises `LabelguardError` for a model, options or pairs that do not fit together."""
-        check = functools.partial(check_stage_fields, kind)
-        base = Base.of(kind, pairs, options, PAPER, check=check)
-        return cls(base.course, np.arange(pairs.num_rows), base.identity)
+    @property
+    def inputs(self) -> NDArray[np.intp]:
+        """The numbers of the pairs, shape (pairs,)."""
+        return np.arange(len(self.course.tokens))
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:
         """The learner, whose models are kept in `directory`."""
@@ -137,3 +104,9 @@ class PreparedLanguageModel:
 
         assert isinstance(scorer, StageModel)
         return (scorer.export(directory / "model"),)
+
+
+dpo = partial(PreparedLanguageModel.of, "dpo")
+"""The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
+reward = partial(PreparedLanguageModel.of, "reward")
+"""The learner `reward`, likewise."""

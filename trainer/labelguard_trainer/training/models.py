@@ -94,6 +94,16 @@ def identity(name: str, **options: Any) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def fixed(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A model's identity, and the settings `given` for just that model, with its usual length."""
+    init = given.get("model_init_kwargs") or {}
+    code = given.get("trust_remote_code", False)
+    options = {"revision": init.get("revision"), "trust_remote_code": code}
+    base = identity(name, **options)
+    length = usual_length(name, {**init, **options})
+    return base, {"max_length": length, **given, "model_init_kwargs": pinned(name, base, init)}
+
+
 def pinned(name: str, identity: str, init: Mapping[str, Any]) -> dict[str, Any]:
     """`init` of `load_model` for the very commit of a hub's model that an identity tells."""
     if Path(name).is_dir():

@@ -187,11 +187,7 @@ class _Training:
         from labelguard_trainer.training.course import Course
 
         given = {name: value for name, value in self._config().items() if name in _SCORING}
-        init = given.get("model_init_kwargs") or {}
-        base = models.identity(self._model, revision=init.get("revision"))
-        pinned = models.pinned(self._model, base, init)
-        usual = {"max_length": models.usual_length(self._model, init)}
-        settings = {**usual, **given, "model_init_kwargs": pinned}
+        base, settings = models.fixed(self._model, given)
         sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
         return Course.of(self.kind, self._model, base, None, settings, sides)
 
