@@ -21,13 +21,6 @@ from labelguard.release.preferred_pairs import read_preferred
 from labelguard.terms import silent
 
 LORA = {"lora": "r=4,alpha=8"}
-pytestmark = pytest.mark.xdist_group("language-models")
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base model, releases and probes."""
-    return train_runs.workshop(tmp_path_factory.mktemp("jobs"))
 
 
 def _step(shop: Path, kind: str, **options: Any) -> Step:

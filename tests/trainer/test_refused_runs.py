@@ -21,21 +21,8 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
 
-pytestmark = pytest.mark.xdist_group("trl")
+pytestmark = pytest.mark.usefixtures("beside")
 Damage = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_runs.workshop(tmp_path_factory.mktemp("workshop"))
-
-
-@pytest.fixture(autouse=True)
-def beside(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a directory with the workshop's files."""
-    for path in shop.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
 
 
 def _train(release: str = "rr", *options: str, more: str = "", kind: str = "dpo") -> Result:

@@ -25,8 +25,6 @@ from labelguard.mechanisms import props
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
 from labelguard.terms import silent
 
-pytestmark = pytest.mark.xdist_group("trl")
-
 PAIRS, LONGEST = 48, 64
 SETTINGS = f"max_length: {LONGEST}\nlearning_rate: 2e-3\nnum_train_epochs: 4\n"
 TRAINERS = {"dpo": (DPOTrainer, DPOConfig), "reward": (RewardTrainer, RewardConfig)}

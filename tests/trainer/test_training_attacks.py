@@ -15,9 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("trl")
-
 from labelguard_trainer.training import guard, learners, models, settings
 from labelguard_trainer.training.evaluate import Trained, evaluate
 from labelguard_trainer.training.learners import PreparedLanguageModel
@@ -31,8 +28,6 @@ import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
 from labelguard.terms import silent
-
-pytestmark = pytest.mark.xdist_group("trl")
 
 PAIRS = 12
 SETTINGS = "max_length: 64\nmax_steps: 2\nsave_steps: 1\nlearning_rate: 1e-3\n"

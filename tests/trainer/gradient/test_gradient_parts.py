@@ -18,8 +18,6 @@ from scipy import stats
 from labelguard.accounting import truncation
 from labelguard.keys import keyring
 
-pytestmark = pytest.mark.xdist_group("trl")
-
 CPU = torch.device("cpu")
 SAMPLES = 200_001
 LEAST_P = 1e-7

@@ -12,7 +12,7 @@ import torch
 from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.language_runs import PreparedLanguage
 from labelguard_trainer.gradient.records import Records
-from support import dp_language, tiny_models
+from support import dp_language
 from support.dp_language import LABELERS, LIMIT, LORA, PAIRS, RECORDS, labels, moved, records
 from transformers import (
     AutoModelForCausalLM,
@@ -23,8 +23,6 @@ from transformers import (
 from labelguard.accounting import truncation
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
-
-pytestmark = pytest.mark.xdist_group("trl")
 
 EVERYONE = np.arange(LABELERS)
 BETA = 0.1
@@ -37,11 +35,6 @@ Made = Callable[..., LanguageProblem]
 def tensors(problem: LanguageProblem, units: Any, labels: Any) -> torch.Tensor:
     """Its gradients, to be compared as torch compares."""
     return torch.from_numpy(problem.gradients(units, labels))
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.saved(tmp_path_factory.mktemp("base") / "base")
 
 
 @pytest.fixture(scope="module")

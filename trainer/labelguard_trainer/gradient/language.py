@@ -12,11 +12,11 @@ bits, or far more in bfloat16.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -36,18 +36,6 @@ from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.reward import HEAD
 
 
-class Optimizer(Protocol):
-    """Turns gradients into updates."""
-
-    def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
-        """What to subtract from the parameters, shape (size,), at a step counted from 1."""
-        ...
-
-    def state(self) -> Mapping[str, Tensor]:
-        """What it keeps between steps: tensors to be copied from, and into."""
-        ...
-
-
 class Sgd:
     """The gradient times the rate (aup-rlhf Alg. 4, line 12)."""
 
@@ -55,11 +43,11 @@ class Sgd:
         pass
 
     def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
-        """See `Optimizer`."""
+        """What to subtract from the parameters, shape (size,), at a step counted from 1."""
         return gradient * rate
 
     def state(self) -> Mapping[str, Tensor]:
-        """Nothing."""
+        """What it keeps between steps, tensors to be copied from, and into: nothing."""
         return {}
 
 
@@ -71,7 +59,7 @@ class Adam:
         self._second = torch.zeros(size, device=device)
 
     def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
-        """See `Optimizer`."""
+        """As `Sgd.update`."""
         slow, slower, least = 0.9, 0.999, 1e-8
         self._first.lerp_(gradient, 1 - slow)
         self._second.mul_(slower).addcmul_(gradient, gradient, value=1 - slower)
@@ -83,10 +71,7 @@ class Adam:
         return {"first_moment": self._first, "second_moment": self._second}
 
 
-OPTIMIZERS: Mapping[str, Callable[[int, torch.device], Optimizer]] = {
-    "adamw_torch": Adam,
-    "sgd": Sgd,
-}
+OPTIMIZERS: Mapping[str, type[Adam | Sgd]] = {"adamw_torch": Adam, "sgd": Sgd}
 """By the names that they have in a training configuration."""
 
 
@@ -146,7 +131,7 @@ class LanguageProblem:
                 f"expected at most {truncation.MOST_COORDINATES:,} parameters, found {self.size:,}"
             )
         self._steps = 0
-        self._optimizer: Optimizer = OPTIMIZERS[settings["optim"]](self.size, self._device)
+        self._optimizer: Adam | Sgd = OPTIMIZERS[settings["optim"]](self.size, self._device)
         self._reference = self._reference_log_probs()
 
     def __repr__(self) -> str:

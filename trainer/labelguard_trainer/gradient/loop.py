@@ -40,35 +40,27 @@ class Problem(Protocol):
 
     def clipped_sum(self, units: NDArray[np.intp], labels: Floats, clip: float) -> Any:
         """PRIVATE: Σ over these units of their gradients, each clipped to norm `clip`; flat."""
-        ...
 
     def gradients(self, units: NDArray[np.intp], labels: Floats) -> NDArray[Any]:
         """PRIVATE: the gradient of each of these units, not clipped, (units, parameters)."""
-        ...
 
     def noised(self, total: Any, deviation: float, secret: bytes) -> Any:
         """`total` plus Gaussian noise of this standard deviation, from 32 secret bytes."""
-        ...
 
     def step(self, gradient: Any) -> None:
         """Move the parameters against a noised mean gradient."""
-        ...
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Parameters, and those of the optimizer: with `restore`, a checkpoint."""
-        ...
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of `state`."""
-        ...
 
     def margins(self) -> Floats:
         """Log-odds that the first side is preferred, for every distinct pair, (pairs,)."""
-        ...
 
     def export(self, directory: Path) -> tuple[Path, ...]:
         """Write what is published of the model beside its labels, as files or directories."""
-        ...
 
 
 COIN_RANGE = 2**64

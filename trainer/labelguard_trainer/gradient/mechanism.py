@@ -50,31 +50,25 @@ class LearnerRun(Protocol):
     @property
     def clip(self) -> float:
         """The norm to which the gradient of each unit is clipped."""
-        ...
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """What the ledger keeps, so that a release that is resumed is prepared alike."""
-        ...
 
     @property
     def told(self) -> Mapping[str, Any]:
         """What a card says of it."""
-        ...
 
     def problem(self) -> Problem:
         """The model before its first step."""
-        ...
 
     def margins(self, problem: Any) -> NDArray[np.float64]:
         """Log-odds that the first side is preferred, for every pair that it labels."""
-        ...
 
     def released(
         self, job: Job, problem: Any, pairs: DistinctPairs, finished: Finished
     ) -> Finished:
         """With the model that `problem` has become, and the labels that it gives further pairs."""
-        ...
 
 
 FILE = "trained.npz"

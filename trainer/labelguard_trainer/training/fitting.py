@@ -60,10 +60,10 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
     """Train, evaluate and publish; the same request resumes what was interrupted."""
     settings.check_fields(request.kind, request.config)
     with quiet() as heard:
-        identity, fixed = models.fixed(request.model, request.config)
-        asked = _asked(request, identity)
         with _one_line(request):
+            identity, fixed = models.fixed(request.model, request.config)
             args = _config(request, run, fixed)
+        asked = _asked(request, identity)
         with _begun(run, asked, args):
             with _one_line(request):
                 trainer, probes = _trainer(request, run, args, progress)

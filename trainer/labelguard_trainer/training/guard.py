@@ -45,10 +45,15 @@ def set_defaults(config: Any) -> None:
     config.dataloader_pin_memory &= torch.accelerator.is_available()
 
 
+def _name(model: Any) -> str:
+    """A model's path or its id; "" of one in memory."""
+    return model if isinstance(model, str) else get_config_model_id(model.config) or ""
+
+
 def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
     """A copy of `args`, which trainers change, or the default for a model."""
     if args is None:
-        name = model if isinstance(model, str) else get_config_model_id(model.config)
+        name = _name(model)
         default: Config = kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
         return default
     if not isinstance(args, kind):
@@ -59,7 +64,7 @@ def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
     return copy(args)
 
 
-def check_dpo(args: Any, ref_model: Any, options: Mapping[str, Any]) -> None:
+def check_dpo(args: Any, options: Mapping[str, Any]) -> None:
     """Raises `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
     refused = {
         f"loss_type {'+'.join(args.loss_type)}": (
@@ -88,7 +93,7 @@ def check_dpo(args: Any, ref_model: Any, options: Mapping[str, Any]) -> None:
             "it would need logits, which are not computed; use margins()",
         ),
         "precompute_ref_log_probs under FSDP2 without ref_model": (
-            args.precompute_ref_log_probs and is_fsdp2(args) and ref_model is None,
+            args.precompute_ref_log_probs and is_fsdp2(args) and options.get("ref_model") is None,
             "TRL 1.16 crashes; pass a ref_model",
         ),
     }
@@ -158,7 +163,7 @@ def check_rows(dataset: Any, args: Any) -> None:
 
 def tokenizer_of(model: Any, args: Any) -> Any:
     """The tokenizer saved with a model. `LabelguardError` if it has no path to find it at."""
-    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    name = _name(model)
     if not name:
         raise LabelguardError("a model in memory has no tokenizer: pass processing_class")
     revision = (args.model_init_kwargs or {}).get("revision")
@@ -280,7 +285,7 @@ def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
 @contextmanager
 def loading(model: Any) -> Iterator[None]:
     """One line in place of a trace where a file of weights is damaged."""
-    name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
+    name = _name(model) or "the model"
     try:
         yield
     except SafetensorError as error:
@@ -310,7 +315,7 @@ def saving(directory: str | Path) -> Iterator[None]:
 @contextmanager
 def enough_memory(args: Any, model: Any) -> Iterator[None]:
     """One line in place of a trace where memory ran out."""
-    name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
+    name = _name(model) or "the model"
     try:
         yield
     except RuntimeError as error:

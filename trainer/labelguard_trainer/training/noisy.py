@@ -21,7 +21,7 @@ from trl.trainer.base_trainer import _BaseTrainer
 
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.losses import Loss
+from labelguard_trainer.training.losses import Loss, loss_of
 from labelguard_trainer.training.rows import COLUMNS, FLIP, TARGET, WEIGHT, with_noise
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
@@ -127,6 +127,51 @@ class NoisyTraining(_BaseTrainer):
     _tokens: str
     """The column that a tokenized data set has."""
 
+    _config: type[Any]
+    """The class of its arguments."""
+
+    def __init__(
+        self,
+        model: Any,
+        args: Any = None,
+        *,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        data_collator: Any = None,
+        **options: Any,
+    ) -> None:
+        args = guard.own_config(args, self._config, model)
+        for dataset in guard.datasets_of(train_dataset, eval_dataset):
+            guard.check_rows(dataset, args)
+        options = self._checked(model, args, train_dataset, options)
+        tokenizer = processing_class or guard.tokenizer_of(model, args)
+        self._check_architecture(guard.check_model(model, tokenizer, args))
+        self.preference_loss = loss_of(args.preference_loss)
+        with guard.loading(model), guard.enough_memory(args, model):
+            super().__init__(
+                model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=tokenizer,
+                data_collator=NoisyCollator(data_collator or self._collator(tokenizer, args)),
+                **options,
+            )
+
+    def _checked(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
+        """Options that are TRL's own, once they are checked together with `args`."""
+        raise NotImplementedError
+
+    def _collator(self, tokenizer: Any, args: Any) -> Any:
+        """What makes batches of texts."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _check_architecture(config: Any) -> None:
+        """Raise `LabelguardError` for a model that is none of what is trained."""
+        raise NotImplementedError
+
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """As TRL's. Raises `LabelguardError` for a half-written checkpoint, and if memory runs out.
 
@@ -194,6 +239,12 @@ class NoisyTraining(_BaseTrainer):
         for name, mean in zip(rows, gathered.nanmean(0).tolist(), strict=True):
             if not math.isnan(mean):
                 self._metrics[self._mode][name].append(mean)
+
+    def _count(self, tokens: float) -> None:
+        """Tokens seen so far, of all processes."""
+        if self._mode == "train":
+            self._total_train_tokens += int(tokens) // self._tp_size
+        self._metrics[self._mode]["num_tokens"] = [self._total_train_tokens]
 
     @property
     def _mode(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import datasets
 from huggingface_hub import constants
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from transformers.utils import logging as transformers_logging
 
 from labelguard.errors import LabelguardError
@@ -34,15 +34,11 @@ class Reporting(TrainerCallback):
         self._progress = progress
         self._loss = ""
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_init_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """DPO's reference may be asked about all rows before the first step."""
         self._progress(f"preparing to train on {self._rows}", None)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Of a resumed training the lines up to its checkpoint stay, and no later one.
 
         Raises `LabelguardError` if there is no step to take.
@@ -53,15 +49,11 @@ class Reporting(TrainerCallback):
         if state.is_world_process_zero:
             self._run.metrics.write_text("".join(map(_line, metrics_of(state))), encoding="utf-8")
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """One step further."""
         self._show(state)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """One line more."""
         entry = state.log_history[-1]
         if "loss" in entry:
@@ -70,17 +62,13 @@ class Reporting(TrainerCallback):
             with self._run.metrics.open("a", encoding="utf-8") as file:
                 file.write(_line(_metrics(entry)))
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Every process has written its part of a checkpoint once all are here."""
         args.distributed_state.wait_for_everyone()
         if state.is_world_process_zero:
             mark_complete(self._run.checkpoints / f"checkpoint-{state.global_step}")
 
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Rows are evaluated between two steps."""
         if state.max_steps:
             self._show(state, ", evaluating")
