@@ -33,9 +33,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_runs.workshop(tmp_path_factory.mktemp("workshop"))
 
 
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
-def beside(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def beside(shop: Path) -> None:
     """Work in a directory with the shop's files."""
     for path in shop.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
+        Path(path.name).symlink_to(path)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from labelguard_trainer.training import request
-from labelguard_trainer.training.evaluate import WinTieLoss, evaluate, win_tie_loss
+from labelguard_trainer.training.evaluate import evaluate
 
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.props import estimate_error
@@ -136,11 +136,6 @@ def test_rows_that_cannot_be_measured_are_counted_and_left_out() -> None:
     assert found.labels.rows == 1 and found.labels.agreement == 1
 
 
-def test_a_judge_that_favours_a_position_decides_nothing() -> None:
-    assert win_tie_loss([1, 1, -1, 1], [-1, -1, 1, -1]) == WinTieLoss(0, 4, 0)
-    assert win_tie_loss([1, -1, 0, 2], [2, -3, 0, 0]) == WinTieLoss(1, 2, 1)
-
-
 def _pairs(file: Path, *, rename: str = "", swap: bool = False, chat: bool = False) -> Path:
     """4,000 distinct pairs, about a quarter of them sharing a prompt with others; each five times,
     under as many ids."""
@@ -160,33 +155,29 @@ def _pairs(file: Path, *, rename: str = "", swap: bool = False, chat: bool = Fal
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(
-    chat: bool, tmp_path: Path
-) -> None:
-    items = item_keys(_pairs(tmp_path / "a.parquet", chat=chat))
+def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(chat: bool) -> None:
+    items = item_keys(_pairs(Path("a.parquet"), chat=chat))
     out = held_out(items, 0.1).reshape(5, 4_000)
     assert (out == out[0]).all() and len(set(items.tolist())) == 4_000
     assert abs(out[0].mean() - 0.1) < 4.9 * math.sqrt(0.09 / 4_000)
     assert (held_out(items, 0.1) <= held_out(items, 0.2)).all()
     assert not held_out(items, 0).any()
-    same = _pairs(tmp_path / "b.parquet", rename="record-", swap=True, chat=chat)
+    same = _pairs(Path("b.parquet"), rename="record-", swap=True, chat=chat)
     assert (item_keys(same) == items).all()
-    pl.read_parquet(same).write_ndjson(tmp_path / "b.jsonl")
-    assert (item_keys(tmp_path / "b.jsonl") == items).all()
+    pl.read_parquet(same).write_ndjson(Path("b.jsonl"))
+    assert (item_keys(Path("b.jsonl")) == items).all()
 
 
-def test_what_is_held_out_stays_so_in_every_version(tmp_path: Path) -> None:
+def test_what_is_held_out_stays_so_in_every_version() -> None:
     one = pa.table({"prompt": ["a"], "chosen": ["b"], "rejected": ["c"]})
-    pq.write_table(one, tmp_path / "one.parquet")
-    assert item_keys(tmp_path / "one.parquet").tolist() == [2274710708441003862]
+    pq.write_table(one, Path("one.parquet"))
+    assert item_keys(Path("one.parquet")).tolist() == [2274710708441003862]
 
 
-def test_what_is_neither_text_nor_chat_is_refused(tmp_path: Path) -> None:
-    pq.write_table(
-        pa.table({n: [1] for n in ("prompt", "chosen", "rejected")}), tmp_path / "n.parquet"
-    )
+def test_what_is_neither_text_nor_chat_is_refused() -> None:
+    pq.write_table(pa.table({n: [1] for n in ("prompt", "chosen", "rejected")}), Path("n.parquet"))
     with pytest.raises(LabelguardError, match="must be texts, or chats"):
-        item_keys(tmp_path / "n.parquet")
+        item_keys(Path("n.parquet"))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])

@@ -220,7 +220,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
         assert Path("out", name).read_bytes() == Path("whole", name).read_bytes(), name
 
 
-def test_it_reads_a_release_and_nothing_else_of_its_project(train: Train, tmp_path: Path) -> None:
+def test_it_reads_a_release_and_nothing_else_of_its_project(train: Train) -> None:
     project = lg.init(Path("project"))
     release = lg.privatize(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)
     named = _done(train("dpo", release.id, "--project", "project", "--json", output="named"))

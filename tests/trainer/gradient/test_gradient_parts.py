@@ -170,13 +170,6 @@ def test_all_records_of_a_labeler_have_their_turn_and_weigh_the_same() -> None:
     assert root.weights == pytest.approx(2**-0.5)
 
 
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"weighting": "sum"}, {"units": np.zeros(1)}])
-def test_records_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
-    right = {"pairs": np.zeros(2, int), "units": np.zeros(2, int), "population": 1}
-    with pytest.raises(ValueError, match=r"limit|weighting|units"):
-        Records(**{**right, "limit": 1, "weighting": "mean", **wrong})
-
-
 @pytest.mark.parametrize("limit", [None, 3])
 def test_texts_are_padded_to_the_longest_of_their_batch_and_cut(limit: int | None) -> None:
     rows = [

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,10 +114,6 @@ class HeadProblem:
     def margins(self) -> Floats:
         """z·θ."""
         return np.asarray(self._z @ self.theta.astype(np.float32), np.float64)
-
-    def export(self, directory: Path) -> tuple[Path, ...]:
-        """Nothing: `release.methods.further.with_head` publishes a head."""
-        return ()
 
 
 def _slices(rows: int, width: int) -> Iterator[slice]:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peft import LoraConfig, get_peft_model
+from peft import get_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
@@ -30,7 +30,7 @@ from labelguard.errors import LabelguardError
 from labelguard_trainer.gradient.records import Drawn, Records, Sides
 from labelguard_trainer.gradient.sums import ClippedSum, noisy, norm
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.course import Course
+from labelguard_trainer.training.course import Course, lora_config
 from labelguard_trainer.training.losses import soft
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.reward import HEAD
@@ -79,7 +79,6 @@ Floats: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
 
 _RATE, _RATE_OF_LORA = 1e-5, 1e-3
-_TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _USUAL = {
     "beta": 0.1,
     "learning_rate": None,
@@ -94,7 +93,7 @@ _USUAL = {
 
 
 class LanguageProblem:
-    """A `Problem`: the base model of `base` and whose records it learns from. Its repr is bare.
+    """A `Problem`: the base model of `base` and whose records it learns from.
 
     `device` is a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
     reads `learning_rate`, `max_length`, `beta`, `bf16` (of the arithmetic; what is trained is kept
@@ -133,9 +132,6 @@ class LanguageProblem:
         self._steps = 0
         self._optimizer: Adam | Sgd = OPTIMIZERS[settings["optim"]](self.size, self._device)
         self._reference = self._reference_log_probs()
-
-    def __repr__(self) -> str:
-        return f"LanguageProblem({self.base.kind!r})"
 
     def clipped_sum(self, units: Indices, labels: Floats, clip: float) -> Tensor:
         """PRIVATE: Σ over distinct labelers of clip_C(the weighted gradients of their records).
@@ -312,8 +308,7 @@ def _trainable(base: Course, seed: int) -> Any:
         if base.lora is None:
             return model
         head = {"modules_to_save": [HEAD]} if base.kind == "reward" else {}
-        lora = LoraConfig(task_type=_TASKS[base.kind], **base.lora, **head)
-        return get_peft_model(model, lora)
+        return get_peft_model(model, lora_config(base.kind, base.lora, **head))
 
 
 def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

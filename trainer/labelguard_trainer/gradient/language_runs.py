@@ -25,7 +25,8 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.release.methods.further import with_further
 from labelguard.release.protocol import Finished, Job
 from labelguard_trainer.gradient.language import LanguageProblem
-from labelguard_trainer.gradient.records import Records, Weighting
+from labelguard_trainer.gradient.options import Weighting
+from labelguard_trainer.gradient.records import Records
 from labelguard_trainer.training.learners import Base
 from labelguard_trainer.training.settings import Kind
 
@@ -45,7 +46,23 @@ class PreparedLanguage(Base):
     def check(cls, kind: Kind, given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
         """With what noisy steps cannot use."""
         super().check(kind, given, lora)
-        _check(given, lora)
+        if lora.get("lora_dropout"):
+            raise LabelguardError(
+                "LoRA's dropout must be 0 here: noise is what keeps a private model from learning "
+                "by heart; leave dropout out"
+            )
+        unread = sorted(given.keys() - _READ)
+        if unread:
+            raise LabelguardError(
+                f"{unread[0]} has no meaning for a gradient mechanism, whose steps are the "
+                f"policy's; its configuration may have {', '.join(sorted(_READ))}"
+            )
+        for name in _RANGES.keys() & given:
+            low, high = _RANGES[name]
+            if not (isinstance(given[name], int | float) and low <= given[name] <= high):
+                raise LabelguardError(f"{name} must be between {low:g} and {high:g} here")
+        if given.get("optim", _OPTIMIZERS[0]) not in _OPTIMIZERS:
+            raise LabelguardError(f"optim must be one of {', '.join(_OPTIMIZERS)} here")
 
     @property
     def clip(self) -> float | None:
@@ -57,26 +74,6 @@ class PreparedLanguage(Base):
         """The model, ready to learn from these records."""
         gc.collect()  # the trainer by which settings were checked is full of cycles, and of weights
         return LanguageProblem(self.course, records, device=device)
-
-
-def _check(given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
-    if lora.get("lora_dropout"):
-        raise LabelguardError(
-            "LoRA's dropout must be 0 here: noise is what keeps a private model from learning by "
-            "heart; leave dropout out"
-        )
-    unread = sorted(given.keys() - _READ)
-    if unread:
-        raise LabelguardError(
-            f"{unread[0]} has no meaning for a gradient mechanism, whose steps are the policy's; "
-            f"its configuration may have {', '.join(sorted(_READ))}"
-        )
-    for name in _RANGES.keys() & given:
-        low, high = _RANGES[name]
-        if not (isinstance(given[name], int | float) and low <= given[name] <= high):
-            raise LabelguardError(f"{name} must be between {low:g} and {high:g} here")
-    if given.get("optim", _OPTIMIZERS[0]) not in _OPTIMIZERS:
-        raise LabelguardError(f"optim must be one of {', '.join(_OPTIMIZERS)} here")
 
 
 def doubled(norm_of: Callable[[int], float], cohort: float, most: int) -> int:

@@ -59,9 +59,6 @@ class Problem(Protocol):
     def margins(self) -> Floats:
         """Log-odds that the first side is preferred, for every distinct pair, (pairs,)."""
 
-    def export(self, directory: Path) -> tuple[Path, ...]:
-        """Write what is published of the model beside its labels, as files or directories."""
-
 
 COIN_RANGE = 2**64
 

@@ -84,7 +84,7 @@ class Run(Prepared):
     pairs: DistinctPairs
     learner: LearnerRun
     own: NDArray[np.intp]
-    course: Course | AupCourse
+    course: Course
 
 
 class Training(Mechanism[Run]):
@@ -135,10 +135,9 @@ class Training(Mechanism[Run]):
                 self.options.agreement if proven else None,
                 job.progress,
             )
-        course: Course | AupCourse
         if isinstance(self.options, AupOptions):
             distance = self.options.distance * learner.clip
-            course = AupCourse.priced(price, distance, rows.units)
+            course: Course = AupCourse.priced(price, distance, rows.units)
         else:
             course = Course.priced(price, learner.clip, rows.units)
         return Run(plan, learner.parameters, pairs, learner, own, course)
@@ -301,7 +300,7 @@ _ACCOUNTING = {
 def card(
     job: Job,
     options: GradientOptions,
-    course: Course | AupCourse,
+    course: Course,
     halted: Any,
     learner: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -317,7 +316,7 @@ def card(
         **learner,
     }
     if isinstance(course, AupCourse):
-        run |= {"distance": course.distance, "steps_done": int(halted), "proven": False}
+        run |= {"distance": course.clip, "steps_done": int(halted), "proven": False}
     else:
         run["clip"] = course.clip
     if isinstance(options, UlsOptions):

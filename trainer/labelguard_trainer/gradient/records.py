@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Indices: TypeAlias = NDArray[np.intp]
+from labelguard_trainer.gradient.options import Weighting
 
-Weighting: TypeAlias = Literal["mean", "root"]
-"""A labeler's vector of k gradients: their mean, or their sum over √k."""
+Indices: TypeAlias = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,6 @@ class Records:
     population: int
     limit: int
     weighting: Weighting
-
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise ValueError(f"limit must be at least 1, found {self.limit}")
-        if self.weighting not in ("mean", "root"):
-            raise ValueError(f"weighting must be mean or root, found {self.weighting!r}")
-        if len(self.pairs) != len(self.units):
-            raise ValueError(f"{len(self.pairs)} pairs and {len(self.units)} units of records")
 
     def drawn(self, step: int, cohort: Indices) -> Drawn:
         """The records of `cohort`, distinct labelers, at a step counted from 0."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -33,7 +32,7 @@ from labelguard.storage.files import publish_directory
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import guard, models
 from labelguard_trainer.training.dpo import REFERENCE
-from labelguard_trainer.training.models import check_whole
+from labelguard_trainer.training.models import check_whole, one_line
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.rows import FLIP, TARGET, WEIGHT
 from labelguard_trainer.training.settings import Kind
@@ -41,7 +40,7 @@ from labelguard_trainer.training.settings import Kind
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.intp]
 
-_TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
+TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
 _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _DEFAULTS = {
     "per_device_eval_batch_size": 16,  # of scoring, which keeps no gradients
@@ -79,7 +78,7 @@ class Course:
         pairs: pa.Table,
     ) -> Course:
         """Raises `LabelguardError` unless model, settings and pairs can be trained together."""
-        with quiet(), _one_line():
+        with quiet(), one_line("model and settings of training cannot be used"):
             arguments = _arguments(kind, settings, Path("unused"))
             tokenizer = guard.tokenizer_of(model, arguments)
             if is_chat(pairs) and not tokenizer.chat_template:
@@ -115,9 +114,9 @@ class Course:
         start = self.model if weights is None or self.lora else str(weights)
         if start == self.model:
             self._check_base()
-        lora = LoraConfig(task_type=_TASKS[self.kind], **self.lora) if self.lora else None
+        lora = lora_config(self.kind, self.lora) if self.lora else None
         with quiet():
-            trainer = _TRAINERS[self.kind][1](
+            trainer = TRAINERS[self.kind][1](
                 start,
                 _arguments(self.kind, self.settings, directory),
                 train_dataset=dataset,
@@ -213,17 +212,12 @@ def _check_names(model: str, tokenizer: Any, directory: Path) -> None:
 
 
 def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:
-    return _TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
+    return TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
 
 
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """One line for what the libraries refuse of a model and its settings."""
-    try:
-        yield
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise LabelguardError(f"model and settings of training cannot be used: {reason}") from None
+def lora_config(kind: Kind, lora: Mapping[str, Any], **more: Any) -> LoraConfig:
+    """Low-rank adapters of a kind of model."""
+    return LoraConfig(task_type=_TASKS[kind], **lora, **more)
 
 
 TokenIds: TypeAlias = list[int]

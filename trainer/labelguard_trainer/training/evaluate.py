@@ -137,19 +137,18 @@ def evaluate(
     if (target[soft] == 0.5).all():
         soft[:] = False
     others = {name: vote(values) for name, values in baselines.items()}
-    return Evaluation(
-        _corrected(z[flipped], gamma[flipped], names[flipped], _of(others, flipped))
-        if flipped.any()
-        else None,
-        _taught(z[soft], target[soft], _of(others, soft)) if soft.any() else None,
-        LabelAgreement(
-            int(rest.sum()), *_share(vote(z[rest]), names[rest]), _means(_of(others, rest))
-        )
-        if rest.any()
-        else None,
-        accuracy(probes, probe_baselines) if probes is not None and np.size(probes) else None,
-        int((~measured).sum()),
-    )
+    found: dict[str, Any] = dict.fromkeys(("flipped", "teacher", "labels", "probes"))
+    if flipped.any():
+        of_flipped = _of(others, flipped)
+        found["flipped"] = _corrected(z[flipped], gamma[flipped], names[flipped], of_flipped)
+    if soft.any():
+        found["teacher"] = _taught(z[soft], target[soft], _of(others, soft))
+    if rest.any():
+        share = _share(vote(z[rest]), names[rest])
+        found["labels"] = LabelAgreement(int(rest.sum()), *share, _means(_of(others, rest)))
+    if probes is not None and np.size(probes):
+        found["probes"] = accuracy(probes, probe_baselines)
+    return Evaluation(**found, left_out=int((~measured).sum()))
 
 
 def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> Accuracy:
@@ -158,31 +157,6 @@ def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> 
     share, error = _share(right, np.arange(len(right)))
     others = _means({name: vote(values) for name, values in baselines.items()})
     return Accuracy(len(right), share, error, uninformative=False, baselines=others)
-
-
-@dataclass(frozen=True)
-class WinTieLoss:
-    """Pairwise comparisons of two models' responses by a judge."""
-
-    wins: int
-    """the first model's response was preferred in both positions"""
-    ties: int
-    """neither was"""
-    losses: int
-    """the second model's was preferred in both positions"""
-
-
-def win_tie_loss(shown_first: ArrayLike, shown_second: ArrayLike) -> WinTieLoss:
-    """Count a judge's margins of the first model's response over the second's, both shape (n,).
-
-    `shown_first` are its margins with the first model's response shown first, `shown_second` with
-    the two swapped: a judge that favours a position must not decide. What is not preferred both
-    times is a tie (PROPS A.7 asks for an order that does not matter; its judge saw one).
-    """
-    one, two = (np.asarray(values, np.float64) for values in (shown_first, shown_second))
-    wins = int(((one > 0) & (two > 0)).sum())
-    losses = int(((one < 0) & (two < 0)).sum())
-    return WinTieLoss(wins, len(one) - wins - losses, losses)
 
 
 def _of(votes: Mapping[str, Floats], rows: NDArray[np.bool_]) -> dict[str, Floats]:

@@ -10,13 +10,16 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training.settings import Kind
 
+_REFUSALS = (
+    *(ValueError, TypeError, OSError, RuntimeError),
+    *(ImportError, AttributeError, KeyError, ArithmeticError),
+)
 LONGEST = 1024
 """Tokens of prompt and response unless somebody says otherwise; TRL's default."""
 
@@ -68,12 +71,6 @@ def load_model(kind: Kind, name: str, **init: Any) -> Any:
             return AutoModelForCausalLM.from_pretrained(name, **init)
         with suppress_seqcls_warning():  # a score that is new is what was asked for
             return AutoModelForSequenceClassification.from_pretrained(name, num_labels=1, **init)
-
-
-def save_merged(model: Any, directory: str | Path) -> None:
-    """A copy of a model with its adapter merged, as `from_pretrained` loads it without peft."""
-    merged = deepcopy(model).merge_and_unload()
-    merged.save_pretrained(directory)
 
 
 def identity(name: str, **options: Any) -> str:
@@ -132,6 +129,16 @@ def _files(directory: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield from _files(path, (*above, here))
         elif path.is_file():
             yield path
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """One line for what the libraries refuse of a model and its settings."""
+    try:
+        yield
+    except _REFUSALS as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise LabelguardError(f"{what}: {reason}") from error
 
 
 @contextmanager

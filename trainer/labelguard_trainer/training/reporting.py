@@ -131,28 +131,17 @@ def quiet() -> Iterator[Heard]:
         if not datasets.are_progress_bars_disabled():
             stack.callback(datasets.enable_progress_bars)
         datasets.disable_progress_bars()
-        stack.enter_context(_without_bars())
+        # TRL's own bars, of the reference's log-probabilities, ask the environment alone.
+        bars = {name: os.environ[name] for name in ("TQDM_DISABLE",) if name in os.environ}
+        os.environ["TQDM_DISABLE"] = "1"
+        stack.callback(os.environ.update, bars)
+        stack.callback(os.environ.pop, "TQDM_DISABLE")
         telemetry = constants.HF_HUB_DISABLE_TELEMETRY
         stack.callback(setattr, constants, "HF_HUB_DISABLE_TELEMETRY", telemetry)
         constants.HF_HUB_DISABLE_TELEMETRY = True
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield heard
-
-
-@contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
-    """TRL's own bars, of the reference's log-probabilities, ask the environment alone."""
-    name = "TQDM_DISABLE"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ from labelguard.release.writer import read_card, refuse_evaluation
 from labelguard.report import overview
 from labelguard.storage.sums import PART, SUMS, fault, sha256
 from labelguard_trainer.training import settings
-from labelguard_trainer.training.rows import AUTO, NoisyRows, PreferenceLoss, RawLabels
+from labelguard_trainer.training.rows import AUTO, SAID, NoisyRows, PreferenceLoss, RawLabels
 from labelguard_trainer.training.settings import Kind
 
 
@@ -141,7 +141,6 @@ def _fitting(said: Mapping[str, NDArray[np.float64]]) -> str:
 
 _FILES = ("card.json", "data.parquet")
 _LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
-_SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,11 @@ def open_release(release: str, project: Where) -> Source:
         )
     directory = path if path.is_dir() else overview.release_path(release, project)
     refuse_evaluation(directory)
-    expected = _sums(path) if path.is_dir() else _committed(directory, project)
+    if path.is_dir():
+        expected: Mapping[str, str] = _sums(path)
+    else:
+        records = OpenProject.open(project).ledger.releases()
+        [expected] = [record.files for record in records if record.id == directory.name]
     card = read_card(directory)
     broken = fault(directory, expected)
     if broken:
@@ -211,9 +214,9 @@ def read_columns(
     """
     frame = scan_pairs(source.file)
     names = frame.collect_schema().names()
-    found = frame.select(name for name in _SAID if name in names).collect()
+    found = frame.select(name for name in SAID if name in names).collect()
     sides = item_sides(source.file)
-    return {name: _numbers(source.file, found, name, len(sides[0])) for name in _SAID}, sides
+    return {name: _numbers(source.file, found, name, len(sides[0])) for name in SAID}, sides
 
 
 def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[np.float64]:
@@ -223,13 +226,6 @@ def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[n
     if not (kind.is_numeric() or kind == pl.Null):
         raise LabelguardError(f"{file}: column {name} must hold numbers")
     return found[name].cast(pl.Float64).to_numpy()
-
-
-def _committed(directory: Path, project: Where) -> Mapping[str, str]:
-    """The digests that a project's ledger has of the files of a release in it."""
-    records = OpenProject.open(project).ledger.releases()
-    [files] = [record.files for record in records if record.id == directory.name]
-    return files
 
 
 def _sums(directory: Path) -> dict[str, str]:
@@ -288,7 +284,7 @@ def base_of(model: str, *, private: bool) -> tuple[Learned, ...]:
                 "has no guarantee; begin from its own base model"
             )
         if said is not None:
-            return () if said == _RAW else _parsed(said, card)
+            return () if isinstance(said, str) else said
     return ()
 
 
@@ -300,7 +296,7 @@ def front_matter(learned: tuple[Learned, ...]) -> str:
     return str(yaml.safe_dump({"labelguard": {"learned_from": said}}, sort_keys=False))
 
 
-def _learned_from(card: Path) -> Any:
+def _learned_from(card: Path) -> tuple[Learned, ...] | str | None:
     """What a card's front matter says; None for a card of something else."""
     import yaml
 
@@ -309,21 +305,10 @@ def _learned_from(card: Path) -> Any:
         if "labelguard" not in matter:
             return None
         said = yaml.safe_load(matter)
-        if "non-private" in said["tags"]:
+        if "non-private" in said["tags"] or said["labelguard"]["learned_from"] == _RAW:
             return _RAW
-        return said["labelguard"]["learned_from"]
+        return tuple(Learned(**one) for one in said["labelguard"]["learned_from"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
-        raise _unreadable(card) from None
-
-
-def _parsed(said: Any, card: Path) -> tuple[Learned, ...]:
-    try:
-        return tuple(Learned(**one) for one in said)
-    except TypeError:
-        raise _unreadable(card) from None
-
-
-def _unreadable(card: Path) -> LabelguardError:
-    return LabelguardError(
-        f"{card} does not say what the model learned from; take the card it was trained with"
-    )
+        raise LabelguardError(
+            f"{card} does not say what the model learned from; take the card it was trained with"
+        ) from None

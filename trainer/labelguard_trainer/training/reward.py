@@ -12,7 +12,7 @@ The margin of a pair is r(prompt, chosen) − r(prompt, rejected) (Bradley and T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from torch import Tensor
 from trl.trainer.reward_trainer import DataCollatorForPreference
 
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.models import save_merged
 from labelguard_trainer.training.noisy import BatchNoise, NoisyTraining, score_rows
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 
@@ -110,7 +109,8 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
             super().save_model(output_dir, _internal_call)
         elif self.args.should_save:
             directory = output_dir or self.args.output_dir
-            save_merged(self.accelerator.unwrap_model(self.model), directory)
+            whole = deepcopy(self.accelerator.unwrap_model(self.model))
+            whole.merge_and_unload().save_pretrained(directory)
             self.processing_class.save_pretrained(directory)
 
     def compute_loss(

@@ -116,8 +116,8 @@ _PANELS = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
 _PARTS = (("", "training", "#0b6e4f"), ("eval_", "held out", "#c1440e"))
 
 
-def draw(lines: Lines, directory: Path) -> tuple[Path, ...]:
-    """Write `curves.svg` and `curves.png` and return them; the same lines, the same bytes.
+def draw(lines: Lines, directory: Path) -> None:
+    """Write `curves.svg` and `curves.png`; the same lines, the same bytes.
 
     `lines` are those of `metrics.jsonl`: `step`, and any of `loss`, `agreement`, and the same of
     held-out rows with `eval_` before it.
@@ -131,16 +131,12 @@ def draw(lines: Lines, directory: Path) -> tuple[Path, ...]:
     for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS, strict=True):
         _panel(axes, lines, name)
         axes.set(xlabel="step", title=title)
-    paths = []
     # A hash with a salt of its own, and no date: else each picture would be another file.
     with rc_context({"svg.hashsalt": "labelguard", "svg.fonttype": "none"}):
         for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=120, metadata=metadata)
-            path = directory / f"curves.{kind}"
-            write_atomically(path, buffer.getvalue())
-            paths.append(path)
-    return tuple(paths)
+            write_atomically(directory / f"curves.{kind}", buffer.getvalue())
 
 
 def _panel(axes: Axes, lines: Lines, name: str) -> None:
