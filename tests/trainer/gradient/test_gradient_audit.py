@@ -198,7 +198,7 @@ def test_a_sampler_that_takes_labelers_in_their_order_is_found(
 ) -> None:
     """As loaders of data do, whose batches are accounted for as if they were drawn.
 
-    A secret shuffle before that is beyond this attack: `test_cohorts` knows it by the sizes of
+    A secret shuffle before that is beyond this attack: `test_loop` knows it by the sizes of
     cohorts, which do not vary.
     """
     steps = iter(range(STEPS))

@@ -45,7 +45,7 @@ _BLOCK = 1 << 17  # numbers that are worked on while they lie in the cache
 
 
 class HeadProblem:
-    """θ (d,) on coordinates z (pairs, d), from 0; see `problem.Problem`.
+    """θ (d,) on coordinates z (pairs, d), from 0; see `loop.Problem`.
 
     `weight` (units,) is what each record of a unit weighs in its gradient, and `rate` (d,) how far
     a step goes along each coordinate. All of it is public; `clip` sets the grid.
@@ -221,7 +221,7 @@ def head_run(
     The number of components is that of a statistic with as much noise as all steps' mean has, and
     every step goes as far as a ridge would (`rates`): closed forms, nothing is tuned. Where
     labelers are taken to agree as often as `agreement`, probabilities are scaled by what simulated
-    worlds say (`calibrating`); of rankings and choices they are left as they are.
+    worlds say (`probability_scale`); of rankings and choices they are left as they are.
     """
     x, units = seen.x, len(np.unique(rows.unit))
     # Noise of a statistic is counted in sensitivities, which are two clip norms.
@@ -267,6 +267,11 @@ def probability_scale(
     progress: Progress = silent,
 ) -> float:
     """The scale of a run on comparisons `rows` of pairs x (pairs, d) at z (pairs, components).
+
+    As `planner.calibration` does for statistics: clip and step size shrink a head, so that it says
+    .60 where .70 are right, and noise does the opposite. Its coefficients are multiplied by the one
+    number at which fresh simulated labelers are predicted best. Nothing here has an argument that
+    could hold labels.
 
     `weight` (units,) and `rate` (components,) are the run's. Of many rows those of some labelers
     are simulated, drawn at random; the noise is scaled to them. To two digits, in [0.01, 10].

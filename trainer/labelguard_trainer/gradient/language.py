@@ -37,7 +37,11 @@ from labelguard_trainer.training.reward import HEAD
 
 
 class Sgd:
-    """The gradient times the rate (aup-rlhf Alg. 4, line 12)."""
+    """The gradient times the rate (aup-rlhf Alg. 4, line 12).
+
+    Optimizers see noised gradients only: what they do with them is post-processing. What they keep
+    is flat, so that a checkpoint is a few arrays.
+    """
 
     def __init__(self, size: int, device: torch.device) -> None:
         pass
@@ -159,7 +163,7 @@ class LanguageProblem:
         return np.array([float(norm(gradient)) for gradient in self._gradients(units, labels)])
 
     def noised(self, total: Any, deviation: float, secret: bytes) -> Tensor:
-        """With Gaussian noise of that deviation in each coordinate, shape (size,); see `noise`."""
+        """With Gaussian noise of that deviation in each coordinate, shape (size,); see `sums`."""
         given = torch.as_tensor(total, dtype=torch.float64, device=self._device)
         return noisy(given.expand(self.size), deviation, secret)
 

@@ -82,7 +82,8 @@ def doubled(norm_of: Callable[[int], float], cohort: float, most: int) -> int:
 
     `norm_of(G)` is the median norm of a labeler's mean gradient over G labels, to which the noise
     is scaled; `cohort` is by what the noise on a mean changes if cohorts are doubled, σ(2q)/2σ(q),
-    at most 1.
+    at most 1. Source: user-level-dp-finetuning, algorithm 3. There the gradients are of real
+    labels, which would be a query of its own that nobody accounts for; here labels are fair coins.
     """
     limit, norm = 1, norm_of(1)
     while 2 * limit <= most:
@@ -153,7 +154,7 @@ def language_run(
     """A reward or DPO model on the texts of pairs that `rows` compare, and of further ones.
 
     The clip norm is `max_grad_norm` of the configuration, or the median norm of gradients at the
-    base model whose labels are fair coins; so are G (see `doubling`; `cohort` is its argument) and
+    base model whose labels are fair coins; so are G (see `doubled`; `cohort` is its argument) and
     all else public. `recorded` are the parameters of a release that is being resumed.
 
     Raises `PolicyError` for rankings of more than two: language models learn from pairs.
