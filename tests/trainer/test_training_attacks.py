@@ -195,7 +195,7 @@ def test_every_file_of_a_model_is_in_its_identity(name: str, base: Path) -> None
 
 
 def test_links_are_their_files_and_what_is_hidden_does_not_count(base: Path) -> None:
-    linked = Path("linked")
+    linked = Path("linked").absolute()
     linked.mkdir()
     for path in base.iterdir():
         (linked / path.name).symlink_to(path)
@@ -204,9 +204,9 @@ def test_links_are_their_files_and_what_is_hidden_does_not_count(base: Path) -> 
     assert models.identity(str(linked)) == models.identity(str(base))
     (linked / "again").symlink_to(linked)
     assert models.identity(str(linked)) == models.identity(str(base))
-    (linked / "more").symlink_to(Path("elsewhere"))
-    (Path("elsewhere")).mkdir()
-    (Path("elsewhere") / "a.jinja").write_text("")
+    (linked / "more").symlink_to(Path("elsewhere").absolute())
+    Path("elsewhere").mkdir()
+    Path("elsewhere", "a.jinja").write_text("")
     assert models.identity(str(linked)) != models.identity(str(base))
 
 
