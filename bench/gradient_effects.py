@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 from labelguard_trainer.gradient.aup import AupCourse
 from labelguard_trainer.gradient.head_records import Comparisons, weights
-from labelguard_trainer.gradient.head_runs import mean_noise
-from labelguard_trainer.gradient.heads import HeadProblem, clip_norm
+from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, mean_noise
 from numpy.typing import NDArray
 from utility import tables
 from utility.datasets import Problem

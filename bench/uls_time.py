@@ -44,7 +44,7 @@ WANTED_TIME, WANTED_MEMORY, WANTED_OF_HEADS = 1.3, 1.2, 1.5
 
 def opened(directory: str, kind: Any, held: int, records: int, tokens: int, device: str) -> Any:
     """A LoRA model, and the labelers' records: a pair each."""
-    from labelguard_trainer.gradient.language_options import PreparedLanguage
+    from labelguard_trainer.gradient.language_runs import PreparedLanguage
     from labelguard_trainer.gradient.records import Records
 
     config = Path(directory) / f"{device}.yaml"

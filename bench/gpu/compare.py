@@ -18,6 +18,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from dpo.labels import Budget
 from dpo.scoring import scored
 from dpo.training import VARIANTS, Outcome, Problem
 from labelguard_trainer import RewardConfig, RewardTrainer
-from labelguard_trainer.training.evaluate import win_tie_loss
+from numpy.typing import ArrayLike
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
 from gpu import corpus, outputs
@@ -39,6 +40,31 @@ OPPONENT = "RR, forward"
 COMPARED = ("clean", OPPONENT, "RR, plain", "PROPS, hard", "PROPS, soft", "teacher")
 ANSWER_TOKENS = 64
 _SEED = 0
+
+
+@dataclass(frozen=True)
+class WinTieLoss:
+    """Pairwise comparisons of two models' responses by a judge."""
+
+    wins: int
+    """the first model's response was preferred in both positions"""
+    ties: int
+    """neither was"""
+    losses: int
+    """the second model's was preferred in both positions"""
+
+
+def win_tie_loss(shown_first: ArrayLike, shown_second: ArrayLike) -> WinTieLoss:
+    """Count a judge's margins of the first model's response over the second's, both shape (n,).
+
+    `shown_first` are its margins with the first model's response shown first, `shown_second` with
+    the two swapped: a judge that favours a position must not decide. What is not preferred both
+    times is a tie (PROPS A.7 asks for an order that does not matter; its judge saw one).
+    """
+    one, two = (np.asarray(values, np.float64) for values in (shown_first, shown_second))
+    wins = int(((one > 0) & (two > 0)).sum())
+    losses = int(((one < 0) & (two < 0)).sum())
+    return WinTieLoss(wins, len(one) - wins - losses, losses)
 
 
 def settings(*, tiny: bool) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from dpo.grammar import Floats, Pairs
 from dpo.labels import DELTA
 from labelguard_trainer import RewardConfig, RewardTrainer
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
-from labelguard_trainer.gradient.language_options import PreparedLanguage
+from labelguard_trainer.gradient.language_runs import PreparedLanguage
+from labelguard_trainer.gradient.loop import Checkpoints, Course
 from labelguard_trainer.gradient.records import Records
 from labelguard_trainer.training.settings import parse_lora
 from peft import LoraConfig

@@ -21,9 +21,8 @@ import polars as pl
 import pyarrow as pa
 from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupCourse
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
-from labelguard_trainer.gradient.head_runs import HeadRun, head_run
+from labelguard_trainer.gradient.heads import HeadRun, head_run
+from labelguard_trainer.gradient.loop import Checkpoints, Course
 from labelguard_trainer.gradient.mechanism import used
 from labelguard_trainer.gradient.options import AupOptions, ElsOptions, UlsOptions, Weighting
 

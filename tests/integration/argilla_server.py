@@ -10,8 +10,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +19,9 @@ from urllib.parse import urlsplit
 
 import filelock
 import httpx
+from integration.servers import CACHE, free_port, installed, wait_for
 
 APP = Path(__file__).parent / "argilla_app"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "labelguard-integration"
 REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
 REDIS_DATABASES = range(6, 16)
 WORKSPACE = "labelers"
@@ -176,7 +174,7 @@ def running(directory: Path) -> Iterator[Server]:
     """A server whose data are in an empty directory; it ends, and what it keeps in Redis is gone,
     when the context is left. Raises `RuntimeError` where it does not start.
     """
-    python = _installed()
+    python = installed("argilla", "uvicorn", "argilla-server", "click<8.2") / "python"
     with _redis() as redis, contextlib.ExitStack() as stack:
         database = f"sqlite+aiosqlite:///{directory / 'argilla.db'}?check_same_thread=False"
         environment = {
@@ -204,18 +202,18 @@ def running(directory: Path) -> Iterator[Server]:
             subprocess.run([*admin, "users", "create", *create], check=True, **shared)
         except subprocess.CalledProcessError:
             raise RuntimeError(f"Argilla: see {directory / 'server.log'}") from None
-        port = _free_port()
+        port = free_port()
         serve = command("uvicorn", "app:app", "--host", "127.0.0.1", "--port", str(port))
         server = stack.enter_context(_process(serve, shared))
         stack.enter_context(_process([str(python), "worker.py"], shared))
         url = f"http://127.0.0.1:{port}"
-        _wait(url, server, directory / "server.log")
+        wait_for(f"{url}/api/v1/version", server, directory / "server.log", START_SECONDS)
         me = Server(url, User("", "owner", owner)).call("GET", "/me")
         yield Server(url, User(me["id"], "owner", owner))
 
 
 @contextlib.contextmanager
-def _process(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
+def _process(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[Any]:
     process = subprocess.Popen(command, **options)
     try:
         yield process
@@ -226,34 +224,6 @@ def _process(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[sub
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _wait(url: str, server: subprocess.Popen[str], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and server.poll() is None:
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/api/v1/version", timeout=5).is_success:
-                return
-        time.sleep(0.2)
-    raise RuntimeError(f"Argilla did not start: see {log}")
-
-
-def _installed() -> Path:
-    """The Python of the environment of the server, which is made where it is missing."""
-    environment = CACHE / "argilla"
-    python, done = environment / "bin" / "python", environment / "bin" / "uvicorn"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(CACHE / "argilla.lock"):
-        if not done.exists():
-            subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, "argilla-server", "click<8.2"], check=True)
-    return python
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

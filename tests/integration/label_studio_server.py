@@ -9,11 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +19,7 @@ from typing import Any
 
 import httpx
 from filelock import FileLock
+from integration.servers import CACHE, free_port, installed, wait_for
 
 ADMIN = "admin@example.com"
 PASSWORD = "Passw0rd-of-tests"
@@ -34,7 +32,6 @@ CONFIG = """<View>
   <Pairwise name="safer" toName="answer1,answer2"/>
   <TextArea name="why" toName="prompt"/>
 </View>"""
-_HOME = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "labelguard-integration"
 _START_S = 300
 
 
@@ -148,12 +145,11 @@ def label_studio_server() -> Iterator[LabelStudioServer]:
 
 def _template() -> Path:
     """A data directory whose database is migrated and has the admin; made once."""
-    _HOME.mkdir(parents=True, exist_ok=True)
-    template = _HOME / "label-studio-data"
-    with FileLock(_HOME / "label-studio.lock"):
-        _install()
+    installed("label-studio", "label-studio", "label-studio>=1.23,<2")
+    template = CACHE / "label-studio-data"
+    with FileLock(CACHE / "label-studio.lock"):
         if not template.is_dir():
-            making = _HOME / "label-studio-data.making"
+            making = CACHE / "label-studio-data.making"
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir()
             with _running(making) as url:
@@ -162,21 +158,11 @@ def _template() -> Path:
     return template
 
 
-def _install() -> None:
-    venv = _HOME / "label-studio"
-    if not (venv / "bin/label-studio").is_file():
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        pip = [venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "label-studio>=1.23,<2"], check=True)
-
-
 @contextmanager
 def _running(data: Path) -> Iterator[str]:
     """The server's process on `data`; its URL, once it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [_HOME / "label-studio/bin/label-studio", "start", "--no-browser"]
+    port = free_port()
+    command = [CACHE / "label-studio/bin/label-studio", "start", "--no-browser"]
     command += ["--internal-host", "127.0.0.1", "--port", str(port), "--data-dir", data]
     command += ["--username", ADMIN, "--password", PASSWORD]
     environment = os.environ | {
@@ -199,22 +185,11 @@ def _running(data: Path) -> Iterator[str]:
         )
         url = f"http://127.0.0.1:{port}"
         try:
-            _wait(url, process, data / "server.log")
+            wait_for(f"{url}/health", process, data / "server.log", _START_S)
             yield url
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(timeout=60)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + _START_S
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/health", timeout=5).is_success:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    raise RuntimeError(f"Label Studio did not start:\n{log.read_text(errors='replace')[-4000:]}")
 
 
 def _login(url: str) -> User:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from integration.argilla_server import Server, choice, ranking, rating, running, text
+from integration.webhook_receiver import webhook_receiver
 
 OUT = Path(__file__).parents[1] / "connectors" / "recordings" / "argilla"
 SIDES = ("response_a", "response_b")
@@ -42,22 +41,14 @@ EVENTS = [
 
 def main() -> None:
     """Act as two labelers, and write down what the server says."""
-    heard: list[Any] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *words: Any) -> None:
-            pass
-
-    hook = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
-    threading.Thread(target=hook.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as directory, running(Path(directory)) as server:
-        server.add_webhook(f"http://127.0.0.1:{hook.server_port}/", EVENTS)
+    with (
+        webhook_receiver() as receiver,
+        tempfile.TemporaryDirectory() as directory,
+        running(Path(directory)) as server,
+    ):
+        server.add_webhook(receiver.url, EVENTS)
         pages = _act(server)
+        heard = receiver.bodies
         _until_quiet(heard)
     OUT.mkdir(parents=True, exist_ok=True)
     for old in OUT.glob("*.json"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from integration.argilla_server import WORKSPACE, Server, choice, running
 from integration.label_studio_server import LabelStudioServer
+from integration.servers import free_port
 from support.hooks import serving
 
 import labelguard as lg
@@ -70,12 +70,6 @@ def until(seen: Callable[[], object], expected: object) -> None:
     while (found := seen()) != expected:
         assert time.monotonic() < end, found
         time.sleep(0.5)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def test_three_clicks_in_label_studio_are_released_and_so_is_what_the_hook_missed(

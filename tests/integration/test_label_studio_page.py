@@ -6,7 +6,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,18 +49,6 @@ when = "every:4"
 mechanism = "rr"
 """
 PATIENCE = 120  # seconds; the worker looks every fifteen
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium, by Playwright."""
-    pytest.importorskip("playwright", reason="Playwright is not installed")
-    from integration.label_studio_page import CHROMIUM, chromium
-
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM} (apt-get install chromium)")
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import polars as pl
 import pytest
 from integration import argilla_server
 from integration.label_studio_server import LabelStudioServer
+from integration.servers import free_port
 from support.hooks import Server
 from support.pages import blocks, commands
 
@@ -129,8 +129,7 @@ def reading(reader: Reader, patch: pytest.MonkeyPatch) -> Iterator[Reader]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 def _released(reader: Reader) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,18 +38,6 @@ AXE = Path(os.environ.get("LABELGUARD_AXE", ROOT / ".venv/axe/node_modules/axe-c
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 HOSTILE = "<img src=x onerror=alert(1)> \u202e{{7*7}} <script>alert(2)</script>"
 WIDTHS, MODES = (1280, 390), ("light", "dark")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium, by Playwright."""
-    pytest.importorskip("playwright", reason="Playwright is not installed")
-    from integration.label_studio_page import CHROMIUM, chromium
-
-    if not CHROMIUM.exists():
-        pytest.skip("Chromium is not installed (apt-get install chromium)")
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.head_records import Comparisons, weights
 from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
+from labelguard_trainer.gradient.loop import Checkpoints, Course
 from numpy.typing import NDArray
 from support.asked import features
 

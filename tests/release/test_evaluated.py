@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from labelguard_trainer.training.sources import open_release
+from labelguard_trainer.training.request import open_release
 from support.held_out import EVALUATION, TEACHER, hold_out, of_part
 from support.preferences import spent
 from support.surveys import survey

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from labelguard_trainer.gradient.language import LanguageProblem
-from labelguard_trainer.gradient.language_options import PreparedLanguage
+from labelguard_trainer.gradient.language_runs import PreparedLanguage
 from labelguard_trainer.gradient.records import Records
 from labelguard_trainer.training.settings import Kind
 from support import tiny_models
@@ -40,7 +40,7 @@ def labels() -> np.ndarray[Any, Any]:
 
 def problem(
     kind: Kind,
-    base: Path,
+    base: str,
     lora: str | None = LORA,
     of: Records | None = None,
     *,
@@ -48,11 +48,11 @@ def problem(
     **settings: Any,
 ) -> LanguageProblem:
     """On a CPU; `settings` are those of a training configuration."""
-    config = base.parent / "config.yaml"
+    config = Path(base).with_name("config.yaml")
     usual = {"max_length": 48, "per_device_train_batch_size": 6, "learning_rate": 0.01}
     given = {**usual, **settings}
     config.write_text("\n".join(f"{name}: {value}" for name, value in given.items()))
-    options = LearnerOptions(str(base), lora, str(config))
+    options = LearnerOptions(base, lora, str(config))
     prepared = PreparedLanguage.of(kind, pairs(swapped=swapped), options)
     return prepared.open(of or records(), "cpu")
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import no_grad
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -78,6 +79,17 @@ def saved(
     gpt2(seed, layers, width, **more).save_pretrained(directory)
     tokenizer(chat).save_pretrained(directory)
     return directory
+
+
+def certain(directory: Path) -> str:
+    """The path of a model so sure of itself that its log-probabilities differ much in bf16."""
+    model = gpt2()
+    with no_grad():
+        for weights in model.parameters():
+            weights.mul_(8)
+    model.save_pretrained(directory)
+    tokenizer().save_pretrained(directory)
+    return str(directory)
 
 
 def planted(pairs: int, seed: int = 0, *, chat: bool = False) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Tests that load torch are one group, for one process: loading TRL takes ten seconds."""
+"""Tests that load torch are one group, for one process; models and releases are made once in it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-HERE = Path(__file__).parent
+from support import tiny_models, train_runs
 
 
 @pytest.hookimpl(wrapper=True)
@@ -20,3 +19,27 @@ def pytest_pycollect_makeitem(
     for case in made if isinstance(made, list) else ():
         case.add_marker(pytest.mark.xdist_group("trl"))
     return made
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of a language model that knows nothing yet."""
+    return str(tiny_models.saved(tmp_path_factory.mktemp("base") / "base"))
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a base model, labels, probes, configurations and releases."""
+    return train_runs.workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def beside(shop: Path) -> None:
+    """Work in a directory with the shop's files."""
+    for path in shop.iterdir():
+        Path(path.name).symlink_to(path)

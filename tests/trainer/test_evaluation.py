@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from labelguard_trainer.training import request
-from labelguard_trainer.training.evaluate import WinTieLoss, accuracy, evaluate, win_tie_loss
+from labelguard_trainer.training.evaluate import evaluate
 
 from labelguard.errors import LabelguardError
+from labelguard.mechanisms.props import estimate_error
 from labelguard.release.holdout import held_out, item_keys
 
 FALSE_FAILURES = 1e-6
@@ -111,10 +112,6 @@ def test_few_rows_at_much_noise_are_called_uninformative() -> None:
     assert found.flipped and found.flipped.uninformative
 
 
-def test_agreement_on_every_row_is_no_certainty() -> None:
-    assert accuracy(np.ones(10)).standard_error > 0.05
-
-
 def test_agreement_of_many_people_on_few_items_is_less_certain() -> None:
     z, nothing = np.where(np.arange(200) < 160, 1.0, -1.0), _said(200)
     errors = []
@@ -139,11 +136,6 @@ def test_rows_that_cannot_be_measured_are_counted_and_left_out() -> None:
     assert found.labels.rows == 1 and found.labels.agreement == 1
 
 
-def test_a_judge_that_favours_a_position_decides_nothing() -> None:
-    assert win_tie_loss([1, 1, -1, 1], [-1, -1, 1, -1]) == WinTieLoss(0, 4, 0)
-    assert win_tie_loss([1, -1, 0, 2], [2, -3, 0, 0]) == WinTieLoss(1, 2, 1)
-
-
 def _pairs(file: Path, *, rename: str = "", swap: bool = False, chat: bool = False) -> Path:
     """4,000 distinct pairs, about a quarter of them sharing a prompt with others; each five times,
     under as many ids."""
@@ -163,36 +155,81 @@ def _pairs(file: Path, *, rename: str = "", swap: bool = False, chat: bool = Fal
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(
-    chat: bool, tmp_path: Path
-) -> None:
-    items = item_keys(_pairs(tmp_path / "a.parquet", chat=chat))
+def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(chat: bool) -> None:
+    items = item_keys(_pairs(Path("a.parquet"), chat=chat))
     out = held_out(items, 0.1).reshape(5, 4_000)
     assert (out == out[0]).all() and len(set(items.tolist())) == 4_000
     assert abs(out[0].mean() - 0.1) < 4.9 * math.sqrt(0.09 / 4_000)
     assert (held_out(items, 0.1) <= held_out(items, 0.2)).all()
     assert not held_out(items, 0).any()
-    same = _pairs(tmp_path / "b.parquet", rename="record-", swap=True, chat=chat)
+    same = _pairs(Path("b.parquet"), rename="record-", swap=True, chat=chat)
     assert (item_keys(same) == items).all()
-    pl.read_parquet(same).write_ndjson(tmp_path / "b.jsonl")
-    assert (item_keys(tmp_path / "b.jsonl") == items).all()
+    pl.read_parquet(same).write_ndjson(Path("b.jsonl"))
+    assert (item_keys(Path("b.jsonl")) == items).all()
 
 
-def test_what_is_held_out_stays_so_in_every_version(tmp_path: Path) -> None:
+def test_what_is_held_out_stays_so_in_every_version() -> None:
     one = pa.table({"prompt": ["a"], "chosen": ["b"], "rejected": ["c"]})
-    pq.write_table(one, tmp_path / "one.parquet")
-    assert item_keys(tmp_path / "one.parquet").tolist() == [2274710708441003862]
+    pq.write_table(one, Path("one.parquet"))
+    assert item_keys(Path("one.parquet")).tolist() == [2274710708441003862]
 
 
-def test_what_is_neither_text_nor_chat_is_refused(tmp_path: Path) -> None:
-    pq.write_table(
-        pa.table({n: [1] for n in ("prompt", "chosen", "rejected")}), tmp_path / "n.parquet"
-    )
+def test_what_is_neither_text_nor_chat_is_refused() -> None:
+    pq.write_table(pa.table({n: [1] for n in ("prompt", "chosen", "rejected")}), Path("n.parquet"))
     with pytest.raises(LabelguardError, match="must be texts, or chats"):
-        item_keys(tmp_path / "n.parquet")
+        item_keys(Path("n.parquet"))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])
 def test_a_share_outside_its_range_is_refused(share: float) -> None:
     with pytest.raises(LabelguardError, match="holdout"):
         held_out(np.zeros(1, np.uint64), share)
+
+
+# The standard error of an accuracy covers it, also where several people label one item.
+
+WORLDS = 4_000
+COVERAGE = 0.92
+"""At nominal 0.95. True coverages below are 0.935 and more, of which 4,000 worlds find less than
+0.92 once in ten thousand seeds (3.8 standard errors); the seeds are fixed."""
+
+
+def _covered(rows: int, labels: int, gamma: float, accuracy: float, *, by_item: bool) -> float:
+    """How often accuracy ± 1.96 errors holds the truth, for a model that errs by item."""
+    draw = np.random.default_rng((rows, labels))
+    items = np.repeat(np.arange(rows // labels), labels)
+    said = {"flip_probability": np.full(rows, gamma), "label_probability": np.full(rows, math.nan)}
+    covered = 0
+    for _ in range(WORLDS):
+        errs = draw.random(rows // labels) >= accuracy
+        wrong = errs[items] ^ (draw.random(rows) < gamma)
+        z = np.where(wrong, -1.0, 1.0)
+        if by_item:
+            found = evaluate(z, items=items, **said).flipped
+            assert found is not None
+            share, error = found.accuracy, found.standard_error
+        else:
+            unclustered = estimate_error(np.ones(rows), 1.0 - wrong, said["flip_probability"])
+            share, error = 1 - unclustered.rate, unclustered.standard_error
+        covered += abs(share - accuracy) < 1.96 * error
+    return covered / WORLDS
+
+
+SETTINGS = [
+    (200, 1, 0.27, 0.8),
+    (200, 5, 0.27, 0.8),
+    (200, 10, 0.02, 0.9),
+    (20, 1, 0.02, 0.95),
+]
+
+
+@pytest.mark.quick("200-1-0.27-0.8")
+@pytest.mark.parametrize(("rows", "labels", "gamma", "accuracy"), SETTINGS)
+def test_the_error_covers_the_accuracy(
+    rows: int, labels: int, gamma: float, accuracy: float
+) -> None:
+    assert _covered(rows, labels, gamma, accuracy, by_item=True) >= COVERAGE
+
+
+def test_the_error_of_independent_rows_does_not() -> None:
+    assert _covered(200, 5, 0.27, 0.8, by_item=False) < 0.9

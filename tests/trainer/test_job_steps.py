@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from labelguard_trainer.training.lineage import front_matter
+from labelguard_trainer.training.request import front_matter
 from support import tiny_models, train_runs
 
 from labelguard.errors import LabelguardError
@@ -21,13 +21,6 @@ from labelguard.release.preferred_pairs import read_preferred
 from labelguard.terms import silent
 
 LORA = {"lora": "r=4,alpha=8"}
-pytestmark = pytest.mark.xdist_group("language-models")
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base model, releases and probes."""
-    return train_runs.workshop(tmp_path_factory.mktemp("jobs"))
 
 
 def _step(shop: Path, kind: str, **options: Any) -> Step:
@@ -50,32 +43,32 @@ def _train(step: Step, shop: Path, output: Path) -> Learned:
     ],
 )
 def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
-    shop: Path, tmp_path: Path, kind: str, options: dict[str, Any]
+    shop: Path, kind: str, options: dict[str, Any]
 ) -> None:
     step = _step(shop, kind, **options)
     step.check("rr", None)
-    learned = _train(step, shop, tmp_path / "model")
+    learned = _train(step, shop, Path("model"))
     assert learned.facts == {"base": "base", "steps": 20}
     assert [point["step"] for point in learned.curve] == sorted(p["step"] for p in learned.curve)
-    before = train_runs.weights(tmp_path / "model")
-    assert _train(step, shop, tmp_path / "model") == learned
-    after = train_runs.weights(tmp_path / "model")
+    before = train_runs.weights(Path("model"))
+    assert _train(step, shop, Path("model")) == learned
+    after = train_runs.weights(Path("model"))
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
     probes = read_preferred(shop / "probes.parquet")
-    margins = step.margins(tmp_path / "model", probes)
+    margins = step.margins(Path("model"), probes)
     turned = pa.table(
         [probes["prompt"], probes["rejected"], probes["chosen"]],
         names=["prompt", "chosen", "rejected"],
     )
-    assert np.allclose(step.margins(tmp_path / "model", turned), -margins, atol=1e-4)
+    assert np.allclose(step.margins(Path("model"), turned), -margins, atol=1e-4)
     from labelguard_trainer import train
 
     own = train(
         kind,  # type: ignore[arg-type]
         shop / "rr",
         shop / "base",
-        output=tmp_path / "own",
+        output=Path("own"),
         config=shop / "config.yaml",
         probes=shop / "probes.parquet",
         lora=options.get("lora"),
@@ -85,26 +78,26 @@ def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
 
 
 @pytest.mark.slow
-def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path: Path) -> None:
+def test_released_rows_that_were_held_out_judge_two_models(shop: Path) -> None:
     step = _step(shop, "reward", holdout=0.3)
-    _train(step, shop, tmp_path / "model")
+    _train(step, shop, Path("model"))
     lazy = _step(shop, "reward", holdout=0.3, train_config="quick.yaml")
-    _train(lazy, shop, tmp_path / "lazy")
+    _train(lazy, shop, Path("lazy"))
     gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
-    nothing = Models(tmp_path / "models", "job", "project")
+    nothing = Models(Path("models"), "job", "project")
     gates.check(gate, step, "rr", nothing, shop)
     found = gates.judge(
         gate,
         step,
         release=shop / "rr",
-        candidate=tmp_path / "model",
-        current=tmp_path / "lazy",
+        candidate=Path("model"),
+        current=Path("lazy"),
         unseen=0.3,
         evaluation=None,
         charged=0,
         base=shop,
     )
-    said = json.loads((tmp_path / "model" / "evaluation.json").read_text())["flipped"]
+    said = json.loads((Path("model") / "evaluation.json").read_text())["flipped"]
     assert found.candidate == pytest.approx(said["accuracy"]) and found.rows == said["rows"]
     assert found.difference is not None and found.current is not None
     assert found.difference == pytest.approx(found.candidate - found.current)
@@ -132,9 +125,9 @@ def test_what_cannot_be_trained_is_said_before_anything_is_charged(
         _step(shop, "dpo", **options).check("rr", None)
 
 
-def test_a_base_of_raw_labels_is_refused(shop: Path, tmp_path: Path) -> None:
-    tiny_models.saved(tmp_path / "raw")
+def test_a_base_of_raw_labels_is_refused(shop: Path) -> None:
+    tiny_models.saved(Path("raw"))
     card = f"---\ntags:\n- non-private\n{front_matter(())}---\n"
-    (tmp_path / "raw" / "TRAINING_CARD.md").write_text(card)
+    (Path("raw") / "TRAINING_CARD.md").write_text(card)
     with pytest.raises(LabelguardError, match="raw labels"):
-        _step(shop, "dpo", model=str(tmp_path / "raw")).check("rr", None)
+        _step(shop, "dpo", model="raw").check("rr", None)

@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from labelguard_trainer.training import losses
 from numpy.typing import NDArray
 from scipy.special import expit, xlog1py, xlogy
 
-torch = pytest.importorskip("torch")
-
-from labelguard_trainer.training import losses  # noqa: E402
-
-pytestmark = pytest.mark.xdist_group("trl")
 Floats = NDArray[np.float64]
 
 
@@ -22,14 +19,6 @@ def cross_entropy(z: Floats, target: Floats) -> Floats:
     """By probabilities, where `losses` goes by logarithms."""
     p = expit(z)
     return np.asarray(-xlogy(target, p) - xlog1py(1 - target, -p))
-
-
-def plain(z: Floats, target: Floats, flip: Floats) -> Floats:
-    return np.asarray(-np.log(expit(z)))
-
-
-def soft(z: Floats, target: Floats, flip: Floats) -> Floats:
-    return cross_entropy(z, target)
 
 
 def forward(z: Floats, target: Floats, flip: Floats) -> Floats:
@@ -44,8 +33,8 @@ def robust(z: Floats, target: Floats, flip: Floats) -> Floats:
 
 
 REFERENCES: dict[str, Callable[..., Floats]] = {
-    "plain": plain,
-    "soft": soft,
+    "plain": lambda z, target, flip: -np.log(expit(z)),
+    "soft": lambda z, target, flip: cross_entropy(z, target),
     "forward": forward,
     "robust": robust,
 }
@@ -64,16 +53,9 @@ def tensors(*values: Any) -> list[Any]:
     return [torch.tensor(value, dtype=torch.float64) for value in values]
 
 
-def test_the_reference_covers_every_loss() -> None:
-    assert set(REFERENCES) == set(losses.LOSSES)
-
-
-@pytest.mark.parametrize("name", REFERENCES)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_loss_equals_its_reference_with_a_flip_probability_for_every_row(
-    name: str, seed: int
-) -> None:
-    z, target, flip = rows(seed)
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_a_loss_equals_its_reference_with_a_flip_probability_for_every_row(name: str) -> None:
+    z, target, flip = rows(count=600)
     found = losses.LOSSES[name](*tensors(z, target, flip)).numpy()
     np.testing.assert_allclose(found, REFERENCES[name](z, target, flip), rtol=1e-10, atol=1e-12)
 
@@ -113,13 +95,6 @@ def test_forward_is_smallest_in_the_mean_at_the_true_probability() -> None:
     ones, flip = torch.ones_like(z), torch.full_like(z, gamma)
     mean = seen * losses.forward(z, ones, flip) + (1 - seen) * losses.forward(z, 0 * ones, flip)
     assert float(torch.sigmoid(z[mean.argmin()])) == pytest.approx(truth, abs=1e-3)
-
-
-@pytest.mark.parametrize("name", ["forward", "robust"])
-def test_without_flips_a_corrected_loss_is_the_cross_entropy(name: str) -> None:
-    z, target, _ = rows(7)
-    loss = losses.LOSSES[name](*tensors(z, target, np.zeros(len(z))))
-    np.testing.assert_allclose(loss.numpy(), cross_entropy(z, target), rtol=1e-9, atol=1e-12)
 
 
 def test_auto_is_forward() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
-
-datasets = pytest.importorskip("datasets")
-
-from labelguard_trainer.training.rows import (  # noqa: E402
+from labelguard_trainer.training.rows import (
     COLUMNS,
     NoisyRows,
     RawLabels,
@@ -18,9 +16,8 @@ from labelguard_trainer.training.rows import (  # noqa: E402
     with_noise,
 )
 
-from labelguard.errors import LabelguardError  # noqa: E402
+from labelguard.errors import LabelguardError
 
-pytestmark = pytest.mark.xdist_group("trl")
 NAMES = ("label_probability", "flip_probability", "residual_flip_estimate")
 
 
@@ -36,7 +33,7 @@ def release(
     return datasets.Dataset(pa.table({"item_id": [str(k) for k in range(rows)], **columns}))
 
 
-def read(dataset: Any, loss: str = "auto", **options: bool) -> NoisyRows:
+def read(dataset: Any, loss: str = "auto", **options: Any) -> NoisyRows:
     return NoisyRows.read(columns_of(dataset), loss, **options)
 
 
@@ -44,43 +41,31 @@ def columns(rows: NoisyRows) -> list[list[float]]:
     return [rows.target.tolist(), rows.flip_probability.tolist(), rows.weight.tolist()]
 
 
-def test_flipped_labels_are_taken_with_their_flip_probability() -> None:
-    assert columns(read(release(flip=[0.1, 0.4]))) == [[1, 1], [0.1, 0.4], [1, 1]]
-
-
-def test_probabilities_are_targets() -> None:
-    assert columns(read(release(label=[0.3, 0.9]))) == [[0.3, 0.9], [0, 0], [1, 1]]
-
-
-def test_denoised_labels_are_taken_as_they_are() -> None:
-    assert columns(read(release(residual=[0.1, 0.2]))) == [[1, 1], [0, 0], [1, 1]]
-
-
-def test_a_public_tie_among_flipped_labels_is_a_target_of_one_half() -> None:
-    rows = read(release(label=[None, 0.5], flip=[0.2, None]))
-    assert columns(rows) == [[1, 0.5], [0.2, 0], [1, 1]]
-
-
-def test_released_stages_and_denoised_ones_stand_side_by_side() -> None:
-    rows = read(release(flip=[0.2, None], residual=[None, 0.05]))
-    assert columns(rows) == [[1, 1], [0.2, 0], [1, 1]]
-
-
-def test_plain_takes_every_label_at_its_word() -> None:
-    rows = read(release(label=[0.3, None], flip=[None, 0.4]), "plain")
-    assert columns(rows) == [[1, 1], [0, 0], [1, 1]]
+@pytest.mark.parametrize(
+    ("dataset", "options", "expected"),
+    [
+        (release(flip=[0.1, 0.4]), {}, [[1, 1], [0.1, 0.4]]),
+        (release(label=[0.3, 0.9]), {}, [[0.3, 0.9], [0, 0]]),
+        (release(residual=[0.1, 0.2]), {}, [[1, 1], [0, 0]]),  # denoised: taken as they are
+        (release(label=[None, 0.5], flip=[0.2, None]), {}, [[1, 0.5], [0.2, 0]]),  # a public tie
+        (release(flip=[0.2, None], residual=[None, 0.05]), {}, [[1, 1], [0.2, 0]]),
+        (release(label=[0.3, None], flip=[None, 0.4]), {"loss": "plain"}, [[1, 1], [0, 0]]),
+        (release(), {"non_private": True}, [[1, 1], [0, 0]]),  # nobody's secret
+    ],
+)
+def test_what_rows_say_is_a_target_and_the_probability_of_a_flip(
+    dataset: Any, options: dict[str, Any], expected: list[list[float]]
+) -> None:
+    assert columns(read(dataset, **options)) == [*expected, [1, 1]]
 
 
 def test_robust_weighs_rows_by_their_signal_and_has_mean_one() -> None:
     flip = np.random.default_rng(0).uniform(0, 0.49, 1000)
     rows = read(release(flip=flip.tolist()), "robust")
     assert rows.weight.mean() == pytest.approx(1, abs=1e-12)
+    assert read(release(flip=[0.3] * 7), "robust").weight == pytest.approx(1, rel=1e-12)
     signal = (1 - 2 * flip) ** 2
     np.testing.assert_allclose(rows.weight / rows.weight[0], signal / signal[0], rtol=1e-9)
-
-
-def test_equal_flip_probabilities_have_weight_one() -> None:
-    np.testing.assert_allclose(read(release(flip=[0.3] * 7), "robust").weight, 1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dataset", [release(), release(flip=[0.1, None, 0.2])])
@@ -89,37 +74,28 @@ def test_raw_labels_are_refused(dataset: Any) -> None:
         read(dataset)
 
 
-def test_raw_labels_that_are_nobodys_secret_are_taken_as_they_are() -> None:
-    assert columns(read(release(), non_private=True)) == [[1, 1], [0, 0], [1, 1]]
-
-
 @pytest.mark.parametrize(
-    ("dataset", "message"),
+    ("dataset", "loss", "message"),
     [
-        (release(flip=[0.1, 0.5]), r"flip_probability must be in \[0, ½\), found 1 rows"),
-        (release(flip=[-0.1, 0.2]), "flip_probability"),
-        (release(label=[0.1, 1.5]), r"label_probability must be in \[0, 1\]"),
+        (release(flip=[0.1, 0.5]), "auto", r"flip_probability must be in \[0, ½\), found 1 rows"),
+        (release(flip=[-0.1, 0.2]), "auto", "flip_probability"),
+        (release(label=[0.1, 1.5]), "auto", r"label_probability must be in \[0, 1\]"),
+        (release(label=[0.1, 0.9]), "forward", "use auto"),
+        (release(label=[0.1, 0.9]), "robust", "use auto"),
+        (release(flip=[0.1, 0.2]), "soft", "use auto"),
+        (release(flip=[0.1]), "hinge", "hinge"),
+        (
+            datasets.Dataset.from_dict({"flip_probability": ["a lot"]}),
+            "auto",
+            "flip_probability must hold numbers",
+        ),
     ],
 )
-def test_probabilities_out_of_range_are_refused(dataset: Any, message: str) -> None:
+def test_rows_that_a_loss_cannot_be_given_are_refused(
+    dataset: Any, loss: str, message: str
+) -> None:
     with pytest.raises(LabelguardError, match=message):
-        read(dataset)
-
-
-@pytest.mark.parametrize("loss", ["forward", "robust"])
-def test_a_loss_that_corrects_flips_needs_rows_that_were_flipped(loss: str) -> None:
-    with pytest.raises(LabelguardError, match="use auto"):
-        read(release(label=[0.1, 0.9]), loss)
-
-
-def test_soft_needs_a_probability_in_every_row() -> None:
-    with pytest.raises(LabelguardError, match="use auto"):
-        read(release(flip=[0.1, 0.2]), "soft")
-
-
-def test_an_unknown_loss_is_named() -> None:
-    with pytest.raises(LabelguardError, match="hinge"):
-        read(release(flip=[0.1]), "hinge")
+        read(dataset, loss)
 
 
 def test_noise_follows_its_rows_through_shuffling_and_selection() -> None:
@@ -136,18 +112,9 @@ def test_weights_are_over_the_rows_that_are_trained_on() -> None:
     assert np.mean(with_noise(part, "robust")["row_weight"]) == pytest.approx(1)
 
 
-def test_a_prepared_data_set_is_taken_as_it_is() -> None:
+def test_a_prepared_data_set_is_taken_as_it_is_and_flips_are_zero_unless_it_says_them() -> None:
     table = {"target_probability": [0.25], "row_weight": [2.0], "flip_probability": [0.1]}
-    prepared = with_noise(datasets.Dataset.from_dict(table), "robust")
-    assert prepared.to_dict() == table
-
-
-def test_targets_without_flip_probabilities_are_not_flipped() -> None:
-    table = {"target_probability": [0.25], "row_weight": [2.0]}
+    assert with_noise(datasets.Dataset.from_dict(table), "robust").to_dict() == table
+    del table["flip_probability"]
     prepared = with_noise(datasets.Dataset.from_dict(table))
     assert [prepared[name][0] for name in COLUMNS] == [0.25, 0.0, 2.0]
-
-
-def test_a_column_that_holds_no_numbers_is_named() -> None:
-    with pytest.raises(LabelguardError, match="flip_probability must hold numbers"):
-        read(datasets.Dataset.from_dict({"flip_probability": ["a lot"]}))

@@ -1,4 +1,4 @@
-"""`--mechanism props --learner dpo|reward`, from the command to the published model."""
+"""`--mechanism props|uls|els|aup --learner dpo|reward`, from the command to the published model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner, Result
+from labelguard_trainer.gradient.language_runs import doubled
+from labelguard_trainer.gradient.loop import Checkpoints
+from labelguard_trainer.training import stages as training_stages
 from support import tiny_models
 from support.commands import FIRST
 from support.killed_stages import MOMENTS, killed
@@ -24,11 +28,13 @@ from transformers import (
 
 from labelguard.cli.main import main
 
-pytestmark = pytest.mark.xdist_group("trl")
-
 QUICK = "max_length: 64\nmax_steps: 4\nsave_steps: 2\nlearning_rate: 1e-3\n"
-PROPS = ("privatize", *FIRST, "--mechanism", "props", "--epsilon", "8", "--delta", "1e-5")
-DPO = ("--learner", "dpo", "--model", "base", "--train-config", "quick.yaml")
+NOISY = "max_length: 64\nlearning_rate: 1e-3\nuse_cpu: true\n"
+PRICE = ("privatize", *FIRST, "--epsilon", "8", "--delta", "1e-5")
+PROPS = (*PRICE, "--mechanism", "props")
+GRADIENT = (*PRICE, "--sampling-probability", "0.5", "--steps", "6")
+BASE = ("--model", "base", "--train-config")
+DPO = ("--learner", "dpo", *BASE, "quick.yaml")
 REWARD = ("--learner", "reward", *DPO[2:])
 LORA = ("--lora", "r=2,alpha=4")
 MODELS = {"dpo": AutoModelForCausalLM, "reward": AutoModelForSequenceClassification}
@@ -37,15 +43,16 @@ Labelguard = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Base models and labels, of texts and of chats."""
+    """Base models, settings, labels of texts and of chats, and further pairs."""
     directory = tmp_path_factory.mktemp("workshop")
     tiny_models.saved(directory / "base")
     tiny_models.saved(directory / "talker", chat=True)
-    (directory / "quick.yaml").write_text(QUICK)
-    for name, chat in (("labels.jsonl", False), ("chats.jsonl", True)):
-        rows = tiny_models.planted(40, chat=chat).to_pylist()
+    for name, text in (("quick", QUICK), ("noisy", NOISY), ("epochs", "num_train_epochs: 2\n")):
+        (directory / f"{name}.yaml").write_text(text)
+    for name, seed, chat in (("labels", 0, False), ("more", 1, False), ("chats", 0, True)):
+        rows = tiny_models.planted(40, seed, chat=chat).to_pylist()
         lines = [json.dumps({"labeler_id": f"w{n % 10}", **row}) for n, row in enumerate(rows)]
-        (directory / name).write_text("\n".join(lines))
+        (directory / f"{name}.jsonl").write_text("\n".join(lines))
     return directory
 
 
@@ -61,6 +68,20 @@ def labelguard(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert run("init").exit_code == 0
     return run
+
+
+def released(labelguard: Labelguard, kind: str, *command: str) -> tuple[Any, pl.DataFrame, Any]:
+    """The card, the rows and the model of a release."""
+    result = labelguard(*command, "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert labelguard("release", "verify").exit_code == 0
+    model = MODELS[kind].from_pretrained("out/model")
+    tokenizer = AutoTokenizer.from_pretrained("out/model")
+    assert model(**tokenizer("tea?", return_tensors="pt")).logits.isfinite().all()
+    assert model.config.pad_token_id == tokenizer.pad_token_id
+    assert not any(Path(".labelguard/props").iterdir()), "stages or checkpoints were left behind"
+    card = json.loads(Path("out/card.json").read_text())
+    return card, pl.read_parquet("out/data.parquet"), model
 
 
 def _published(directory: Path) -> dict[str, bytes]:
@@ -88,46 +109,69 @@ def _published(directory: Path) -> dict[str, bytes]:
 def test_a_release_holds_its_rows_and_the_last_model(
     options: tuple[str, ...], labels: str, labelguard: Labelguard
 ) -> None:
-    result = labelguard(*PROPS, *options, labels, "-o", "out")
-    assert result.exit_code == 0, result.output
-    assert labelguard("release", "verify").exit_code == 0
-    card, rows = json.loads(Path("out/card.json").read_text()), pl.read_parquet("out/data.parquet")
+    card, rows, model = released(labelguard, options[1], *PROPS, *options, labels)
     soft = "soft" in options
     assert card["train_with"] == ("soft" if soft else "plain") and len(rows) == 40
     assert len(card["props"]["stages"]) == (3 if "3" in options else 2)
     assert rows["label_probability" if soft else "residual_flip_estimate"].null_count() == 0
-    model = MODELS[options[1]].from_pretrained("out/model")
-    tokenizer = AutoTokenizer.from_pretrained("out/model")
-    assert model(**tokenizer("tea?", return_tensors="pt")).logits.isfinite().all()
-    assert model.config.pad_token_id == tokenizer.pad_token_id
     base = MODELS[options[1]].from_pretrained(options[3])
     assert not model.transformer.h[1].attn.c_attn.weight.equal(
         base.transformer.h[1].attn.c_attn.weight
     )
-    assert not any(Path(".labelguard/props").iterdir()), "stages were left behind"
+
+
+@pytest.mark.quick("uls, reward, LoRA")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        pytest.param("reward", ("uls", *LORA), id="uls, reward, LoRA"),
+        pytest.param("dpo", ("uls", *LORA, "--weighting", "mean"), id="uls, dpo, LoRA"),
+        pytest.param("reward", ("uls",), id="uls, reward, whole"),
+        pytest.param("dpo", ("els", *LORA, "--records", "3"), id="els, dpo, LoRA"),
+        pytest.param(
+            "reward", ("aup", *LORA, "--accept-unproven", "--concentration", "50"), id="aup, reward"
+        ),
+    ],
+)
+def test_a_release_of_noisy_steps_holds_the_model_and_the_pairs_that_it_labeled(
+    kind: str, options: tuple[str, ...], labelguard: Labelguard
+) -> None:
+    command = (*GRADIENT, "--mechanism", *options, "--learner", kind, *BASE, "noisy.yaml")
+    card, rows, _ = released(labelguard, kind, *command, "labels.jsonl", "--also", "more.jsonl")
+    assert (card["kind"], card["train_with"]) == ("model", "soft")
+    run = card["training"]
+    assert (run["learner"], run["noise_drawn"]) == (kind, "in floating point")
+    assert run["steps"] == 6 and card["counts"]["charged"] == 10
+    assert rows["label_probability"].is_between(0.5, 1).all()
+    assert rows.height == 78  # two pairs of the further ones are among the labeled
+
+
+ULS = ("--mechanism", "uls", "--learner", "reward", *BASE)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("command", "words"),
     [
-        (("--learner", "dpo"), "--model"),
-        (("--learner", "dpo", "--model", "nowhere"), "nowhere"),
-        (("--learner", "reward", "--model", "labels.jsonl"), "labels.jsonl"),
-        ((*DPO, "--lora", "r=2"), "alpha"),
-        ((*DPO, "--lora", "r=2,alpha=4,targets=c_nothing"), "c_nothing"),
-        (("--learner", "dpo", "--model", "base", "--train-config", "long.yaml"), "positions"),
-        (("--learner", "dpo", "--model", "base", "--train-config", "wrong.yaml"), "learning_rate"),
-        (("--learner", "dpo", "--model", "base", "--train-config", "blind.yaml"), "eval_dataset"),
+        ((*PROPS, "--learner", "dpo"), "--model"),
+        ((*PROPS, "--learner", "dpo", "--model", "nowhere"), "nowhere"),
+        ((*PROPS, *DPO, "--lora", "r=2"), "alpha"),
+        ((*PROPS, *DPO, "--lora", "r=2,alpha=4,targets=c_nothing"), "c_nothing"),
+        ((*PROPS, *DPO[:-1], "long.yaml"), "positions"),
+        ((*PROPS, *DPO[:-1], "wrong.yaml"), "learning_rate"),
+        ((*PROPS, *DPO[:-1], "blind.yaml"), "eval_dataset"),
+        ((*GRADIENT, *ULS, "noisy.yaml", "--lora", "r=2,alpha=4,dropout=0.1"), "dropout"),
+        ((*GRADIENT, *ULS, "noisy.yaml", "--components", "3"), "--learner head only"),
+        ((*GRADIENT, *ULS, "epochs.yaml"), "epochs"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_charged(
-    options: tuple[str, ...], words: str, labelguard: Labelguard
+    command: tuple[str, ...], words: str, labelguard: Labelguard
 ) -> None:
     Path("long.yaml").write_text("max_length: 4096\n")
     Path("wrong.yaml").write_text("learning_rat: 1\n")
     Path("blind.yaml").write_text("eval_strategy: steps\neval_steps: 1\n")
     before = Path(".labelguard/ledger.head").read_bytes()
-    result = labelguard(*PROPS, *options, "labels.jsonl")
+    result = labelguard(*command, "labels.jsonl")
     assert result.exit_code == 1
     assert words in result.stderr.strip().splitlines()[-1]
     assert Path(".labelguard/ledger.head").read_bytes() == before
@@ -140,10 +184,7 @@ def test_chats_need_a_chat_template(labelguard: Labelguard) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "moment",
-    [m if m == "inside stage 2" else pytest.param(m, marks=pytest.mark.slow) for m in MOMENTS],
-)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     moment: str, labelguard: Labelguard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +196,13 @@ def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     [stages] = (anew / ".labelguard" / "props").glob("*/")
     shutil.rmtree(stages)
     trained: list[int] = []
-    _count_training(monkeypatch, trained)
+    step = training_stages._Reporting.on_step_end
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> None:
+        trained.append(1)
+        step(self, *arguments, **options)
+
+    monkeypatch.setattr(training_stages._Reporting, "on_step_end", counted)
     assert labelguard(*command).exit_code == 0
     resumed, trained[:] = sum(trained), []
     monkeypatch.chdir(anew)
@@ -164,22 +211,38 @@ def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     assert _published(tmp_path / "out") == _published(anew / "out")
 
 
-def _count_training(monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> None:
-    """Count optimizer steps."""
-    from labelguard_trainer.training import stages
-
-    told = stages._Reporting.on_step_end
-
-    def counted(self: Any, *arguments: Any, **options: Any) -> None:
-        steps.append(1)
-        told(self, *arguments, **options)
-
-    monkeypatch.setattr(stages._Reporting, "on_step_end", counted)
-
-
 def test_nothing_but_released_labels_decides_what_a_model_learns(
     workshop: Path, tmp_path: Path
 ) -> None:
     options = ("--mechanism", "props", "--learner", "dpo", "--combine", "soft")
     options += ("--model", str(workshop / "base"), "--train-config", str(workshop / "quick.yaml"))
     assert differences(tmp_path, "pairs", Scenario((Run((*options, "-o", "{output}")),)), [2]) == []
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_was_kept(
+    labelguard: Labelguard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (*GRADIENT[:-1], "14", *ULS, "noisy.yaml", *LORA)
+    keep, taken = Checkpoints.keep, []
+
+    def dying(self: Checkpoints, step: int, *arguments: Any, **options: Any) -> None:
+        keep(self, step, *arguments, **options)
+        taken.append(step)
+        if len(taken) == 12:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoints, "keep", dying)
+    assert labelguard(*command, "labels.jsonl").exit_code != 0
+    result = labelguard(*command, "labels.jsonl", "-o", "out")
+    assert result.exit_code == 0, result.output
+    assert taken == [*range(1, 13), *range(11, 15)]
+    assert json.loads(Path("out/card.json").read_text())["counts"]["charged"] == 10
+
+
+def test_labels_a_step_are_doubled_while_that_lowers_the_noise() -> None:
+    falling = {1: 1.0, 2: 0.71, 4: 0.5, 8: 0.48, 16: 0.47}
+    assert doubled(falling.__getitem__, 0.9, 16) == 4
+    assert doubled(falling.__getitem__, 0.9, 3) == 2
+    assert doubled(falling.__getitem__, 0.6, 16) == 1
+    assert doubled(lambda g: float(np.sqrt(1 / g)), 1.0, 9) == 8

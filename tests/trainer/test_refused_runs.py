@@ -21,21 +21,8 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
 
-pytestmark = pytest.mark.xdist_group("trl")
+pytestmark = pytest.mark.usefixtures("beside")
 Damage = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_runs.workshop(tmp_path_factory.mktemp("workshop"))
-
-
-@pytest.fixture(autouse=True)
-def beside(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a directory with the workshop's files."""
-    for path in shop.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
 
 
 def _train(release: str = "rr", *options: str, more: str = "", kind: str = "dpo") -> Result:
@@ -58,18 +45,12 @@ def _refused(result: Result, *words: str) -> None:
     ("more", "options", "word"),
     [
         ("optim: adamm", (), "adamm"),
-        ("eval_strategy: sometimes", (), "sometimes"),
         ("bf16: true\nfp16: true", (), "bf16"),
-        ("load_best_model_at_end: true", (), "own.yaml"),
         ("eval_strategy: epoch", ("--holdout", "0"), "eval"),
         ("report_to: comet_ml", (), "omet"),
         ("model_init_kwargs: abc", (), "model_init_kwargs"),
-        ("model_init_kwargs: {dtyp: x}", (), "dtyp"),
-        ("seed: -1", (), "eed"),
-        ("gradient_accumulation_steps: 0", (), "own.yaml"),
         ("", ("--lora", "r=2,alpha=2,targets=nonexistent"), "nonexistent"),
         ("learning_rate: fast", (), "own.yaml"),
-        ("beta: null", (), "own.yaml"),
         ("per_device_eval_batch_size: 0", (), "batch_size"),
         ("num_train_epochs: 0\nmax_steps: -1", (), "num_train_epochs"),
     ],

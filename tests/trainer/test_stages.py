@@ -13,8 +13,8 @@ import torch
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import learners
+from labelguard_trainer.training.course import tokenized
 from labelguard_trainer.training.learners import PreparedLanguageModel
-from labelguard_trainer.training.pair_tokens import tokenized
 from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.stages import StageLearner
 from support import tiny_models
@@ -24,8 +24,6 @@ from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms import props
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
 from labelguard.terms import silent
-
-pytestmark = pytest.mark.xdist_group("trl")
 
 PAIRS, LONGEST = 48, 64
 SETTINGS = f"max_length: {LONGEST}\nlearning_rate: 2e-3\nnum_train_epochs: 4\n"
@@ -50,9 +48,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def prepare(base: Path, tmp_path: Path) -> Prepare:
+def prepare(base: Path) -> Prepare:
     """A learner of planted pairs, or of others."""
-    config = tmp_path / "settings.yaml"
+    config = Path("settings.yaml")
     config.write_text(SETTINGS)
 
     def prepared(
@@ -76,7 +74,7 @@ def _fitted(learner: StageLearner, before: Any = None) -> Any:
 
 @pytest.mark.parametrize("chat", [False, True], ids=["texts", "chats"])
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path, tmp_path: Path) -> None:
+def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path) -> None:
     pairs, _ = _pairs(chat=chat)
     tokenizer = tiny_models.tokenizer(chat)
     rows = pairs.rename_columns(["prompt", "chosen", "rejected"])
@@ -84,7 +82,7 @@ def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path, tmp_p
     trainer, config = TRAINERS[kind]
     made = trainer(
         str(base),
-        config(str(tmp_path), max_length=LONGEST, report_to="none"),
+        config("out", max_length=LONGEST, report_to="none"),
         train_dataset=Dataset(rows),
         processing_class=tokenizer,
     ).train_dataset
@@ -95,12 +93,12 @@ def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path, tmp_p
 @pytest.mark.quick("full")
 @pytest.mark.parametrize("lora", [None, "r=4,alpha=8"], ids=["full", "LoRA"])
 def test_a_margin_is_the_log_ratio_to_the_base_model_in_every_stage(
-    lora: str | None, prepare: Prepare, base: Path, tmp_path: Path
+    lora: str | None, prepare: Prepare, base: Path
 ) -> None:
     prepared = prepare("dpo", lora=lora)
-    learner = _opened(prepared, tmp_path / "stages")
+    learner = _opened(prepared, Path("stages"))
     last = _fitted(learner, _fitted(learner))
-    [published] = prepared.files(last, tmp_path)
+    [published] = prepared.files(last, Path())
     found = last(np.arange(PAIRS))
     aligned, reference = (_log_probs(path, prepared) for path in (published, base))
     ratio = aligned - reference
@@ -127,10 +125,8 @@ def _log_probs(path: Path, prepared: PreparedLanguageModel) -> np.ndarray[Any, A
 @pytest.mark.slow
 @pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_a_margin_does_not_depend_on_the_pairs_around_it(
-    kind: Kind, prepare: Prepare, tmp_path: Path
-) -> None:
-    scorer = _fitted(_opened(prepare(kind), tmp_path / "stages"))
+def test_a_margin_does_not_depend_on_the_pairs_around_it(kind: Kind, prepare: Prepare) -> None:
+    scorer = _fitted(_opened(prepare(kind), Path("stages")))
     every, some = np.arange(PAIRS), np.array([40, 3, 3, 17])
     np.testing.assert_allclose(scorer(some), scorer(every)[some], rtol=1e-4, atol=1e-5)
     assert scorer(every[:0]).shape == (0,)
@@ -140,11 +136,11 @@ def test_a_margin_does_not_depend_on_the_pairs_around_it(
 @pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
-    kind: Kind, prepare: Prepare, tmp_path: Path
+    kind: Kind, prepare: Prepare
 ) -> None:
-    learner = _opened(prepare(kind), tmp_path / "stages")
+    learner = _opened(prepare(kind), Path("stages"))
     trained, every = _fitted(learner), np.arange(PAIRS)
-    again = prepare(kind).open(tmp_path / "stages", silent).restore(trained.state())
+    again = prepare(kind).open(Path("stages"), silent).restore(trained.state())
     assert again._trainer is not trained._trainer
     assert np.array_equal(again(every), trained(every))
 
@@ -152,23 +148,23 @@ def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
 @pytest.mark.quick("false")
 @pytest.mark.parametrize("bf16", ["false", "true"])
 def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
-    bf16: str, prepare: Prepare, base: Path, tmp_path: Path
+    bf16: str, prepare: Prepare, base: Path
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(base)
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(8)  # so sure of itself that bf16 changes its log-probabilities much
-    model.save_pretrained(tmp_path / "certain")
-    tiny_models.tokenizer().save_pretrained(tmp_path / "certain")
-    config = tmp_path / "certain.yaml"
+    model.save_pretrained(Path("certain"))
+    tiny_models.tokenizer().save_pretrained(Path("certain"))
+    config = Path("certain.yaml")
     given = {"max_length": LONGEST, "logging_steps": 1, "max_steps": 1, "use_cpu": "true"}
     lines = [f"{name}: {value}" for name, value in {**given, "bf16": bf16}.items()]
     config.write_text("\n".join(lines))
-    options = LearnerOptions(str(tmp_path / "certain"), None, str(config))
-    learner = _opened(learners.dpo(_pairs()[0], options), tmp_path / "stages")
+    options = LearnerOptions("certain", None, str(config))
+    learner = _opened(learners.dpo(_pairs()[0], options), Path("stages"))
     course, every = learner.course, np.arange(PAIRS)
     rows = course.rows(every, learner.reference, (np.ones(PAIRS), np.zeros(PAIRS)))
-    trainer = course.trainer(tmp_path / "work", rows)
+    trainer = course.trainer(Path("work"), rows)
     assert np.abs(trainer.margins(rows)).max() < 1e-3
     trainer.train()
     first = trainer.state.log_history[0]
@@ -177,14 +173,14 @@ def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
 
 @pytest.mark.slow
 def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_nothing(
-    prepare: Prepare, tmp_path: Path
+    prepare: Prepare,
 ) -> None:
     pairs, _ = _pairs()
     alike = ["s" * LONGEST + end for end in (" yes", " no")]
     columns = [pairs["prompt"].to_pylist(), *(pairs[n].to_pylist() for n in ("first", "second"))]
     columns[1][5], columns[2][5] = alike
     prepared = prepare("dpo", pa.table(dict(zip(pairs.column_names, columns, strict=True))))
-    learner = _opened(prepared, tmp_path / "stages")
+    learner = _opened(prepared, Path("stages"))
     before = _fitted(learner)
     assert before(np.array([5, 6]))[0] == 0 != before(np.array([5, 6]))[1]
     after = learner.fit(np.array([5]), np.ones(1), np.zeros(1), before)
@@ -195,23 +191,21 @@ def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_
 @pytest.mark.slow
 @pytest.mark.parametrize("combine", ["hard", "soft"])
 def test_stages_learn_a_planted_preference_from_flipped_labels(
-    combine: Any, prepare: Prepare, tmp_path: Path
+    combine: Any, prepare: Prepare
 ) -> None:
     prepared, first = prepare("dpo"), _pairs()[1]
     rows, draw = np.arange(PAIRS), np.random.default_rng(5)
     released = (first ^ (draw.random(PAIRS) < 0.1)).astype(np.uint8)
     labels = ReleasedLabels(rows, rows % 2, rows % 5, released, np.full(PAIRS, 0.1))
-    learner = _opened(prepared, tmp_path / "stages")
+    learner = _opened(prepared, Path("stages"))
     *_, last = run_stages(prepared.inputs, labels, learner, stages=2, combine=combine)
     assert last.report.error is not None and last.report.error.rate < 0.2
     assert (props.vote(last.scorer(rows)) == first).mean() > 0.9
 
 
-def test_stages_are_trained_as_in_the_paper_unless_said_otherwise(
-    base: Path, tmp_path: Path
-) -> None:
+def test_stages_are_trained_as_in_the_paper_unless_said_otherwise(base: Path) -> None:
     prepared = learners.dpo(_pairs()[0], LearnerOptions(str(base)))
-    trainer = prepared.course.trainer(tmp_path, prepared.course.example)
+    trainer = prepared.course.trainer(Path(), prepared.course.example)
     args = trainer.args
     assert (args.num_train_epochs, args.per_device_train_batch_size) == (3, 4)
     assert args.learning_rate == 5e-5

@@ -7,30 +7,27 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("trl")
-
 from labelguard_trainer.training import guard, learners, models, settings
-from labelguard_trainer.training.evaluate import evaluate
+from labelguard_trainer.training.evaluate import Trained, evaluate
 from labelguard_trainer.training.learners import PreparedLanguageModel
+from labelguard_trainer.training.request import Source
 from labelguard_trainer.training.run import train
-from labelguard_trainer.training.sources import Source
 from labelguard_trainer.training.stages import StageLearner
-from labelguard_trainer.training.training_card import Training, to_markdown
+from labelguard_trainer.training.training_card import to_markdown
 from support import tiny_models as tiny
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
 from labelguard.terms import silent
-
-pytestmark = pytest.mark.xdist_group("trl")
 
 PAIRS = 12
 SETTINGS = "max_length: 64\nmax_steps: 2\nsave_steps: 1\nlearning_rate: 1e-3\n"
@@ -41,16 +38,16 @@ Prepare = Callable[..., PreparedLanguageModel]
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tiny.saved(tmp_path / "base")
+def base() -> Path:
+    return tiny.saved(Path("base").absolute())
 
 
 @pytest.fixture
-def prepare(base: Path, tmp_path: Path) -> Prepare:
+def prepare(base: Path) -> Prepare:
     """A learner of `base`, by `SETTINGS` and more."""
 
     def prepared(more: str = "", lora: str | None = None, kind: str = "dpo") -> Any:
-        config = tmp_path / "train.yaml"
+        config = Path("train.yaml")
         config.write_text(SETTINGS + more)
         pairs = tiny.planted(PAIRS).rename_columns(["item_id", "prompt", "first", "second"])
         made: Any = getattr(learners, kind)
@@ -116,25 +113,13 @@ def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare:
 
 def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
     given = {"run_name": "fire the union", "beta": 0.2, "learning_rate": "/home/ada/rate"}
-    done = Training(
-        kind="dpo",
-        model=str(base),
-        identity="sha256:0",
-        base=(),
-        adapter=False,
-        loss="forward",
-        config=given,
-        lora=None,
-        rows=9,
-        left_out=0,
-        held_out=0,
-        steps=1,
-        versions={},
-    )
     source = Source(Path("labels.jsonl"), "0", None)
-    card = to_markdown(
-        source, done, evaluate([], flip_probability=[], label_probability=[], items=[])
-    )
+    request: Any = SimpleNamespace(source=source, base=(), config=given, lora=None)
+    nothing = evaluate([], flip_probability=[], label_probability=[], items=[])
+    facts = dict.fromkeys((field.name for field in fields(Trained)), 0)
+    trained: Any = SimpleNamespace(**{**facts, "model": str(base), "evaluation": nothing})
+    asked = {"model": "sha256:0", "versions": {}}
+    card = to_markdown(request, trained, asked, adapter=False)
     assert "`beta: 0.2`" in card and "`base` (" in card
     assert not [word for word in ("union", "ada", str(base)) if word in card]
 
@@ -143,9 +128,9 @@ def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
 
 
 @pytest.fixture
-def hostile(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def hostile(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The mark that `base` leaves if its own code is run; whoever is asked says yes."""
-    mark = tmp_path / "ran"
+    mark = Path("ran")
     for name in ("config.json", "tokenizer_config.json"):
         own = json.loads((base / name).read_text())
         own |= {"model_type": "hostile", "tokenizer_class": "HostileTokenizer"}
@@ -182,16 +167,16 @@ def test_nothing_loads_code_unless_it_is_told_to(base: Path, hostile: Path) -> N
 
 
 def test_training_on_a_release_runs_code_only_if_that_is_typed(
-    release: Path, base: Path, hostile: Path, tmp_path: Path
+    release: Path, base: Path, hostile: Path
 ) -> None:
-    config = tmp_path / "train.yaml"
+    config = Path("train.yaml")
     config.write_text(SETTINGS)
     with pytest.raises(LabelguardError, match="custom code"):
-        train("dpo", release, base, output=tmp_path / "out", config=config)
+        train("dpo", release, base, output=Path("out"), config=config)
     assert not hostile.exists()
     config.write_text(f"{SETTINGS}trust_remote_code: true\n")
     with pytest.raises(LabelguardError, match="hostile"):
-        train("dpo", release, base, output=tmp_path / "out", config=config)
+        train("dpo", release, base, output=Path("out"), config=config)
     assert hostile.read_text() == "ran"
 
 
@@ -209,10 +194,8 @@ def test_every_file_of_a_model_is_in_its_identity(name: str, base: Path) -> None
     assert len(set(found)) == 3
 
 
-def test_links_are_their_files_and_what_is_hidden_does_not_count(
-    base: Path, tmp_path: Path
-) -> None:
-    linked = tmp_path / "linked"
+def test_links_are_their_files_and_what_is_hidden_does_not_count(base: Path) -> None:
+    linked = Path("linked").absolute()
     linked.mkdir()
     for path in base.iterdir():
         (linked / path.name).symlink_to(path)
@@ -221,9 +204,9 @@ def test_links_are_their_files_and_what_is_hidden_does_not_count(
     assert models.identity(str(linked)) == models.identity(str(base))
     (linked / "again").symlink_to(linked)
     assert models.identity(str(linked)) == models.identity(str(base))
-    (linked / "more").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "a.jinja").write_text("")
+    (linked / "more").symlink_to(Path("elsewhere").absolute())
+    Path("elsewhere").mkdir()
+    Path("elsewhere", "a.jinja").write_text("")
     assert models.identity(str(linked)) != models.identity(str(base))
 
 
@@ -231,10 +214,10 @@ def test_links_are_their_files_and_what_is_hidden_does_not_count(
 
 
 def test_a_base_model_that_is_exchanged_is_noticed_before_it_is_loaded_again(
-    prepare: Prepare, base: Path, tmp_path: Path
+    prepare: Prepare, base: Path
 ) -> None:
     prepared = prepare(lora="r=2,alpha=4")
-    stages, public = tmp_path / "stages", tmp_path / "public"
+    stages, public = Path("stages"), Path("public")
     stages.mkdir()
     public.mkdir()
     first = _fitted(prepared, stages)
@@ -247,10 +230,10 @@ def test_a_base_model_that_is_exchanged_is_noticed_before_it_is_loaded_again(
 
 @pytest.mark.slow
 def test_a_base_model_that_is_exchanged_while_it_is_published_is_noticed(
-    prepare: Prepare, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepare: Prepare, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = prepare(lora="r=2,alpha=4")
-    stages, public = tmp_path / "stages", tmp_path / "public"
+    stages, public = Path("stages"), Path("public")
     stages.mkdir()
     public.mkdir()
     trained, load = _fitted(prepared, stages), models.load_model
@@ -272,9 +255,9 @@ def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base: Path) -> Non
 
 
 def test_training_on_a_release_notices_that_its_base_was_exchanged(
-    release: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    release: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, check = tmp_path / "train.yaml", guard.check_model
+    config, check = Path("train.yaml"), guard.check_model
     config.write_text(SETTINGS)
 
     def exchanged(*arguments: Any) -> Any:
@@ -283,8 +266,8 @@ def test_training_on_a_release_notices_that_its_base_was_exchanged(
 
     monkeypatch.setattr(guard, "check_model", exchanged)
     with pytest.raises(LabelguardError, match="has changed since"):
-        train("reward", release, base, output=tmp_path / "out", config=config)
-    assert not (tmp_path / "out").exists()
+        train("reward", release, base, output=Path("out"), config=config)
+    assert not (Path("out")).exists()
 
 
 # A full disk --------------------------------------------------------------------------------------
@@ -310,11 +293,9 @@ def _files_of_at_most(size: int) -> Iterator[None]:
         pytest.param("save_strategy: 'no'\n", 100_000, id="the model of a stage"),
     ],
 )
-def test_a_full_disk_in_a_stage_is_told_as_one(
-    more: str, size: int, prepare: Prepare, tmp_path: Path
-) -> None:
+def test_a_full_disk_in_a_stage_is_told_as_one(more: str, size: int, prepare: Prepare) -> None:
     prepared = prepare(more)
-    stages = tmp_path / "stages"
+    stages = Path("stages")
     stages.mkdir()
     with _files_of_at_most(size), pytest.raises(LabelguardError, match="make room") as raised:
         _fitted(prepared, stages)
@@ -324,10 +305,8 @@ def test_a_full_disk_in_a_stage_is_told_as_one(
 
 
 @pytest.mark.slow
-def test_a_full_disk_in_training_on_a_release_is_told_as_one(
-    release: Path, base: Path, tmp_path: Path
-) -> None:
-    config, out = tmp_path / "train.yaml", tmp_path / "out"
+def test_a_full_disk_in_training_on_a_release_is_told_as_one(release: Path, base: Path) -> None:
+    config, out = Path("train.yaml"), Path("out")
     config.write_text(f"{SETTINGS}save_strategy: 'no'\n")
     with _files_of_at_most(100_000), pytest.raises(LabelguardError, match="make room"):
         train("reward", release, base, output=out, config=config)
@@ -336,9 +315,9 @@ def test_a_full_disk_in_training_on_a_release_is_told_as_one(
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_nothing_half_published(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing_half_published(prepare: Prepare) -> None:
     prepared = prepare(lora="r=2,alpha=4")
-    stages, public = tmp_path / "stages", tmp_path / "public"
+    stages, public = Path("stages"), Path("public")
     stages.mkdir()
     public.mkdir()
     trained = _fitted(prepared, stages)

@@ -7,36 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("trl")
-
 import torch
 import trl
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
-from labelguard_trainer.training import models, versions
+from labelguard_trainer.training import check_trl, models
 from labelguard_trainer.training.rows import RawLabels
+from labelguard_trainer.training.settings import check_fields, parse_lora, read_config
 from peft import LoraConfig
 from support import tiny_models as tiny
 
 from labelguard.errors import LabelguardError
 
-pytestmark = pytest.mark.xdist_group("trl")
+ROWS = tiny.release(8, flip_probability=0.2)
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny.saved(tmp_path_factory.mktemp("base")))
-
-
-@pytest.fixture(scope="module")
-def release() -> Dataset:
-    return tiny.release(8, flip_probability=0.2)
-
-
-def config(directory: Path, **given: Any) -> DPOConfig:
+def config(**given: Any) -> DPOConfig:
     settings = {"max_length": 64, "report_to": "none", "max_steps": 1, "disable_tqdm": True}
-    return DPOConfig(str(directory), **{**settings, **given})
+    return DPOConfig("out", **{**settings, **given})
 
 
 def refused(*args: Any, trainer: Any = DPOTrainer, **given: Any) -> str:
@@ -51,8 +39,8 @@ def refused(*args: Any, trainer: Any = DPOTrainer, **given: Any) -> str:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"loss_type": ["ipo"]}, "loss_type ipo cannot be used here: preference_loss"),
-        ({"loss_type": ["sigmoid", "sft"]}, r"sigmoid+sft"),
+        ({"loss_type": ["ipo"]}, "loss_type ['ipo'] cannot be used here: preference_loss"),
+        ({"loss_type": ["sigmoid", "sft"]}, "sft"),
         ({"label_smoothing": 0.1}, "preference_loss='robust'"),
         ({"loss_weights": [0.5]}, "there is one loss"),
         ({"use_weighting": True}, "weighted by their noise"),
@@ -67,162 +55,128 @@ def refused(*args: Any, trainer: Any = DPOTrainer, **given: Any) -> str:
     ],
 )
 def test_settings_that_contradict_the_loss_are_refused(
-    given: dict[str, Any], reason: str, base: str, release: Dataset, tmp_path: Path
+    given: dict[str, Any], reason: str, base: str
 ) -> None:
-    assert reason in refused(base, config(tmp_path, **given), train_dataset=release)
+    assert reason in refused(base, config(**given), train_dataset=ROWS)
 
 
 def test_fsdp2_without_a_reference_model_cannot_precompute(
-    base: str, release: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = config(tmp_path, precompute_ref_log_probs=True)
+    args = config(precompute_ref_log_probs=True)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
-    assert "pass a ref_model" in refused(base, args, train_dataset=release)
+    assert "pass a ref_model" in refused(base, args, train_dataset=ROWS)
 
 
-def test_metrics_of_logits_are_refused(base: str, release: Dataset, tmp_path: Path) -> None:
-    given = {"train_dataset": release, "compute_metrics": lambda found: {}}
-    assert "use margins()" in refused(base, config(tmp_path), **given)
-
-
-def test_trls_own_config_is_refused(base: str, release: Dataset, tmp_path: Path) -> None:
-    message = refused(base, trl.DPOConfig(str(tmp_path), bf16=False), train_dataset=release)
-    assert "labelguard_trainer.DPOConfig" in message
-
-
-def test_data_without_a_length_is_refused(base: str, release: Dataset, tmp_path: Path) -> None:
-    stream = release.to_iterable_dataset()
-    assert "IterableDataset" in refused(base, config(tmp_path), train_dataset=stream)
-    assert "train_dataset is missing" in refused(base, config(tmp_path))
+def wide() -> Any:
+    """Another model's tokenizer."""
+    words = tiny.tokenizer()
+    words.add_tokens(["<one>", "<more>"])
+    return words
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "reason"),
-    [("images", [[]] * 8, "pictures"), ("margin", [0.5] * 8, "margin column")],
+    ("rows", "given", "arguments", "reason"),
+    [
+        (ROWS, {}, {"compute_metrics": lambda found: {}}, "use margins()"),
+        (ROWS.to_iterable_dataset(), {}, {}, "IterableDataset"),
+        (None, {}, {}, "train_dataset is missing"),
+        (ROWS.select([]), {}, {}, "no rows"),
+        (ROWS.add_column("images", [[]] * 8), {}, {}, "pictures"),
+        (ROWS.add_column("margin", [0.5] * 8), {}, {}, "margin column"),
+        (ROWS, {"max_length": 257}, {}, "set max_length=256 or less"),
+        (ROWS, {"max_length": None}, {}, "max_length is None"),
+        (ROWS, {"max_length": 2}, {}, "no row of the train data is left"),
+        (ROWS, {}, {"processing_class": wide()}, "260 tokens and the model 258"),
+        (tiny.release(8, flip_probability=0.2, chat=True), {}, {}, "no chat template"),
+    ],
 )
-def test_columns_that_are_not_a_releases_are_refused(
-    column: str, values: Any, reason: str, base: str, release: Dataset, tmp_path: Path
+def test_what_does_not_fit_together_is_refused(
+    rows: Any, given: dict[str, Any], arguments: dict[str, Any], reason: str, base: str
 ) -> None:
-    wide = release.add_column(column, values)
-    assert reason in refused(base, config(tmp_path), train_dataset=wide)
+    args = config(**given)
+    assert reason in refused(base, args, train_dataset=rows, **arguments)
 
 
-def test_data_without_rows_is_refused(base: str, release: Dataset, tmp_path: Path) -> None:
-    assert "no rows" in refused(base, config(tmp_path), train_dataset=release.select([]))
+def test_what_is_no_model_of_ours_is_named(base: str) -> None:
+    nowhere = "nowhere"
+    assert nowhere in refused(nowhere, config(), train_dataset=ROWS)
+    assert "pass processing_class" in refused(tiny.gpt2(), config(), train_dataset=ROWS)
+    theirs = trl.DPOConfig("out", bf16=False)
+    assert "labelguard_trainer.DPOConfig" in refused(base, theirs, train_dataset=ROWS)
 
 
 @pytest.mark.parametrize("trainer", [DPOTrainer, RewardTrainer])
 def test_raw_labels_are_refused_unless_they_are_said_to_be_nobodys_secret(
-    trainer: Any, base: str, tmp_path: Path
+    trainer: Any, base: str
 ) -> None:
     kind = DPOConfig if trainer is DPOTrainer else RewardConfig
     raw = Dataset(tiny.planted(8))
     with pytest.raises(RawLabels, match="non_private"):
-        trainer(base, kind(str(tmp_path), max_length=64), train_dataset=raw)
+        trainer(base, kind("out", max_length=64), train_dataset=raw)
     held_out = {"train_dataset": tiny.release(8, flip_probability=0.1), "eval_dataset": raw}
     with pytest.raises(RawLabels):
-        trainer(base, kind(str(tmp_path), max_length=64), **held_out)
-    trainer(base, kind(str(tmp_path), max_length=64, non_private=True), train_dataset=raw)
+        trainer(base, kind("out", max_length=64), **held_out)
+    trainer(base, kind("out", max_length=64, non_private=True), train_dataset=raw)
 
 
-def test_sequences_longer_than_the_model_are_refused(
-    base: str, release: Dataset, tmp_path: Path
-) -> None:
-    message = refused(base, config(tmp_path, max_length=257), train_dataset=release)
-    assert "set max_length=256 or less" in message
-    assert "max_length is None" in refused(
-        base, config(tmp_path, max_length=None), train_dataset=release
-    )
-
-
-def test_another_models_tokenizer_is_refused(base: str, release: Dataset, tmp_path: Path) -> None:
-    wide = tiny.tokenizer()
-    wide.add_tokens(["<one>", "<more>"])
-    given = {"train_dataset": release, "processing_class": wide}
-    assert "260 tokens and the model 258" in refused(base, config(tmp_path), **given)
-
-
-def test_a_model_in_memory_needs_its_tokenizer(release: Dataset, tmp_path: Path) -> None:
-    message = refused(tiny.gpt2(), config(tmp_path), train_dataset=release)
-    assert "pass processing_class" in message
-
-
-def test_what_is_no_model_is_named(release: Dataset, tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "nowhere")
-    assert nowhere in refused(nowhere, config(tmp_path), train_dataset=release)
-
-
-def test_damaged_weights_are_told(release: Dataset, tmp_path: Path) -> None:
-    path = tiny.saved(tmp_path / "cut")
+def test_damaged_weights_are_told() -> None:
+    path = tiny.saved(Path("cut"))
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    message = refused(str(path), config(tmp_path), train_dataset=release)
+    message = refused(str(path), config(), train_dataset=ROWS)
     assert "damaged or half-written" in message
     with pytest.raises(LabelguardError, match="cannot be loaded as a model"):
         models.load_model("dpo", str(path))
 
 
-def test_a_reward_model_is_no_language_model(release: Dataset, tmp_path: Path) -> None:
+def test_a_reward_model_is_no_language_model() -> None:
     from transformers import GPT2ForSequenceClassification
 
     settings = tiny.config()
     settings.num_labels = 3
-    GPT2ForSequenceClassification(settings).save_pretrained(tmp_path / "scores")
-    tiny.tokenizer().save_pretrained(tmp_path / "scores")
-    name = str(tmp_path / "scores")
-    assert "not a causal language model" in refused(name, config(tmp_path), train_dataset=release)
-    args = RewardConfig(str(tmp_path), max_length=64)
-    message = refused(name, args, trainer=RewardTrainer, train_dataset=release)
+    GPT2ForSequenceClassification(settings).save_pretrained(Path("scores"))
+    tiny.tokenizer().save_pretrained(Path("scores"))
+    name = "scores"
+    assert "not a causal language model" in refused(name, config(), train_dataset=ROWS)
+    args = RewardConfig("out", max_length=64)
+    message = refused(name, args, trainer=RewardTrainer, train_dataset=ROWS)
     assert "has 3 outputs" in message
 
 
-def test_conversations_need_a_chat_template(base: str, tmp_path: Path) -> None:
-    chats = tiny.release(8, flip_probability=0.2, chat=True)
-    assert "no chat template" in refused(base, config(tmp_path), train_dataset=chats)
-
-
-def test_a_frozen_backbone_goes_with_neither_lora_nor_dropout(
-    base: str, release: Dataset, tmp_path: Path
-) -> None:
-    args = RewardConfig(str(tmp_path), max_length=64, frozen_backbone=True)
+def test_a_frozen_backbone_goes_with_neither_lora_nor_dropout(base: str) -> None:
+    args = RewardConfig("out", max_length=64, frozen_backbone=True)
     lora = LoraConfig(r=4)
-    given = {"trainer": RewardTrainer, "train_dataset": release}
+    given = {"trainer": RewardTrainer, "train_dataset": ROWS}
     assert "only the head" in refused(base, args, peft_config=lora, **given)
-    args = RewardConfig(str(tmp_path), max_length=64, frozen_backbone=True, disable_dropout=False)
+    args = RewardConfig("out", max_length=64, frozen_backbone=True, disable_dropout=False)
     assert "disable_dropout" in refused(base, args, **given)
 
 
 def test_rows_whose_sides_are_equal_after_truncation_are_left_out_and_counted(
-    base: str, release: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    base: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    same = [{**row, "rejected": row["chosen"]} for row in release.select([0, 1])]
-    long = {**release[2], "chosen": "x" * 60 + "yes", "rejected": "x" * 60 + "no"}
-    mixed = Dataset.from_list([*release, *same, long])
+    same = [{**row, "rejected": row["chosen"]} for row in ROWS.select([0, 1])]
+    long = {**ROWS[2], "chosen": "x" * 60 + "yes", "rejected": "x" * 60 + "no"}
+    mixed = Dataset.from_list([*ROWS, *same, long])
     with caplog.at_level(logging.WARNING):
-        trainer = DPOTrainer(base, config(tmp_path, preference_loss="robust"), train_dataset=mixed)
+        trainer = DPOTrainer(base, config(preference_loss="robust"), train_dataset=mixed)
     assert trainer.left_out == 3
     assert "3 of 11 rows of the train data are left out" in caplog.text
     assert trainer.train_dataset["row_weight"][:] == pytest.approx([1.0] * 8)
     assert trainer.margins(mixed)[-3:] == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_nothing_left_to_learn_from_is_refused(base: str, release: Dataset, tmp_path: Path) -> None:
-    same = release.map(lambda row: {"rejected": row["chosen"]})
-    assert "no row of the train data is left" in refused(base, config(tmp_path), train_dataset=same)
-    message = refused(base, config(tmp_path, max_length=2), train_dataset=release)
-    assert "no row of the train data is left" in message
-
-
 def test_another_trl_is_refused() -> None:
-    versions.check_trl("1.16.3")
+    check_trl("1.16.3")
     for found in ("1.15.2", "1.17.0", "2.0.0"):
         with pytest.raises(LabelguardError, match=r"trl>=1\.16,<1\.17"):
-            versions.check_trl(found)
+            check_trl(found)
 
 
-def test_out_of_memory_says_what_to_lower(base: str, release: Dataset, tmp_path: Path) -> None:
-    trainer = DPOTrainer(base, config(tmp_path), train_dataset=release)
+def test_out_of_memory_says_what_to_lower(base: str) -> None:
+    trainer = DPOTrainer(base, config(), train_dataset=ROWS)
 
     def ask_for_more_than_there_is(*anything: Any) -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
@@ -234,10 +188,8 @@ def test_out_of_memory_says_what_to_lower(base: str, release: Dataset, tmp_path:
         assert said in str(raised.value)
 
 
-def test_other_failures_of_torch_stay_what_they_are(
-    base: str, release: Dataset, tmp_path: Path
-) -> None:
-    trainer = DPOTrainer(base, config(tmp_path), train_dataset=release)
+def test_other_failures_of_torch_stay_what_they_are(base: str) -> None:
+    trainer = DPOTrainer(base, config(), train_dataset=ROWS)
 
     def multiply(*anything: Any) -> None:
         torch.zeros(2, 3) @ torch.zeros(2, 3)
@@ -247,10 +199,8 @@ def test_other_failures_of_torch_stay_what_they_are(
         trainer.train()
 
 
-def test_no_text_of_a_prompt_is_logged(
-    release: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = tiny.saved(tmp_path / "merging")
+def test_no_text_of_a_prompt_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny.saved(Path("merging"))
     words = tiny.tokenizer(chat=True)
     # Written alone, a prompt ends with its own text; written with an answer, with another mark.
     words.chat_template = (
@@ -261,7 +211,7 @@ def test_no_text_of_a_prompt_is_logged(
     with caplog.at_level(logging.WARNING):
         DPOTrainer(
             str(model),
-            config(tmp_path),
+            config(),
             train_dataset=tiny.release(8, flip_probability=0.2, chat=True),
         )
     assert "is not a prefix" in caplog.text
@@ -275,20 +225,83 @@ def test_a_model_is_loaded_for_what_it_is_to_learn(base: str) -> None:
     assert reward.dtype == torch.bfloat16
 
 
-def test_a_model_without_a_tokenizer_is_told(tmp_path: Path) -> None:
-    tiny.gpt2().save_pretrained(tmp_path / "bare")
+def test_a_model_without_a_tokenizer_is_told() -> None:
+    tiny.gpt2().save_pretrained(Path("bare"))
     with pytest.raises(LabelguardError, match="cannot be loaded as a tokenizer"):
-        models.load_tokenizer(str(tmp_path / "bare"))
+        models.load_tokenizer("bare")
 
 
-def test_a_tokenizer_pads_by_its_end_of_text_where_it_has_nothing_else(tmp_path: Path) -> None:
+def test_a_tokenizer_pads_by_its_end_of_text_where_it_has_nothing_else() -> None:
     words = tiny.tokenizer()
     words.pad_token = None
-    words.save_pretrained(tmp_path / "words")
-    assert models.load_tokenizer(str(tmp_path / "words")).pad_token == "<eos>"
+    words.save_pretrained(Path("words"))
+    assert models.load_tokenizer("words").pad_token == "<eos>"
 
 
-def test_identities_are_those_of_contents(tmp_path: Path) -> None:
-    one, two = tiny.saved(tmp_path / "a"), tiny.saved(tmp_path / "b")
+def test_identities_are_those_of_contents() -> None:
+    one, two = tiny.saved(Path("a")), tiny.saved(Path("b"))
     assert models.identity(str(one)) == models.identity(str(two))
-    assert models.identity(str(tiny.saved(tmp_path / "c", seed=1))) != models.identity(str(one))
+    assert models.identity(str(tiny.saved(Path("c"), seed=1))) != models.identity(str(one))
+
+
+# Settings of a run, as a user writes them.
+
+
+def test_lora_on_one_line() -> None:
+    assert parse_lora("r=16, alpha=32") == {"r": 16, "lora_alpha": 32}
+    assert parse_lora("r=4,alpha=8,dropout=.05,targets=c_attn+c_proj") == {
+        "r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.05,
+        "target_modules": ["c_attn", "c_proj"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "''"),
+        ("r=16", "alpha is missing"),
+        ("alpha=16", "r is missing"),
+        ("r=16,alpha=32,rank=2", "'rank=2'"),
+        ("r=16,r=8,alpha=32", "'r=8'"),
+        ("r=0,alpha=32", "LoRA's r must be"),
+        ("r=16,alpha=1.5", "alpha must be"),
+        ("r=16,alpha=32,dropout=1", "dropout must be"),
+        ("r=16,alpha=32,dropout=much", "dropout must be"),
+        ("r=16,alpha=32,targets=a++b", "LoRA's targets must be"),
+    ],
+)
+def test_what_is_wrong_with_lora_is_named(text: str, named: str) -> None:
+    with pytest.raises(LabelguardError, match="LoRA") as raised:
+        parse_lora(text)
+    assert named in str(raised.value)
+
+
+def test_a_config_is_a_mapping_in_yaml() -> None:
+    path = Path("train.yaml")
+    path.write_text("learning_rate: 1.0e-5\nnum_train_epochs: 3\n")
+    assert read_config(path) == {"learning_rate": 1e-5, "num_train_epochs": 3}
+    path.write_text("learning_rate: 1e-5\nlr_scheduler_kwargs: {eta: 2e3, name: e5}\n")
+    settings = {"eta": 2e3, "name": "e5"}
+    assert read_config(path) == {"learning_rate": 1e-5, "lr_scheduler_kwargs": settings}
+    path.write_text("# nothing\n")
+    assert read_config(path) == {}
+
+
+def test_fields_of_the_trainers_own_are_taken() -> None:
+    check_fields("dpo", {"beta": 0.1, "learning_rate": 1e-5, "gradient_checkpointing": False})
+    check_fields("reward", {"center_rewards_coefficient": 0.01, "frozen_backbone": True})
+
+
+def test_an_unknown_field_is_told_with_the_nearest() -> None:
+    with pytest.raises(LabelguardError, match="did you mean learning_rate"):
+        check_fields("dpo", {"learning_rat": 1e-5})
+    with pytest.raises(LabelguardError, match="RewardConfig has no field 'ref_model_sync_steps'"):
+        check_fields("reward", {"ref_model_sync_steps": 3})
+
+
+@pytest.mark.parametrize("name", ["output_dir", "non_private", "preference_loss"])
+def test_fields_that_the_command_sets_are_refused(name: str) -> None:
+    with pytest.raises(LabelguardError, match=f"{name} cannot be set in a config"):
+        check_fields("dpo", {name: "x"})

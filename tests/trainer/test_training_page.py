@@ -16,7 +16,6 @@ from support import tiny_models, train_runs
 import labelguard as lg
 from labelguard.cli.main import main
 
-pytestmark = pytest.mark.xdist_group("trl")
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 

@@ -19,20 +19,17 @@ if TYPE_CHECKING:
     from labelguard_trainer.features.cache import VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
+    from labelguard_trainer.training.evaluate import Trained
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
     from labelguard_trainer.training.run import train
-    from labelguard_trainer.training.trained import Trained
 
 _HOMES = {
-    "DPOConfig": "labelguard_trainer.training.dpo",
-    "DPOTrainer": "labelguard_trainer.training.dpo",
-    "EncoderConfig": "labelguard_trainer.features.encoder",
-    "FrozenEncoder": "labelguard_trainer.features.encoder",
-    "RewardConfig": "labelguard_trainer.training.reward",
-    "RewardTrainer": "labelguard_trainer.training.reward",
-    "Trained": "labelguard_trainer.training.trained",
-    "VectorCache": "labelguard_trainer.features.cache",
-    "train": "labelguard_trainer.training.run",
+    "features.cache": ["VectorCache"],
+    "features.encoder": ["EncoderConfig", "FrozenEncoder"],
+    "training.dpo": ["DPOConfig", "DPOTrainer"],
+    "training.evaluate": ["Trained"],
+    "training.reward": ["RewardConfig", "RewardTrainer"],
+    "training.run": ["train"],
 }
 
 __all__ = [
@@ -49,10 +46,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'labelguard_trainer' has no attribute {name!r}")
     from importlib import import_module
 
-    if _HOMES[name].startswith("labelguard_trainer.training"):
-        import_module("labelguard_trainer.training.versions").check()
-    return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            if home.startswith("training"):
+                import_module("labelguard_trainer.training").check()
+            return getattr(import_module(f"labelguard_trainer.{home}"), name)
+    raise AttributeError(f"module 'labelguard_trainer' has no attribute {name!r}")

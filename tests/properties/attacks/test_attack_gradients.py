@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from labelguard_trainer.gradient import heads, loop, mechanism
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.head_records import Comparisons
 from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.loop import Checkpoints, Course
 from support import world
 from support.preferences import labels, opinions, pairs, public
 

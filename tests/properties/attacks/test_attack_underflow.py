@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from labelguard_trainer.gradient import head_records, heads, loop
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.head_records import Comparisons
 from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.loop import Checkpoints, Course
 
 import labelguard as lg
 from labelguard.accounting import gaussian

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from labelguard_trainer.gradient import aup
 from labelguard_trainer.gradient.aup import AupCourse
-from labelguard_trainer.gradient.cohorts import COIN_RANGE
 from labelguard_trainer.gradient.head_records import Comparisons
 from labelguard_trainer.gradient.heads import HeadProblem
+from labelguard_trainer.gradient.loop import COIN_RANGE
 
 from labelguard.mechanisms.statistic import Rows
 

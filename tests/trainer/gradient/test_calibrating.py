@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
-from labelguard_trainer.gradient.head_runs import HeadRun, head_run
+from labelguard_trainer.gradient.heads import HeadRun, head_run
+from labelguard_trainer.gradient.loop import Checkpoints, Course
 
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release.featured import Featured

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from labelguard_trainer.gradient.language import LanguageProblem
-from labelguard_trainer.gradient.language_options import PreparedLanguage
+from labelguard_trainer.gradient.language_runs import PreparedLanguage
 from labelguard_trainer.gradient.records import Records
-from support import dp_language, tiny_models
+from support import dp_language
 from support.dp_language import LABELERS, LIMIT, LORA, PAIRS, RECORDS, labels, moved, records
 from transformers import (
     AutoModelForCausalLM,
@@ -23,8 +23,6 @@ from transformers import (
 from labelguard.accounting import truncation
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
-
-pytestmark = pytest.mark.xdist_group("trl")
 
 EVERYONE = np.arange(LABELERS)
 BETA = 0.1
@@ -40,12 +38,7 @@ def tensors(problem: LanguageProblem, units: Any, labels: Any) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.saved(tmp_path_factory.mktemp("base") / "base")
-
-
-@pytest.fixture(scope="module")
-def made(base: Path) -> Made:
+def made(base: str) -> Made:
     """A problem; equal ones are made once, since most tests leave them as they are."""
     kept: dict[Any, LanguageProblem] = {}
 
@@ -57,29 +50,35 @@ def made(base: Path) -> Made:
     return problem
 
 
-def _written_down(found: LanguageProblem, base: Path, labeler: int) -> torch.Tensor:
+def score(kind: str, model: Any, row: dict[str, list[int]], side: str) -> torch.Tensor:
+    """The reward of one text, or the log-probability of its response."""
+    prompt = row.get("prompt_ids", [])
+    ids = torch.tensor([prompt + row[side]])[:, :48]
+    if kind == "reward":
+        reward: torch.Tensor = model(ids).logits[0, 0]
+        return reward
+    log_probs = model(ids).logits[0, :-1].log_softmax(-1)
+    return log_probs.gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0].sum()
+
+
+def margin(kind: str, model: Any, base: str, row: dict[str, list[int]]) -> torch.Tensor:
+    """z of one pair."""
+    sides = [score(kind, model, row, side) for side in ("chosen_ids", "rejected_ids")]
+    if kind == "dpo":
+        reference = AutoModelForCausalLM.from_pretrained(base).eval()
+        with torch.no_grad():
+            fixed = [score(kind, reference, row, s) for s in ("chosen_ids", "rejected_ids")]
+        sides = [BETA * (side - ref) for side, ref in zip(sides, fixed, strict=True)]
+    return sides[0] - sides[1]
+
+
+def _written_down(found: LanguageProblem, base: str, labeler: int) -> torch.Tensor:
     """The mean gradient of a labeler's records in use, one text after another, by autograd."""
-    reference = AutoModelForCausalLM.from_pretrained(base).eval()
     tokens = found.base.tokens.to_pylist()
 
-    def score(model: Any, pair: int, side: str) -> torch.Tensor:
-        prompt = tokens[pair].get("prompt_ids", [])
-        ids = torch.tensor([prompt + tokens[pair][side]])[:, :48]
-        if found.base.kind == "reward":
-            score: torch.Tensor = model(ids).logits[0, 0]
-            return score
-        log_probs = model(ids).logits[0, :-1].log_softmax(-1)
-        own = log_probs.gather(1, ids[0, 1:, None])[:, 0]
-        return own[len(prompt) - 1 :].sum()
-
     def loss(record: int) -> torch.Tensor:
-        pair = int(held.pairs[record])
-        sides = [score(found._model, pair, side) for side in ("chosen_ids", "rejected_ids")]
-        if found.base.kind == "dpo":
-            with torch.no_grad():
-                fixed = [score(reference, pair, s) for s in ("chosen_ids", "rejected_ids")]
-            sides = [BETA * (side - ref) for side, ref in zip(sides, fixed, strict=True)]
-        y, z = float(labels()[record]), sides[0] - sides[1]
+        z = margin(found.base.kind, found._model, base, tokens[int(held.pairs[record])])
+        y = float(labels()[record])
         return -y * torch.sigmoid(z).log() - (1 - y) * torch.sigmoid(-z).log()
 
     held = records()
@@ -94,7 +93,7 @@ def _written_down(found: LanguageProblem, base: Path, labeler: int) -> torch.Ten
 @BOTH
 @ALL
 def test_a_labelers_gradient_is_that_of_the_loss_written_down(
-    kind: Any, lora: str | None, made: Made, base: Path
+    kind: Any, lora: str | None, made: Made, base: str
 ) -> None:
     found = made(kind, lora)
     gradients = tensors(found, EVERYONE, labels())
@@ -111,7 +110,7 @@ def test_a_labelers_gradient_is_that_of_the_loss_written_down(
 @BOTH
 @ALL
 def test_a_labelers_gradient_is_the_same_whoever_else_is_in_the_cohort(
-    kind: Any, lora: str | None, bf16: str, base: Path
+    kind: Any, lora: str | None, bf16: str, base: str
 ) -> None:
     """To the last bit: where texts shared batches, others' gradients told who was there."""
     settings = {"bf16": bf16, "use_cpu": "true", "per_device_train_batch_size": 64}
@@ -123,7 +122,7 @@ def test_a_labelers_gradient_is_the_same_whoever_else_is_in_the_cohort(
 
 @pytest.mark.slow
 @ALL
-def test_the_size_of_batches_changes_no_gradient(lora: str | None, base: Path) -> None:
+def test_the_size_of_batches_changes_no_gradient(lora: str | None, base: str) -> None:
     of = records(limit=7)
     found = [
         tensors(
@@ -165,7 +164,7 @@ def test_a_labeler_moves_the_sum_by_no_more_than_the_clip_norm(
     assert float(change.double().norm()) <= 2 * clip
 
 
-def test_clipping_each_record_would_let_a_labeler_move_the_sum_by_more(base: Path) -> None:
+def test_clipping_each_record_would_let_a_labeler_move_the_sum_by_more(base: str) -> None:
     held = records()
     alone = Records(held.pairs, np.arange(RECORDS), RECORDS, 1, "mean")
     found = moved(dp_language.problem("reward", base, of=alone))
@@ -173,17 +172,6 @@ def test_clipping_each_record_would_let_a_labeler_move_the_sum_by_more(base: Pat
     clip = 0.1 * float(tensors(found, np.arange(RECORDS), always).norm(dim=1).min())
     of_one = np.flatnonzero(held.units == 0)[:LIMIT]
     assert float(found.clipped_sum(of_one, always, clip).norm()) > 1.5 * clip
-
-
-@pytest.mark.slow
-@BOTH
-@ALL
-def test_sums_of_labelers_add_up(kind: Any, lora: str | None, made: Made) -> None:
-    found, clip = made(kind, lora), 0.05
-    both = found.clipped_sum(np.array([2, 5]), labels(), clip)
-    alone = [found.clipped_sum(np.array([u]), labels(), clip) for u in (2, 5)]
-    torch.testing.assert_close(both, alone[0] + alone[1], rtol=0, atol=1e-5 * clip)
-    assert not found.clipped_sum(np.array([], np.intp), labels(), clip).any()
 
 
 @ALL
@@ -199,7 +187,7 @@ def test_the_order_of_a_cohort_changes_no_bit(lora: str | None, made: Made) -> N
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "sgd"])
 @ALL
 def test_a_restored_problem_goes_on_to_the_last_bit(
-    lora: str | None, optimizer: str, base: Path
+    lora: str | None, optimizer: str, base: str
 ) -> None:
     def learn(problem: LanguageProblem, steps: range) -> None:
         for step in steps:
@@ -226,7 +214,7 @@ def test_a_restored_problem_goes_on_to_the_last_bit(
 @BOTH
 @ALL
 def test_margins_change_their_sign_with_the_sides(
-    kind: Any, lora: str | None, made: Made, base: Path
+    kind: Any, lora: str | None, made: Made, base: str
 ) -> None:
     found = made(kind, lora)
     swapped = dp_language.problem(kind, base, lora, swapped=True)
@@ -237,7 +225,7 @@ def test_margins_change_their_sign_with_the_sides(
 
 @BOTH
 def test_before_the_first_step_dpo_is_its_reference_and_new_weights_are_the_seeds(
-    kind: Any, base: Path
+    kind: Any, base: str
 ) -> None:
     one, other = (dp_language.problem(kind, base, seed=7).margins() for _ in range(2))
     assert np.array_equal(one, other)
@@ -245,54 +233,25 @@ def test_before_the_first_step_dpo_is_its_reference_and_new_weights_are_the_seed
 
 
 @pytest.mark.slow
-def test_a_root_weighted_sum_is_the_mean_times_the_root_of_its_records(base: Path) -> None:
-    mean, root = (
-        tensors(
-            moved(dp_language.problem("dpo", base, of=records(weighting=w))), EVERYONE, labels()
-        )
-        for w in ("mean", "root")
-    )
-    used = np.minimum(np.bincount(records().units, minlength=LABELERS), LIMIT)
-    np.testing.assert_allclose(root, mean * used[:, None] ** 0.5, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
 @BOTH
 @ALL
 def test_what_is_exported_has_the_same_margins(
-    kind: Any, lora: str | None, made: Made, base: Path, tmp_path: Path
+    kind: Any, lora: str | None, made: Made, base: str
 ) -> None:
     found = made(kind, lora)
-    [directory] = found.export(tmp_path / "model")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    tokens = found.base.tokens.to_pylist()
-
-    def scores(model: Any, side: str) -> Any:
-        texts = [row.get("prompt_ids", []) + row[side] for row in tokens]
-        batch = tokenizer.pad({"input_ids": texts}, padding_side="right", return_tensors="pt")
-        logits = model.eval()(**batch).logits
-        if kind == "reward":
-            return logits[:, 0]
-        own = logits[:, :-1].log_softmax(-1).gather(2, batch["input_ids"][:, 1:, None])[:, :, 0]
-        place = torch.arange(1, batch["input_ids"].shape[1])
-        begins = torch.tensor([len(row["prompt_ids"]) for row in tokens])[:, None]
-        return (own * ((place >= begins) & (batch["attention_mask"][:, 1:] == 1))).sum(1)
-
+    [directory] = found.export(Path("model"))
+    assert [path.name for path in Path().iterdir()] == ["model"]
+    AutoTokenizer.from_pretrained(directory)
     kinds = {"dpo": AutoModelForCausalLM, "reward": AutoModelForSequenceClassification}
+    model = kinds[kind].from_pretrained(directory).eval()
     with torch.no_grad():
-        model = kinds[kind].from_pretrained(directory)
-        sides = [scores(model, side) for side in ("chosen_ids", "rejected_ids")]
-        if kind == "dpo":
-            before = AutoModelForCausalLM.from_pretrained(base)
-            fixed = [scores(before, side) for side in ("chosen_ids", "rejected_ids")]
-            sides = [BETA * (side - ref) for side, ref in zip(sides, fixed, strict=True)]
-    np.testing.assert_allclose(found.margins(), sides[0] - sides[1], rtol=1e-3, atol=1e-4)
+        expected = [float(margin(kind, model, base, r)) for r in found.base.tokens.to_pylist()]
+    np.testing.assert_allclose(found.margins(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
 @BOTH
-def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind: Any, base: Path) -> None:
+def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind: Any, base: str) -> None:
     exact, rounded = (
         tensors(
             moved(dp_language.problem(kind, base, bf16=bf16, use_cpu="true")), EVERYONE, labels()
@@ -307,17 +266,13 @@ def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind: Any, base: 
 @BOTH
 @ALL
 def test_a_planted_preference_is_learned_through_clipping_and_noise(
-    kind: Any, lora: str | None, base: Path
+    kind: Any, lora: str | None, base: str
 ) -> None:
     found = dp_language.problem(kind, base, lora)
     for step in range(20):
         total = found.clipped_sum(EVERYONE[:-1], np.ones(RECORDS), 1.0)
         found.step(found.noised(total, 0.001, bytes([step]) * 32) / LABELERS)
     assert (found.margins() > 0).mean() > 0.9
-
-
-def test_a_repr_shows_no_label(made: Made) -> None:
-    assert repr(made("dpo")) == "LanguageProblem('dpo')"
 
 
 @pytest.mark.parametrize(
@@ -338,9 +293,9 @@ def test_a_repr_shows_no_label(made: Made) -> None:
     ],
 )
 def test_what_cannot_be_learned_is_refused_before_there_is_a_model(
-    options: dict[str, Any], settings: str, words: str, base: Path, tmp_path: Path
+    options: dict[str, Any], settings: str, words: str, base: str
 ) -> None:
-    config = tmp_path / "config.yaml"
+    config = Path("config.yaml")
     config.write_text(settings)
     model = None if words == "model=ID_OR_PATH" else str(base)
     asked = LearnerOptions(model=model, config=str(config), **options)
@@ -348,27 +303,27 @@ def test_what_cannot_be_learned_is_refused_before_there_is_a_model(
         PreparedLanguage.of("dpo", dp_language.pairs(), asked)
 
 
-def test_the_identity_tells_how_the_model_learns(base: Path) -> None:
+def test_the_identity_tells_how_the_model_learns(base: str) -> None:
     prepared = PreparedLanguage.of(
         "dpo", dp_language.pairs(), LearnerOptions(str(base), LORA, None)
     )
     assert prepared.identity["model"].startswith("sha256:")
     assert prepared.identity["lora"] == {"r": 4, "lora_alpha": 8}
     assert prepared.identity["training"]["max_length"] == 256
-    assert len(prepared.base.tokens) == PAIRS
+    assert len(prepared.course.tokens) == PAIRS
 
 
 def test_a_model_of_more_parameters_than_runs_are_priced_for_is_refused(
-    base: Path, monkeypatch: pytest.MonkeyPatch
+    base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(truncation, "MOST_COORDINATES", 100)
     with pytest.raises(LabelguardError, match="100 parameters"):
         dp_language.problem("reward", base)
 
 
-@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-20, 1e-10, 1.0, 1e10, 1e20, 1e30])
+@pytest.mark.parametrize("scale", [1e-40, 1e-20, 1.0, 1e30])
 def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(
-    scale: float, base: Path
+    scale: float, base: str
 ) -> None:
     """Of a reward model whose head is that much smaller, or larger; it learned from 1e-23 on."""
     found = dp_language.problem("reward", base, None)

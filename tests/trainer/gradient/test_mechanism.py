@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.checkpoints import Checkpoints
+from labelguard_trainer.gradient.loop import Checkpoints
 from support.preferences import spent
 from support.surveys import label_error, survey
 
@@ -102,17 +102,6 @@ def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(projec
 
 
 @pytest.mark.slow
-def test_how_a_run_samples_is_fixed_with_the_policy(project: Project) -> None:
-    made(project)
-    (policy,) = policies.listing(project)
-    shown = policies.show(policy.name, project)
-    [allowance] = shown.allowances
-    assert (allowance.sampling.probability, allowance.sampling.steps) == (0.25, 30)
-    [price] = shown.quote.events
-    assert (price.sampling_probability, price.steps) == (0.25, 30)
-
-
-@pytest.mark.slow
 def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(project: Project) -> None:
     allow = ["uls:runs=2,q=0.25,steps=30"]
     named = {"allow": allow, "public_columns": SHORT["public_columns"], "project": project}
@@ -122,6 +111,8 @@ def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(projec
         name: value for name, value in ULS.items() if name not in ("sampling_probability", "steps")
     }
     first = lg.privatize(survey(), project=project, **plain)
+    shown = policies.show("two", project)
+    assert (shown.allowances[0].sampling.probability, shown.quote.events[0].steps) == (0.25, 30)
     later = pl.concat(
         [survey(), survey(labelers=3, seed=9).with_columns(pl.col("labeler_id") + 500)]
     )

@@ -16,18 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.keys import keyring
 from labelguard.mechanisms.noise import NoiseStream, sample
-from labelguard_trainer.gradient.cohorts import COIN_RANGE, cohort, threshold
-from labelguard_trainer.gradient.loop import SECRET_BYTES, Watch, tell
-from labelguard_trainer.gradient.problem import Problem
-
-__all__ = ["AupCourse", "concentration", "staying", "train"]
+from labelguard_trainer.gradient.loop import SECRET_BYTES, Course, Problem, Watch, cohort, tell
 
 Floats = NDArray[np.float64]
 
@@ -37,32 +33,23 @@ _PAIRS = 1 << 22  # of members, whose distances are in memory at once
 
 
 @dataclass(frozen=True)
-class AupCourse:
-    """A run, all of it public: as `course.Course`, with the distance τ and (ε, δ) as published."""
+class AupCourse(Course):
+    """A run, all of it public: `clip` is the distance τ, and (ε, δ) are as published."""
 
-    threshold: int
-    steps: int
-    noise_multiplier: float
-    distance: float
-    units: int
     epsilon: float
     delta: float
 
     @classmethod
-    def priced(cls, price: Mapping[str, Any], distance: float, units: int) -> AupCourse:
+    def priced(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
         """The run that a price pays for."""
-        q = threshold(float(price["sampling_probability"]))
-        budget = float(price["epsilon"]), float(price["delta"])
-        return cls(
-            q, int(price["steps"]), float(price["noise_multiplier"]), distance, units, *budget
-        )
+        course = vars(Course.priced(price, clip, units))
+        return cls(**course, epsilon=float(price["epsilon"]), delta=float(price["delta"]))
 
     @property
     def deviation(self) -> float:
         """√(8 log(e^ε T/δ)) τ ς / ñ, the noise on every coordinate of a mean (line 15)."""
         grows = 8 * (self.epsilon + math.log(self.steps / self.delta))
-        expected = self.threshold / COIN_RANGE * self.units
-        return math.sqrt(grows) * self.distance * self.noise_multiplier / expected
+        return math.sqrt(grows) * self.clip * self.noise_multiplier / self.divisor
 
 
 def train(problem: Problem, labels: Floats, course: AupCourse, watch: Watch) -> int:
@@ -78,10 +65,10 @@ def train(problem: Problem, labels: Floats, course: AupCourse, watch: Watch) -> 
     for step in range(course.steps):
         members = cohort(keyring.random_bytes(SECRET_BYTES), course.threshold, course.units)
         gradients = problem.gradients(members, labels)
-        score = concentration(gradients, course.distance) - 4 * len(members) / 5
+        score = concentration(gradients, course.clip) - 4 * len(members) / 5
         if score + _laplace(4 * _SENSITIVITY / first) < -above:
             break
-        kept = staying(gradients, course.distance, _uniforms(len(members)))
+        kept = staying(gradients, course.clip, _uniforms(len(members)))
         total = gradients[kept].astype(np.float64).sum(axis=0) / max(1, int(kept.sum()))
         noised = problem.noised(total, course.deviation, keyring.random_bytes(SECRET_BYTES))
         done = step + 1

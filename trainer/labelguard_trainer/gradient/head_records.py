@@ -1,5 +1,13 @@
 """The public records of a run on frozen features: comparisons, rankings or choices, whose they are.
 
+Records are rows of a matrix of features, grouped by unit: the score of a record is made of the rows
+`features[index]`, (rows, d) and (n,), unit after unit, and each unit's begin at `starts`,
+(units + 1,) in `index`. `residuals` are ∂loss/∂score of the rows `index[places]`, which hold units
+whole; `labels` are those of the rows that a release reads, in their order there. `counts` says how
+many records each unit has, `energy` E‖gradient‖² of each unit's records at θ = 0, summed, if labels
+are random, (units,) both, and `curvature` the loss's at θ = 0, (d,), Σ over records, each of its
+unit's weight.
+
 Rows of responses are contracted by sparse products, a cohort at once: no loop over records.
 """
 
@@ -7,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,49 +27,7 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks
 from labelguard_trainer.gradient.options import Weighting
 
-__all__ = ["Comparisons", "Rankings", "Records", "of_pairs", "weights"]
-
 Floats = NDArray[np.float64]
-
-
-class Records(Protocol):
-    """Records as rows of a matrix of features, grouped by unit."""
-
-    @property
-    def features(self) -> NDArray[np.float32]:
-        """Rows that the score of a record is made of, (rows, d)."""
-        ...
-
-    @property
-    def index(self) -> NDArray[np.intp]:
-        """Which of them, (n,), unit after unit."""
-        ...
-
-    @property
-    def starts(self) -> NDArray[np.intp]:
-        """Where each unit's begin in `index`, (units + 1,)."""
-        ...
-
-    def residuals(
-        self, score: NDArray[np.float32], places: NDArray[np.intp], labels: Floats
-    ) -> Floats:
-        """∂loss/∂score of the rows `index[places]` with these scores; `places` hold units whole.
-
-        `labels` are those of the rows that a release reads, in their order there.
-        """
-        ...
-
-    def counts(self) -> NDArray[np.int64]:
-        """How many records each unit has, (units,)."""
-        ...
-
-    def energy(self) -> Floats:
-        """E‖gradient‖² of each unit's records at θ = 0, summed, if labels are random, (units,)."""
-        ...
-
-    def curvature(self, weight: Floats) -> Floats:
-        """Σ over records, each of its unit's weight, of the loss's curvature at θ = 0, (d,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +180,9 @@ class Rankings:
         each = np.repeat(weight, np.diff(self.starts)) * draws
         of_response = np.bincount(self.index, each, len(self.features))
         return weighted_squares(self.features, of_response.astype(np.float64))
+
+
+Records: TypeAlias = Comparisons | Rankings
 
 
 def of_pairs(z: NDArray[np.float32], rows: Rows, pairs: DistinctPairs) -> Records:

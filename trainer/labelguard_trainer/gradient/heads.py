@@ -3,24 +3,40 @@
 What is clipped lies on a grid, within a bound of whole numbers (`labelguard.mechanisms.clipping`),
 is summed exactly, and its noise is drawn exactly (`labelguard.mechanisms.noise`): floating point is
 no part of the guarantee.
+
+What a run is fixed by is public: coordinates, weights, clip, rates, and how timid or bold a head is
+that noisy steps have trained, which the same run on simulated labels tells.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from labelguard.ingest.pairs import DistinctPairs
+from labelguard.learning.features import PairFeatures
 from labelguard.mechanisms import clipping, statistic
-from labelguard.mechanisms.statistic import STEP_BITS, Grid
-from labelguard_trainer.gradient.head_records import Records
-
-__all__ = ["HeadProblem", "clip_norm", "rates"]
+from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.noise import Noise
+from labelguard.mechanisms.statistic import STEP_BITS, Grid, Rows
+from labelguard.planner.calibration import AXES, EXPLAINED, best_scale, sampled
+from labelguard.planner.components import Directions
+from labelguard.planner.prior import Population, Prior
+from labelguard.release.featured import Featured
+from labelguard.release.head import Head
+from labelguard.release.methods.further import with_head
+from labelguard.release.protocol import Finished, Job
+from labelguard.terms import Progress, silent
+from labelguard_trainer.gradient import head_records
+from labelguard_trainer.gradient.head_records import Comparisons, Records
+from labelguard_trainer.gradient.loop import Course
+from labelguard_trainer.gradient.options import Weighting
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +45,7 @@ _BLOCK = 1 << 17  # numbers that are worked on while they lie in the cache
 
 
 class HeadProblem:
-    """θ (d,) on coordinates z (pairs, d), from 0; see `problem.Problem`.
+    """θ (d,) on coordinates z (pairs, d), from 0; see `loop.Problem`.
 
     `weight` (units,) is what each record of a unit weighs in its gradient, and `rate` (d,) how far
     a step goes along each coordinate. All of it is public; `clip` sets the grid.
@@ -99,10 +115,6 @@ class HeadProblem:
         """z·θ."""
         return np.asarray(self._z @ self.theta.astype(np.float32), np.float64)
 
-    def export(self, directory: Path) -> tuple[Path, ...]:
-        """Nothing: `release.methods.further.with_head` publishes a head."""
-        return ()
-
 
 def _slices(rows: int, width: int) -> Iterator[slice]:
     """Of so many rows, some `_BLOCK` numbers each."""
@@ -132,3 +144,159 @@ def rates(records: Records, weight: Floats, penalty: Floats, noise: float, steps
     scatter = records.curvature(weight**2) / units**2
     ridge = penalty * (scatter + noise**2) / h
     return np.asarray(np.log1p(h / ridge) / h / steps)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRun:
+    """A `LearnerRun` of a linear head."""
+
+    features: str
+    provider: PairFeatures
+    shape: Shape
+    basis: Basis
+    z: NDArray[np.float32]
+    records: Records
+    weight: Floats
+    clip: float
+    rate: Floats
+    scale: float
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Features and shape."""
+        return {"identity": self.provider.identity(), "shape": asdict(self.shape)}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Features, and how many coefficients."""
+        return {
+            "features": self.features,
+            "features_identity": self.provider.identity(),
+            "parameters": self.z.shape[1],
+            "noise_drawn": "exactly, on a grid",
+            "probability_scale": self.scale,
+        }
+
+    def problem(self) -> HeadProblem:
+        """A head at 0."""
+        return HeadProblem(self.z, self.records, self.weight, self.rate, self.clip)
+
+    def margins(self, problem: HeadProblem) -> Floats:
+        """Log-odds that the first side is preferred, for every pair, (pairs,)."""
+        return self.scale * problem.margins()
+
+    def released(
+        self, job: Job, problem: HeadProblem, pairs: DistinctPairs, finished: Finished
+    ) -> Finished:
+        """With `head.npz`, which scores other pairs too."""
+        head = Head(
+            self.features,
+            self.provider.identity(),
+            self.provider.state(),
+            self.shape,
+            self.basis,
+            self.scale * self.basis.projection @ problem.theta,
+            scale=self.scale,
+        )
+        return with_head(finished, job, head, self.provider, pairs)
+
+
+def mean_noise(price: Mapping[str, Any], units: int) -> float:
+    """The deviation of the mean of all steps' noise on a mean gradient, in clip norms."""
+    q, steps = float(price["sampling_probability"]), int(price["steps"])
+    return float(price["noise_multiplier"]) / (q * units * math.sqrt(steps))
+
+
+def head_run(
+    seen: Featured,
+    rows: Rows,
+    price: Mapping[str, Any],
+    weighting: Weighting,
+    given: Mapping[str, Any],
+    agreement: float | None = None,
+    progress: Progress = silent,
+) -> HeadRun:
+    """A head on the pairs of an input that `rows` compare; `given` are parts of its shape.
+
+    The number of components is that of a statistic with as much noise as all steps' mean has, and
+    every step goes as far as a ridge would (`rates`): closed forms, nothing is tuned. Where
+    labelers are taken to agree as often as `agreement`, probabilities are scaled by what simulated
+    worlds say (`probability_scale`); of rankings and choices they are left as they are.
+    """
+    x, units = seen.x, len(np.unique(rows.unit))
+    # Noise of a statistic is counted in sensitivities, which are two clip norms.
+    noise = Noise("gaussian", mean_noise(price, units) * units / 2)
+    shape = replace(Directions.of_features(x, rows).shape(lambda _: noise), **given)
+    axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
+    z = axes.coordinates(x)
+    found = head_records.of_pairs(z, rows, seen.pairs)
+    weight = head_records.weights(found, weighting)
+    clip = clip_norm(found, weight)
+    penalty = shape.ridge * axes.metric**2
+    spread, steps = mean_noise(price, units) * clip, int(price["steps"])
+    rate = rates(found, weight, penalty, spread, steps)
+    scale = 1.0
+    if agreement is not None and isinstance(found, Comparisons):
+        course = Course.priced(price, clip, units)
+        scale = probability_scale(x, z, rows, weight, rate, course, agreement, progress)
+    return HeadRun(seen.spec, seen.provider, shape, axes, z, found, weight, clip, rate, scale)
+
+
+WORLDS = 9
+
+
+class _Simulated(HeadProblem):
+    """A head with noise that is no secret."""
+
+    def __init__(self, *given: object, generator: np.random.Generator) -> None:
+        super().__init__(*given)  # type: ignore[arg-type]
+        self._generator = generator
+
+    def noised(self, total: Floats, deviation: float, secret: bytes) -> Floats:
+        return total + deviation * self._generator.standard_normal(len(total))
+
+
+def probability_scale(
+    x: NDArray[np.float32],
+    z: NDArray[np.float32],
+    rows: Rows,
+    weight: Floats,
+    rate: Floats,
+    course: Course,
+    agreement: float,
+    progress: Progress = silent,
+) -> float:
+    """The scale of a run on comparisons `rows` of pairs x (pairs, d) at z (pairs, components).
+
+    As `planner.calibration` does for statistics: clip and step size shrink a head, so that it says
+    .60 where .70 are right, and noise does the opposite. Its coefficients are multiplied by the one
+    number at which fresh simulated labelers are predicted best. Nothing here has an argument that
+    could hold labels.
+
+    `weight` (units,) and `rate` (components,) are the run's. Of many rows those of some labelers
+    are simulated, drawn at random; the noise is scaled to them. To two digits, in [0.01, 10].
+    """
+    mine, units, times = sampled(rows)
+    counts = np.bincount(mine.pair, minlength=len(x))
+    axes = spectrum(x, counts)
+    size = min(AXES, axes.rank)
+    principal = x @ axes.axes[:, :size].astype(np.float32)
+    prior = Prior(agreement, explained=EXPLAINED)
+    records = Comparisons.of(z, mine)
+    worlds = []
+    for number, draw in enumerate(
+        Population(principal, axes.values[:size], mine, prior).draws(WORLDS)
+    ):
+        progress("simulating calibration", number / WORLDS)
+        generator = np.random.default_rng([prior.seed, number])
+        problem = _Simulated(z, records, weight[units], rate, course.clip, generator=generator)
+        labels = draw.half.astype(np.float64) + 0.5
+        for _ in range(course.steps):
+            members = np.flatnonzero(generator.random(mine.units) < course.probability)
+            total = problem.clipped_sum(members, labels, course.clip)
+            noised = problem.noised(total, course.deviation / times, b"")
+            problem.step(noised * times / course.divisor)
+        share = counts / len(mine)
+        worlds.append((problem.margins(), share * draw.gain, share * draw.strict))
+    margins, gains, stricts = (np.concatenate(part) for part in zip(*worlds, strict=True))
+    return round(best_scale(margins, gains, stricts), 2)

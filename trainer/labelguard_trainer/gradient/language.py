@@ -21,30 +21,68 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peft import LoraConfig, get_peft_model
+from peft import get_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
 from labelguard.accounting import truncation
 from labelguard.errors import LabelguardError
-from labelguard_trainer.gradient.clipping import ClippedSum, norm
-from labelguard_trainer.gradient.noise import noisy
-from labelguard_trainer.gradient.optimizers import OPTIMIZERS, Optimizer
-from labelguard_trainer.gradient.records import Drawn, Records
-from labelguard_trainer.gradient.sides import Sides
+from labelguard_trainer.gradient.records import Drawn, Records, Sides
+from labelguard_trainer.gradient.sums import ClippedSum, noisy, norm
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.course import Course
+from labelguard_trainer.training.course import Course, lora_config
 from labelguard_trainer.training.losses import soft
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.reward import HEAD
 
-__all__ = ["LanguageProblem"]
+
+class Sgd:
+    """The gradient times the rate (aup-rlhf Alg. 4, line 12).
+
+    Optimizers see noised gradients only: what they do with them is post-processing. What they keep
+    is flat, so that a checkpoint is a few arrays.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        pass
+
+    def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
+        """What to subtract from the parameters, shape (size,), at a step counted from 1."""
+        return gradient * rate
+
+    def state(self) -> Mapping[str, Tensor]:
+        """What it keeps between steps, tensors to be copied from, and into: nothing."""
+        return {}
+
+
+class Adam:
+    """Kingma and Ba 2015, algorithm 1, with its usual constants and no weight decay."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._first = torch.zeros(size, device=device)
+        self._second = torch.zeros(size, device=device)
+
+    def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
+        """As `Sgd.update`."""
+        slow, slower, least = 0.9, 0.999, 1e-8
+        self._first.lerp_(gradient, 1 - slow)
+        self._second.mul_(slower).addcmul_(gradient, gradient, value=1 - slower)
+        size = (self._second / (1 - slower**step)).sqrt_().add_(least)
+        return torch.div(self._first, size, out=size).mul_(rate / (1 - slow**step))
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The two moments."""
+        return {"first_moment": self._first, "second_moment": self._second}
+
+
+OPTIMIZERS: Mapping[str, type[Adam | Sgd]] = {"adamw_torch": Adam, "sgd": Sgd}
+"""By the names that they have in a training configuration."""
+
 
 Floats: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
 
 _RATE, _RATE_OF_LORA = 1e-5, 1e-3
-_TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _USUAL = {
     "beta": 0.1,
     "learning_rate": None,
@@ -59,7 +97,7 @@ _USUAL = {
 
 
 class LanguageProblem:
-    """A `Problem`: the base model of `base` and whose records it learns from. Its repr is bare.
+    """A `Problem`: the base model of `base` and whose records it learns from.
 
     `device` is a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
     reads `learning_rate`, `max_length`, `beta`, `bf16` (of the arithmetic; what is trained is kept
@@ -96,11 +134,8 @@ class LanguageProblem:
                 f"expected at most {truncation.MOST_COORDINATES:,} parameters, found {self.size:,}"
             )
         self._steps = 0
-        self._optimizer: Optimizer = OPTIMIZERS[settings["optim"]](self.size, self._device)
+        self._optimizer: Adam | Sgd = OPTIMIZERS[settings["optim"]](self.size, self._device)
         self._reference = self._reference_log_probs()
-
-    def __repr__(self) -> str:
-        return f"LanguageProblem({self.base.kind!r})"
 
     def clipped_sum(self, units: Indices, labels: Floats, clip: float) -> Tensor:
         """PRIVATE: Σ over distinct labelers of clip_C(the weighted gradients of their records).
@@ -128,7 +163,7 @@ class LanguageProblem:
         return np.array([float(norm(gradient)) for gradient in self._gradients(units, labels)])
 
     def noised(self, total: Any, deviation: float, secret: bytes) -> Tensor:
-        """With Gaussian noise of that deviation in each coordinate, shape (size,); see `noise`."""
+        """With Gaussian noise of that deviation in each coordinate, shape (size,); see `sums`."""
         given = torch.as_tensor(total, dtype=torch.float64, device=self._device)
         return noisy(given.expand(self.size), deviation, secret)
 
@@ -277,8 +312,7 @@ def _trainable(base: Course, seed: int) -> Any:
         if base.lora is None:
             return model
         head = {"modules_to_save": [HEAD]} if base.kind == "reward" else {}
-        lora = LoraConfig(task_type=_TASKS[base.kind], **base.lora, **head)
-        return get_peft_model(model, lora)
+        return get_peft_model(model, lora_config(base.kind, base.lora, **head))
 
 
 def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

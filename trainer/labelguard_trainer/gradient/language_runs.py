@@ -1,8 +1,15 @@
-"""What a run on a language model is fixed by: its records, clip norm and rate, all public."""
+"""What a run on a language model is fixed by, all public: options, records, clip norm and rate.
+
+A user says `--learner dpo|reward`, `--model`, `--lora`, `--train-config`, as of PROPS, and is told
+what is wrong with them before anything is charged. A configuration has the fields of TRL's that
+mean something here: steps and cohorts of labelers are the policy's, whose price was fixed
+beforehand. `max_grad_norm` is the norm that a labeler's gradient is clipped to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -11,19 +18,81 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.errors import InvalidLabels
+from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.ingest.pairs import DistinctPairs
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release.methods.further import with_further
 from labelguard.release.protocol import Finished, Job
-from labelguard_trainer.gradient.doubling import doubled
 from labelguard_trainer.gradient.language import LanguageProblem
-from labelguard_trainer.gradient.language_options import PreparedLanguage
-from labelguard_trainer.gradient.records import Records, Weighting
+from labelguard_trainer.gradient.options import Weighting
+from labelguard_trainer.gradient.records import Records
+from labelguard_trainer.training.learners import Base
 from labelguard_trainer.training.settings import Kind
 
-__all__ = ["LanguageRun", "language_run"]
+_READ = {
+    *("beta", "bf16", "learning_rate", "max_grad_norm", "max_length", "model_init_kwargs", "optim"),
+    *("per_device_eval_batch_size", "per_device_train_batch_size", "seed", "use_cpu"),
+}
+_OPTIMIZERS = ("adamw_torch", "sgd")
+_RANGES = {"beta": (1e-6, 1e6), "max_grad_norm": (1e-12, 1e12)}
+"""Beyond, gradients or noise are lost in single precision."""
+
+
+class PreparedLanguage(Base):
+    """A base model that learns by noisy steps."""
+
+    @classmethod
+    def check(cls, kind: Kind, given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+        """With what noisy steps cannot use."""
+        super().check(kind, given, lora)
+        if lora.get("lora_dropout"):
+            raise LabelguardError(
+                "LoRA's dropout must be 0 here: noise is what keeps a private model from learning "
+                "by heart; leave dropout out"
+            )
+        unread = sorted(given.keys() - _READ)
+        if unread:
+            raise LabelguardError(
+                f"{unread[0]} has no meaning for a gradient mechanism, whose steps are the "
+                f"policy's; its configuration may have {', '.join(sorted(_READ))}"
+            )
+        for name in _RANGES.keys() & given:
+            low, high = _RANGES[name]
+            if not (isinstance(given[name], int | float) and low <= given[name] <= high):
+                raise LabelguardError(f"{name} must be between {low:g} and {high:g} here")
+        if given.get("optim", _OPTIMIZERS[0]) not in _OPTIMIZERS:
+            raise LabelguardError(f"optim must be one of {', '.join(_OPTIMIZERS)} here")
+
+    @property
+    def clip(self) -> float | None:
+        """The clip norm, if one was asked for."""
+        asked = self.course.settings.get("max_grad_norm")
+        return None if asked is None else float(asked)
+
+    def open(self, records: Records, device: str | None = None) -> LanguageProblem:
+        """The model, ready to learn from these records."""
+        gc.collect()  # the trainer by which settings were checked is full of cycles, and of weights
+        return LanguageProblem(self.course, records, device=device)
+
+
+def doubled(norm_of: Callable[[int], float], cohort: float, most: int) -> int:
+    """G, a power of 2 and at most `most`: doubled as long as that lowers the noise by more than
+    doubling the cohort would.
+
+    `norm_of(G)` is the median norm of a labeler's mean gradient over G labels, to which the noise
+    is scaled; `cohort` is by what the noise on a mean changes if cohorts are doubled, σ(2q)/2σ(q),
+    at most 1. Source: user-level-dp-finetuning, algorithm 3. There the gradients are of real
+    labels, which would be a query of its own that nobody accounts for; here labels are fair coins.
+    """
+    limit, norm = 1, norm_of(1)
+    while 2 * limit <= most:
+        further = norm_of(2 * limit)
+        if further >= cohort * norm:
+            break
+        limit, norm = 2 * limit, further
+    return limit
+
 
 _SAMPLE = 32
 """Units whose gradients, of simulated labels, tell the clip norm."""
@@ -85,7 +154,7 @@ def language_run(
     """A reward or DPO model on the texts of pairs that `rows` compare, and of further ones.
 
     The clip norm is `max_grad_norm` of the configuration, or the median norm of gradients at the
-    base model whose labels are fair coins; so are G (see `doubling`; `cohort` is its argument) and
+    base model whose labels are fair coins; so are G (see `doubled`; `cohort` is its argument) and
     all else public. `recorded` are the parameters of a release that is being resumed.
 
     Raises `PolicyError` for rankings of more than two: language models learn from pairs.

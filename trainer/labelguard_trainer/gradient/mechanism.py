@@ -7,10 +7,10 @@ run, whoever a step happened to sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.policy import pricing
 from labelguard.policy.event_kind import Price
 from labelguard.policy.sampling import Sampling
+from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS
+from labelguard.release import card as cards
 from labelguard.release.featured import Featured
 from labelguard.release.methods import summing
 from labelguard.release.methods.further import check_identity, label_pairs
@@ -32,17 +34,42 @@ from labelguard.release.methods.relearners import HEAD, differing
 from labelguard.release.methods.statistic_design import check_new, compared
 from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
+from labelguard.release.sections import Section
 from labelguard.storage import arrays
 from labelguard.terms import LABEL_A, LABEL_TIE
-from labelguard_trainer.gradient import aup, loop, telling
+from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupCourse
-from labelguard_trainer.gradient.checkpoints import Checkpoints
-from labelguard_trainer.gradient.course import Course
-from labelguard_trainer.gradient.head_runs import head_run
-from labelguard_trainer.gradient.options import AupOptions, GradientOptions
-from labelguard_trainer.gradient.runs import LearnerRun
+from labelguard_trainer.gradient.heads import head_run
+from labelguard_trainer.gradient.loop import Checkpoints, Course, Problem
+from labelguard_trainer.gradient.options import AupOptions, GradientOptions, UlsOptions
 
-__all__ = ["Training", "used"]
+
+class LearnerRun(Protocol):
+    """What a run is fixed by beside its sampling and noise, all of it public."""
+
+    @property
+    def clip(self) -> float:
+        """The norm to which the gradient of each unit is clipped."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What the ledger keeps, so that a release that is resumed is prepared alike."""
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What a card says of it."""
+
+    def problem(self) -> Problem:
+        """The model before its first step."""
+
+    def margins(self, problem: Any) -> NDArray[np.float64]:
+        """Log-odds that the first side is preferred, for every pair that it labels."""
+
+    def released(
+        self, job: Job, problem: Any, pairs: DistinctPairs, finished: Finished
+    ) -> Finished:
+        """With the model that `problem` has become, and the labels that it gives further pairs."""
+
 
 FILE = "trained.npz"
 """What a run became, in the private map of its release."""
@@ -57,7 +84,7 @@ class Run(Prepared):
     pairs: DistinctPairs
     learner: LearnerRun
     own: NDArray[np.intp]
-    course: Course | AupCourse
+    course: Course
 
 
 class Training(Mechanism[Run]):
@@ -108,10 +135,9 @@ class Training(Mechanism[Run]):
                 self.options.agreement if proven else None,
                 job.progress,
             )
-        course: Course | AupCourse
         if isinstance(self.options, AupOptions):
             distance = self.options.distance * learner.clip
-            course = AupCourse.priced(price, distance, rows.units)
+            course: Course = AupCourse.priced(price, distance, rows.units)
         else:
             course = Course.priced(price, learner.clip, rows.units)
         return Run(plan, learner.parameters, pairs, learner, own, course)
@@ -189,8 +215,8 @@ class Training(Mechanism[Run]):
         problem.restore(state)
         probability = 0.5 * (1 + np.tanh(learner.margins(problem) / 2))
         label_pairs(job, prepared.plan, prepared.pairs, probability)
-        card = telling.card(job, self.options, prepared.course, steps, learner.told)
-        finished = Finished(card, ((job.staged, job.outcomes),))
+        said = card(job, self.options, prepared.course, steps, learner.told)
+        finished = Finished(said, ((job.staged, job.outcomes),))
         return learner.released(job, problem, prepared.pairs, finished)
 
 
@@ -255,3 +281,86 @@ def _trained(path: Path) -> dict[str, NDArray[Any]]:
         return dict(arrays.load(path))
     except (OSError, ValueError):
         raise ProjectError(f"{path} is missing or damaged; restore it from a backup") from None
+
+
+DISCRETE = (
+    "what it may tell that noise drawn in floating point is discrete: the guarantee is that of "
+    "continuous noise, and covers how far its values reach, not which of them there are"
+)
+"""What the guarantee of a language model does not cover."""
+
+_ACCOUNTING = {
+    ULS.name: "Poisson-subsampled Gaussian mechanism over labelers, privacy loss distribution",
+    ELS.name: "Poisson-subsampled Gaussian mechanism over labels, the smaller of two bounds",
+    ELS_GROUP.name: "Poisson-subsampled Gaussian mechanism over labels, group privacy",
+    AUP.name: "as published (AUP-RLHF, theorem 3), NOT PROVEN",
+}
+
+
+def card(
+    job: Job,
+    options: GradientOptions,
+    course: Course,
+    halted: Any,
+    learner: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The sections of a card; all of it public, but for the step of a halt, which was released."""
+    kind = options.kind
+    run: dict[str, Any] = {
+        "learner": options.learner,
+        "noise_multiplier": course.noise_multiplier,
+        "sampling_probability": course.threshold / 2**64,
+        "steps": course.steps,
+        "sampled": "labels" if kind.by_record else job.policy.unit + "s",
+        "population": course.units,
+        **learner,
+    }
+    if isinstance(course, AupCourse):
+        run |= {"distance": course.clip, "steps_done": int(halted), "proven": False}
+    else:
+        run["clip"] = course.clip
+    if isinstance(options, UlsOptions):
+        run["weighting"] = options.weighting
+    if job.allowance.sampling and job.allowance.sampling.records:
+        run["records"] = job.allowance.sampling.records
+    head = options.learner == "head"
+    return {
+        "kind": "teacher" if head else "model",
+        "train_with": "soft",
+        "privacy": {
+            "accounting": f"{_ACCOUNTING[kind.name]}, {job.allowance.allowed} per "
+            f"{job.policy.unit}" + cards.together(job.policy, kind.name)
+        },
+        "training": run,
+        "not_protected": [] if head else [DISCRETE],
+    }
+
+
+def sections(said: Mapping[str, Any]) -> Iterator[Section]:
+    """Of a run: how it was sampled, its noise, and what is published of it."""
+    run, unit = said["training"], said["privacy"]["unit"]
+    words = [
+        f"A model learned in {run['steps']:,} steps. In each, {run['sampled']} were drawn by "
+        "secret coins, what each contributed was bounded, and noise was added to the sum; every "
+        f"{unit} is charged the whole run, drawn or not. The labels of this release are the "
+        "model's own.",
+    ]
+    if run.get("proven") is False:
+        words.append(
+            "The guarantee of this mechanism is as published, and NOT PROVEN: this release rests "
+            "on it because its policy accepts that."
+        )
+        done = run["steps_done"]
+        if done < run["steps"]:
+            words.append(f"It halted after {done:,} steps: a cohort was not concentrated.")
+    yield Section(
+        "training",
+        "A model trained under differential privacy",
+        tuple(words),
+        facts=(
+            ("sampling probability", f"{run['sampling_probability']:.4g}"),
+            ("steps", f"{run['steps']:,}"),
+            ("noise multiplier", f"{run['noise_multiplier']:.4f}"),
+            ("noise", run["noise_drawn"]),
+        ),
+    )

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["AupOptions", "ElsGroupOptions", "ElsOptions", "GradientOptions", "UlsOptions"]
 
 Weighting = Literal["mean", "root"]
 WEIGHTINGS = get_args(Weighting)
@@ -37,7 +36,7 @@ class GradientOptions(LearnerOptions):
     """
 
     mechanism: ClassVar[str] = "labelguard_trainer.gradient.mechanism:Training"
-    report: ClassVar[str] = "labelguard_trainer.gradient.telling:sections"
+    report: ClassVar[str] = "labelguard_trainer.gradient.mechanism:sections"
     kind: ClassVar[TrainingRuns]
     weighting: ClassVar[Weighting] = "mean"
 
@@ -74,16 +73,13 @@ class GradientOptions(LearnerOptions):
 
     def check(self, sampling: Sampling) -> None:
         """Raise `PolicyError` where another sampling was asked for than the policy has."""
-        for name, option_name, has in (
-            ("sampling_probability", "sampling-probability", sampling.probability),
-            ("steps", "steps", sampling.steps),
-            ("records", "records", sampling.records),
-        ):
+        fixed = {"sampling_probability": sampling.probability, "steps": sampling.steps}
+        for name, has in {**fixed, "records": sampling.records}.items():
             asked = getattr(self, name, None)
             if asked is not None and asked != has:
                 raise PolicyError(
-                    f"this project's policy has --{option_name} = {has:g}, fixed when it was made; "
-                    f"asked: {asked:g}; leave the option out or use another project"
+                    f"this project's policy has --{name.replace('_', '-')} = {has:g}, fixed when "
+                    f"it was made; asked: {asked:g}; leave the option out or use another project"
                 )
 
 

@@ -16,8 +16,12 @@ from labelguard.cli.terminal import echo, near, print_facts, prints, progress
 from labelguard.terms import budget_of, silent
 
 if TYPE_CHECKING:
-    from labelguard_trainer.training.trained import Trained
+    from labelguard_trainer.training.evaluate import Trained
 
+_FILE: dict[str, Any] = {
+    "type": click.Path(path_type=Path, exists=True, dir_okay=False),
+    "metavar": "FILE",
+}
 LOSSES = ("auto", "forward", "robust", "soft", "plain")
 
 
@@ -44,8 +48,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--train-config",
             "config",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            metavar="FILE",
+            **_FILE,
             help="YAML with fields of the trainer's configuration: learning_rate, …",
         ),
         click.option(
@@ -76,8 +79,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--probes",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            metavar="FILE",
+            **_FILE,
             help="Pairs that you declare public (prompt, chosen, rejected) to evaluate on too.",
         ),
         click.option(

@@ -1,5 +1,8 @@
 """What all stages of a PROPS run with a language model share: base model, settings, tokens.
 
+Pairs become token ids in large batches and once, as TRL's trainers would make them of each row. A
+text ends with the end-of-sequence token; a chat is written by the tokenizer's template.
+
 The reference of `dpo` is the base model in every stage, and never the model of the stage before
 (props, algorithm 1, aligns M_0).
 """
@@ -9,9 +12,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,23 +26,21 @@ from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError, ProjectError
+from labelguard.learning.content import content_column
 from labelguard.storage import sums
 from labelguard.storage.files import publish_directory
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import guard, models
 from labelguard_trainer.training.dpo import REFERENCE
-from labelguard_trainer.training.pair_tokens import is_chat, tokenized
+from labelguard_trainer.training.models import check_whole, one_line
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.rows import FLIP, TARGET, WEIGHT
 from labelguard_trainer.training.settings import Kind
-from labelguard_trainer.training.weights import check_whole
-
-__all__ = ["Course", "Floats", "Rows"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Rows: TypeAlias = NDArray[np.intp]
 
-_TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
+TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
 _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _DEFAULTS = {
     "per_device_eval_batch_size": 16,  # of scoring, which keeps no gradients
@@ -54,8 +55,8 @@ class Course:
     """A base model by its id or path, how every stage is trained, and n distinct pairs.
 
     `identity` is the base model's (`models.identity`), `lora` are arguments of `peft.LoraConfig`,
-    `settings` fields of the trainer's configuration, and `tokens` the pairs as `pair_tokens` makes
-    them.
+    `settings` fields of the trainer's configuration, and `tokens` the pairs as `tokenized`
+    makes them.
     """
 
     kind: Kind
@@ -77,7 +78,7 @@ class Course:
         pairs: pa.Table,
     ) -> Course:
         """Raises `LabelguardError` unless model, settings and pairs can be trained together."""
-        with quiet(), _one_line():
+        with quiet(), one_line("model and settings of training cannot be used"):
             arguments = _arguments(kind, settings, Path("unused"))
             tokenizer = guard.tokenizer_of(model, arguments)
             if is_chat(pairs) and not tokenizer.chat_template:
@@ -113,9 +114,9 @@ class Course:
         start = self.model if weights is None or self.lora else str(weights)
         if start == self.model:
             self._check_base()
-        lora = LoraConfig(task_type=_TASKS[self.kind], **self.lora) if self.lora else None
+        lora = lora_config(self.kind, self.lora) if self.lora else None
         with quiet():
-            trainer = _TRAINERS[self.kind][1](
+            trainer = TRAINERS[self.kind][1](
                 start,
                 _arguments(self.kind, self.settings, directory),
                 train_dataset=dataset,
@@ -211,14 +212,89 @@ def _check_names(model: str, tokenizer: Any, directory: Path) -> None:
 
 
 def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:
-    return _TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
+    return TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
 
 
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """One line for what the libraries refuse of a model and its settings."""
-    try:
-        yield
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise LabelguardError(f"model and settings of training cannot be used: {reason}") from None
+def lora_config(kind: Kind, lora: Mapping[str, Any], **more: Any) -> LoraConfig:
+    """Low-rank adapters of a kind of model."""
+    return LoraConfig(task_type=_TASKS[kind], **lora, **more)
+
+
+TokenIds: TypeAlias = list[int]
+
+_BATCH = 1 << 10
+_IDS = pa.list_(pa.int64())  # a response may be empty, and its type must still be known
+_SCHEMAS = {
+    "dpo": pa.schema([("prompt_ids", _IDS), ("chosen_ids", _IDS), ("rejected_ids", _IDS)]),
+    "reward": pa.schema([("chosen_ids", _IDS), ("rejected_ids", _IDS)]),
+}
+
+
+def is_chat(pairs: pa.Table) -> bool:
+    """Whether the prompts and responses of `pairs` are chats, and not texts."""
+    return not pa.types.is_large_string(content_column(pairs, "prompt").type)
+
+
+def tokenized(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = None) -> pa.Table:
+    """Token ids of pairs with columns prompt, first and second, in their order.
+
+    For `dpo` prompt_ids, chosen_ids and rejected_ids: the prompt ends where either side parts from
+    it, and batches are cut when they are made. For `reward` chosen_ids and rejected_ids, prompt
+    included, and cut at `limit` here: TRL would leave longer rows out. `chosen` is the first side.
+    """
+    columns = [content_column(pairs, name) for name in ("prompt", "first", "second")]
+    tables = []
+    for at in range(0, pairs.num_rows, _BATCH):
+        prompt, first, second = (column.slice(at, _BATCH) for column in columns)
+        if kind == "dpo":
+            rows = _split(tokenizer, prompt, first, second)
+        else:
+            rows = _whole(tokenizer, prompt, first, second, limit)
+        tables.append(pa.Table.from_pylist(list(rows), _SCHEMAS[kind]))
+    return pa.concat_tables(tables)
+
+
+def _split(
+    tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array
+) -> Iterator[dict[str, TokenIds]]:
+    prompts = _token_ids(tokenizer, prompt.to_pylist(), add_generation_prompt=True)
+    sides = (_sides(tokenizer, prompt, side) for side in (first, second))
+    for alone, chosen, rejected in zip(prompts, *sides, strict=True):
+        border = sum(1 for _ in takewhile(_alike, zip(alone, chosen, rejected, strict=False)))
+        yield {
+            "prompt_ids": chosen[:border],
+            "chosen_ids": chosen[border:],
+            "rejected_ids": rejected[border:],
+        }
+
+
+def _whole(
+    tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array, limit: int | None
+) -> Iterator[dict[str, TokenIds]]:
+    sides = (_sides(tokenizer, prompt, side) for side in (first, second))
+    for chosen, rejected in zip(*sides, strict=True):
+        yield {"chosen_ids": chosen[:limit], "rejected_ids": rejected[:limit]}
+
+
+def _sides(tokenizer: Any, prompt: pa.Array, response: pa.Array) -> list[TokenIds]:
+    together = zip(prompt.to_pylist(), response.to_pylist(), strict=True)
+    if not pa.types.is_large_string(prompt.type):
+        return _token_ids(tokenizer, [question + answer for question, answer in together])
+    end = tokenizer.eos_token or ""
+    texts = [question + answer.removesuffix(end) + end for question, answer in together]
+    return _token_ids(tokenizer, texts)
+
+
+def _token_ids(tokenizer: Any, contents: list[Any], **template: Any) -> list[TokenIds]:
+    if isinstance(contents[0], str):
+        ids: list[TokenIds] = tokenizer(contents)["input_ids"]
+        return ids
+    written = tokenizer.apply_chat_template(
+        contents, tokenize=True, return_dict=True, padding=False, **template
+    )
+    chats: list[TokenIds] = written["input_ids"]
+    return chats
+
+
+def _alike(tokens: tuple[int, int, int]) -> bool:
+    return tokens[0] == tokens[1] == tokens[2]

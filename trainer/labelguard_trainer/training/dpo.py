@@ -26,12 +26,8 @@ from trl.trainer.utils import get_config_model_id
 
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.batches import BatchNoise, NoisyCollator, score_rows
-from labelguard_trainer.training.losses import loss_of
-from labelguard_trainer.training.noisy import NoisyTraining
+from labelguard_trainer.training.noisy import BatchNoise, NoisyTraining, score_rows
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
-
-__all__ = ["DPOConfig", "DPOTrainer"]
 
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 
@@ -66,47 +62,24 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
     """
 
     _tokens = "prompt_ids"
+    _config = DPOConfig
+    _check_architecture = staticmethod(guard.check_language_model)
 
-    def __init__(
-        self,
-        model: Any,
-        args: DPOConfig | None = None,
-        *,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        ref_model: Any = None,
-        processing_class: Any = None,
-        data_collator: Any = None,
-        **options: Any,
-    ) -> None:
-        args = guard.own_config(args, DPOConfig, model)
-        for dataset in guard.datasets_of(train_dataset, eval_dataset):
-            guard.check_rows(dataset, args)
-        self._given_reference = set(REFERENCE) <= set(train_dataset.column_names)
-        if self._given_reference or (ref_model is None and _is_nowhere_else(model, options)):
+    def _checked(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
+        self._given_reference = set(REFERENCE) <= set(train.column_names)
+        own = options.get("ref_model") is None and _is_nowhere_else(model, options)
+        if self._given_reference or own:
             args.precompute_ref_log_probs = True
-        guard.check_dpo(args, ref_model, options)
-        if processing_class is None:
-            processing_class = guard.tokenizer_of(model, args)
-        guard.check_language_model(guard.check_model(model, processing_class, args))
-        texts = data_collator or DataCollatorForPreference(
-            pad_token_id=processing_class.pad_token_id,
+        guard.check_dpo(args, options)
+        return options
+
+    def _collator(self, tokenizer: Any, args: Any) -> Any:
+        return DataCollatorForPreference(
+            pad_token_id=tokenizer.pad_token_id,
             max_length=args.max_length,
             truncation_mode=args.truncation_mode,
             pad_to_multiple_of=args.pad_to_multiple_of,
         )
-        self.preference_loss = loss_of(args.preference_loss)
-        with guard.loading(model), guard.enough_memory(args, model):
-            super().__init__(
-                model,
-                args=args,
-                train_dataset=train_dataset,
-                eval_dataset=eval_dataset,
-                ref_model=ref_model,
-                processing_class=processing_class,
-                data_collator=NoisyCollator(texts),
-                **options,
-            )
 
     def margins(self, dataset: Any) -> NDArray[np.float64]:
         """β(log-ratio of chosen − of rejected) of every row, shape (n,), in the data set's order.
@@ -222,10 +195,8 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         entropy = (_of_tokens(outputs.entropy.detach(), mask) * mask[:, 1:]).sum()
         sums = torch.stack([entropy, mask[:, 1:].sum(), inputs["attention_mask"].sum()])[None]
         entropy, completions, tokens = self.accelerator.gather(sums).sum(0).tolist()
-        if self._mode == "train":
-            self._total_train_tokens += int(tokens) // self._tp_size
         self._metrics[self._mode]["entropy"].append(entropy / max(completions, 1))
-        self._metrics[self._mode]["num_tokens"] = [self._total_train_tokens]
+        self._count(tokens)
 
     def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
         if set(REFERENCE) <= set(dataset.column_names):

@@ -3,6 +3,11 @@
 Nothing here reads a raw label. Rows of a release say what their labels are worth, and each kind is
 measured in its own way; public pairs (`Probes`) may be measured as they are. z is the margin of
 `chosen` over `rejected`, shape (n,).
+
+Baselines predict preferences without any training: the longer response; the side that the released
+labels of the training rows prefer on the whole, of the two as they are sorted by content, as a
+release knows no other order; and the release's head, where it has one. All are functions of the
+release and of public pairs.
 """
 
 from __future__ import annotations
@@ -14,22 +19,20 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
+import polars as pl
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr
 
+from labelguard.errors import LabelguardError
+from labelguard.learning.features import column_features
 from labelguard.mechanisms.clustered import standard_error
 from labelguard.mechanisms.props import estimate_error, vote
-
-__all__ = [
-    "Accuracy",
-    "Evaluation",
-    "LabelAgreement",
-    "TeacherAgreement",
-    "WinTieLoss",
-    "accuracy",
-    "evaluate",
-    "win_tie_loss",
-]
+from labelguard.release.head import FILE, Head
+from labelguard.release.holdout import item_sides
+from labelguard.release.preferred_pairs import PAIRS, longer, read_preferred, scan_pairs
+from labelguard.terms import Progress
+from labelguard_trainer.training.request import Request
 
 Floats: TypeAlias = NDArray[np.float64]
 _NONE: Mapping[str, ArrayLike] = MappingProxyType({})
@@ -134,19 +137,18 @@ def evaluate(
     if (target[soft] == 0.5).all():
         soft[:] = False
     others = {name: vote(values) for name, values in baselines.items()}
-    return Evaluation(
-        _corrected(z[flipped], gamma[flipped], names[flipped], _of(others, flipped))
-        if flipped.any()
-        else None,
-        _taught(z[soft], target[soft], _of(others, soft)) if soft.any() else None,
-        LabelAgreement(
-            int(rest.sum()), *_share(vote(z[rest]), names[rest]), _means(_of(others, rest))
-        )
-        if rest.any()
-        else None,
-        accuracy(probes, probe_baselines) if probes is not None and np.size(probes) else None,
-        int((~measured).sum()),
-    )
+    found: dict[str, Any] = dict.fromkeys(("flipped", "teacher", "labels", "probes"))
+    if flipped.any():
+        of_flipped = _of(others, flipped)
+        found["flipped"] = _corrected(z[flipped], gamma[flipped], names[flipped], of_flipped)
+    if soft.any():
+        found["teacher"] = _taught(z[soft], target[soft], _of(others, soft))
+    if rest.any():
+        share = _share(vote(z[rest]), names[rest])
+        found["labels"] = LabelAgreement(int(rest.sum()), *share, _means(_of(others, rest)))
+    if probes is not None and np.size(probes):
+        found["probes"] = accuracy(probes, probe_baselines)
+    return Evaluation(**found, left_out=int((~measured).sum()))
 
 
 def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> Accuracy:
@@ -155,31 +157,6 @@ def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> 
     share, error = _share(right, np.arange(len(right)))
     others = _means({name: vote(values) for name, values in baselines.items()})
     return Accuracy(len(right), share, error, uninformative=False, baselines=others)
-
-
-@dataclass(frozen=True)
-class WinTieLoss:
-    """Pairwise comparisons of two models' responses by a judge."""
-
-    wins: int
-    """the first model's response was preferred in both positions"""
-    ties: int
-    """neither was"""
-    losses: int
-    """the second model's was preferred in both positions"""
-
-
-def win_tie_loss(shown_first: ArrayLike, shown_second: ArrayLike) -> WinTieLoss:
-    """Count a judge's margins of the first model's response over the second's, both shape (n,).
-
-    `shown_first` are its margins with the first model's response shown first, `shown_second` with
-    the two swapped: a judge that favours a position must not decide. What is not preferred both
-    times is a tie (PROPS A.7 asks for an order that does not matter; its judge saw one).
-    """
-    one, two = (np.asarray(values, np.float64) for values in (shown_first, shown_second))
-    wins = int(((one > 0) & (two > 0)).sum())
-    losses = int(((one < 0) & (two < 0)).sum())
-    return WinTieLoss(wins, len(one) - wins - losses, losses)
 
 
 def _of(votes: Mapping[str, Floats], rows: NDArray[np.bool_]) -> dict[str, Floats]:
@@ -218,3 +195,96 @@ def _taught(z: Floats, target: Floats, votes: Mapping[str, Floats]) -> TeacherAg
 def _share(right: Floats, items: NDArray[Any]) -> tuple[float, float]:
     """A mean of n values in [0, 1], and its standard error."""
     return float(right.mean()), standard_error(1 - right, np.zeros(len(right)), items)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was trained."""
+
+    path: str
+    """its directory"""
+    kind: str
+    """dpo or reward"""
+    release: str | None
+    """the release that it learned from; null if that was raw labels"""
+    epsilon: float | None
+    """ε of the release, which is the model's too if its base is public; null for raw labels"""
+    delta: float | None
+    """its δ"""
+    unit: str | None
+    """what it protects as a whole"""
+    model: str
+    """the model it began from"""
+    loss: str
+    """the loss of rows: forward, robust, soft or plain"""
+    rows: int
+    """rows it was trained on"""
+    left_out: int
+    """rows whose sides are equal once they are cut to length"""
+    held_out: int
+    """rows kept out of training, for evaluation"""
+    evaluated: int
+    """rows of these that were evaluated, always the same ones"""
+    steps: int
+    """steps of the optimizer, those before an interruption among them"""
+    resumed: bool
+    """whether an interrupted training was finished"""
+    evaluation: Evaluation
+    """what can be told of its quality"""
+    notes: list[str]
+    """what the user should know"""
+
+
+Margins = dict[str, NDArray[np.float64]]
+
+
+def of_release(request: Request, progress: Progress) -> Margins:
+    """Margins of `chosen` in the rows that are evaluated, by baseline, shape (n,) each."""
+    rows = request.evaluated
+    frame = scan_pairs(request.source.file).select(PAIRS).filter(pl.Series(rows))
+    return _margins(request, frame.collect().to_arrow(), request.first[rows], progress)
+
+
+def of_probes(request: Request, progress: Progress) -> Margins:
+    """The same of public pairs, if there are any."""
+    if request.probes is None:
+        return {}
+    first = item_sides(request.probes)[1]
+    return _margins(request, read_preferred(request.probes), first, progress)
+
+
+def _margins(
+    request: Request, pairs: pa.Table, first: NDArray[np.bool_], progress: Progress
+) -> Margins:
+    found = {
+        "longer_response": longer(pairs),
+        "majority_side": np.where(first, 1.0, -1.0) * _majority(request),
+    }
+    head = request.source.file.parent / FILE
+    if request.non_private or not head.exists() or not len(pairs):
+        return found
+    progress("asking the teacher", None)
+    return found | _teacher(Head.load(head.parent), pairs, progress)
+
+
+def _majority(request: Request) -> float:
+    """Above 0 where the training rows prefer their items' first sides, below for the second.
+
+    A row counts by how much it says: 1 − 2γ of a flipped label, 2p − 1 of a probability.
+    """
+    flip, probability = (request.said[f"{name}_probability"] for name in ("flip", "label"))
+    weight = np.where(np.isnan(probability), 1.0, 2 * probability - 1)
+    weight = np.where(np.isnan(flip), weight, 1 - 2 * flip)
+    rows = ~request.held_out
+    return float(weight[rows] @ np.where(request.first[rows], 1.0, -1.0))
+
+
+def _teacher(head: Head, pairs: pa.Table, progress: Progress) -> Margins:
+    """Nothing where its features cannot be computed of texts, or not here."""
+    if column_features(head.features):
+        return {}
+    sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
+    try:
+        return {TEACHER: head.margins(head.coordinates.provider(progress)(sides))}
+    except LabelguardError:
+        return {}

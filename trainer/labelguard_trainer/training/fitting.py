@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,36 +12,21 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
-from peft import LoraConfig
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
-from labelguard_trainer.training import baselines, curves, guard, models, settings
-from labelguard_trainer.training.evaluate import Evaluation, evaluate
+from labelguard_trainer.training import evaluate, guard, models, settings
+from labelguard_trainer.training.course import TRAINERS, lora_config
+from labelguard_trainer.training.evaluate import Evaluation, Trained
+from labelguard_trainer.training.models import check_whole, one_line
 from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
 from labelguard_trainer.training.request import Request
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.settings import Kind
-from labelguard_trainer.training.trained import Trained
-from labelguard_trainer.training.training_card import Training, to_markdown
-from labelguard_trainer.training.weights import check_whole
+from labelguard_trainer.training.training_card import draw, to_markdown
 
-__all__ = ["fit"]
-
-_TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
-_REFUSALS = (
-    ValueError,
-    TypeError,
-    OSError,
-    RuntimeError,
-    ImportError,
-    AttributeError,
-    KeyError,
-    ArithmeticError,
-)
 _COLUMNS = ("prompt", "chosen", "rejected")
 _ROW = "held_out_row"
 _DEFAULTS = {
@@ -62,52 +47,65 @@ _PROMPT_DIFFERS = (
 def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
     """Train, evaluate and publish; the same request resumes what was interrupted."""
     settings.check_fields(request.kind, request.config)
-    asked = _asked(request)
+    how = f" with {request.config_file}" if request.config_file else ""
+    refused = f"{request.model} cannot be trained{how}"
     with quiet() as heard:
-        with _one_line(request):
-            args = _config(request, run, asked["model"])
+        with one_line(refused):
+            identity, fixed = models.fixed(request.model, request.config)
+            evaluated = {"eval_strategy": "steps" if request.held_out.any() else "no"}
+            args = TRAINERS[request.kind][0](
+                output_dir=str(run.checkpoints),
+                preference_loss=request.loss,
+                non_private=request.non_private,
+                **{**evaluated, **_DEFAULTS, **fixed},
+            )
+        asked = _asked(request, identity)
         with _begun(run, asked, args):
-            with _one_line(request):
+            with one_line(refused):
                 trainer, probes = _trainer(request, run, args, progress)
-                _check_base(request, asked["model"], args)
+                # What was loaded must be what the card will say, though others know its path.
+                loaded = {"revision": (args.model_init_kwargs or {}).get("revision")}
+                loaded["trust_remote_code"] = args.trust_remote_code
+                models.check_unchanged(request.model, identity, **loaded)
                 checkpoint = run.last_checkpoint()
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
                 found = _evaluation(request, trainer, probes, progress)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
             with guard.saving(run.finished):
                 trainer.save_model(str(run.finished))
-            training = _training(request, run, asked, trainer)
+            held_out = int(request.held_out.sum())
+            privacy = (request.source.card or {}).get("privacy", {})
+            trained = Trained(
+                path=str(run.output),
+                kind=request.kind,
+                release=request.source.release,
+                epsilon=privacy.get("epsilon"),
+                delta=privacy.get("delta"),
+                unit=privacy.get("unit"),
+                model=request.model,
+                loss=request.loss_name,
+                rows=len(request.held_out) - held_out - trainer.left_out,
+                left_out=trainer.left_out,
+                held_out=held_out,
+                evaluated=int(request.evaluated.sum()),
+                steps=trainer.state.global_step,
+                resumed=checkpoint is not None,
+                evaluation=found,
+                notes=notes,
+            )
             if trainer.is_world_process_zero():
-                _describe(request, run, training, found, metrics_of(trainer.state))
+                _describe(request, run, asked, trained, metrics_of(trainer.state))
                 run.publish()
             trainer.accelerator.wait_for_everyone()
-    privacy = (request.source.card or {}).get("privacy", {})
-    return Trained(
-        path=str(run.output),
-        kind=request.kind,
-        release=request.source.release,
-        epsilon=privacy.get("epsilon"),
-        delta=privacy.get("delta"),
-        unit=privacy.get("unit"),
-        model=request.model,
-        loss=request.loss_name,
-        rows=training.rows,
-        left_out=training.left_out,
-        held_out=training.held_out,
-        evaluated=int(request.evaluated.sum()),
-        steps=training.steps,
-        resumed=checkpoint is not None,
-        evaluation=found,
-        notes=notes,
-    )
+    return trained
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _asked(request: Request, identity: str) -> dict[str, Any]:
     """What decides the weights: a run goes on only if all of it is the same."""
     return {
         "kind": request.kind,
         "release": request.source.digest,
-        "model": models.identity(request.model, **_loading(request)),
+        "model": identity,
         "loss": request.loss_name,
         "config": request.config,
         "lora": request.lora,
@@ -116,75 +114,10 @@ def _asked(request: Request) -> dict[str, Any]:
     }
 
 
-def _init(request: Request) -> dict[str, Any]:
-    """How the model is loaded."""
-    init = request.config.get("model_init_kwargs") or {}
-    if not isinstance(init, dict):
-        raise LabelguardError(f"{request.config_file}: model_init_kwargs must hold `name: value`")
-    return init
-
-
-def _loading(request: Request) -> dict[str, Any]:
-    """What decides which configuration and which code belong to a model."""
-    return {
-        "revision": _init(request).get("revision"),
-        "trust_remote_code": request.config.get("trust_remote_code", False),
-    }
-
-
-def _check_base(request: Request, identity: str, args: Any) -> None:
-    """What was loaded must be what the card will say, though its path is known to others."""
-    revision = (args.model_init_kwargs or {}).get("revision")
-    options = {**_loading(request), "revision": revision}
-    models.check_unchanged(request.model, identity, **options)
-
-
-def _config(request: Request, run: RunDirectory, identity: str) -> Any:
-    init = _init(request)
-    usual = {
-        "eval_strategy": "steps" if request.held_out.any() else "no",
-        "max_length": models.usual_length(request.model, {**init, **_loading(request)}),
-    }
-    pinned = {"model_init_kwargs": models.pinned(request.model, identity, init)}
-    given = {**usual, **_DEFAULTS, **request.config, **pinned}
-    return _classes(request.kind)[0](
-        output_dir=str(run.checkpoints),
-        preference_loss=request.loss,
-        non_private=request.non_private,
-        **given,
-    )
-
-
-@contextmanager
-def _one_line(request: Request) -> Iterator[None]:
-    """One line for what the libraries refuse of a model and its configuration."""
-    try:
-        yield
-    except _REFUSALS as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        how = f" with {request.config_file}" if request.config_file else ""
-        raise LabelguardError(f"{request.model} cannot be trained{how}: {reason}") from error
-
-
-def _classes(kind: Kind) -> tuple[Any, Any]:
-    """The configuration and the trainer of a kind."""
-    if kind == "dpo":
-        from labelguard_trainer.training import dpo
-
-        return dpo.DPOConfig, dpo.DPOTrainer
-    from labelguard_trainer.training import reward
-
-    return reward.RewardConfig, reward.RewardTrainer
-
-
 @contextmanager
 def _begun(run: RunDirectory, asked: Mapping[str, Any], args: Any) -> Iterator[None]:
     """The run's directory, held by the first process; the others wait until it is there."""
-    if args.process_index:
-        args.distributed_state.wait_for_everyone()
-        yield
-        return
-    with run.begun(asked):
+    with nullcontext() if args.process_index else run.begun(asked):
         args.distributed_state.wait_for_everyone()
         yield
 
@@ -194,19 +127,22 @@ def _trainer(
 ) -> tuple[Any, Dataset | None]:
     """The trainer, and the probes that it will be evaluated on beside its held-out rows."""
     cache = run.cache(args.process_index)
-    rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *_said(request)])
+    said = [name for name, values in request.said.items() if not np.isnan(values).all()]
+    rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *said])
+    out = int(request.held_out.sum())
+    told = f"{len(rows) - out:,} rows ({out:,} held out)"
     held_out = rows.select(np.flatnonzero(request.evaluated))
-    lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
+    lora = lora_config(request.kind, request.lora) if request.lora else None
     progress("loading the model and tokenizing rows", None)
     init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     check_whole(request.kind, request.model, init)
-    trainer = _classes(request.kind)[1](
+    trainer = TRAINERS[request.kind][1](
         model=request.model,
         args=args,
         train_dataset=rows.select(np.flatnonzero(~request.held_out)),
         eval_dataset=held_out.add_column(_ROW, np.arange(len(held_out))) if held_out else None,
         peft_config=lora,
-        callbacks=[Reporting(run, _rows(request), progress)],
+        callbacks=[Reporting(run, told, progress)],
     )
     trainer.remove_callback(PrinterCallback)
     if request.probes is None:
@@ -214,18 +150,9 @@ def _trainer(
     return trainer, trainer.scorable(_read(request.probes, cache).select_columns(list(_COLUMNS)))
 
 
-def _rows(request: Request) -> str:
-    held_out = int(request.held_out.sum())
-    return f"{len(request.held_out) - held_out:,} rows ({held_out:,} held out)"
-
-
 def _read(file: Path, cache: Path) -> Dataset:
     read = Dataset.from_parquet if file.suffix == ".parquet" else Dataset.from_json
     return read(str(file), cache_dir=str(cache))
-
-
-def _said(request: Request) -> list[str]:
-    return [name for name, values in request.said.items() if not np.isnan(values).all()]
 
 
 def _evaluation(
@@ -238,14 +165,14 @@ def _evaluation(
         margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
     probed = None if probes is None else trainer.margins(probes)
     _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
-    return evaluate(
+    return evaluate.evaluate(
         margins,
         flip_probability=request.said["flip_probability"][rows],
         label_probability=request.said["label_probability"][rows],
         items=request.items[rows],
-        baselines=baselines.of_release(request, progress),
+        baselines=evaluate.of_release(request, progress),
         probes=probed,
-        probe_baselines=baselines.of_probes(request, progress),
+        probe_baselines=evaluate.of_probes(request, progress),
     )
 
 
@@ -264,46 +191,26 @@ def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
         )
 
 
-def _training(
-    request: Request, run: RunDirectory, asked: Mapping[str, Any], trainer: Any
-) -> Training:
-    held_out = int(request.held_out.sum())
-    return Training(
-        request.kind,
-        request.model,
-        asked["model"],
-        request.base,
-        (run.finished / "adapter_config.json").exists(),
-        request.loss_name,
-        request.config,
-        request.lora,
-        rows=len(request.held_out) - held_out - trainer.left_out,
-        left_out=trainer.left_out,
-        held_out=held_out,
-        steps=trainer.state.global_step,
-        versions=asked["versions"],
-    )
-
-
 def _describe(
     request: Request,
     run: RunDirectory,
-    training: Training,
-    found: Evaluation,
+    asked: Mapping[str, Any],
+    trained: Trained,
     metrics: list[Mapping[str, Any]],
 ) -> None:
     """Everything beside the model."""
     (run.finished / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of here
     (run.finished / "README.md").unlink(missing_ok=True)  # peft's: an empty form
-    card = to_markdown(request.source, training, found)
+    adapter = (run.finished / "adapter_config.json").exists()
+    card = to_markdown(request, trained, asked, adapter=adapter)
     lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)
     for name, text in (
         ("TRAINING_CARD.md", card),
-        ("evaluation.json", found.to_json()),
+        ("evaluation.json", trained.evaluation.to_json()),
         ("metrics.jsonl", lines),
     ):
         write_atomically(run.finished / name, text.encode())
-    curves.draw(metrics, run.finished)
+    draw(metrics, run.finished)
 
 
 def _notes(request: Request) -> Iterator[str]:

@@ -31,6 +31,8 @@ from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_
 _log = logging.getLogger(__name__)
 Config = TypeVar("Config", bound=TrainingArguments)
 
+_CLASSIFIER = "ForSequenceClassification"
+
 # Torch has no classes of its own for these.
 _NO_MEMORY = ("out of memory", "can't allocate memory")
 _TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "iostream error")
@@ -45,10 +47,15 @@ def set_defaults(config: Any) -> None:
     config.dataloader_pin_memory &= torch.accelerator.is_available()
 
 
+def _name(model: Any) -> str:
+    """A model's path or its id; "" of one in memory."""
+    return model if isinstance(model, str) else get_config_model_id(model.config) or ""
+
+
 def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
     """A copy of `args`, which trainers change, or the default for a model."""
     if args is None:
-        name = model if isinstance(model, str) else get_config_model_id(model.config)
+        name = _name(model)
         default: Config = kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
         return default
     if not isinstance(args, kind):
@@ -59,40 +66,39 @@ def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
     return copy(args)
 
 
-def check_dpo(args: Any, ref_model: Any, options: Mapping[str, Any]) -> None:
+_ONLY: Mapping[str, tuple[Any, str]] = {
+    "loss_type": (["sigmoid"], "preference_loss says which loss is taken of noisy rows"),
+    "label_smoothing": (0, "each row's γ is its own; set preference_loss='robust'"),
+    "loss_weights": (None, "there is one loss"),
+    "use_weighting": (False, "rows are weighted by their noise"),
+    "ld_alpha": (None, "the margin is that of whole completions"),
+    "f_divergence_type": ("reverse_kl", "losses of noisy rows are stated for DPO's own margin"),
+    "truncation_mode": ("keep_start", "TRL 1.16 is about to remove it"),
+    "padding_free": (False, "TRL 1.16 has switched it off"),
+    "pad_token": (None, "set it on the tokenizer that you pass"),
+}
+"""Of TRL's settings of DPO: the value that does not contradict the loss, or is not broken."""
+
+
+def check_dpo(args: Any, options: Mapping[str, Any]) -> None:
     """Raises `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
-    refused = {
-        f"loss_type {'+'.join(args.loss_type)}": (
-            list(args.loss_type) != ["sigmoid"],
-            "preference_loss says which loss is taken of noisy rows",
-        ),
-        "label_smoothing": (
-            args.label_smoothing != 0,
-            "each row has a flip probability of its own; set preference_loss='robust'",
-        ),
-        "loss_weights": (args.loss_weights is not None, "there is one loss"),
-        "use_weighting": (args.use_weighting, "rows are weighted by their noise"),
-        "ld_alpha": (args.ld_alpha is not None, "the margin is that of whole completions"),
-        f"f_divergence_type {args.f_divergence_type}": (
-            args.f_divergence_type != "reverse_kl",
-            "the losses of noisy rows are stated for DPO's own margin",
-        ),
-        f"truncation_mode {args.truncation_mode}": (
-            args.truncation_mode != "keep_start",
-            "TRL 1.16 is about to remove it",
-        ),
-        "padding_free": (args.padding_free, "TRL 1.16 has switched it off"),
-        "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
-        "compute_metrics": (
-            options.get("compute_metrics") is not None,
-            "it would need logits, which are not computed; use margins()",
-        ),
-        "precompute_ref_log_probs under FSDP2 without ref_model": (
-            args.precompute_ref_log_probs and is_fsdp2(args) and ref_model is None,
-            "TRL 1.16 crashes; pass a ref_model",
-        ),
-    }
-    refuse(refused)
+    sharded = is_fsdp2(args) and options.get("ref_model") is None
+    refuse(
+        {
+            **{
+                f"{name} {getattr(args, name)}": (getattr(args, name) != only, reason)
+                for name, (only, reason) in _ONLY.items()
+            },
+            "compute_metrics": (
+                options.get("compute_metrics") is not None,
+                "it would need logits, which are not computed; use margins()",
+            ),
+            "precompute_ref_log_probs under FSDP2 without ref_model": (
+                args.precompute_ref_log_probs and sharded,
+                "TRL 1.16 crashes; pass a ref_model",
+            ),
+        }
+    )
 
 
 def check_reward(args: Any, peft_config: Any) -> None:
@@ -158,7 +164,7 @@ def check_rows(dataset: Any, args: Any) -> None:
 
 def tokenizer_of(model: Any, args: Any) -> Any:
     """The tokenizer saved with a model. `LabelguardError` if it has no path to find it at."""
-    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    name = _name(model)
     if not name:
         raise LabelguardError("a model in memory has no tokenizer: pass processing_class")
     revision = (args.model_init_kwargs or {}).get("revision")
@@ -195,26 +201,20 @@ def check_model(model: Any, tokenizer: Any, args: Any) -> Any:
 
 def check_language_model(config: Any) -> None:
     """Raises `LabelguardError` for a model that has no probabilities of a next token."""
-    if config.is_encoder_decoder or _classifies(config):
-        raise LabelguardError(
-            f"{_architecture(config)} is not a causal language model, which DPO trains"
-        )
+    name = _architecture(config)
+    if config.is_encoder_decoder or name.endswith(_CLASSIFIER):
+        raise LabelguardError(f"{name} is not a causal language model, which DPO trains")
 
 
 def check_reward_model(config: Any) -> None:
     """Raises `LabelguardError` for a classifier with more than one output."""
-    if _classifies(config) and config.num_labels != 1:
-        raise LabelguardError(
-            f"{_architecture(config)} has {config.num_labels} outputs; a reward model has one"
-        )
+    name = _architecture(config)
+    if name.endswith(_CLASSIFIER) and config.num_labels != 1:
+        raise LabelguardError(f"{name} has {config.num_labels} outputs; a reward model has one")
 
 
 def _architecture(config: Any) -> str:
     return str((config.architectures or ["the model"])[0])
-
-
-def _classifies(config: Any) -> bool:
-    return _architecture(config).endswith("ForSequenceClassification")
 
 
 def check_texts(dataset: Any, tokenizer: Any) -> None:
@@ -280,7 +280,7 @@ def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
 @contextmanager
 def loading(model: Any) -> Iterator[None]:
     """One line in place of a trace where a file of weights is damaged."""
-    name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
+    name = _name(model) or "the model"
     try:
         yield
     except SafetensorError as error:
@@ -310,7 +310,7 @@ def saving(directory: str | Path) -> Iterator[None]:
 @contextmanager
 def enough_memory(args: Any, model: Any) -> Iterator[None]:
     """One line in place of a trace where memory ran out."""
-    name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
+    name = _name(model) or "the model"
     try:
         yield
     except RuntimeError as error:

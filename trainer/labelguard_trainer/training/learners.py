@@ -4,63 +4,93 @@
 stage: β(log π/π_ref)(first) − β(log π/π_ref)(second). `reward` trains a reward model (props A.5).
 The last model is published as the directory `model`, whole, with its tokenizer.
 
-What can be wrong is found before anything is charged (`training.base`).
+Everything that can be wrong with a model, a configuration or the pairs is found here, before
+anything is charged: the texts are tokenized, and a trainer is made as it will be made later.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard import extras
+from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
 from labelguard.terms import Progress
-from labelguard_trainer.training.base import Base
-from labelguard_trainer.training.settings import Kind, check_stage_fields
+from labelguard_trainer.training import settings
+from labelguard_trainer.training.request import base_of
+from labelguard_trainer.training.settings import Kind
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.course import Course
     from labelguard_trainer.training.stages import StageLearner
 
-__all__ = ["PreparedLanguageModel", "dpo", "reward"]
-
-PAPER = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 5e-5}
-"""How each stage is trained (props A.1), unless the configuration says otherwise."""
-
-
-def dpo(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
-    """The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
-    return PreparedLanguageModel.of("dpo", pairs, options)
-
-
-def reward(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
-    """The learner `reward`, likewise."""
-    return PreparedLanguageModel.of("reward", pairs, options)
-
 
 @dataclass(frozen=True)
-class PreparedLanguageModel:
-    """A base model, how it is trained, and the pairs' tokens: a `PreparedLearner`.
+class Base:
+    """A base model, its settings and the pairs' tokens, which fit together.
 
-    `inputs`, shape (pairs,), numbers the pairs.
+    `identity` is what the model starts from and how it learns, as JSON, for ledger and card.
     """
 
     course: Course
-    inputs: NDArray[np.intp]
     identity: Mapping[str, Any]
 
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """Settings where the configuration says none."""
+
     @classmethod
-    def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
-        """Raises `LabelguardError` for a model, options or pairs that do not fit together."""
-        check = functools.partial(check_stage_fields, kind)
-        base = Base.of(kind, pairs, options, PAPER, check=check)
-        return cls(base.course, np.arange(pairs.num_rows), base.identity)
+    def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> Self:
+        """Of distinct pairs with columns prompt, first and second.
+
+        Raises `LabelguardError` for a model, options or pairs that do not fit together.
+        """
+        if options.model is None:
+            raise LabelguardError(
+                f"--learner {kind} needs a base model: --model ID_OR_PATH, of a hub or a directory"
+            )
+        extras.require("train", f"--learner {kind}")
+        before = base_of(options.model, private=True)
+        lora = None if options.lora is None else settings.parse_lora(options.lora)
+        given = {} if options.config is None else settings.read_config(Path(options.config))
+        cls.check(kind, given, lora or {})
+        from labelguard_trainer.training import models
+        from labelguard_trainer.training.course import Course
+
+        base, fixed = models.fixed(options.model, given)
+        chosen = {**cls.usual, **fixed}
+        course = Course.of(kind, options.model, base, lora, chosen, pairs)
+        told = {"model": base, "lora": lora, "training": settings.public_settings(chosen)}
+        learned = {"learned_from": [asdict(one) for one in before]} if before else {}
+        return cls(course, told | learned)
+
+    @classmethod
+    def check(cls, kind: Kind, given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+        """Raise `LabelguardError` for settings that the learner cannot use."""
+        settings.check_stage_fields(kind, given)
+
+
+@dataclass(frozen=True)
+class PreparedLanguageModel(Base):
+    """A base model, how each stage trains it (props A.1), and the pairs: a `PreparedLearner`."""
+
+    usual = {  # noqa: RUF012 (see `Base`)
+        "num_train_epochs": 3,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 5e-5,
+    }
+
+    @property
+    def inputs(self) -> NDArray[np.intp]:
+        """The numbers of the pairs, shape (pairs,)."""
+        return np.arange(len(self.course.tokens))
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:
         """The learner, whose models are kept in `directory`."""
@@ -74,3 +104,9 @@ class PreparedLanguageModel:
 
         assert isinstance(scorer, StageModel)
         return (scorer.export(directory / "model"),)
+
+
+dpo = partial(PreparedLanguageModel.of, "dpo")
+"""The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
+reward = partial(PreparedLanguageModel.of, "reward")
+"""The learner `reward`, likewise."""

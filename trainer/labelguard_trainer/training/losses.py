@@ -24,8 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-__all__ = ["LOSSES", "Loss", "forward", "loss_of", "plain", "robust", "soft"]
-
 Loss: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(z, target, flip_probability) → losses, all of shape (n,)."""
 

@@ -10,25 +10,16 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training.settings import Kind
 
-__all__ = [
-    "check_unchanged",
-    "identity",
-    "load_config",
-    "load_model",
-    "load_tokenizer",
-    "opening",
-    "pinned",
-    "save_merged",
-    "usual_length",
-]
-
+_REFUSALS = (
+    *(ValueError, TypeError, OSError, RuntimeError),
+    *(ImportError, AttributeError, KeyError, ArithmeticError),
+)
 LONGEST = 1024
 """Tokens of prompt and response unless somebody says otherwise; TRL's default."""
 
@@ -82,12 +73,6 @@ def load_model(kind: Kind, name: str, **init: Any) -> Any:
             return AutoModelForSequenceClassification.from_pretrained(name, num_labels=1, **init)
 
 
-def save_merged(model: Any, directory: str | Path) -> None:
-    """A copy of a model with its adapter merged, as `from_pretrained` loads it without peft."""
-    merged = deepcopy(model).merge_and_unload()
-    merged.save_pretrained(directory)
-
-
 def identity(name: str, **options: Any) -> str:
     """SHA-256 over a local directory's files; of a hub's model its id and the commit it has here.
 
@@ -104,6 +89,16 @@ def identity(name: str, **options: Any) -> str:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{content} ".encode() + os.fsencode(path.relative_to(directory)) + b"\0")
     return f"sha256:{digest.hexdigest()}"
+
+
+def fixed(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A model's identity, and the settings `given` for just that model, with its usual length."""
+    init = given.get("model_init_kwargs") or {}
+    code = given.get("trust_remote_code", False)
+    options = {"revision": init.get("revision"), "trust_remote_code": code}
+    base = identity(name, **options)
+    length = usual_length(name, {**init, **options})
+    return base, {"max_length": length, **given, "model_init_kwargs": pinned(name, base, init)}
 
 
 def pinned(name: str, identity: str, init: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,6 +132,16 @@ def _files(directory: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 
 @contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """One line for what the libraries refuse of a model and its settings."""
+    try:
+        yield
+    except _REFUSALS as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise LabelguardError(f"{what}: {reason}") from error
+
+
+@contextmanager
 def opening(name: str, what: str) -> Iterator[None]:
     """One line for what goes wrong while a model or its tokenizer is loaded."""
     from safetensors import SafetensorError
@@ -146,3 +151,23 @@ def opening(name: str, what: str) -> Iterator[None]:
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         raise LabelguardError(f"{name} cannot be loaded as {what}: {reason}") from None
+
+
+def check_whole(kind: Kind, name: str, init: Mapping[str, Any]) -> None:
+    """Raises `LabelguardError` if a model's files lack weights that transformers would make up.
+
+    A reward model's head, which is outside its backbone, may be new. `init` is as for `load_model`;
+    the weights are named and not kept in memory.
+    """
+    given = {**init, "output_loading_info": True, "device_map": "meta"}
+    given.pop("quantization_config", None)  # it wants a device
+    model, found = load_model(kind, name, **given)
+    backbone = f"{model.base_model_prefix}."
+    missing = sorted(
+        key for key in found["missing_keys"] if kind == "dpo" or key.startswith(backbone)
+    )
+    if missing:
+        raise LabelguardError(
+            f"{name} is not whole: {len(missing):,} of its weights are missing, {missing[0]} among "
+            "them; copy the model again"
+        )

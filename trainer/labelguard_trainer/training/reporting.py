@@ -13,14 +13,12 @@ from typing import Any
 
 import datasets
 from huggingface_hub import constants
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 from transformers.utils import logging as transformers_logging
 
 from labelguard.errors import LabelguardError
 from labelguard.terms import Progress
 from labelguard_trainer.training.runs import RunDirectory, mark_complete
-
-__all__ = ["Heard", "Reporting", "metrics_of", "quiet"]
 
 _LIBRARIES = ("trl", "accelerate", "peft", "datasets", "labelguard_trainer")
 _SUMMARY = "train_runtime"
@@ -36,15 +34,11 @@ class Reporting(TrainerCallback):
         self._progress = progress
         self._loss = ""
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_init_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """DPO's reference may be asked about all rows before the first step."""
         self._progress(f"preparing to train on {self._rows}", None)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Of a resumed training the lines up to its checkpoint stay, and no later one.
 
         Raises `LabelguardError` if there is no step to take.
@@ -55,15 +49,11 @@ class Reporting(TrainerCallback):
         if state.is_world_process_zero:
             self._run.metrics.write_text("".join(map(_line, metrics_of(state))), encoding="utf-8")
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """One step further."""
         self._show(state)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """One line more."""
         entry = state.log_history[-1]
         if "loss" in entry:
@@ -72,17 +62,13 @@ class Reporting(TrainerCallback):
             with self._run.metrics.open("a", encoding="utf-8") as file:
                 file.write(_line(_metrics(entry)))
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Every process has written its part of a checkpoint once all are here."""
         args.distributed_state.wait_for_everyone()
         if state.is_world_process_zero:
             mark_complete(self._run.checkpoints / f"checkpoint-{state.global_step}")
 
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Rows are evaluated between two steps."""
         if state.max_steps:
             self._show(state, ", evaluating")
@@ -145,28 +131,17 @@ def quiet() -> Iterator[Heard]:
         if not datasets.are_progress_bars_disabled():
             stack.callback(datasets.enable_progress_bars)
         datasets.disable_progress_bars()
-        stack.enter_context(_without_bars())
+        # TRL's own bars, of the reference's log-probabilities, ask the environment alone.
+        bars = {name: os.environ[name] for name in ("TQDM_DISABLE",) if name in os.environ}
+        os.environ["TQDM_DISABLE"] = "1"
+        stack.callback(os.environ.update, bars)
+        stack.callback(os.environ.pop, "TQDM_DISABLE")
         telemetry = constants.HF_HUB_DISABLE_TELEMETRY
         stack.callback(setattr, constants, "HF_HUB_DISABLE_TELEMETRY", telemetry)
         constants.HF_HUB_DISABLE_TELEMETRY = True
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield heard
-
-
-@contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
-    """TRL's own bars, of the reference's log-probabilities, ask the environment alone."""
-    name = "TQDM_DISABLE"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -1,25 +1,38 @@
-"""What is asked of a training, read and checked before anything heavy is loaded."""
+"""What is asked of a training, read and checked before anything heavy is loaded.
+
+A model is trained on a release, whose files are as they were committed, or on raw labels. What its
+base model learned from, the card beside that says: a guarantee has to cover it too. The front
+matter of a trained model's card names the releases that it is a function of:
+
+    labelguard:
+      learned_from:
+      - {release: r0001-…, sums: SHA-256 of SHA256SUMS, epsilon: 8.0, delta: 1.0e-05, unit: labeler}
+
+Of a model that was trained on raw labels `learned_from` is `raw labels`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from labelguard.errors import LabelguardError
-from labelguard.release.holdout import held_out
-from labelguard.release.preferred_pairs import check_pairs
-from labelguard_trainer.training import lineage, settings, sources
-from labelguard_trainer.training.lineage import Learned
-from labelguard_trainer.training.rows import AUTO, NoisyRows, PreferenceLoss
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.project.opening import OpenProject, Where
+from labelguard.release.holdout import held_out, item_sides
+from labelguard.release.preferred_pairs import check_pairs, scan_pairs
+from labelguard.release.writer import read_card, refuse_evaluation
+from labelguard.report import overview
+from labelguard.storage.sums import PART, SUMS, fault, sha256
+from labelguard_trainer.training import settings
+from labelguard_trainer.training.rows import AUTO, SAID, NoisyRows, PreferenceLoss, RawLabels
 from labelguard_trainer.training.settings import Kind
-from labelguard_trainer.training.sources import Source
-
-__all__ = ["Request", "fewer"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +80,7 @@ class Request:
         check_pairs(source.file)
         if eval_pairs < 1:
             raise LabelguardError(f"--eval-pairs must be at least 1, found {eval_pairs}")
-        said, (items, first) = sources.read_columns(source)
+        said, (items, first) = read_columns(source)
         out = held_out(items, holdout)
         if out.all():
             raise LabelguardError(f"no row is left to train on with --holdout {holdout:g}")
@@ -89,7 +102,7 @@ class Request:
             fewer(items, out, eval_pairs),
             items,
             first,
-            lineage.base_of(model, private=source.card is not None),
+            base_of(model, private=source.card is not None),
             said,
         )
 
@@ -124,3 +137,178 @@ def _fitting(said: Mapping[str, NDArray[np.float64]]) -> str:
         if not np.isnan(said[name]).all():
             return loss
     return "plain"
+
+
+_FILES = ("card.json", "data.parquet")
+_LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of rows; `digest` is the SHA-256 that names it, `card` that of its release."""
+
+    file: Path
+    digest: str
+    card: Mapping[str, Any] | None
+
+    @property
+    def release(self) -> str | None:
+        """The release's id; None for raw labels."""
+        return None if self.card is None else str(self.card["release"])
+
+    @property
+    def train_with(self) -> str:
+        """The loss that the release's card says; of raw labels, plain."""
+        return "plain" if self.card is None else str(self.card["train_with"])
+
+
+def open_release(release: str, project: Where) -> Source:
+    """A release by its directory, or by its id in a project; the digest is that of `SHA256SUMS`.
+
+    Of the project only the ledger is asked, for the directory and what was committed in it. Raises
+    `RawLabels` for a file, and `ProjectError` if there is no such release or a file of it was
+    altered.
+    """
+    path = Path(release)
+    if path.is_file():
+        raise RawLabels(
+            f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
+            "say that nobody is to be protected: --non-private"
+        )
+    directory = path if path.is_dir() else overview.release_path(release, project)
+    refuse_evaluation(directory)
+    if path.is_dir():
+        expected: Mapping[str, str] = _sums(path)
+    else:
+        records = OpenProject.open(project).ledger.releases()
+        [expected] = [record.files for record in records if record.id == directory.name]
+    card = read_card(directory)
+    broken = fault(directory, expected)
+    if broken:
+        raise ProjectError(f"{broken}; copy the release again")
+    if "train_with" not in card or "privacy" not in card:
+        raise ProjectError(f"the card in {directory} does not say how to train on the release")
+    return Source(directory / "data.parquet", sha256(directory / SUMS), card)
+
+
+def open_raw(file: str) -> Source:
+    """Raw labels in a file of pairs, Parquet or JSON lines.
+
+    Raises `LabelguardError` for a release, which is private already.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise LabelguardError(
+            f"--non-private is for a file of raw labels, and {file} is none; leave it out to "
+            "train on a release"
+        )
+    return Source(path, sha256(path), None)
+
+
+def read_columns(
+    source: Source,
+) -> tuple[dict[str, NDArray[np.float64]], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
+    """What the rows say of their noise, shape (n,) each, and the `item_sides` of each row.
+
+    A column that is not there is all NaN.
+    """
+    frame = scan_pairs(source.file)
+    names = frame.collect_schema().names()
+    found = frame.select(name for name in SAID if name in names).collect()
+    sides = item_sides(source.file)
+    return {name: _numbers(source.file, found, name, len(sides[0])) for name in SAID}, sides
+
+
+def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[np.float64]:
+    if name not in found.columns:
+        return np.full(rows, np.nan)
+    kind = found.schema[name]
+    if not (kind.is_numeric() or kind == pl.Null):
+        raise LabelguardError(f"{file}: column {name} must hold numbers")
+    return found[name].cast(pl.Float64).to_numpy()
+
+
+def _sums(directory: Path) -> dict[str, str]:
+    """What `SHA256SUMS` says of each file: the copy that goes with the release."""
+    try:
+        lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ProjectError(f"{directory / SUMS} cannot be read; copy the release again") from None
+    found = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
+    missing = [name for name in _FILES if name not in found]
+    if missing:
+        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; copy the release again")
+    return found
+
+
+_RAW = "raw labels"
+_CARDS = ("TRAINING_CARD.md", "README.md")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A release that a model is a function of; `sums` is the SHA-256 of its `SHA256SUMS`."""
+
+    release: str
+    sums: str
+    epsilon: float
+    delta: float
+    unit: str
+
+
+def released(card: Mapping[str, Any], sums: str) -> Learned:
+    """A release by its card."""
+    privacy = card["privacy"]
+    return Learned(
+        card["release"], sums, privacy["epsilon"], privacy["delta"], str(privacy["unit"])
+    )
+
+
+def base_of(model: str, *, private: bool) -> tuple[Learned, ...]:
+    """The releases that a base model learned from, oldest first.
+
+    Only a directory can tell, by the card in it or, as the `model` of a release, by the release's:
+    nothing is known of a hub's model, nor of a copy without its card. Raises `LabelguardError` for
+    a card that cannot be read and, if `private`, for a model that learned from raw labels: nothing
+    that is done with it protects anybody.
+    """
+    directory = Path(model)
+    release = directory.absolute().parent
+    if directory.is_dir() and directory.name == "model" and (release / SUMS).is_file():
+        return (released(read_card(release), sha256(release / SUMS)),)
+    for card in (directory / name for name in _CARDS):
+        said = _learned_from(card) if card.is_file() else None
+        if said == _RAW and private:
+            raise LabelguardError(
+                f"{model} was trained on raw labels, says its {card.name}: what is trained on it "
+                "has no guarantee; begin from its own base model"
+            )
+        if said is not None:
+            return () if isinstance(said, str) else said
+    return ()
+
+
+def front_matter(learned: tuple[Learned, ...]) -> str:
+    """The lines of a card's front matter that say so; without releases, raw labels."""
+    import yaml
+
+    said = [asdict(one) for one in learned] or _RAW
+    return str(yaml.safe_dump({"labelguard": {"learned_from": said}}, sort_keys=False))
+
+
+def _learned_from(card: Path) -> tuple[Learned, ...] | str | None:
+    """What a card's front matter says; None for a card of something else."""
+    import yaml
+
+    try:
+        matter = card.read_text(encoding="utf-8").partition("---\n")[2].partition("\n---\n")[0]
+        if "labelguard" not in matter:
+            return None
+        said = yaml.safe_load(matter)
+        if "non-private" in said["tags"] or said["labelguard"]["learned_from"] == _RAW:
+            return _RAW
+        return tuple(Learned(**one) for one in said["labelguard"]["learned_from"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        raise LabelguardError(
+            f"{card} does not say what the model learned from; take the card it was trained with"
+        ) from None

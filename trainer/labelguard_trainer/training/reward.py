@@ -12,7 +12,7 @@ The margin of a pair is r(prompt, chosen) − r(prompt, rejected) (Bradley and T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +24,8 @@ from torch import Tensor
 from trl.trainer.reward_trainer import DataCollatorForPreference
 
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.batches import BatchNoise, NoisyCollator, score_rows
-from labelguard_trainer.training.losses import loss_of
-from labelguard_trainer.training.models import save_merged
-from labelguard_trainer.training.noisy import NoisyTraining
+from labelguard_trainer.training.noisy import BatchNoise, NoisyTraining, score_rows
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
-
-__all__ = ["RewardConfig", "RewardTrainer"]
 
 HEAD = "score"
 
@@ -67,43 +62,23 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
     """
 
     _tokens = "chosen_ids"
+    _config = RewardConfig
+    _check_architecture = staticmethod(guard.check_reward_model)
 
-    def __init__(
-        self,
-        model: Any,
-        args: RewardConfig | None = None,
-        *,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        data_collator: Any = None,
-        peft_config: Any = None,
-        **options: Any,
-    ) -> None:
-        args = guard.own_config(args, RewardConfig, model)
-        guard.check_reward(args, peft_config)
-        for dataset in guard.datasets_of(train_dataset, eval_dataset):
-            guard.check_rows(dataset, args)
-        if processing_class is None:
-            processing_class = guard.tokenizer_of(model, args)
-        guard.check_reward_model(guard.check_model(model, processing_class, args))
-        texts = data_collator or DataCollatorForPreference(
-            pad_token_id=processing_class.pad_token_id, pad_to_multiple_of=args.pad_to_multiple_of
-        )
-        self.preference_loss = loss_of(args.preference_loss)
-        with guard.loading(model), guard.enough_memory(args, model):
-            super().__init__(
-                model,
-                args=args,
-                train_dataset=train_dataset,
-                eval_dataset=eval_dataset,
-                processing_class=processing_class,
-                data_collator=NoisyCollator(texts),
-                peft_config=_with_head(peft_config),
-                **options,
-            )
-        if args.frozen_backbone:
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        if self.args.frozen_backbone:
             self.model.base_model.requires_grad_(False)
+
+    def _checked(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
+        lora = options.get("peft_config")
+        guard.check_reward(args, lora)
+        return {**options, "peft_config": _with_head(lora)}
+
+    def _collator(self, tokenizer: Any, args: Any) -> Any:
+        return DataCollatorForPreference(
+            pad_token_id=tokenizer.pad_token_id, pad_to_multiple_of=args.pad_to_multiple_of
+        )
 
     def margins(self, dataset: Any) -> NDArray[np.float64]:
         """r(chosen) − r(rejected) of every row, shape (n,), in the data set's order.
@@ -134,7 +109,8 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
             super().save_model(output_dir, _internal_call)
         elif self.args.should_save:
             directory = output_dir or self.args.output_dir
-            save_merged(self.accelerator.unwrap_model(self.model), directory)
+            whole = deepcopy(self.accelerator.unwrap_model(self.model))
+            whole.merge_and_unload().save_pretrained(directory)
             self.processing_class.save_pretrained(directory)
 
     def compute_loss(
@@ -170,9 +146,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
         agreement = noise.agreement(margin)
         self._record(chosen=chosen, rejected=rejected, margin=margin, agreement=agreement)
         tokens = self.accelerator.gather(inputs["attention_mask"].sum()).sum()
-        if self._mode == "train":
-            self._total_train_tokens += int(tokens) // self._tp_size
-        self._metrics[self._mode]["num_tokens"] = [self._total_train_tokens]
+        self._count(tokens)
 
 
 def _with_head(peft_config: Any) -> Any:

@@ -16,19 +16,6 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 
-__all__ = [
-    "AUTO",
-    "COLUMNS",
-    "FLIP",
-    "TARGET",
-    "WEIGHT",
-    "NoisyRows",
-    "PreferenceLoss",
-    "RawLabels",
-    "columns_of",
-    "with_noise",
-]
-
 PreferenceLoss: TypeAlias = Literal["auto", "forward", "robust", "soft", "plain"]
 """The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
 cross-entropy with each row's probability, or each label as it is."""
@@ -38,7 +25,7 @@ TARGET, FLIP, WEIGHT = "target_probability", "flip_probability", "row_weight"
 COLUMNS = (TARGET, FLIP, WEIGHT)
 """The columns of a prepared data set, which go into every batch as tensors of shape (n,)."""
 
-_SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
+SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
 Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -48,7 +35,7 @@ class RawLabels(LabelguardError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NoisyRows:
-    """Columns of shape (n,), see `losses`: targets, flip probabilities, weights with mean 1.
+    """`COLUMNS` of shape (n,), see `losses`: targets, flip probabilities, weights with mean 1.
 
     The weights of `robust` are (1−2γ)² over their mean: the variance of a row's gradient grows with
     1/(1−2γ)², so that rows with γ → ½ would drown the others. Over the data set and not the batch,
@@ -73,11 +60,11 @@ class NoisyRows:
         """
         if loss not in get_args(PreferenceLoss):
             raise LabelguardError(f"loss must be {', '.join(get_args(PreferenceLoss))}: {loss!r}")
-        probability, flip, residual = (_floats(columns[name], name) for name in _SAID)
+        probability, flip, residual = (_floats(columns[name], name) for name in SAID)
         raw = np.isnan(probability) & np.isnan(flip) & np.isnan(residual)
         if raw.any() and not non_private:
             raise RawLabels(
-                f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(_SAID)}: raw "
+                f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(SAID)}: raw "
                 "labels are no release; privatize them first, or say that nobody is to be "
                 "protected: --non-private"
             )
@@ -99,10 +86,10 @@ def columns_of(dataset: Any) -> dict[str, Any]:
 
     A column that is not there is all NaN.
     """
-    present = [name for name in _SAID if name in dataset.column_names]
+    present = [name for name in SAID if name in dataset.column_names]
     table = dataset.select_columns(present).with_format("arrow")[:] if present else {}
     absent = np.full(len(dataset), np.nan)
-    return {name: table[name] if name in present else absent for name in _SAID}
+    return {name: table[name] if name in present else absent for name in SAID}
 
 
 def with_noise(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
@@ -117,9 +104,7 @@ def with_noise(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> 
     rows = NoisyRows.read(columns_of(dataset), loss, non_private=non_private)
     if FLIP in dataset.column_names:
         dataset = dataset.remove_columns(FLIP)
-    for name, values in zip(
-        COLUMNS, (rows.target, rows.flip_probability, rows.weight), strict=True
-    ):
+    for name, values in zip(COLUMNS, vars(rows).values(), strict=True):
         dataset = dataset.add_column(name, values)
     return dataset
 

@@ -10,14 +10,11 @@ from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release.writer import Release
 from labelguard.terms import Progress, silent
-from labelguard_trainer.training import sources
-from labelguard_trainer.training.request import Request
+from labelguard_trainer.training.evaluate import Trained
+from labelguard_trainer.training.request import Request, open_raw, open_release
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.runs import RunDirectory, check_output
 from labelguard_trainer.training.settings import Kind
-from labelguard_trainer.training.trained import Trained
-
-__all__ = ["Trained", "train"]
 
 
 def train(
@@ -61,7 +58,7 @@ def train(
     run = RunDirectory(Path(output))
     check_output(run.output)
     where = str(release.path if isinstance(release, Release) else release)
-    source = sources.open_raw(where) if non_private else sources.open_release(where, project)
+    source = open_raw(where) if non_private else open_release(where, project)
     request = Request.read(
         kind,
         source,

@@ -28,8 +28,6 @@ from labelguard.storage.files import (
     write_atomically,
 )
 
-__all__ = ["RunDirectory", "check_output", "last_checkpoint", "mark_complete"]
-
 _COMPLETE = "complete"
 
 

@@ -1,8 +1,15 @@
-"""What a user says of a training run: LoRA on one line, and a YAML file of the trainer's fields."""
+"""What a user says of a training run: LoRA on one line, and a YAML file of the trainer's fields.
+
+Settings may name accounts, directories and people's projects, which are nobody else's business:
+`public_settings` is what cards and the ledger say of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,12 +18,18 @@ from typing import Any, Literal, TypeAlias
 from labelguard.configuration import reading
 from labelguard.errors import LabelguardError
 
-__all__ = ["Kind", "check_fields", "check_stage_fields", "parse_lora", "read_config"]
-
 Kind: TypeAlias = Literal["dpo", "reward"]
 """What is trained: a language model by DPO, or a reward model."""
 
 _LORA = "r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj]"
+_AT_LEAST_1 = ("a whole number of at least 1", int, lambda value: value >= 1)
+_FIELDS: Mapping[str, tuple[str, tuple[str, Callable[[str], Any], Callable[[Any], bool]]]] = {
+    "r": ("r", _AT_LEAST_1),
+    "alpha": ("lora_alpha", _AT_LEAST_1),
+    "dropout": ("lora_dropout", ("in [0, 1)", float, lambda value: 0 <= value < 1)),
+    "targets": ("target_modules", ("names of modules joined by +", lambda t: t.split("+"), all)),
+}
+"""Of each: the argument of `peft.LoraConfig`, what it must be, how it is read and checked."""
 
 # Said by the command's own options, or decided by where a run works.
 _OURS = {
@@ -41,16 +54,20 @@ def parse_lora(text: str) -> dict[str, Any]:
 
     Without `targets` peft chooses by the model's kind. Raises `LabelguardError`, naming the field.
     """
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for part in text.split(","):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if name not in _FIELDS or not equals or name in given:
+        name, equals, word = (word.strip() for word in part.partition("="))
+        argument, (wanted, read, fits) = _FIELDS.get(name, ("", _AT_LEAST_1))
+        if not argument or not equals or argument in given:
             raise LabelguardError(f"LoRA is written {_LORA}, found {part.strip()!r}")
-        given[name] = value
-    missing = [name for name in ("r", "alpha") if name not in given]
-    if missing:
-        raise LabelguardError(f"LoRA is written {_LORA}: {missing[0]} is missing")
-    return dict(_FIELDS[name](name, value) for name, value in given.items())
+        with suppress(ValueError):
+            given[argument] = read(word)
+        if argument not in given or not fits(given[argument]):
+            raise LabelguardError(f"LoRA's {name} must be {wanted}, found {word!r}")
+    for name in ("r", "alpha"):
+        if _FIELDS[name][0] not in given:
+            raise LabelguardError(f"LoRA is written {_LORA}: {name} is missing")
+    return given
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -106,37 +123,31 @@ def _refusal(name: str) -> str | None:
     return _OURS.get(name)
 
 
-def _positive(name: str, value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise LabelguardError(
-            f"LoRA's {name} must be a whole number of at least 1, found {value!r}"
-        )
-    return int(value)
+_NUMBERS = {
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "beta", "bf16", "center_rewards_coefficient"),
+    *("data_seed", "disable_dropout", "fp16", "frozen_backbone", "gradient_accumulation_steps"),
+    *("gradient_checkpointing", "label_smoothing_factor", "learning_rate", "max_grad_norm"),
+    *("max_length", "max_steps", "neftune_noise_alpha", "num_train_epochs"),
+    *("per_device_eval_batch_size", "per_device_train_batch_size", "precompute_ref_log_probs"),
+    *("router_aux_loss_coef", "seed", "warmup_steps", "weight_decay"),
+}
+_CHOICES = frozenset({"lr_scheduler_type", "optim"})  # texts of a list that the trainer checks
 
 
-def _rank(name: str, value: str) -> tuple[str, Any]:
-    return "r", _positive(name, value)
+def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that say how a model was trained, and `digest`, which is of all settings.
+
+    Equal digests are equal settings: what is not shown can still be told to be the same.
+    """
+    shown = {
+        name: value
+        for name, value in settings.items()
+        if name in _CHOICES or (name in _NUMBERS and isinstance(value, int | float | None))
+    }
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return {**shown, "digest": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
 
 
-def _alpha(name: str, value: str) -> tuple[str, Any]:
-    return "lora_alpha", _positive(name, value)
-
-
-def _dropout(name: str, value: str) -> tuple[str, Any]:
-    try:
-        share = float(value)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise LabelguardError(f"LoRA's {name} must be in [0, 1), found {value!r}")
-    return "lora_dropout", share
-
-
-def _targets(name: str, value: str) -> tuple[str, Any]:
-    modules = value.split("+")
-    if not all(modules):
-        raise LabelguardError(f"LoRA's {name} are names of modules joined by +, found {value!r}")
-    return "target_modules", modules
-
-
-_FIELDS = {"r": _rank, "alpha": _alpha, "dropout": _dropout, "targets": _targets}
+def public_name(model: str) -> str:
+    """A model as it is told to others, who need not know where it lies here."""
+    return Path(model).absolute().name if Path(model).exists() else model

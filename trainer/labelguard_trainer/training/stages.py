@@ -28,8 +28,6 @@ from labelguard_trainer.training.course import Course, Floats, Rows
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.runs import last_checkpoint, mark_complete
 
-__all__ = ["StageLearner", "StageModel"]
-
 
 class StageLearner:
     """A `Learner` whose `pairs` are the numbers of a course's pairs.

@@ -24,14 +24,13 @@ from labelguard.jobs.steps import Learned, Lesson, validated
 from labelguard.release.preferred_pairs import PAIRS
 from labelguard.storage.sums import sha256
 from labelguard.terms import silent
-from labelguard_trainer.training import lineage
+from labelguard_trainer.training.request import base_of
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.settings import Kind, parse_lora, read_config
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.course import Course
 
-__all__ = ["Dpo", "Reward", "TrainOptions"]
 
 _SCORING = (
     *("beta", "bf16", "fp16", "max_length", "model_init_kwargs", "truncation_mode"),
@@ -91,7 +90,7 @@ class _Training:
     def check(self, mechanism: str, coordinates: Path | None) -> None:
         """The extra, the configuration, and where its base model comes from."""
         extras.require("train", f"train.step: {self.kind}")
-        lineage.base_of(self._model, private=True)
+        base_of(self._model, private=True)
         self._config()
         if self.options.lora is not None:
             parse_lora(self.options.lora)
@@ -188,11 +187,7 @@ class _Training:
         from labelguard_trainer.training.course import Course
 
         given = {name: value for name, value in self._config().items() if name in _SCORING}
-        init = given.get("model_init_kwargs") or {}
-        base = models.identity(self._model, revision=init.get("revision"))
-        pinned = models.pinned(self._model, base, init)
-        usual = {"max_length": models.usual_length(self._model, init)}
-        settings = {**usual, **given, "model_init_kwargs": pinned}
+        base, settings = models.fixed(self._model, given)
         sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
         return Course.of(self.kind, self._model, base, None, settings, sides)
 

@@ -1,155 +1,64 @@
-"""The card of a trained model: what it learned from, and the guarantee that it carries onward."""
+"""The card of a trained model: what it learned from, and the guarantee that it carries onward.
+
+Beside it the picture of a training: loss and agreement against steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.release.card import TRAINING, guarantee
+from labelguard.storage.files import write_atomically
 from labelguard.terms import budget_of, counted
-from labelguard_trainer.training.evaluate import Accuracy, Evaluation
-from labelguard_trainer.training.lineage import Learned, front_matter, released
-from labelguard_trainer.training.public_settings import public_name, public_settings
-from labelguard_trainer.training.settings import Kind
-from labelguard_trainer.training.sources import Source
+from labelguard_trainer.training.evaluate import Accuracy, Evaluation, Trained
+from labelguard_trainer.training.request import Request, front_matter, released
+from labelguard_trainer.training.settings import public_name, public_settings
 
-__all__ = ["Training", "results", "to_markdown"]
-
-NO_GUARANTEE = (
-    "**No guarantee: this model was trained on raw labels (`--non-private`). What people said may "
-    "be read from it.**"
-)
-_TASKS = {"dpo": "text-generation", "reward": "text-classification"}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
-class Training:
-    """What was trained, on what and how; `config` and `lora` are what differs from the defaults.
-
-    `base` is what the base model learned from, `adapter` whether the result is one.
-    """
-
-    kind: Kind
-    model: str
-    identity: str
-    base: tuple[Learned, ...]
-    adapter: bool
-    loss: str
-    config: Mapping[str, Any]
-    lora: Mapping[str, Any] | None
-    rows: int
-    left_out: int
-    held_out: int
-    steps: int
-    versions: Mapping[str, str]
+_TEMPLATE = Path(__file__).with_name("training_card.md.j2")
 
 
-def to_markdown(source: Source, training: Training, evaluation: Evaluation) -> str:
+def to_markdown(
+    request: Request, trained: Trained, asked: Mapping[str, Any], *, adapter: bool
+) -> str:
     """The card, with the front matter of a Hugging Face model card.
 
-    Post-processing: a function of a release has the release's ε and δ, however long it trains.
+    `asked` has the base model's identity and the versions of libraries; the result may be an
+    adapter. Post-processing: a function of a release has the release's ε and δ, however long it
+    trains. The base model's releases count too, but for the one that it is trained on again.
     """
-    rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(source, training))
-    found = "\n".join(f"- {line}" for line in results(evaluation)) or "- nothing was held out"
-    what = "Language model aligned by DPO" if training.kind == "dpo" else "Reward model"
-    return f"""\
----
-library_name: {"peft" if training.adapter else "transformers"}
-pipeline_tag: {_TASKS[training.kind]}
-tags:
-- {training.kind}
-- labelguard
-- {"differential-privacy" if source.card else "non-private"}
-{front_matter(_learned(source, training))}---
+    import jinja2
 
-{_onward(source, training)}
-
-# {what}
-
-| | |
-|---|---|
-{rows}
-
-**Evaluation.**{_told(source)}
-
-{found}
-{_not_protected(source)}"""
-
-
-def _told(source: Source) -> str:
-    return " No raw label was read for it." if source.card else ""
-
-
-def _learned(source: Source, training: Training) -> tuple[Learned, ...]:
-    """All releases that the model is a function of, each once; none for raw labels."""
-    if source.card is None:
-        return ()
-    return (*_before(source, training), released(source.card, source.digest))
-
-
-def _before(source: Source, training: Training) -> list[Learned]:
-    """The base model's releases, but for the one that it is trained on again at no price."""
-    return [one for one in training.base if one.sums != source.digest]
-
-
-def _onward(source: Source, training: Training) -> str:
-    if source.card is None:
-        return NO_GUARANTEE
-    before = _before(source, training)
-    if not before:
-        base = (
-            "the guarantee is the release's own, at no further price (post-processing), provided "
-            "that the base model is public, or learned nothing from these labelers."
-        )
-    else:
-        names = "; ".join(
-            f"`{one.release}`, {budget_of(asdict(one))} for every {one.unit}" for one in before
-        )
-        base = (
-            f"so is the base model, of other releases: {names}. **Their prices and this one's "
-            "add** for whoever is in several, but of releases of one project all policies together "
-            "give no more than its ceiling."
-        )
-    return (
-        f"{guarantee(source.card)}\n\nThis model is a function of release `{source.release}`, of "
-        f"public texts and of the base model; {base}"
+    card, digest = request.source.card, request.source.digest
+    before = [one for one in request.base if one.sums != digest]
+    learned = (*before, released(card, digest)) if card else ()
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-
-
-def _not_protected(source: Source) -> str:
-    if source.card is None:
-        return ""
-    lines = "\n".join(f"- {line}" for line in source.card["not_protected"])
-    return f"\n**Not protected:**\n\n{lines}\n"
-
-
-def _facts(source: Source, training: Training) -> Iterator[tuple[str, str]]:
-    """What was done, as rows of names and values."""
-    if source.card is None:
-        yield "raw labels", f"file with SHA-256 `{source.digest}`"
-    else:
-        yield "release", f"`{source.release}`, `SHA256SUMS` with SHA-256 `{source.digest}`"
-        yield "mechanism", f"`{source.card['mechanism']}`"
-    yield "base model", f"`{public_name(training.model)}` (`{training.identity}`)"
-    yield "rows", f"{training.rows:,} trained on, {training.held_out:,} held out (by item)"
-    if training.left_out:
-        yield "left out", f"{training.left_out:,} whose sides are equal once they are cut to length"
-    yield "loss", f"`{training.loss}`: {_why(source, training.loss)}"
-    yield "steps", f"{training.steps:,}"
-    config = public_settings(training.config) if training.config else None
-    for name, given in (("config", config), ("LoRA", training.lora)):
-        if given:
-            yield name, ", ".join(f"`{key}: {value}`" for key, value in sorted(given.items()))
-    yield "versions", ", ".join(f"{name} {value}" for name, value in training.versions.items())
-
-
-def _why(source: Source, loss: str) -> str:
-    if source.card is None:
-        return "raw labels are taken as they are." if loss == "plain" else "what the file says."
-    if loss == source.train_with:
-        return f"what the release's card says. {TRAINING[loss]}"
-    return f"chosen by hand; the release's card says `{source.train_with}`."
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        adapter=adapter,
+        asked=asked,
+        before=[f"`{o.release}`, {budget_of(asdict(o))} for every {o.unit}" for o in before],
+        card=card,
+        digest=digest,
+        front_matter=front_matter(learned),
+        guarantee=guarantee(card) if card else "",
+        model=public_name(trained.model),
+        results=[*results(trained.evaluation)],
+        settings={
+            "config": public_settings(request.config) if request.config else {},
+            "LoRA": request.lora,
+        },
+        trained=trained,
+        why=TRAINING.get(trained.loss, ""),
+    )
 
 
 def results(evaluation: Evaluation) -> Iterator[str]:
@@ -199,3 +108,43 @@ def _beside(baselines: Mapping[str, float]) -> str:
         for name, value in baselines.items()
     )
     return f"; beside it: {', '.join(values)}" if baselines else ""
+
+
+Lines: TypeAlias = Sequence[Mapping[str, Any]]
+
+_PANELS = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
+_PARTS = (("", "training", "#0b6e4f"), ("eval_", "held out", "#c1440e"))
+
+
+def draw(lines: Lines, directory: Path) -> None:
+    """Write `curves.svg` and `curves.png`; the same lines, the same bytes.
+
+    `lines` are those of `metrics.jsonl`: `step`, and any of `loss`, `agreement`, and the same of
+    held-out rows with `eval_` before it.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS, strict=True):
+        _panel(axes, lines, name)
+        axes.set(xlabel="step", title=title)
+    # A hash with a salt of its own, and no date: else each picture would be another file.
+    with rc_context({"svg.hashsalt": "labelguard", "svg.fonttype": "none"}):
+        for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=120, metadata=metadata)
+            write_atomically(directory / f"curves.{kind}", buffer.getvalue())
+
+
+def _panel(axes: Axes, lines: Lines, name: str) -> None:
+    for prefix, label, color in _PARTS:
+        found = [line for line in lines if line.get(prefix + name) is not None]
+        if found:
+            steps, values = ([line[key] for line in found] for key in ("step", prefix + name))
+            axes.plot(steps, values, ".-", color=color, label=label, linewidth=1)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(frameon=False)

@@ -1,0 +1,502 @@
+"""Trainers of noisy rows, step by step: against TRL's own, against themselves, and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import trl
+from datasets import Dataset
+from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+from peft import LoraConfig
+from support import tiny_models as tiny
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    MixtralConfig,
+    MixtralForCausalLM,
+    TrainerCallback,
+    set_seed,
+)
+from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+from labelguard.errors import LabelguardError
+
+LENGTH = 64
+QUIET = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
+# The fewer parameters, the larger the rate.
+RATES = {"dpo": 3e-3, "dpo, LoRA": 3e-2, "reward": 5e-3, "reward, LoRA": 3e-2, "frozen": 0.1}
+EVERY = pytest.mark.parametrize("kind", RATES)
+BOTH = pytest.mark.parametrize("kind", ["dpo", "reward"])
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
+
+
+def noisy(pairs: int = 32, seed: int = 0) -> Dataset:
+    """A release of flipped labels, each with a γ of its own."""
+    gamma = np.random.default_rng(seed).uniform(0.05, 0.45, pairs)
+    return tiny.release(pairs, seed, flip_probability=gamma)
+
+
+def clean(pairs: int = 64, seed: int = 0, **more: Any) -> Dataset:
+    return tiny.release(pairs, seed, label_probability=1.0, **more)
+
+
+def config(kind: str, **given: Any) -> Any:
+    settings = {"max_length": LENGTH, "max_steps": 4, "learning_rate": RATES[kind], **QUIET}
+    if kind.startswith("dpo"):
+        return DPOConfig("out", **{**settings, **given})
+    frozen = kind == "frozen"
+    return RewardConfig("out", frozen_backbone=frozen, **{**settings, **given})
+
+
+def made(kind: str, model: Any, rows: Any = None, *, more: Any = None, **given: Any) -> Any:
+    """A trainer on `rows`; `given` are settings, `more` arguments of its own."""
+    lora = LoraConfig(r=8, lora_alpha=16, fan_in_fan_out=True) if "LoRA" in kind else None
+    trainer = DPOTrainer if kind.startswith("dpo") else RewardTrainer
+    arguments = {"train_dataset": noisy() if rows is None else rows, "peft_config": lora}
+    return trainer(model, config(kind, **given), **arguments, **(more or {}))
+
+
+class Steps(TrainerCallback):  # type: ignore[misc]
+    """The gradient of every step, as one vector."""
+
+    def __init__(self) -> None:
+        self.gradients: list[torch.Tensor] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        grads = [p.grad.flatten() for p in more["model"].parameters() if p.grad is not None]
+        self.gradients.append(torch.cat(grads).clone())
+
+
+def trained(trainer: Any) -> tuple[list[float], list[torch.Tensor]]:
+    """The losses and gradients of all steps."""
+    steps = Steps()
+    trainer.add_callback(steps)
+    trainer.train()
+    return [log["loss"] for log in trainer.state.log_history if "loss" in log], steps.gradients
+
+
+def assert_same_steps(one: Any, other: Any, tolerance: float = 1e-6) -> None:
+    assert len(one[0]) == len(other[0]) > 0
+    np.testing.assert_allclose(one[0], other[0], rtol=0, atol=tolerance)
+    for mine, theirs in zip(one[1], other[1], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance)
+
+
+# The loss, against TRL's and against what is written down.
+
+
+def test_equal_flip_probabilities_are_trls_robust_step_by_step(base: str) -> None:
+    rows = tiny.release(32, flip_probability=0.2)
+    ours = made("dpo", base, rows, preference_loss="robust")
+    settings = {"max_length": LENGTH, "learning_rate": 3e-3, "max_steps": 4, **QUIET}
+    settings |= {"loss_type": ["robust"], "label_smoothing": 0.2, "bf16": False}
+    args = trl.DPOConfig("out", **settings)
+    theirs = trl.DPOTrainer(base, args=args, train_dataset=rows)
+    assert_same_steps(trained(ours), trained(theirs))
+
+
+@pytest.mark.quick("reward")
+@BOTH
+def test_without_noise_steps_and_metrics_are_trls(kind: str, base: str) -> None:
+    rows = clean(32)
+    ours = made(kind, base, rows)
+    theirs = {"dpo": trl.DPOTrainer, "reward": trl.RewardTrainer}[kind]
+    settings = {"max_length": LENGTH, "learning_rate": RATES[kind], "max_steps": 4, **QUIET}
+    args = {"dpo": trl.DPOConfig, "reward": trl.RewardConfig}[kind]("out", bf16=False, **settings)
+    other = theirs(base, args=args, train_dataset=rows)
+    assert_same_steps(trained(ours), trained(other))
+    mine, others = ours.state.log_history[3], other.state.log_history[3]
+    shared = ["rewards/chosen", "rewards/margins", "logps/chosen", "entropy", "num_tokens"]
+    for name in shared if kind == "dpo" else ["num_tokens"]:
+        assert mine[name] == pytest.approx(others[name], rel=1e-4, abs=1e-6)
+    right = others["rewards/accuracies" if kind == "dpo" else "accuracy"]
+    assert mine["agreement"] == pytest.approx(right)
+
+
+def test_the_first_loss_is_that_of_each_rows_own_noise(base: str) -> None:
+    given = {"per_device_train_batch_size": 32, "max_steps": 1, "preference_loss": "robust"}
+    trainer = made("reward", base, **given)
+    rows = trainer.train_dataset
+    z, gamma = torch.tensor(trainer.margins(rows)), torch.tensor(rows["flip_probability"][:])
+    weight = (1 - 2 * gamma) ** 2
+    kept, flipped = -torch.nn.functional.logsigmoid(z), -torch.nn.functional.logsigmoid(-z)
+    each = ((1 - gamma) * kept - gamma * flipped) / (1 - 2 * gamma)
+    expected = float((weight / weight.mean() * each).mean())
+    assert trained(trainer)[0][0] == pytest.approx(expected, abs=1e-6)
+
+
+@BOTH
+def test_held_out_rows_are_evaluated_by_the_same_loss(kind: str, base: str) -> None:
+    trainer = made(kind, base, more={"eval_dataset": noisy(10, 3)})
+    trainer.train()
+    found = trainer.evaluate()
+    z = torch.tensor(trainer.margins(trainer.eval_dataset))
+    gamma = torch.tensor(trainer.eval_dataset["flip_probability"][:])
+    loss = -torch.log((1 - gamma) * torch.sigmoid(z) + gamma * torch.sigmoid(-z))
+    assert found["eval_loss"] == pytest.approx(float(loss.mean()), abs=1e-5)
+    assert {"eval_agreement", f"eval_{'rewards/margins' if kind == 'dpo' else 'margin'}"} <= {
+        *found
+    }
+
+
+@pytest.mark.slow
+def test_known_noise_is_learnt_through_and_plain_learns_the_noise(base: str) -> None:
+    def mean_margin(loss: str) -> float:
+        rows = tiny.release(96, 3, flip_probability=0.3)
+        given = {"max_steps": 24, "learning_rate": 1e-2, "preference_loss": loss}
+        trainer = made("dpo", base, rows, **given)
+        trainer.train()
+        return float(np.mean(trainer.margins(clean(64, 9))))
+
+    assert mean_margin("auto") > 1.2 * mean_margin("plain") > 0
+
+
+@pytest.mark.slow
+def test_metrics_of_a_last_step_that_is_not_full_are_of_all_its_rows(base: str) -> None:
+    given = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_steps": 1}
+    rows = tiny.release(20, flip_probability=0.2)
+    trainer = made("dpo", base, rows, train_sampling_strategy="sequential", **given)
+    chosen = trainer.log_probs(rows)[:, 0]
+    trainer.train()
+    expected = np.mean([chosen[:8].mean(), chosen[8:16].mean(), chosen[16:].mean()])
+    assert trainer.state.log_history[0]["logps/chosen"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_mixture_of_experts_adds_its_own_loss() -> None:
+    def loss(coefficient: float) -> float:
+        set_seed(0)
+        sizes = {"vocab_size": 258, "hidden_size": 32, "intermediate_size": 32}
+        sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+        experts = MixtralConfig(num_local_experts=2, max_position_embeddings=256, **sizes)
+        more = {"processing_class": tiny.tokenizer()}
+        given = {"router_aux_loss_coef": coefficient, "max_steps": 1}
+        model = MixtralForCausalLM(experts)
+        return trained(made("dpo", model, more=more, **given))[0][0]
+
+    assert loss(0.5) > loss(0.0) + 0.5
+
+
+@pytest.mark.slow
+def test_rewards_are_centred_where_it_is_asked_for(base: str) -> None:
+    def spread(coefficient: float | None) -> float:
+        given = {"center_rewards_coefficient": coefficient, "max_steps": 20}
+        trainer = made("reward", base, **given)
+        trainer.train()
+        last = trainer.state.log_history[-2]
+        return abs(last["chosen"] + last["rejected"])
+
+    assert spread(1.0) < 0.5 * spread(None) + 0.05
+
+
+# What changes no step.
+
+
+@pytest.mark.slow
+@EVERY
+def test_one_batch_of_eight_is_two_of_four_with_accumulation(kind: str, base: str) -> None:
+    def run(batch: int, accumulation: int) -> Any:
+        given = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
+        # Adam makes a step of a rounding error where a gradient is nearly zero.
+        given |= {"optim": "sgd", "preference_loss": "robust" if kind == "dpo" else "auto"}
+        return trained(made(kind, base, **given))
+
+    assert_same_steps(run(8, 1), run(4, 2), 1e-5)
+
+
+SAME = {
+    "padding": ({}, {"pad_to_multiple_of": 64}),
+    "references": ({}, {"precompute_ref_log_probs": True}),
+    "activations": ({"activation_checkpointing": True}, {"activation_checkpointing": False}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        *(("dpo", what) for what in SAME),
+        *(("reward", "padding"), ("dpo, LoRA", "activations")),
+    ],
+)
+def test_what_is_said_twice_is_the_same_steps(kind: str, what: str, base: str) -> None:
+    one, other = (trained(made(kind, base, optim="sgd", **given)) for given in SAME[what])
+    assert_same_steps(one, other, 1e-5)
+
+
+@pytest.mark.slow
+def test_a_collator_of_ones_own_keeps_the_noise(base: str) -> None:
+    inner = DataCollatorForPreference(pad_token_id=257, max_length=LENGTH)
+    own = made("dpo", base, more={"data_collator": lambda rows: inner(rows)})
+    assert_same_steps(trained(own), trained(made("dpo", base)))
+
+
+@pytest.mark.slow
+def test_a_model_in_memory_is_its_own_reference(base: str) -> None:
+    from_path = trained(made("dpo", base))
+    more = {"processing_class": tiny.tokenizer()}
+    in_memory = made("dpo", tiny.gpt2(), more=more)
+    assert_same_steps(from_path, trained(in_memory))
+    with pytest.raises(LabelguardError, match="ref_model"):
+        in_memory.margins(noisy(4, 2))
+    assert len(in_memory.margins(in_memory.train_dataset)) == 32
+
+
+def test_tokenized_rows_with_their_reference_are_taken_as_they_are(base: str) -> None:
+    first = made("dpo", base)
+    reference = first.log_probs(first.train_dataset)
+    columns = ["prompt_ids", "chosen_ids", "rejected_ids", "target_probability", "row_weight"]
+    prepared = first.train_dataset.select_columns([*columns, "flip_probability"])
+    for name, values in zip(REFERENCE, reference.T, strict=True):
+        prepared = prepared.add_column(name, values)
+    again = made("dpo", base, prepared)
+    assert again.ref_model is None
+    assert_same_steps(trained(first), trained(again))
+    assert len(again.margins(prepared)) == 32
+    with pytest.raises(LabelguardError, match="eval data has no ref_chosen_logps"):
+        made("dpo", base, prepared, more={"eval_dataset": noisy(8, 3)})
+
+
+SCRIPT = """
+import json, sys
+from support import tiny_models as tiny
+from labelguard_trainer import DPOConfig, DPOTrainer
+
+base, out, batch = sys.argv[1:]
+args = DPOConfig(
+    out, max_length=64, learning_rate=3e-3, max_steps=4, use_cpu=True, report_to="none",
+    disable_tqdm=True, save_strategy="no", logging_steps=1, preference_loss="robust",
+    per_device_train_batch_size=int(batch), train_sampling_strategy="sequential",
+)
+gamma = [0.05 + 0.4 * row / 32 for row in range(32)]
+trainer = DPOTrainer(base, args, train_dataset=tiny.release(32, flip_probability=gamma))
+trainer.train()
+margins = trainer.margins(tiny.release(13, 5, flip_probability=0.1)).tolist()
+assert trainer.accelerator.num_processes * int(batch) == 8
+if trainer.is_world_process_zero():
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    json.dump({"losses": losses, "margins": margins}, open(out + ".json", "w"))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_steps_of_one(base: str) -> None:
+    script = Path("script.py")
+    script.write_text(SCRIPT)
+    paths = os.pathsep.join([str(Path(tiny.__file__).parents[1]), *sys.path])
+    one, two = Path("one"), Path("two")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    for before, out, batch in (([], one, 8), (launch, two, 4)):
+        command = [sys.executable, *before, str(script), base, str(out), str(batch)]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths}, timeout=300)
+    single, double = (json.loads(Path(f"{out}.json").read_text()) for out in (one, two))
+    np.testing.assert_allclose(double["losses"], single["losses"], atol=1e-5)
+    np.testing.assert_allclose(double["margins"], single["margins"], atol=1e-4)
+
+
+# Margins, and what is learnt.
+
+
+def test_margins_are_those_of_a_forward_pass_with_logits(base: str) -> None:
+    trainer = made("dpo", base, beta=0.3)
+    trainer.train()
+    row = noisy(1, 6)[0]
+    words = trainer.processing_class
+
+    def log_prob(model: Any, side: str) -> float:
+        prompt, answer = (words(row[name])["input_ids"] for name in ("prompt", side))
+        ids = torch.tensor([prompt + answer + [words.eos_token_id]])
+        with torch.no_grad():
+            steps = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+        chosen = steps.gather(1, ids[0, 1:, None])[:, 0]
+        return float(chosen[len(prompt) - 1 :].sum())
+
+    reference = AutoModelForCausalLM.from_pretrained(base).eval()
+    model = trainer.model.eval()
+    ratio = {s: log_prob(model, s) - log_prob(reference, s) for s in ("chosen", "rejected")}
+    expected = 0.3 * (ratio["chosen"] - ratio["rejected"])
+    assert trainer.margins(Dataset.from_list([row]))[0] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_margins_are_in_the_order_of_the_data_set(base: str) -> None:
+    trainer = made("dpo", base)
+    trainer.train()
+    rows = noisy(20, 5)
+    one_by_one = [trainer.margins(rows.select([row]))[0] for row in range(len(rows))]
+    np.testing.assert_allclose(trainer.margins(rows), one_by_one, atol=1e-5)
+    assert trainer.model.training
+
+
+def test_twenty_steps_learn_clean_pairs(base: str) -> None:
+    trainer = made("dpo", base, clean(), max_steps=20, learning_rate=1e-2)
+    trainer.train()
+    assert np.mean(trainer.margins(clean(64, 9)) > 0) > 0.95
+
+
+@pytest.mark.slow
+@BOTH
+def test_conversations_go_through_the_chat_template(kind: str) -> None:
+    model = str(tiny.saved(Path("chat"), chat=True))
+    given = {"max_steps": 20, "learning_rate": 1e-2}
+    trainer = made(kind, model, clean(chat=True), **given)
+    trainer.train()
+    row = trainer.train_dataset[0]
+    ids = row["prompt_ids" if kind == "dpo" else "chosen_ids"]
+    assert trainer.processing_class.decode(ids).startswith("<|user|>")
+    assert np.mean(trainer.margins(clean(32, 9, chat=True)) > 0) > 0.95
+
+
+@pytest.mark.slow
+def test_lora_learns_beside_a_frozen_model(base: str) -> None:
+    trainer = made("dpo, LoRA", base, clean(), max_steps=20)
+    trainer.train()
+    assert trainer.ref_model is None
+    held_out = clean(64, 9)
+    margins = trainer.margins(held_out)
+    assert np.mean(margins > 0) > 0.95
+    trainer.save_model("adapter")
+    loaded = AutoModelForCausalLM.from_pretrained(Path("adapter"))
+    more = {"ref_model": AutoModelForCausalLM.from_pretrained(base)}
+    more |= {"processing_class": tiny.tokenizer()}
+    again = made("dpo", loaded, held_out, more=more)
+    np.testing.assert_allclose(again.margins(held_out), margins, atol=1e-5)
+
+
+@pytest.mark.quick("reward")
+@pytest.mark.parametrize("kind", ["reward", "reward, LoRA", "frozen"])
+def test_what_is_learnt_is_saved_as_a_classifier_that_gives_the_same_rewards(
+    kind: str, base: str
+) -> None:
+    trainer = made(kind, base, clean(), max_steps=30)
+    trainer.train()
+    held_out = clean(64, 9)
+    margins = trainer.margins(held_out)
+    assert np.mean(margins > 0) > (0.7 if kind == "frozen" else 0.95)
+    trainer.save_model()
+    rewards = AutoModelForSequenceClassification.from_pretrained(Path("out")).eval()
+    assert rewards.config.num_labels == 1
+    words = trainer.processing_class
+    for row in range(4):
+        sides = [held_out[row]["prompt"] + held_out[row][s] for s in ("chosen", "rejected")]
+        with torch.no_grad():
+            chosen, rejected = (
+                rewards(torch.tensor([words(text + "<eos>")["input_ids"]])).logits.item()
+                for text in sides
+            )
+        assert chosen - rejected == pytest.approx(margins[row], abs=1e-5)
+    np.testing.assert_allclose(trainer.margins(held_out), margins, atol=1e-7)
+
+
+def test_of_a_frozen_backbone_only_the_score_is_learnt(base: str) -> None:
+    trainer = made("frozen", base)
+    before = {name: value.clone() for name, value in trainer.model.named_parameters()}
+    trainer.train()
+    now = trainer.model.named_parameters()
+    assert [n for n, value in now if not torch.equal(value, before[n])] == ["score.weight"]
+
+
+def test_lora_learns_its_adapter_and_the_score(base: str) -> None:
+    trainer = made("reward, LoRA", base)
+    learnt = [n for n, value in trainer.model.named_parameters() if value.requires_grad]
+    assert any("score" in name for name in learnt)
+    assert all("lora_" in name or "score" in name for name in learnt)
+
+
+@pytest.mark.slow
+def test_texts_that_are_too_long_are_left_out_of_training_and_cut_for_scoring(base: str) -> None:
+    rows = noisy(16)
+    long = rows.select([0]).map(lambda row: {"chosen": row["chosen"] + " ok" * 40})
+    mixed = Dataset.from_list([*rows.to_list(), *long.to_list()])
+    trainer = made("reward", base, mixed)
+    assert trainer.left_out == 1
+    assert len(trainer.margins(mixed)) == 17
+
+
+# Precision.
+
+
+@pytest.mark.quick("False")
+@pytest.mark.parametrize("precomputed", [False, True])
+def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
+    precomputed: bool,
+) -> None:
+    """Of a model so sure of itself that its log-probabilities differ much in bf16."""
+    certain = tiny.certain(Path("certain"))
+    first = {}
+    for bf16 in (False, True):
+        given = {"bf16": bf16, "precompute_ref_log_probs": precomputed, "use_cpu": True}
+        given |= {"max_steps": 1, "per_device_train_batch_size": 32}
+        trainer = made("dpo", certain, **given)
+        assert np.abs(trainer.margins(trainer.train_dataset)).max() < 1e-3
+        trainer.train()
+        first[bf16] = trainer.state.log_history[0]
+        assert abs(first[bf16]["rewards/chosen"]) < 1e-3 > abs(first[bf16]["rewards/rejected"])
+    rounding = 0.1 * abs(first[True]["logps/chosen"] - first[False]["logps/chosen"])
+    assert rounding > 5e-3, "with one of the two in another precision this would show"
+
+
+@pytest.mark.slow
+def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(base: str) -> None:
+    assert DPOConfig("out", use_cpu=True).bf16 is False
+    single = trained(made("dpo", base, use_cpu=True))
+    half = trained(made("dpo", base, bf16=True, use_cpu=True))
+    np.testing.assert_allclose(half[0], single[0], atol=0.05)
+    assert half[0] != single[0]
+
+
+# Interruptions, and noise that is lost on the way.
+
+
+@pytest.mark.slow
+@EVERY
+def test_a_resumed_run_ends_as_an_uninterrupted_one(kind: str, base: str) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 2}
+    whole = made(kind, base, **saving)
+    whole.train()
+    again = made(kind, base, **saving)
+    again.train(resume_from_checkpoint=str(Path("out") / "checkpoint-2"))
+    assert again.state.global_step == 4
+    rows = noisy(8, 5)
+    np.testing.assert_allclose(again.margins(rows), whole.margins(rows), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damaged", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+def test_a_half_written_checkpoint_is_not_resumed_from(damaged: str, base: str) -> None:
+    trainer = made("dpo", base, max_steps=2, save_strategy="steps", save_steps=2)
+    trainer.train()
+    path = Path("out") / "checkpoint-2" / damaged
+    path.write_bytes(path.read_bytes()[:1000] if path.suffix != ".json" else b"")
+    with pytest.raises(LabelguardError, match="checkpoint-2 is damaged or half-written"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+@BOTH
+def test_a_batch_that_lost_its_noise_is_an_error(kind: str, base: str) -> None:
+    given = {"precompute_ref_log_probs": True} if kind == "dpo" else {}
+    trainer = made(kind, base, more={"eval_dataset": noisy(8, 3)}, **given)
+    whole = trainer.data_collator
+
+    def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in whole(rows).items() if name != "row_weight"}
+
+    trainer.data_collator = collate
+    for use in (trainer.train, trainer.evaluate, lambda: trainer.evaluate(noisy(8, 4))):
+        with pytest.raises(LabelguardError, match="no row_weight"):
+            use()
+
+
+def test_rows_that_lost_their_noise_are_an_error(base: str) -> None:
+    trainer = made("dpo", base)
+    trainer.train_dataset = trainer.train_dataset.remove_columns("target_probability")
+    with pytest.raises(LabelguardError, match="no target_probability"):
+        trainer.train()
