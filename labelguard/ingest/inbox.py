@@ -447,7 +447,7 @@ def _translated(engine: sa.Engine) -> Iterator[None]:
         raise ConnectorError(f"the inbox at {where} cannot be used now: {why}") from None
 
 
-FILE = "worker.json"
+_WORKER_FILE = "worker.json"
 EXPORTS = "exports.json"
 """That of `hook run`: two processes that write one file would undo each other's entries."""
 
@@ -466,7 +466,7 @@ class Progressed:
     pushed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, state: Path, file: str = FILE) -> Self:
+    def read(cls, state: Path, file: str = _WORKER_FILE) -> Self:
         """That of the project in `state`, from its start if there is none."""
         path = state / file
         try:
@@ -478,6 +478,6 @@ class Progressed:
                 f"{path} is not what a worker wrote; remove it, nothing is lost by that"
             ) from None
 
-    def write(self, state: Path, file: str = FILE) -> None:
+    def write(self, state: Path, file: str = _WORKER_FILE) -> None:
         """Keep it, whole or as it was before."""
         write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)

@@ -111,7 +111,7 @@ def test_impossible_sizes_are_refused(mechanism: str) -> None:
 
 real_noisy, real_sum, real_prices = statistic.noisy, statistic.clipped_sum, pricing.prices
 real_sample = statistic.sample
-real_sensitivity: Callable[..., float] = statistic._sensitivity
+real_bounds: Callable[..., Bounds] = statistic.bounds
 real_draw: Callable[..., Any] = Coins.draw
 
 
@@ -153,8 +153,9 @@ def as_many_as_asked_for(self: Noise, components: int) -> int:
     return components
 
 
-def sensitivity_to_removal(*arguments: Any) -> float:
-    return real_sensitivity(*arguments) / 2
+def sensitivity_to_removal(*arguments: Any) -> Bounds:
+    bounds = real_bounds(*arguments)
+    return replace(bounds, sensitivity=bounds.sensitivity / 2)
 
 
 def flips_too_rare(*asked: Any) -> dict[int, Price]:
@@ -187,7 +188,7 @@ MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
     "sensitivity to removal": (
         "statistic",
         statistic,
-        "_sensitivity",
+        "bounds",
         sensitivity_to_removal,
         {"sensitivity", "separation"},
     ),

@@ -12,7 +12,7 @@ from labelguard_connectors.hook.worker import Worker, release_export
 from support import tools
 
 from labelguard.errors import ConnectorError, PolicyError, ProjectError
-from labelguard.ingest.inbox import FILE, Progressed
+from labelguard.ingest.inbox import Progressed
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -217,7 +217,7 @@ def test_while_another_job_holds_the_project_it_waits(make: Make) -> None:
 
 def test_a_file_that_is_not_the_workers_stops_it(make: Make) -> None:
     clinic = make('when = "manual"')
-    (clinic.project.state / FILE).write_text("[]")
+    (clinic.project.state / "worker.json").write_text("[]")
     with pytest.raises(ProjectError, match="is not what a worker wrote"):
         Progressed.read(clinic.project.state)
     assert "is not what a worker wrote" in clinic.worker().turn().failed[0]

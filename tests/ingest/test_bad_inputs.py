@@ -130,7 +130,7 @@ def test_a_bad_row_is_named(case: str, refusal: Refusal) -> None:
     message = refusal(pa.Table.from_pylist([row, row, row | change, row | change]))
     assert message.startswith(THREE + expected)
     assert "(1 more " in message
-    assert ('bad_rows="quarantine"' in message) == (not {"label", "tie", "ranks"} & change.keys())
+    assert ("--bad-rows quarantine" in message) == (not {"label", "tie", "ranks"} & change.keys())
 
 
 OUTSIDE = "label: found a value outside the domain"
@@ -150,7 +150,7 @@ def test_a_label_outside_its_domain_is_named_but_not_shown(case: str, refusal: R
     label = table().column_names.index("label")
     message = refusal(table(good(3)).set_column(label, "label", LABELS[case]))
     assert OUTSIDE in message
-    assert 'label_values="a-b"' in message  # whatever the label is
+    assert "--label-values a-b" in message  # whatever the label is
 
 
 def test_an_error_does_not_tell_whether_chosen_or_rejected_was_empty(refusal: Refusal) -> None:
@@ -184,10 +184,10 @@ COLUMNS: dict[str, tuple[Any, str]] = {
     "mistyped labeler": (renamed(labeler_id="who_id"), "no column labeler_id"),
     "other names": (
         renamed(labeler_id="who", prompt="q", response_a="one", response_b="two", label="vote"),
-        'name columns with columns={"prompt": NAME, "response_a": NAME, "response_b": NAME, '
-        '"label": NAME, "labeler_id": NAME}',
+        "name columns with --columns prompt=NAME,response_a=NAME,response_b=NAME,label=NAME,"
+        "labeler_id=NAME",
     ),
-    "no labeler": (table().drop_columns("labeler_id"), 'columns={"labeler_id": NAME}. Without '),
+    "no labeler": (table().drop_columns("labeler_id"), "--labeler-column NAME. Without "),
     "two layouts": (one(good() | with_chosen()), "columns for pairs and chosen are both"),
     "two of a name": (
         pa.table([[0], *table()[:1].columns], names=["Label", *table().column_names]),
@@ -377,8 +377,8 @@ def test_missing_files_and_the_one_of_several_are_named(refusal: Refusal, tmp_pa
 REQUESTS: dict[str, dict[str, Any]] = {
     "epsilon must be a finite number above 0": {"epsilon": float("inf")},
     "delta must be at least 0 and below 1": {"delta": 1},
-    "max_labels_per_labeler must be at least 1": {"max_labels_per_labeler": 0},
-    "bad_rows must be one of": {"bad_rows": "eat"},
+    "max-labels-per-labeler must be at least 1": {"max_labels_per_labeler": 0},
+    "bad-rows must be one of": {"bad_rows": "eat"},
     "workers must be at least 1": {"workers": 0},
     "stands for several contents": {"source": COLUMNS["one id, two contents"][0]},
     OUTSIDE: {"source": table(good(3, label=7))},

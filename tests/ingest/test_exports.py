@@ -176,7 +176,7 @@ def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
     assert read(usual, tmp_path).equals(given)
     own = renamed(prompt="task", response_a="p", response_b="q")
     with pytest.raises(
-        InvalidLabels, match=r'no field is a prompt; name it with columns={"prompt": NAME}'
+        InvalidLabels, match=r"no field is a prompt; name it with --columns prompt=NAME"
     ):
         read(own, tmp_path)
     columns = {"prompt": "task", "response_a": "p", "response_b": "q"}
@@ -206,7 +206,7 @@ FLAT = exports.argilla_flat(ROWS)
 REPLIES = [{k.replace("response_", "reply_"): v for k, v in row.items()} for row in FLAT]
 SPARE = {"answer1": "x", "answer2": "y", "response_a2": "z"}
 REFUSED: dict[str, tuple[Export, dict[str, Any]]] = {
-    r"several questions \(other, preference\); pick one with question=NAME": (
+    r"several questions \(other, preference\); pick one with --question NAME": (
         [row | {"other.responses.users": [], "other.responses.status": []} for row in FLAT],
         {},
     ),

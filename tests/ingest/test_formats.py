@@ -210,7 +210,7 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
         said = {"scores": "score_a or score_b", "kaggle": " or ".join(TELLING["kaggle"])}
         where = f"table row 1: column {said.get(shape, column)}: found a value outside the domain"
         assert str(caught.value).startswith(f"{where} (1 more such rows); ")
-        assert str(caught.value).endswith(f"name another format than {wrong}")
+        assert str(caught.value).endswith(f"name another --format than {wrong}")
 
 
 CORRUPT: list[Any] = [None, "rubbish", [1], {"x": [2]}, float("nan")]
@@ -329,9 +329,9 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: 
     with pytest.raises(InvalidLabels) as caught:
         read_pairs(as_table(nameless))
     message = str(caught.value)
-    assert 'columns={"labeler_id": NAME}' in message and "\n" not in message
+    assert "--labeler-column NAME" in message and "\n" not in message
     assert FORMATS[shape].labelers in message
-    assert 'unit="item" protects each pair that was compared instead of each person' in message
+    assert "--unit item protects each pair that was compared instead of each person" in message
     assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 

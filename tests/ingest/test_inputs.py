@@ -444,7 +444,7 @@ def test_unit_item_needs_no_labelers_and_takes_one_label_of_each(tmp_path: Path)
     project, other = (labelguard.init(tmp_path / name) for name in ("one", "other"))
     nameless = pa.Table.from_pylist([pair(0, 1), pair(0, 0), pair(1, 1)])
     nameless = nameless.drop_columns("labeler_id")
-    with pytest.raises(InvalidLabels, match=r'"labeler_id": NAME.*unit="item"'):
+    with pytest.raises(InvalidLabels, match=r"--labeler-column NAME.*--unit item"):
         release(project, nameless)
     made = release(project, nameless, unit="item")
     assert made.card["counts"]["charged"] == made.card["counts"]["rows"] == 2

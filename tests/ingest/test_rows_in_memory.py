@@ -171,6 +171,6 @@ def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(
 
 
 def test_splits_by_name_are_no_rows() -> None:
-    with pytest.raises(InvalidLabels, match="choose one, as in split="):
+    with pytest.raises(InvalidLabels, match="choose one, as in --split"):
         lg.inspect([{"train": TABLE, "test": TABLE}])
     assert lg.inspect([{"train": TABLE}]).labels == lg.inspect({"train": pa.table(TABLE)}).labels

@@ -67,7 +67,7 @@ SPLITS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 def test_one_of_several_splits_must_be_named(case: str, tmp_path: Path) -> None:
     other, make = SPLITS[case]
     source = make(tmp_path / "set")
-    message = f"splits (train[a-z_]*, {other}|{other}, train[a-z_]*); choose one, as in split="
+    message = f"splits (train[a-z_]*, {other}|{other}, train[a-z_]*); choose one, as in --split"
     with pytest.raises(InvalidLabels, match=message):
         read_pairs(source)
     with pytest.raises(InvalidLabels, match="found no split 'dev'"):
@@ -85,7 +85,7 @@ def test_one_split_alone_need_not_be_named(tmp_path: Path) -> None:
 def test_files_that_do_not_all_look_like_splits_are_one_dataset(tmp_path: Path) -> None:
     source = files(tmp_path, "monday.jsonl", "test.jsonl")
     assert len(parts(source)) == 2
-    with pytest.raises(InvalidLabels, match='split="test": the input has no splits; leave it out'):
+    with pytest.raises(InvalidLabels, match="--split test: the input has no splits; leave it out"):
         read_pairs(source, split="test")
     with pytest.raises(InvalidLabels, match="has no splits"):
         read_pairs(TRAIN, split="train")
@@ -106,7 +106,7 @@ def test_a_dataset_is_read_in_its_own_order_and_selection() -> None:
     half = dataset.select([3, 1]).with_format("numpy", columns=["prompt"])
     assert sorted(read_pairs(half).table["prompt"].to_pylist()) == ["What of 1?", "What of 3?"]
     both = datasets.DatasetDict({"train": dataset, "test": half})
-    with pytest.raises(InvalidLabels, match="splits train, test; choose one, as in split="):
+    with pytest.raises(InvalidLabels, match="splits train, test; choose one, as in --split"):
         read_pairs(both)
     assert read_pairs(both, split="train").table.equals(read_pairs(dataset).table)
     with pytest.raises(InvalidLabels, match="load it without streaming=True"):

@@ -167,7 +167,7 @@ def test_of_several_lists_one_is_named(tmp_path: Path) -> None:
     tasks = ranked()
     for one in tasks:
         one["data"]["sources"] = [{"id": "s", "body": "where it is from"}]
-    with pytest.raises(InvalidLabels, match=r'columns={"responses": NAME}'):
+    with pytest.raises(InvalidLabels, match="--columns responses=NAME"):
         found(tasks, tmp_path)
     assert same(found(tasks, tmp_path, columns={"responses": "items"}), as_rankings(tmp_path))
     with pytest.raises(InvalidLabels, match="no field 'source' that is a list of items"):

@@ -194,7 +194,7 @@ def test_delta_and_features_are_the_usual_ones_unless_said(
     ("options", "message"),
     [
         ({"unit": "team"}, "unit"),
-        ({"max_labels_per_labeler": 0}, "max_labels_per_labeler must be at least 1, found 0"),
+        ({"max_labels_per_labeler": 0}, "max-labels-per-labeler must be at least 1, found 0"),
         ({"bad_rows": "none"}, "bad_rows"),
         ({"periods": 0}, "periods"),
         ({"epsilons": ()}, "at least one epsilon"),

@@ -201,7 +201,7 @@ def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
         assert f"labeler {pseudonym(project)}, whom the project knows" in refused.stderr
     for stranger in ("somebody new", "0" * 32):
         for act in (erasure.preview, erasure.leave):
-            with pytest.raises(LedgerError, match="never_seen=True") as raised:
+            with pytest.raises(LedgerError, match="--never-seen") as raised:
                 act(stranger, "erased", project)
             assert "written" not in str(raised.value)
     assert dict(files(project.state).items() ^ before.items()).keys() <= {"lock"}

@@ -248,7 +248,7 @@ def test_other_names_of_columns_are_refused_with_what_helps(project: Project) ->
     with pytest.raises(PolicyError) as refused:
         lg.privatize(table, mechanism="rr", columns=now, project=project)
     assert "labeler_id: was 'judge', found 'annotator'" in str(refused.value)
-    assert '(columns={"labeler_id": "judge", "label": "vote"' in str(refused.value)
+    assert "(--columns labeler_id=judge,label=vote" in str(refused.value)
     linking.add_source("tool", "new", project)
     lg.privatize(table, mechanism="rr", columns=now, namespace="tool", project=project)
     assert used(project, "tool:worker 0") > 0

@@ -91,7 +91,7 @@ def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(
 
 
 def test_a_learner_that_refuses_costs_nothing(project: Project, gates: Gates) -> None:
-    with pytest.raises(PolicyError, match="gated takes a model"):
+    with pytest.raises(PolicyError, match="gated takes a --model"):
         lg.privatize(labels(), project=project, **gates.options | {"model": None})
     assert states(project) == []
 

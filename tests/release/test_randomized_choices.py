@@ -233,8 +233,8 @@ def test_a_policy_of_pairs_takes_choices_as_well(project: Project) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mechanism": "props", "features": "length"}, 'they go with mechanism="statistic" or rr'),
-        ({"ties": "drop", "tie_status_public": True}, 'ties="drop" goes with pairs and rankings'),
+        ({"mechanism": "props", "features": "length"}, "they go with --mechanism statistic or rr"),
+        ({"ties": "drop", "tie_status_public": True}, "--ties drop goes with pairs and rankings"),
         ({"mechanism": "rr", "epsilon": 2e-12, "delta": 0}, "too small"),
     ],
 )

@@ -230,7 +230,7 @@ AFTER_THE_MAP = "labelguard.release.methods.statistic.fit"
     ("options", "message"),
     [
         ({"ties": "coin"}, "in a sum a tie adds nothing"),
-        ({"ties": "drop"}, "declare it with tie_status_public=True"),
+        ({"ties": "drop"}, "declare it with --tie-status-public"),
         ({"uses": 0}, "uses must be at least 1"),
         ({"agreement": 0.4}, "agreement must be in"),
         ({"epsilon": 800.0}, "take a larger delta, or a smaller epsilon"),

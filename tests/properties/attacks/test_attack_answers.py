@@ -150,7 +150,7 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
     assert lg.privatize(words, **options).reused
     assert lg.privatize(words, **options, public_columns=["verdict", "verdict"]).reused
     for other in (["verdict", "more"], [], ["more"]):
-        with pytest.raises(PolicyError, match="public_columns"):
+        with pytest.raises(PolicyError, match="--public-column"):
             pipeline.plan(words, **options, public_columns=other)
     assert lg.policies.show(project=tmp_path).public_columns == ("verdict",)
     assert lg.score(made, words).height == PAIRS

@@ -197,7 +197,7 @@ def test_where_blanks_are_ties_a_question_is_named_whatever_was_answered(
     row, _ = BLANKS[name]
     path = tmp_path / "x.jsonl"
     said = {staged(as_json([row(1, "v", a)], path), skips="tie").public for a in (True, False)}
-    assert len(said) == 1 and "question=NAME" in said.pop()
+    assert len(said) == 1 and "--question NAME" in said.pop()
 
 
 def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(

@@ -172,7 +172,7 @@ def test_values_have_one_text_however_they_are_named() -> None:
         "a-b,a=1",
         "b-a",
     ):
-        with pytest.raises(InvalidLabels, match="label_values"):
+        with pytest.raises(InvalidLabels, match="--label-values"):
             LabelValues.parse(wrong)
 
 
@@ -211,7 +211,7 @@ def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) ->
     assert rows(made) == {"p0", "p1", "p2", "p3"}
     assert made.card["privacy"]["skip_status"] == "protected"
     for options, said in (
-        ({"label_values": "a=y,b=x"}, "label_values = a=x,b=y, .*asked: a=y,b=x"),
+        ({"label_values": "a=y,b=x"}, "--label-values = a=x,b=y, .*asked: a=y,b=x"),
         ({"label_values": ""}, "asked: a=1"),
         ({"skips": "public"}, "skips = tie, .*asked: public"),
         ({"assignment_reactive": True}, "assignment_reactive = False, .*asked: True"),
@@ -283,7 +283,7 @@ def test_later_policies_keep_the_rule_of_skips_and_the_condition(project: Projec
     privatize(project, pairs([1, 0]), mechanism="rr", assignment_reactive=True)
     for options, said in (
         ({"skips": "tie", "assignment_reactive": True}, "another treatment of skips"),
-        ({}, "assignment_reactive=True"),
+        ({}, "--assignment-reactive"),
     ):
         name = f"p{len(options)}"
         policies.new(name, **PRICE, allow=["rr:labels=5"], project=project, **options)

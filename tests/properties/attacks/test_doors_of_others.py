@@ -104,7 +104,7 @@ def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
     option: str, mechanism: str, tmp_path: Path
 ) -> None:
     project = lg.init(tmp_path)
-    with pytest.raises(PolicyError, match=f'{option} does not go with mechanism="{mechanism}"'):
+    with pytest.raises(PolicyError, match=f"--{option} does not go with --mechanism {mechanism}"):
         lg.privatize("nowhere.parquet", project=project, **{"mechanism": mechanism, option: "x"})
     with pytest.raises(PolicyError, match=f"{option} does not go with"):
-        request.requested(project, mechanism, {option: "x"})
+        request.request_release(project, mechanism, {option: "x"})

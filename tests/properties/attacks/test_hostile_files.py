@@ -224,7 +224,7 @@ def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path: Path) -> N
     assert Allowance.of(files, 5).left == 5
     allowed = Allowance.of(files, 5)
     allowed.take("x", 5)
-    with pytest.raises(InvalidLabels, match="allow it: max_input_bytes"):
+    with pytest.raises(InvalidLabels, match="allow it: --max-input-bytes"):
         allowed.take("x", 1)
 
 

@@ -278,7 +278,7 @@ def test_a_planted_preference_is_learned_through_clipping_and_noise(
 @pytest.mark.parametrize(
     ("options", "settings", "words"),
     [
-        ({}, "", "model=ID_OR_PATH"),
+        ({}, "", "--model ID_OR_PATH"),
         ({"lora": "r=2,alpha=4,dropout=0.1"}, "", "dropout"),
         ({}, "num_train_epochs: 2", "num_train_epochs"),
         ({}, "optim: adafactor", "optim"),
@@ -297,7 +297,7 @@ def test_what_cannot_be_learned_is_refused_before_there_is_a_model(
 ) -> None:
     config = Path("config.yaml")
     config.write_text(settings)
-    model = None if words == "model=ID_OR_PATH" else str(base)
+    model = None if words == "--model ID_OR_PATH" else str(base)
     asked = LearnerOptions(model=model, config=str(config), **options)
     with pytest.raises(LabelguardError, match=words):
         PreparedLanguage.of("dpo", dp_language.pairs(), asked)

@@ -125,7 +125,7 @@ def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(projec
 
 
 def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: Project) -> None:
-    with pytest.raises(PolicyError, match="accept_unproven=True"):
+    with pytest.raises(PolicyError, match="--accept-unproven"):
         made(project, mechanism="aup")
     assert spent(project) == 0
 
@@ -137,7 +137,7 @@ def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: 
         ({"model": "gpt2"}, "another learner than head"),
         ({"steps": 0}, "steps must be between 1"),
         ({"sampling_probability": 1.5}, "q must be in"),
-        ({"records": 3}, 'does not go with mechanism="uls"'),
+        ({"records": 3}, "does not go with --mechanism uls"),
         ({"weighting": "sum"}, "weighting must be mean or root"),
         ({"max_labels_per_labeler": 3}, "goes with randomized response"),
         ({"ties": "coin"}, "goes with randomized response"),

@@ -66,7 +66,7 @@ class NoisyRows:
             raise RawLabels(
                 f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(SAID)}: raw "
                 "labels are no release; privatize them first, or say that nobody is to be "
-                "protected: --non-private"
+                "protected: --non-private, in Python non_private=True"
             )
         flipped, soft = ~np.isnan(flip), ~np.isnan(probability)
         _check_range(flip[flipped], "flip_probability", 0.5, "[0, ½)", open_above=True)
