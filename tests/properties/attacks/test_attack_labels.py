@@ -214,7 +214,7 @@ def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) ->
         ({"label_values": "a=y,b=x"}, "--label-values = a=x,b=y, .*asked: a=y,b=x"),
         ({"label_values": ""}, "asked: a=1"),
         ({"skips": "public"}, "skips = tie, .*asked: public"),
-        ({"assignment_reactive": True}, "assignment_reactive = False, .*asked: True"),
+        ({"assignment_reactive": True}, "assignment-reactive = False, .*asked: True"),
     ):
         with pytest.raises(PolicyError, match=said):
             privatize(project, table, **options)
