@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,9 +72,13 @@ class Option:
     """whether its value is a table of texts"""
 
     def check(self, value: Any) -> None:
-        """Raise `PolicyError` for a value that is none of the choices, or too small."""
+        """Raise `PolicyError` for a value of another type, none of the choices, or too small."""
         if value is None:
             return
+        number = isinstance(value, Integral if self.kind is int else Real)
+        if self.kind in (int, float) and (not number or isinstance(value, bool)):
+            what = "a whole number" if self.kind is int else "a number"
+            raise PolicyError(f"{self.flag} expects {what}, found {type(value).__name__}")
         if self.choices and value not in map(self.kind, self.choices):
             raise PolicyError(f"{self.flag} must be one of {', '.join(self.choices)}")
         if self.least is not None and value < self.least:
@@ -90,10 +95,10 @@ def declared(kind: Any) -> dict[str, Option]:
     }
 
 
-def check(values: Any) -> None:
-    """Raise `PolicyError` for the first option of a dataclass that its declaration refuses."""
-    for name, one in declared(type(values)).items():
-        one.check(getattr(values, name))
+def check(kind: Any, values: Mapping[str, Any]) -> None:
+    """Raise `PolicyError` for the first value that its declaration in a dataclass refuses."""
+    for name, one in declared(kind).items():
+        one.check(values.get(name))
 
 
 def given(values: Any, kind: Any) -> dict[str, Any]:

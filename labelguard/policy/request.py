@@ -113,7 +113,7 @@ class PolicyRequest:
     """of a first policy, as its input's public columns have it (`Allowance.choices`)"""
 
     def __post_init__(self) -> None:
-        options.check(self)
+        options.check(PolicyRequest, vars(self))
         # Plain numbers, which the ledger can write down.
         for name in ("epsilon", "delta"):
             if getattr(self, name) is not None:

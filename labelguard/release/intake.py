@@ -34,7 +34,7 @@ class Intake(ReadingOptions):
         return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
 
     def __post_init__(self) -> None:
-        check(self)
+        check(Intake, vars(self))
 
     @property
     def skip_bad(self) -> bool:

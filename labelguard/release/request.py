@@ -43,7 +43,7 @@ class ReleaseRequest(RunOptions):
 
     def __post_init__(self) -> None:
         Horizon.parse(self.recurring, self.duration)
-        check(self)
+        check(RunOptions, vars(self))
         if sum((self.once, self.uses is not None, self.recurring is not None)) > 1:
             raise PolicyError("give one of --once, --uses and --recurring")
         object.__setattr__(self, "output", Path(self.output) if self.output else None)
@@ -79,6 +79,7 @@ class ReleaseRequest(RunOptions):
         """What is asked of heads, by whichever mechanism; `features` as in `opened`."""
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
+        check(FeatureOptions, choices)
         return FeatureOptions(**({"features": features} if features else {}) | choices)
 
     def repeatable(self, mechanism: str, source: Input, home: Project) -> dict[str, Any]:

@@ -93,11 +93,11 @@ def test_what_the_planner_decides_cannot_be_asked_for(option: str, tmp_path: Pat
         {"uses": 0},
         {"bad_rows": "keep"},
         {"exhausted": "ask"},
-        {"once": True, "uses": 2},
+        *({"once": True, "uses": 2}, {"workers": "3"}, {"uses": True}, {"ridge": "1"}),
     ],
 )
 def test_a_value_out_of_range_is_refused_before_anything_is_read(
     wrong: dict[str, object], tmp_path: Path
 ) -> None:
     with pytest.raises(PolicyError, match=next(iter(wrong)).replace("_", "-")):
-        request_release(lg.init(tmp_path), "rr", wrong)
+        request_release(lg.init(tmp_path), "auto", wrong)

@@ -55,8 +55,8 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     """
     given = {choice: value for choice, value in choices.items() if value is not None}
     check_options(name, given)
+    check(options_of(name), given)
     chosen = options_of(name)(**given)
-    check(chosen)
     mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
     return mechanism
 
