@@ -138,7 +138,7 @@ def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: 
         ({"steps": 0}, "steps must be between 1"),
         ({"sampling_probability": 1.5}, "q must be in"),
         ({"records": 3}, "does not go with --mechanism uls"),
-        ({"weighting": "sum"}, "weighting must be mean or root"),
+        ({"weighting": "sum"}, "weighting must be one of mean, root"),
         ({"max_labels_per_labeler": 3}, "goes with randomized response"),
         ({"ties": "coin"}, "goes with randomized response"),
     ],
