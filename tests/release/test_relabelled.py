@@ -103,7 +103,7 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
     ("options", "message"),
     [
         ({"stages": 1}, "stages must be at least 2"),
-        ({"combine": "both"}, "combine must be hard or soft"),
+        ({"combine": "both"}, "combine must be one of hard, soft"),
         ({"learner": "oracle"}, r"unknown learner 'oracle'; this installation has: .*head"),
         ({"model": "gpt2"}, "model goes with another learner than head only"),
         ({"train_config": "a.yaml"}, "train_config goes with another learner than head only"),
