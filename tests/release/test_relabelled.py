@@ -106,10 +106,10 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
         ({"combine": "both"}, "combine must be one of hard, soft"),
         ({"learner": "oracle"}, r"unknown learner 'oracle'; this installation has: .*head"),
         ({"model": "gpt2"}, "model goes with another learner than head only"),
-        ({"train_config": "a.yaml"}, "train_config goes with another learner than head only"),
-        ({"learner": "oracle", "ridge": 2.0}, 'ridge goes with learner="head" only'),
+        ({"train_config": "a.yaml"}, "--train-config goes with another learner than head only"),
+        ({"learner": "oracle", "ridge": 2.0}, "--ridge goes with --learner head only"),
         ({"learner": "oracle", "train_config": "a.yaml"}, "a.yaml cannot be read: No such file"),
-        ({"whitening": 0.5}, 'whitening does not go with mechanism="props"'),
+        ({"whitening": 0.5}, "--whitening does not go with --mechanism props"),
     ],
 )
 def test_what_cannot_be_asked_is_said(
