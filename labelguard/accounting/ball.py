@@ -101,6 +101,8 @@ def calibrate(epsilon: float, delta: float, components: int) -> float:
     _validate.delta_below_one(delta)
     _validate.at_least_one(components=components)
     _validate.within(1, MOST_COMPONENTS, components=components)
+    # Of numpy's they may have less precision.
+    epsilon, delta, components = float(epsilon), float(delta), int(components)
 
     def private(whole: int) -> bool:
         return _delta(_ball(whole / _PER_ONE, components), epsilon) <= delta

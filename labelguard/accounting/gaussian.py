@@ -79,7 +79,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     return _search.smallest(lambda middle: _delta(distance, middle) <= delta, 0.0, high)
 
 
-@lru_cache(maxsize=2**12)
+@lru_cache(maxsize=2**12, typed=True)
 def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     """The smallest noise multiplier at which `releases` releases stay (epsilon, delta)-private.
 
@@ -92,6 +92,8 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     _validate.positive(epsilon=epsilon)
     attainable(delta)
     _validate.at_least_one(releases=releases)
+    # Of numpy's they may have less precision.
+    epsilon, delta, releases = float(epsilon), float(delta), int(releases)
 
     def private(whole: int) -> bool:
         return _delta(_distance(whole / _PER_ONE, releases), epsilon) <= delta

@@ -96,7 +96,7 @@ class KAry:
         _validate.positive(epsilon=epsilon)
         _validate.delta_below_one(delta)
         _validate.at_least_one(k=k)
-        return _calibrate(self.options, epsilon, delta, int(k))
+        return _calibrate(self.options, float(epsilon), float(delta), int(k))
 
     def threshold(self, epsilon0: float) -> int:
         """T = (K−1)·⌈2^64/(e^epsilon0+K−1)⌉: a choice changes if and only if its coin u < T.

@@ -55,7 +55,7 @@ def delta(
     )
 
 
-@lru_cache(maxsize=2**10)
+@lru_cache(maxsize=2**10, typed=True)
 def calibrate(
     epsilon: float, delta: float, sampling_probability: float, steps: int, records: int
 ) -> float:
@@ -70,6 +70,9 @@ def calibrate(
     _validate.positive(epsilon=epsilon)
     gaussian.attainable(delta)
     check(1.0, sampling_probability, steps, records)
+    # Of numpy's they may have less precision.
+    epsilon, delta, sampling_probability = map(float, (epsilon, delta, sampling_probability))
+    steps, records = int(steps), int(records)
 
     def price(noise_multiplier: float, coarse: bool) -> float:
         found = _delta(

@@ -83,7 +83,7 @@ def epsilon(epsilon0: float, k: int, delta: float) -> float:
     return smallest_epsilon(_delta, epsilon0, int(k), delta)
 
 
-@lru_cache(maxsize=2**14)
+@lru_cache(maxsize=2**14, typed=True)
 def calibrate(epsilon: float, delta: float, k: int) -> float:
     """The largest per-label ε0, in nats, at which k labels stay (epsilon, delta)-private.
 
@@ -96,6 +96,7 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
     _validate.positive(epsilon=epsilon)
     _validate.delta_below_one(delta)
     _validate.at_least_one(k=k)
+    epsilon, delta = float(epsilon), float(delta)  # of numpy's they may have less precision
     if delta == 0:
         return share(epsilon, int(k))
     single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)

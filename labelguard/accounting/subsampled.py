@@ -67,7 +67,7 @@ def epsilon(
     return smallest_epsilon(found.delta, high, delta)
 
 
-@lru_cache(maxsize=2**10)
+@lru_cache(maxsize=2**10, typed=True)
 def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: int) -> float:
     """The noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
 
@@ -81,6 +81,9 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
     _validate.positive(epsilon=epsilon)
     gaussian.attainable(delta)
     check(1.0, sampling_probability, steps)
+    # Of numpy's they may have less precision.
+    epsilon, delta, sampling_probability = map(float, (epsilon, delta, sampling_probability))
+    steps = int(steps)
     alone = gaussian.calibrate(epsilon, delta, steps)
     if sampling_probability == 1:
         return math.ceil(2 * alone * _search.PER_ONE) / _search.PER_ONE

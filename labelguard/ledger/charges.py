@@ -225,7 +225,7 @@ def advance(
 
 
 def replace_maps(connection: sa.Connection, maps: Mapping[str, str]) -> None:
-    """Rows of somebody who left were taken out of these private maps: their new"""
+    """Rows of somebody who left were taken out of these private maps: their new digests."""
     own = schema.releases
     for release, digest in maps.items():
         connection.execute(sa.update(own).where(own.c.id == release).values(map=digest))

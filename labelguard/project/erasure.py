@@ -184,15 +184,26 @@ def _unseen(alike: Sequence[str]) -> str:
 
 
 def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
-    """The labeler with this id or pseudonym; one that the project does not know goes by the id."""
-    groups, (key, _) = Groups(*opened.ledger.members()), linking.named([labeler_id], opened)
-    if linking.PSEUDONYM.fullmatch(labeler_id) and groups.is_group(
-        blocks.from_bytes(bytes.fromhex(labeler_id))
-    ):
+    """The labeler with this id or pseudonym; one that the project does not know goes by the id.
+
+    An id comes first: nobody can choose one by which another labeler leaves in their place.
+    """
+    groups = Groups(*opened.ledger.members())
+
+    def leaver(key: Blocks) -> _Leaver:
+        units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
+        return _Leaver(opened, key, units)
+
+    by_id = leaver(linking.by_id([labeler_id], opened)[0])
+    if not linking.PSEUDONYM.fullmatch(labeler_id) or _known(by_id):
+        return by_id
+    pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
+    if groups.is_group(pseudonym):
         raise LedgerError(
             f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
         )
-    return _Leaver(opened, key, blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0])
+    by_name = leaver(pseudonym)
+    return by_name if _known(by_name) else by_id
 
 
 def _known(leaver: _Leaver) -> bool:

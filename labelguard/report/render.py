@@ -136,6 +136,7 @@ def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) ->
         "paragraph": _paragraph,
         "pictures": _pictures,
         "small": small,
+        "verbatim": lambda line: Markup(shown(line)),
         "written": format,
     }
     return environment.from_string((files(__package__) / name).read_text(encoding="utf-8"))

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from labelguard.accounting import ball, gaussian, mixture, subsampled
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.kary import KAry
 
@@ -365,6 +366,25 @@ def test_the_loss_multiplier_undoes_the_flips() -> None:
 
 
 # --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("calibrate", "sampling"),
+    [
+        (rr.calibrate, (np.int8(100),)),
+        (THREE.calibrate, (np.int8(100),)),
+        (gaussian.calibrate, (np.int8(100),)),
+        (ball.calibrate, (np.int8(100),)),
+        (subsampled.calibrate, (np.float32(0.1), np.int8(20))),
+        (mixture.calibrate, (np.float32(0.1), np.int8(20), np.int8(3))),
+    ],
+)
+def test_numbers_of_little_precision_have_the_price_of_their_values(
+    calibrate: Callable[..., float], sampling: tuple[np.generic, ...]
+) -> None:
+    given = (np.float32(1.1), np.float32(1e-5), *sampling)
+    found = calibrate(*given)
+    assert type(found) is float and found == calibrate(*(one.item() for one in given))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -172,6 +173,15 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
         lg.privatize(newcomer, project=project, **PRICE)
     with pytest.raises(InvalidLabels, match="empty"):
         erasure.leave(" ", "erased", project)
+
+
+def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project: Project) -> None:
+    table, own = labels_table(), pseudonym(project)
+    at = table.column_names.index("labeler_id")
+    ids = pc.if_else(pc.equal(table["labeler_id"], "worker 0"), own, table["labeler_id"])
+    lg.privatize(table.set_column(at, "labeler_id", ids), project=project, **PRICE)
+    assert erasure.preview(own, "erased", project).labeler == pseudonym(project, own) != own
+    assert erasure.preview(WHO, "erased", project).labeler == own
 
 
 def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project: Project) -> None:

@@ -402,6 +402,9 @@ def test_no_name_becomes_markup_of_the_markdown() -> None:
             assert len(re.findall(r"(?<!\\)\|", line)) == 3, line
     assert sum(line.startswith("#") for line in outside) == 2
     assert "1\\. one" in outside
+    command = Section("b", "B", lines=("labelguard plan my_dir/*.csv --x 'a & $b'",))
+    told = markdown(Report("T", "", "0", True, (), (command,)))
+    assert f"\n    {command.lines[0]}\n" in told  # to be typed as it stands
 
 
 def test_no_name_becomes_markup_of_the_json() -> None:
