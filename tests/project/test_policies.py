@@ -176,7 +176,8 @@ def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> N
         ({"epsilon": 60, "allow": ["statistic:releases=1"]}, "256-bit numbers costs"),
         ({"ties": "drop", "allow": ["rr:labels=5"]}, "--tie-status-public"),
         ({"ties": "zero"}, "statistics alone"),
-        ({"epsilon": math.nan}, "epsilon must be a finite number"),
+        *(({"epsilon": bad}, "epsilon must be") for bad in (math.nan, math.inf, 0, -1, 9e-13)),
+        *(({"delta": bad}, "delta must be") for bad in (math.nan, 1, -1e-9)),
         ({"name": "a/b"}, "letters, digits"),
     ],
 )
