@@ -118,6 +118,14 @@ def test_a_signed_time_is_within_five_minutes_of_now(name: str, proof: Proof, se
             found.verify((secret,), proof(secret, ago=ago), BODY)
 
 
+def test_standard_webhooks_are_signed_as_their_specification_shows() -> None:
+    at = datetime.fromtimestamp(1614265330, UTC)
+    signed = Webhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").sign(
+        "msg_p5jXN8AQM9LWM0D4loKWxJek", at, '{"test": 2432232314}'
+    )
+    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
 def test_the_hmac_of_a_body_is_that_of_its_vector() -> None:
     # RFC 4231, case 2.
     digest = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"

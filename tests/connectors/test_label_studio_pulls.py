@@ -141,7 +141,7 @@ def test_a_cursor_of_something_else_is_refused(server: Server, cursor: str) -> N
 
 @pytest.mark.parametrize(
     ("status", "what"),
-    [(401, "API key"), (403, "role"), (404, "url and project"), (302, "check url")],
+    [(401, "API key"), (403, "role"), (404, "url and project"), (400, "400"), (302, "check url")],
 )
 def test_what_is_refused_is_asked_once_and_said_what_to_check(
     server: Server, status: int, what: str

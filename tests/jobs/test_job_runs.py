@@ -150,7 +150,7 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path: Path
         result = CliRunner().invoke(main, ["retrain", str(small.job), "--json", *options])
         return result.exit_code, json.loads(result.stdout)
 
-    for options, code in (((), 0), (("--strict",), 3)):
+    for options, code in (((), 0), (("--strict",), 3), (("--dry-run", "--strict"), 3)):
         exit_code, said = invoke(*options)
         assert exit_code == code and said["budget"] == "exhausted"
     small.asks(release={"exhausted": "refuse"})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support import databases
 from support.lives import PRICE, TABLE, first_release
 from support.preferences import files
 
@@ -105,6 +106,22 @@ def test_the_newest_ledger_is_taken_again(project: Project, tmp_path: Path) -> N
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
     assert overview.verify(project.state).ok
     assert lg.privatize(TABLE, **PRICE, project=project).reused
+
+
+@pytest.mark.slow  # on PostgreSQL
+def test_a_server_that_was_restored_to_an_older_state_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with databases.on("postgresql", tmp_path, monkeypatch) as url:
+        home = first_release(tmp_path / "project")
+        with databases.copied(url) as older:
+            lg.privatize(TABLE, **PRICE, project=home)
+            monkeypatch.setenv("LABELGUARD_LEDGER_URL", older)
+            before = databases.dump(older)
+            for act in (overview.verify, lambda state: WRITERS["privatize"](find(state))):
+                with pytest.raises(LedgerError, match=REFUSED):
+                    act(home.state)
+            assert databases.dump(older) == before
 
 
 def test_a_ledger_whose_end_was_rewritten_is_refused(project: Project, tmp_path: Path) -> None:

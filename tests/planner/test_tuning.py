@@ -184,6 +184,14 @@ def test_a_budget_that_no_mechanism_has_is_refused(
         tuning.forecast(features(10), asked(2, 3, 10), epsilons, delta)
 
 
+def test_the_same_seed_gives_the_same_forecast() -> None:
+    x, rows = features(200, 8), asked(20, 10, 200)
+    one, same, other = (
+        tuning.forecast(x, rows, [1.0], DELTA, Prior(seed=seed), draws=3) for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
 def test_pairs_without_features_or_labels_are_refused() -> None:
     with pytest.raises(InvalidLabels, match="equal features"):
         tuning.forecast(np.zeros((5, 3), np.float32), asked(2, 3, 5), [1.0], DELTA)

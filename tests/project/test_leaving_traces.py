@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import preferences, world
+from support import databases, preferences, world
 from support.crashes import crash, killed
 from support.leaving import (
     ASKED,
@@ -24,6 +24,7 @@ from support.leaving import (
     assert_sound,
     key_of,
     labels_table,
+    pseudonym,
     remembered,
     values,
 )
@@ -70,6 +71,24 @@ def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywh
     [kept] = (project.quarantine).rglob("*.parquet")
     assert sorted(pq.read_table(kept)["input_row"].to_pylist()) == sorted(i + 1 for i in BAD[2:])
     assert kept.stat().st_mode & 0o777 == 0o600
+    assert_sound(project)
+
+
+@pytest.mark.slow  # on PostgreSQL
+def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
+    project = lg.init(tmp_path)
+    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    erasure.leave(WHO, "erased", project)
+    tables = databases.dump(postgres)
+    text = repr([row for table in tables.values() for row in table])
+    assert repr(blocks.to_bytes(key_of(project)[0])) in text  # a control: it tells what is there
+    assert WHO not in text and MARK not in text
+    assert not where(tmp_path, WHO) and not where(tmp_path, MARK)
+    assert [gone.pseudonym for gone in erasure.listing(project)] == [pseudonym(project)]
+    assert "left out" in lg.privatize(labels_table(), project=project, **SET_ASIDE).notes[0]
     assert_sound(project)
 
 

@@ -317,6 +317,7 @@ def test_it_holds_on_each_database(project_on_each: Project) -> None:
     ("statement", "what"),
     [
         ("UPDATE identities SET met = zeroblob(32)", "identities"),
+        ("UPDATE sources SET columns = replace(columns, 'labeler_id', 'x')", "sources"),
         ("DELETE FROM sources WHERE name = 'tool'", "sources"),
         ("DELETE FROM distinct_people", "distinct"),
         ("DELETE FROM members WHERE unit != labeler", "members"),

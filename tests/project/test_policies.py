@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pytest
 from click.testing import CliRunner
-from support import upper_bounds
+from support import upper_bounds, world
 from support.preferences import STATISTIC, dump, files, spent
 
 import labelguard as lg
@@ -176,7 +176,8 @@ def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> N
         ({"epsilon": 60, "allow": ["statistic:releases=1"]}, "256-bit numbers costs"),
         ({"ties": "drop", "allow": ["rr:labels=5"]}, "--tie-status-public"),
         ({"ties": "zero"}, "statistics alone"),
-        ({"epsilon": math.nan}, "epsilon must be a finite number"),
+        *(({"epsilon": bad}, "epsilon must be") for bad in (math.nan, math.inf, 0, -1, 9e-13)),
+        *(({"delta": bad}, "delta must be") for bad in (math.nan, 1, -1e-9)),
         ({"name": "a/b"}, "letters, digits"),
     ],
 )
@@ -228,6 +229,22 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     assert "priced together with 12 statistic releases" in coins.card["privacy"]["accounting"]
     assert "priced together with 50 randomized labels" in sums.card["privacy"]["accounting"]
     assert overview.verify(project.state).ok
+
+
+def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
+    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fix_randomness(monkeypatch)
+    released = []
+    for name, order in (("both", (0, 1)), ("other", (1, 0))):
+        home = lg.init(tmp_path / name)
+        made(home, name, "rr:labels=50", "statistic:releases=12")
+        runs = ({"mechanism": "rr"}, STATISTIC)
+        found = {
+            i: lg.privatize(table.slice(0, 100), project=home, workers=1, **runs[i]) for i in order
+        }
+        released.append([(found[i].path / "data.parquet").read_bytes() for i in (0, 1)])
+    assert released[0] == released[1]
 
 
 def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: Project) -> None:

@@ -28,6 +28,7 @@ from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.release import publish
+from labelguard.release.methods import rr
 from labelguard.release.writer import Release
 
 FALSE_FAILURE = 1e-6
@@ -126,6 +127,41 @@ def test_a_blank_among_ties_becomes_any_response(project: Project) -> None:
     assert len(chosen) == PER_LABELER * 4 * 3  # every response was released for every set
     counts = map_of(project, made)["value"].value_counts()["count"].to_numpy()
     assert stats.chisquare(counts).pvalue > FALSE_FAILURE
+
+
+def test_answers_have_the_law_that_is_charged(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Everybody chose the same of a set, so that no answer is to be matched with who gave it."""
+    source = [row | {"choice": 1} for row in rows(labelers=200)]
+    epsilon0 = KAry(3).calibrate(3, 1e-5, 8)
+
+    def deviates(home: Project) -> bool:
+        made, unlikely = lg.load(released(source, home, **PRICE)), False
+        for options in SIZES:
+            own = made.filter(made["flip_probability"].is_close(options / (2 * total(options))))
+            shown = own["chosen"].str.extract(r"answer (\d)").value_counts()
+            counts = dict(zip(shown["chosen"], shown["count"] // (options - 1), strict=True))
+            each = np.array([counts.get(str(place), 0) for place in range(options)])
+            assert each.sum() == len(source) / len(SIZES)
+            expected = np.where(np.arange(options) == 1, math.exp(epsilon0), 1) / total(options)
+            law = stats.chisquare(each, each.sum() * expected)
+            unlikely |= bool(law.pvalue <= FALSE_FAILURE)
+        return unlikely
+
+    def total(options: int) -> float:
+        return math.exp(epsilon0) + options - 1
+
+    assert not deviates(project)
+    draw = rr.randomize_choices
+
+    def with_less_noise(chosen: Any, coins: Any, keys: Any, threshold: Any, options: Any) -> Any:
+        others = (options - 1).astype(np.uint64)
+        less = threshold // np.uint64(10) * np.uint64(7) // others * others
+        return draw(chosen, coins, keys, less, options)
+
+    monkeypatch.setattr(rr, "randomize_choices", with_less_noise)
+    assert deviates(lg.init(tmp_path / "less noise"))
 
 
 # --- released values are permanent ---------------------------------------------------------------

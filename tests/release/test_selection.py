@@ -117,6 +117,14 @@ def test_labels_that_were_released_come_first(tmp_path: Path) -> None:
     assert overview.budget(project.state).allowances[0].left == 0
 
 
+def test_labelers_keep_labels_of_their_own_choice_of_items(tmp_path: Path) -> None:
+    """The order is keyed by labeler: those who saw the same items keep different ones."""
+    asked = public(labelers=20, per_labeler=30, items=30)
+    options = PRICE | {"max_labels_per_labeler": 6, "project": lg.init(tmp_path)}
+    release = lg.privatize(pairs(asked, opinions(len(asked), 1)), **options)
+    assert len(set(items(release))) > 20
+
+
 def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
     asked = public(labelers=6, per_labeler=7, items=20)
     project = lg.init(tmp_path)

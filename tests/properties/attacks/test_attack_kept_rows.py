@@ -12,6 +12,7 @@ from support.surveys import survey
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError
+from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Leaving
 from labelguard.project import erasure, policies
 from labelguard.project.opening import OpenProject
@@ -98,6 +99,23 @@ def test_a_release_that_finds_itself_given_up_leaves_nothing(
     with pytest.raises(LedgerError, match="was given up while it learned"):
         learning.result(PATIENCE)
     assert not list(project.stages.iterdir())
+
+
+def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(
+    project: Project, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tombstone stands, and the release was not given up yet."""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with gates.learning(labels(), project) as learning, monkeypatch.context() as patch:
+        patch.setattr(Ledger, "abandon", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            erasure.leave(WHO, "erased", project)
+    with pytest.raises(LedgerError, match="was given up while it learned"):
+        learning.result(PATIENCE)
+    assert states(project) == ["abandoned"] and not list(project.stages.iterdir())
 
 
 @pytest.mark.slow
