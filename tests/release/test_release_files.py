@@ -78,6 +78,12 @@ def test_a_file_that_was_added_is_found_and_not_delivered(
     assert record is not None
     deliver(inside, tmp_path / "copy", record.files)
     assert files(tmp_path / "copy") == own
+    for name in ("precious", "card.json"):  # somebody's, since the release was charged
+        (elsewhere := tmp_path / name).mkdir()
+        (elsewhere / name).write_text("{}")
+        with pytest.raises(ProjectError, match="holds another release"):
+            deliver(inside, elsewhere, record.files)
+        assert files(elsewhere).keys() == {name}
 
 
 @pytest.mark.parametrize("target", ["/etc", "/etc/passwd", "nowhere"])
