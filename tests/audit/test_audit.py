@@ -153,8 +153,8 @@ def as_many_as_asked_for(self: Noise, components: int) -> int:
     return components
 
 
-def sensitivity_to_removal(*arguments: Any) -> Bounds:
-    bounds = real_bounds(*arguments)
+def sensitivity_to_removal(*arguments: Any, **more: Any) -> Bounds:
+    bounds = real_bounds(*arguments, **more)
     return replace(bounds, sensitivity=bounds.sensitivity / 2)
 
 

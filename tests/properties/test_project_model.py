@@ -114,7 +114,7 @@ class ProjectMachine(RuleBasedStateMachine):
         asked = Public(np.array([u for u, _ in chosen]), np.array([i for _, i in chosen]))
         table = pairs(asked, np.array([LABELS[u, i] for u, i in chosen]))
         options = {"exhausted": "drop" if drop else "refuse", "workers": 1}
-        options |= STATISTIC if kind == "statistic" else {}
+        options |= STATISTIC if kind == "statistic" else {"mechanism": "rr"}
         return {"source": table, "project": self.project, **options}
 
     @rule(rows=asked_rows, drop=st.booleans())

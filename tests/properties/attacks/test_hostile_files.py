@@ -30,8 +30,8 @@ OBJECT = dict(zip(NAMES, ("u1", "question", "one", "two", 1), strict=True))
 LINE = json.dumps(OBJECT).encode() + b"\n"
 MODEST = 700 << 20
 """Resident memory that Python, the engines and 32 MiB of one line for some threads may take."""
-ENGINE = 3 << 30
-"""The same with an engine at its limit of 1 GB, whose last vector of texts is on its way to us."""
+ENGINE = scan._memory() + (2 << 30)
+"""The same with an engine at its limit, whose last vector of texts is on its way to us."""
 
 
 def zipped(*pieces: tuple[bytes, int]) -> bytes:
