@@ -20,9 +20,7 @@ from labelguard.release.request import request_release
 
 ROOT = Path(__file__).parents[2]
 ADDED = """
-    colour: str | None = field(
-        default=None, metadata=option("Which colour.", choices=("red", "blue"), in_jobs=True)
-    )
+    colour: str | None = option("Which colour.", choices=("red", "blue"), in_jobs=True)
 """
 EVERYWHERE = """
 import runpy
