@@ -33,7 +33,7 @@ from labelguard.learning import heads
 from labelguard.learning.features import PairFeatures
 from labelguard.mechanisms.statistic import Rows
 from labelguard.policy.sampling import Sampling
-from labelguard.release.featured import Featured
+from labelguard.release.protocol import Featured
 from labelguard.terms import DEFAULT_AGREEMENT, LABEL_A, LABEL_TIE
 from utility.datasets import Problem
 from utility.outcomes import Mechanism, Outcome, by_teacher

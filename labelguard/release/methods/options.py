@@ -87,7 +87,7 @@ class FeatureOptions:
 class EvaluationOptions:
     """`evaluation`: one statistic of the labelers who are held out, by which heads are judged."""
 
-    mechanism: ClassVar[str] = "labelguard.release.methods.evaluation:HeldOut"
+    mechanism: ClassVar[str] = "labelguard.release.evaluation:HeldOut"
     report: ClassVar[str] = "labelguard.release.methods.reports:evaluation"
 
     head: str | Path | None = option(
