@@ -9,7 +9,7 @@ from labelguard import options
 from labelguard.errors import PolicyError
 from labelguard.options import option
 from labelguard.policy import events, public_columns
-from labelguard.policy.event_kind import PAIR, EventKind
+from labelguard.policy.event_kind import PAIR, EventKind, Sampling
 from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS
 from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
 from labelguard.policy.policy import (
@@ -21,7 +21,6 @@ from labelguard.policy.policy import (
     check_budget,
     usual_delta,
 )
-from labelguard.policy.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -117,22 +116,15 @@ class PolicyRequest:
         ε and δ are the usual ones unless they were asked for.
         """
         one = events.kind(self.event)
-        allowed = one.first(self.asked(one), self.unit)
+        allowed, choices = one.first(self.asked(one), self.unit), self.choices or PAIR
+        allowance = Allowance(self.event, allowed, 1.0, self.ball, self.sampling, choices)
         of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
         asked = options.given(self, PolicyRequest)
         given = {name: asked[name] for name in asked.keys() & of_policy}
         return Policy(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
             usual_delta(units) if self.delta is None else self.delta,
-            (
-                Allowance(
-                    self.event,
-                    allowed,
-                    ball=self.ball,
-                    sampling=self.sampling,
-                    choices=self.choices or PAIR,
-                ),
-            ),
+            (allowance,),
             **{"ties": one.default_ties} | given,
         )
 

@@ -29,9 +29,8 @@ from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Forecast, Sizing, best
 from labelguard.planner.prior import Prior
 from labelguard.policy import events
-from labelguard.policy.bounds import rounded_bound
 from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.policy.policy import Allowance, Policy
+from labelguard.policy.policy import Allowance, Policy, rounded_bound
 from labelguard.policy.request import PolicyRequest
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from labelguard.keys.parts import Part, Parts
 from labelguard.keys.row_keys import RowKeys
 from labelguard.ledger.records import LabelerTable
-from labelguard.policy.bounds import Bound, rounded_bound
+from labelguard.policy.policy import Bound, rounded_bound
 from labelguard.project import private_map
 from labelguard.project.private_map import ReleasedLabels
 from labelguard.release.chosen import Choices, authors

@@ -141,10 +141,8 @@ def this_release(seen: Seen) -> Section | None:
     card = seen.card(seen.chosen)
     if card is None:
         return section("altered", "release", id=seen.chosen.id)
-    privacy, training = (
-        card["privacy"],
-        _plain(cards.words("training", train_with=card["train_with"])),
-    )
+    privacy = card["privacy"]
+    training = _plain(cards.words("training", train_with=card["train_with"]))
     made = section(
         "release", card=card, privacy=privacy, span=cards.span(privacy), training=training
     )

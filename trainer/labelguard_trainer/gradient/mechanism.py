@@ -23,8 +23,7 @@ from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.policy import pricing
-from labelguard.policy.event_kind import Price
-from labelguard.policy.sampling import Sampling
+from labelguard.policy.event_kind import Price, Sampling
 from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS
 from labelguard.release import card as cards
 from labelguard.release.methods.further import check_identity, label_pairs

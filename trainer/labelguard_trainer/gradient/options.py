@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from labelguard.errors import PolicyError
 from labelguard.options import option
-from labelguard.policy.sampling import Sampling
+from labelguard.policy.event_kind import Sampling
 from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
 from labelguard.release.methods.options import LearnerOptions
 
