@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -28,13 +28,15 @@ Recurrence = Literal["daily", "weekly", "monthly"]
 def option(
     text: str,
     *,
+    default: Any = None,
+    default_factory: Callable[[], Any] | None = None,
     choices: Sequence[str] = (),
     metavar: str | None = None,
     flag: str | None = None,
     least: int | None = None,
     in_jobs: bool = False,
-) -> dict[str, Any]:
-    """Return the metadata of a field that is an option; `text` is its help.
+) -> Any:
+    """Return a field of a dataclass that is an option; `text` is its help.
 
     Its type is the field's, without None; a `Literal` has choices, as what is typed may have. A
     `metavar` FILE is a path, ID_OR_PATH and RELEASE may be one: in a file of settings relative to
@@ -42,15 +44,10 @@ def option(
     number. What is `in_jobs` may be repeated every night: it is neither fixed by the policy in
     force nor agrees to anything.
     """
-    return {
-        "option": True,
-        "text": text,
-        "choices": tuple(choices),
-        "metavar": metavar,
-        "flag": flag,
-        "least": least,
-        "in_jobs": in_jobs,
-    }
+    declaration: dict[str, Any] = {"text": text, "choices": tuple(choices), "metavar": metavar}
+    declaration |= {"flag": flag, "least": least, "in_jobs": in_jobs}
+    value: Any = {"default_factory": default_factory} if default_factory else {"default": default}
+    return field(**value, metadata={"option": declaration})
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def _option(one: Field[Any], hint: Any) -> Option:
     parts = list(_parts(hint))
     first = parts[0]
     origin, inner = typing.get_origin(first), typing.get_args(first)
-    metadata = {name: value for name, value in one.metadata.items() if name != "option"}
+    metadata = dict(one.metadata["option"])
     kind = first
     if origin is Literal:
         kind = type(inner[0])
@@ -142,56 +139,41 @@ def _parts(hint: Any) -> Iterator[Any]:
 class ReadingOptions:
     """How an input is read."""
 
-    columns: Mapping[str, str] = field(
+    columns: Mapping[str, str] = option(
+        "Names of your columns, for example labeler_id=worker,prompt=question.",
         default_factory=dict,
-        metadata=option(
-            "Names of your columns, for example labeler_id=worker,prompt=question.",
-            metavar="ROLE=NAME,...",
-            in_jobs=True,
-        ),
+        metavar="ROLE=NAME,...",
+        in_jobs=True,
     )
-    format: str = field(
+    format: str = option(
+        "What INPUT looks like; auto goes by the names and types of its columns.",
         default=AUTO_FORMAT,
-        metadata=option(
-            "What INPUT looks like; auto goes by the names and types of its columns.",
-            choices=(AUTO_FORMAT, *FORMAT_NAMES),
-            in_jobs=True,
-        ),
+        choices=(AUTO_FORMAT, *FORMAT_NAMES),
+        in_jobs=True,
     )
-    split: str | None = field(
-        default=None,
-        metadata=option(
-            "Which split to read of a dataset that has several: train, test, …",
-            metavar="NAME",
-            in_jobs=True,
-        ),
+    split: str | None = option(
+        "Which split to read of a dataset that has several: train, test, …",
+        metavar="NAME",
+        in_jobs=True,
     )
-    question: str | None = field(
-        default=None,
-        metadata=option(
-            "What was asked about every pair; answers to several questions about one pair are "
-            "several labels. Of an export with several questions: the one to read.",
-            metavar="NAME",
-            in_jobs=True,
-        ),
+    question: str | None = option(
+        "What was asked about every pair; answers to several questions about one pair are "
+        "several labels. Of an export with several questions: the one to read.",
+        metavar="NAME",
+        in_jobs=True,
     )
-    bad_rows: BadRows = field(
+    bad_rows: BadRows = option(
+        "Stop at rows that cannot be used, or leave them out; privatize sets them aside in the "
+        "project.",
         default="stop",
-        metadata=option(
-            "Stop at rows that cannot be used, or leave them out; privatize sets them aside in the "
-            "project.",
-            in_jobs=True,
-        ),
+        in_jobs=True,
     )
-    max_input_bytes: int | None = field(
-        default=None,
-        metadata=option(
-            "Stop when the input's rows take more bytes than this, unpacked; default: 1 GiB and "
-            "200 times the size of the files.",
-            metavar="N",
-            least=1,
-            in_jobs=True,
-        ),
+    max_input_bytes: int | None = option(
+        "Stop when the input's rows take more bytes than this, unpacked; default: 1 GiB and "
+        "200 times the size of the files.",
+        metavar="N",
+        least=1,
+        in_jobs=True,
     )
 
 
@@ -204,51 +186,34 @@ class RunOptions:
     this one.
     """
 
-    once: bool = field(
+    once: bool = option(
+        "No more labels of the same people will come: a project's first release may spend all "
+        "of ε. Without a terminal a first release takes one of --once, --uses and --recurring.",
         default=False,
-        metadata=option(
-            "No more labels of the same people will come: a project's first release may spend all "
-            "of ε. Without a terminal a first release takes one of --once, --uses and --recurring.",
-            in_jobs=False,
-        ),
+        in_jobs=False,
     )
-    uses: int | None = field(
-        default=None,
-        metadata=option(
-            "K releases like this one may use a labeler's labels, and share ε.",
-            metavar="K",
-            least=1,
-            in_jobs=False,
-        ),
+    uses: int | None = option(
+        "K releases like this one may use a labeler's labels, and share ε.",
+        metavar="K",
+        least=1,
+        in_jobs=False,
     )
-    recurring: Recurrence | None = field(
-        default=None,
-        metadata=option("As --uses, for releases that come again and again; with --for."),
+    recurring: Recurrence | None = option(
+        "As --uses, for releases that come again and again; with --for."
     )
-    duration: str | None = field(
-        default=None,
-        metadata=option("How long they recur: 90d, 26w, 6m, 1y.", metavar="TIME", flag="--for"),
+    duration: str | None = option(
+        "How long they recur: 90d, 26w, 6m, 1y.", metavar="TIME", flag="--for"
     )
-    exhausted: Exhausted = field(
-        default="refuse",
-        metadata=option("Refuse when labelers lack allowance, or leave those labels out."),
+    exhausted: Exhausted = option(
+        "Refuse when labelers lack allowance, or leave those labels out.", default="refuse"
     )
-    again: bool = field(
-        default=False,
-        metadata=option("Draw released labels anew: a new event, a new charge."),
+    again: bool = option("Draw released labels anew: a new event, a new charge.", default=False)
+    accept_delta: bool = option(
+        "Accept a δ of 1 over the number of labelers charged, or more.", default=False
     )
-    accept_delta: bool = field(
-        default=False,
-        metadata=option("Accept a δ of 1 over the number of labelers charged, or more."),
-    )
-    output: Path | None = field(
-        default=None, metadata=option("Copy the release to DIR.", metavar="DIR")
-    )
-    workers: int | None = field(
-        default=None,
-        metadata=option(
-            "How many buckets are worked on at once; default: one a core. The output is the same.",
-            least=1,
-            in_jobs=True,
-        ),
+    output: Path | None = option("Copy the release to DIR.", metavar="DIR")
+    workers: int | None = option(
+        "How many buckets are worked on at once; default: one a core. The output is the same.",
+        least=1,
+        in_jobs=True,
     )

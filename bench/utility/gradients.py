@@ -32,8 +32,8 @@ from labelguard.keys import keyring
 from labelguard.learning import heads
 from labelguard.learning.features import PairFeatures
 from labelguard.mechanisms.statistic import Rows
-from labelguard.policy.sampling import Sampling
-from labelguard.release.featured import Featured
+from labelguard.policy.event_kind import Sampling
+from labelguard.release.protocol import Featured
 from labelguard.terms import DEFAULT_AGREEMENT, LABEL_A, LABEL_TIE
 from utility.datasets import Problem
 from utility.outcomes import Mechanism, Outcome, by_teacher

@@ -25,7 +25,7 @@ from labelguard.mechanisms.noise import Noise, NoiseKind
 from labelguard.mechanisms.props_stages import ReleasedLabels, assembled, run_stages
 from labelguard.planner import calibration, tuning
 from labelguard.planner import components as components_of
-from labelguard.policy.bounds import rounded_bound
+from labelguard.policy.policy import rounded_bound
 from labelguard.terms import LABEL_A, LABEL_TIE
 from utility.datasets import Labels, Problem
 from utility.gradients import GRADIENT

@@ -173,11 +173,11 @@ def _ingested(
     project: Path | None, namespace: str | None, options: Mapping[str, Any]
 ) -> Iterator[tuple[Input, dict[str, Any]]]:
     """What a project ingested, and how it is read; `UsageError` where nothing can be meant."""
-    from labelguard.release import ingested
+    from labelguard.release.request import open_ingested
 
     with contextlib.ExitStack() as stack:
         try:
-            found = stack.enter_context(ingested.opened(project, namespace, options))
+            found = stack.enter_context(open_ingested(project, namespace, options))
         except NoProject as error:
             raise click.UsageError(f"no INPUT was given, and {error}") from None
         yield found

@@ -162,8 +162,8 @@ def push(name: str, release_id: str, title: str | None, project: Path | None) ->
     Example:
       labelguard push label-studio r0001
     """
-    from labelguard.release import publication
+    from labelguard.release import delivery
 
     with progress() as report:
-        release, where = publication.push(name, release_id, title, project, report)
+        release, where = delivery.push(name, release_id, title, project, report)
     return Pushed(release, name, where)

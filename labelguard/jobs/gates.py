@@ -26,8 +26,14 @@ from labelguard.jobs.steps import Step
 from labelguard.mechanisms.clustered import paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
 from labelguard.release.head import Head
-from labelguard.release.holdout import held_out, item_keys
-from labelguard.release.preferred_pairs import PAIRS, check_pairs, longer, read_preferred
+from labelguard.release.preferred_pairs import (
+    PAIRS,
+    check_pairs,
+    held_out,
+    item_keys,
+    longer,
+    read_preferred,
+)
 
 __all__ = ["Judgement", "check", "judge"]
 

@@ -32,12 +32,9 @@ from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
-from labelguard.release.coordinates import Coordinates
 from labelguard.release.evaluation import coordinates_in
-from labelguard.release.head import FILE, Head, Window, fit
-from labelguard.release.holdout import held_out, item_keys
-from labelguard.release.preferred_pairs import PAIRS
-from labelguard.release.windows import windows_of
+from labelguard.release.head import FILE, Coordinates, Head, Window, fit, windows_of
+from labelguard.release.preferred_pairs import PAIRS, held_out, item_keys
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.terms import silent

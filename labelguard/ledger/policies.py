@@ -22,11 +22,10 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import charges, journal, schema
-from labelguard.policy import lifetime, pricing
+from labelguard.policy import pricing
 from labelguard.policy.event_kind import Price
-from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Policy, check_budget
-from labelguard.policy.pricing import Prices
+from labelguard.policy.pricing import Prices, Total
 from labelguard.terms import budget_of
 
 IMPLICIT = "first"
@@ -167,7 +166,7 @@ def life(connection: sa.Connection) -> list[Policy]:
 
 def check_ceiling(connection: sa.Connection) -> None:
     """Raise `PolicyError` if the policies that were or are in force pass the project's ceiling."""
-    ceiling(connection).check(lifetime.total(life(connection)))
+    ceiling(connection).check(pricing.total(life(connection)))
 
 
 def ceiling(connection: sa.Connection) -> Ceiling:

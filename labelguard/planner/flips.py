@@ -13,7 +13,7 @@ from scipy.special import erf
 from labelguard.accounting import randomized_response
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.trials import Heads, PublicSide, Trial, Worlds
-from labelguard.policy.bounds import rounded_bound
+from labelguard.policy.policy import rounded_bound
 
 Floats = NDArray[np.float64]
 

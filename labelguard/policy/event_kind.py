@@ -5,14 +5,40 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from labelguard.errors import PolicyError
 from labelguard.policy.label_values import Ties
-from labelguard.policy.sampling import Sampling
 
 if TYPE_CHECKING:
     from labelguard.accounting.joint import Component
+from dataclasses import dataclass
+
+MOST_STEPS = 100_000
+MOST_RECORDS = 10_000
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Poisson sampling: in each of `steps` steps everybody, or every label, is in by themselves."""
+
+    probability: float
+    """with which a labeler (uls, aup) or a label (els, els-group) is in a step"""
+    steps: int
+    """number of steps of a run"""
+    records: int | None = None
+    """els, els-group: labels of a labeler that are in a run at most"""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.probability) and 1e-6 <= self.probability <= 1):
+            raise PolicyError(f"q must be in [1e-6, 1], found {self.probability}")
+        for name, value, most in (
+            ("steps", self.steps, MOST_STEPS),
+            ("records", self.records, MOST_RECORDS),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise PolicyError(f"{name} must be between 1 and {most:,}, found {value}")
+
 
 Price: TypeAlias = Mapping[str, Any]
 """What one use costs, as named numbers: those of an accounting component but for its count."""
@@ -29,33 +55,22 @@ def of_bits(epsilon: float) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * UNIFORM_DELTA
 
 
-class Terms(Protocol):
+@dataclass(frozen=True)
+class Terms:
     """What an allowance says of its events (see `policy.Allowance`)."""
 
-    @property
-    def event(self) -> str:
-        """The kind of event, by name."""
-        ...
-
-    @property
-    def allowed(self) -> int | None:
-        """How many."""
-        ...
-
-    @property
-    def ball(self) -> int | None:
-        """Ball noise, for so many components or more."""
-        ...
-
-    @property
-    def sampling(self) -> Sampling | None:
-        """How a training run samples."""
-        ...
-
-    @property
-    def choices(self) -> int:
-        """The fewest responses that a label may choose among."""
-        ...
+    event: str
+    """the kind of event: rr, statistic, uls, els, els-group or aup"""
+    allowed: int | None
+    """how many; null: the labeler's own number of labels, rounded up"""
+    share: float = 1.0
+    """what it weighs in the joint price"""
+    ball: int | None = None
+    """ball noise, for so many components or more; null: Gaussian"""
+    sampling: Sampling | None = None
+    """how a training run samples; null: it is none"""
+    choices: int = PAIR
+    """the fewest responses that a label may choose among; 2: pairs, and all choices"""
 
 
 class EventKind(ABC):
@@ -72,6 +87,8 @@ class EventKind(ABC):
     """The field of a `Request` that says how often, and belongs to this kind alone, if any does."""
     misplaced: ClassVar[str] = ""
     """What is wrong with that option beside another kind of event."""
+    term: ClassVar[str | None] = None
+    """A further field of an allowance that is written where it is not as usual: a whole number."""
     form: ClassVar[str]
     """How an allowance is written, for errors."""
     proven: ClassVar[bool] = True
@@ -109,13 +126,14 @@ class EventKind(ABC):
         Raises `PolicyError` for terms of other kinds, KeyError for one that lacks, ValueError for
         a value that is none.
         """
-        if terms:
-            raise PolicyError(f"an allowance of {self.name} has no {', '.join(terms)}")
-        return {}
+        if unknown := [name for name in terms if name != self.term]:
+            raise PolicyError(f"an allowance of {self.name} has no {', '.join(unknown)}")
+        return {name: int(value) for name, value in terms.items()}
 
     def terms_of(self, allowance: Terms) -> dict[str, Any]:
         """The inverse of `of_terms`."""
-        return {}
+        own = {self.term: getattr(allowance, self.term)} if self.term else {}
+        return {name: value for name, value in own.items() if value != getattr(Terms, name)}
 
     @abstractmethod
     def ties_of(self, ties: Ties) -> Ties:

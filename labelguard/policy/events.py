@@ -39,6 +39,7 @@ class RandomizedLabels(EventKind):
         "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler goes with "
         "randomized response"
     )
+    term = "choices"
     form = "rr:labels=50, or rr:labels=50,choices=4 (4: RESPONSES)"
     default_ties = "coin"
     per_label = True
@@ -68,16 +69,6 @@ class RandomizedLabels(EventKind):
             raise PolicyError(
                 f"choices are among {PAIR} to {MOST_CHOICES} responses, found {allowance.choices}"
             )
-
-    def of_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
-        """`choices=4`."""
-        others = {name: value for name, value in terms.items() if name != "choices"}
-        found = super().of_terms(others)
-        return found | ({"choices": int(terms["choices"])} if "choices" in terms else {})
-
-    def terms_of(self, allowance: Terms) -> dict[str, Any]:
-        """The inverse of `of_terms`."""
-        return {} if allowance.choices == PAIR else {"choices": allowance.choices}
 
     def uniforms(self, epsilon: float, allowance: Terms) -> float:
         """Nothing: a coin's probability is a multiple of 2^-64, and priced as that."""
@@ -127,6 +118,7 @@ class StatisticReleases(ClippedSums):
     noun = taken = "statistic release"
     option = "uses"
     misplaced = "--uses of a policy counts statistic releases"
+    term = "ball"
     form = "statistic:releases=12, or statistic:releases=1,ball=4 (4: COMPONENTS)"
 
     def component(self, price: Price, count: int) -> Component:
@@ -141,15 +133,6 @@ class StatisticReleases(ClippedSums):
 
         ball = allowance.ball
         return Gaussians.calibrated if ball is None else partial(Balls.calibrated, components=ball)
-
-    def of_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
-        """`ball=4`."""
-        others = {name: value for name, value in terms.items() if name != "ball"}
-        return super().of_terms(others) | ({"ball": int(terms["ball"])} if "ball" in terms else {})
-
-    def terms_of(self, allowance: Terms) -> dict[str, Any]:
-        """The inverse of `of_terms`."""
-        return {} if allowance.ball is None else {"ball": allowance.ball}
 
     def check_allowance(self, allowance: Terms) -> None:
         """Ball noise is for one release in the policy's life: Gaussian noise composes better."""

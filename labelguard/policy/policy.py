@@ -7,12 +7,14 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labelguard.errors import PolicyError
 from labelguard.policy import events, public_columns
-from labelguard.policy.event_kind import PAIR, EventKind
+from labelguard.policy.event_kind import PAIR, EventKind, Sampling, Terms
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import LabelValues, Skips, Ties
-from labelguard.policy.sampling import Sampling
 from labelguard.terms import budget_of
 
 Unit = Literal["labeler", "item", "group"]
@@ -63,7 +65,7 @@ def parse_budget(option: str, text: str) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class Allowance(Terms):
     """How often one kind of event (by its name in `events`) may touch a labeler.
 
     `rr`: so many labels may be randomized; None: the labeler's own number of labels, rounded up
@@ -73,19 +75,6 @@ class Allowance:
     its scale is made for the fewest components that are meant, and serves any larger number. `uls`,
     `els`, `els-group`, `aup`: so many training runs with a sampling that is fixed here.
     """
-
-    event: str
-    """the kind of event: rr, statistic, uls, els, els-group or aup"""
-    allowed: int | None
-    """how many; null: the labeler's own number of labels, rounded up"""
-    share: float = 1.0
-    """what it weighs in the joint price"""
-    ball: int | None = None
-    """ball noise, for so many components or more; null: Gaussian"""
-    sampling: Sampling | None = None
-    """how a training run samples; null: it is none"""
-    choices: int = PAIR
-    """the fewest responses that a label may choose among; 2: pairs, and all choices"""
 
     def __post_init__(self) -> None:
         events.kind(self.event)
@@ -243,3 +232,43 @@ def _allowance(settings: dict[str, Any]) -> Allowance:
     """The inverse of `asdict`."""
     sampling = settings.get("sampling")
     return Allowance(**settings | {"sampling": Sampling(**sampling) if sampling else None})
+
+
+SMALLEST_BOUND = 8
+"""Smallest k of a labeler whose bound is rounded."""
+
+
+def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
+    # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
+    exponents = np.frexp((np.maximum(counts, SMALLEST_BOUND) - 1).astype(np.float64))[1]
+    return np.left_shift(1, exponents.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many uses units who are new are allowed, and what is one.
+
+    `allowed` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
+    every label is a use, else a release is one for all labels of a unit. `contents` as units are
+    never exhausted: what is beyond their allowance is left out. `once`: a content that was
+    released takes no further labels, because nothing tells these from those released.
+    """
+
+    allowed: int | None
+    per_label: bool = True
+    contents: bool = False
+    once: bool = False
+
+    @classmethod
+    def of(cls, policy: Policy, event: str, *, named: bool) -> Self:
+        """The bound that a policy sets for one kind of event.
+
+        `named`: rows of the input have a labeler or a record id, which tells them apart.
+        """
+        return cls(
+            policy.allowance(event).allowed,
+            per_label=events.kind(event).per_label,
+            contents=policy.unit == "item",
+            once=not named,
+        )

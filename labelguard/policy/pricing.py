@@ -1,6 +1,7 @@
 """What uses cost under a policy: the noise that every bound k buys, and the quote of a policy.
 
 A price is calibrated once, when it is first needed, and stored; the quote is made with the policy.
+Policies follow one another, and `total` is what all of them cost.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from labelguard.policy.policy import Policy
 
 if TYPE_CHECKING:
     from labelguard.accounting.joint import Component
+from collections.abc import Iterable
+from fractions import Fraction
+
+from labelguard.terms import Budgeted
 
 Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
 """For each kind of event, the price of a use by k (see `prices`)."""
@@ -97,16 +102,19 @@ def continuous_delta(policy: Policy) -> float:
     2^-100 (docs/guarantees.md). Raises `PolicyError` where that takes more than half of δ.
     """
     delta = policy.delta
-    taken = math.fsum(
-        (allowance.allowed or 0) * allowance.kind.uniforms(policy.epsilon, allowance)
-        for allowance in policy.allowances
-    )
+    taken = _of_uniforms(policy, policy.epsilon)
     if taken > delta / 2:
         raise PolicyError(
             f"noise from 256-bit numbers costs δ = {min(taken, 1):.2g} at ε = {policy.epsilon:g}, "
             f"more than half of the {delta:.2g} there is; take a larger delta, or a smaller epsilon"
         )
     return math.nextafter(delta - taken, 0.0) if taken else delta  # most often the last bit of δ
+
+
+def _of_uniforms(policy: Policy, epsilon: float) -> float:
+    """The δ that all noise of a policy takes for being drawn from finitely many bits."""
+    each = policy.allowances
+    return math.fsum((one.allowed or 0) * one.kind.uniforms(epsilon, one) for one in each)
 
 
 def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
@@ -189,10 +197,7 @@ def of_two(policy: Policy, found: Prices) -> float | None:
     from labelguard.accounting import collusion
 
     most = 3 * policy.epsilon + 10  # up to here it is allowed for that noise is made from bits
-    taken = math.fsum(
-        (allowance.allowed or 0) * allowance.kind.uniforms(most, allowance)
-        for allowance in policy.allowances
-    )
+    taken = _of_uniforms(policy, most)
     delta = math.nextafter(policy.delta - 2 * taken, 0.0) if taken else policy.delta
     if delta <= 0 < taken:
         return None
@@ -235,13 +240,34 @@ def _joint(policy: Policy) -> dict[str, Price]:
     """The prices of all allowances together."""
     from labelguard.accounting.joint import Share, calibrate
 
-    shares = [
-        Share(
-            allowance.kind.calibrated(allowance),
-            allowance.allowed or 0,
-            allowance.share,
-        )
-        for allowance in policy.allowances
-    ]
+    each = policy.allowances
+    shares = [Share(one.kind.calibrated(one), one.allowed or 0, one.share) for one in each]
     found = calibrate(policy.epsilon, continuous_delta(policy), shares)
     return dict(zip(policy.events, map(_price, found), strict=True))
+
+
+@dataclass(frozen=True)
+class Total:
+    """ε and δ of a labeler over several policies, however the later ones were chosen."""
+
+    epsilon: float
+    """the sum of ε"""
+    delta: float
+    """the sum of δ"""
+
+
+def total(budgets: Iterable[Budgeted]) -> Total:
+    """Return what a labeler loses to policies in force one after another, or to several projects.
+
+    Adaptive basic composition: the sums of ε and of δ. Each policy costs its full price, used or
+    not: crediting what was left at a moment chosen after seeing releases is unsound. The sum holds
+    however the later policies were chosen (docs/guarantees.md).
+    """
+    each = list(budgets)
+    delta = _sum(one.delta for one in each)
+    return Total(_sum(one.epsilon for one in each), min(1.0, delta))
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little more."""
+    return float(sum(Fraction(repr(float(value))) for value in values))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from labelguard import options
 from labelguard.errors import PolicyError
 from labelguard.options import option
 from labelguard.policy import events, public_columns
-from labelguard.policy.event_kind import PAIR, EventKind
+from labelguard.policy.event_kind import PAIR, EventKind, Sampling
 from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS
 from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
 from labelguard.policy.policy import (
@@ -21,86 +21,55 @@ from labelguard.policy.policy import (
     check_budget,
     usual_delta,
 )
-from labelguard.policy.sampling import Sampling
 
 
 @dataclass(frozen=True)
 class PolicyRequest:
     """What a command asks for; None means: as the policy has it, or the default."""
 
-    epsilon: float | None = field(
-        default=None,
-        metadata=option("ε of each labeler; default: as the policy has it, 3 for the first."),
+    epsilon: float | None = option(
+        "ε of each labeler; default: as the policy has it, 3 for the first."
     )
-    delta: float | None = field(
-        default=None,
-        metadata=option(
-            "δ of each labeler; default: as the policy has it; for the first, the largest power of "
-            "ten below 1/(10 · labelers), and 1e-5 at most."
-        ),
+    delta: float | None = option(
+        "δ of each labeler; default: as the policy has it; for the first, the largest power of "
+        "ten below 1/(10 · labelers), and 1e-5 at most."
     )
-    ties: Ties | None = field(
-        default=None,
-        metadata=option(
-            "What becomes of ties; default coin, of statistics alone zero. drop needs "
-            "--tie-status-public."
-        ),
+    ties: Ties | None = option(
+        "What becomes of ties; default coin, of statistics alone zero. drop needs "
+        "--tie-status-public."
     )
-    tie_status_public: bool | None = field(
-        default=None, metadata=option("Declare that which labels are ties is no secret.")
+    tie_status_public: bool | None = option("Declare that which labels are ties is no secret.")
+    unit: Unit | None = option(
+        "What is protected as a whole: all labels of a labeler (default), single labels, or "
+        "all labels of a group of labelers (`policy groups`)."
     )
-    unit: Unit | None = field(
-        default=None,
-        metadata=option(
-            "What is protected as a whole: all labels of a labeler (default), single labels, or "
-            "all labels of a group of labelers (`policy groups`)."
-        ),
+    max_labels_per_labeler: int | None = option(
+        "Labels of each labeler that may be used; default: all, rounded up to 8, 16, 32, …",
+        metavar="K",
     )
-    max_labels_per_labeler: int | None = field(
-        default=None,
-        metadata=option(
-            "Labels of each labeler that may be used; default: all, rounded up to 8, 16, 32, …",
-            metavar="K",
-        ),
+    label_values: str | None = option(
+        "What the column label says: a-b, left-right, 1-2, true-false, or "
+        "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
+        "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
+        metavar="CODING",
     )
-    label_values: str | None = field(
-        default=None,
-        metadata=option(
-            "What the column label says: a-b, left-right, 1-2, true-false, or "
-            "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
-            "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
-            metavar="CODING",
-        ),
+    skips: Skips | None = option(
+        "Blank labels are left out, and which they are is public (default), or they are ties."
     )
-    skips: Skips | None = field(
-        default=None,
-        metadata=option(
-            "Blank labels are left out, and which they are is public (default), or they are ties."
-        ),
+    assignment_reactive: bool | None = option(
+        "Declare that who labels what reacts to labels; the card says under what condition the "
+        "guarantee then holds."
     )
-    assignment_reactive: bool | None = field(
-        default=None,
-        metadata=option(
-            "Declare that who labels what reacts to labels; the card says under what condition the "
-            "guarantee then holds."
-        ),
+    accept_unproven: bool | None = option(
+        "Pay for mechanisms whose guarantee is as published and not proven (aup), too."
     )
-    accept_unproven: bool | None = field(
-        default=None,
-        metadata=option(
-            "Pay for mechanisms whose guarantee is as published and not proven (aup), too."
-        ),
-    )
-    public_columns: tuple[str, ...] | None = field(
-        default=None,
-        metadata=option(
-            "Declare that a column (NAME, or NAME_a and NAME_b) was made of prompts and responses, "
-            "of nobody's answers, so that features may read it; once for each. It belongs to the "
-            "policy.",
-            metavar="NAME",
-            flag="--public-column",
-            in_jobs=True,
-        ),
+    public_columns: tuple[str, ...] | None = option(
+        "Declare that a column (NAME, or NAME_a and NAME_b) was made of prompts and responses, "
+        "of nobody's answers, so that features may read it; once for each. It belongs to the "
+        "policy.",
+        metavar="NAME",
+        flag="--public-column",
+        in_jobs=True,
     )
     event: str = RANDOMIZED_LABELS.name
     uses: int | None = None
@@ -147,22 +116,15 @@ class PolicyRequest:
         ε and δ are the usual ones unless they were asked for.
         """
         one = events.kind(self.event)
-        allowed = one.first(self.asked(one), self.unit)
+        allowed, choices = one.first(self.asked(one), self.unit), self.choices or PAIR
+        allowance = Allowance(self.event, allowed, 1.0, self.ball, self.sampling, choices)
         of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
         asked = options.given(self, PolicyRequest)
         given = {name: asked[name] for name in asked.keys() & of_policy}
         return Policy(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
             usual_delta(units) if self.delta is None else self.delta,
-            (
-                Allowance(
-                    self.event,
-                    allowed,
-                    ball=self.ball,
-                    sampling=self.sampling,
-                    choices=self.choices or PAIR,
-                ),
-            ),
+            (allowance,),
             **{"ties": one.default_ties} | given,
         )
 

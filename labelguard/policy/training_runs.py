@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from labelguard.errors import PolicyError
-from labelguard.policy.event_kind import ClippedSums, Price, Terms, of_bits
-from labelguard.policy.sampling import Sampling
+from labelguard.policy.event_kind import ClippedSums, Price, Sampling, Terms, of_bits
 
 if TYPE_CHECKING:
     from labelguard.accounting.joint import Component
@@ -56,8 +55,8 @@ class TrainingRuns(ClippedSums):
         """`q=0.2,steps=100`, and `records=8` where labels are sampled."""
         known = {"q", "steps"} | ({"records"} if self.by_record else set())
         super().of_terms({name: value for name, value in terms.items() if name not in known})
-        records = {"records": int(terms["records"])} if self.by_record else {}
-        return {"sampling": Sampling(float(terms["q"]), int(terms["steps"]), **records)}
+        records = int(terms["records"]) if self.by_record else None
+        return {"sampling": Sampling(float(terms["q"]), int(terms["steps"]), records)}
 
     def terms_of(self, allowance: Terms) -> dict[str, Any]:
         """The inverse of `of_terms`."""

@@ -22,7 +22,7 @@ from labelguard.ledger import charges, people
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import Groups, ReleaseRecord
-from labelguard.policy import lifetime
+from labelguard.policy import pricing
 from labelguard.policy.events import EVENTS
 from labelguard.project import holders, linking, policies, recovery
 from labelguard.project.opening import OpenProject, Where
@@ -233,7 +233,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
     before, uses = gone.get(leaver.pseudonym), leaver.charges
     kind = "erased" if before == "erased" else kind
     charged = [r for r in ledger.releases() if r.number in uses and r.state != "reserved"]
-    total = lifetime.total(policies.life(ledger))
+    total = pricing.total(policies.life(ledger))
     private_map, maps = leaver.opened.private_map, leaver.opened.maps
     private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)

@@ -21,11 +21,11 @@ from labelguard.errors import PolicyError
 from labelguard.ledger import people, policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.policy import events, lifetime, pricing
+from labelguard.policy import events, pricing
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import Skips, Ties
-from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Allowance, Policy, Unit
+from labelguard.policy.pricing import Total
 from labelguard.policy.public_columns import parse
 from labelguard.policy.request import PolicyRequest
 from labelguard.project.doubles import refuse_doubles
@@ -331,7 +331,7 @@ def life(ledger: Ledger) -> list[Policy]:
 
 def total(ledger: Ledger, first: Policy) -> Total:
     """What a project costs over its life; before its first release, what `first` costs."""
-    return lifetime.total(life(ledger) or [first])
+    return pricing.total(life(ledger) or [first])
 
 
 def standing(ledger: Ledger) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def standing(ledger: Ledger) -> dict[str, Any]:
     if len(every) == 1:
         return found
     own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
-    return found | asdict(lifetime.total(every)) | {"newly_charged": own}
+    return found | asdict(pricing.total(every)) | {"newly_charged": own}
 
 
 def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
@@ -363,7 +363,7 @@ def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
     known = [epsilon for epsilon in each if epsilon is not None]
     if len(known) < len(each):
         return None
-    return {"epsilon": math.fsum(known), "delta": lifetime.total(every).delta}
+    return {"epsilon": math.fsum(known), "delta": pricing.total(every).delta}
 
 
 def prospect(ledger: Ledger, record: PolicyRecord) -> Activation | None:
@@ -423,7 +423,7 @@ def _meant(ledger: Ledger, record: PolicyRecord) -> Activation:
             if earlier.state == "active":
                 closes = _closed(earlier)
         every.append(policy)
-    cost, ceiling = lifetime.total(every), ledger.ceiling()
+    cost, ceiling = pricing.total(every), ledger.ceiling()
     return Activation(record.name, policy.epsilon, policy.delta, policy.unit, closes, cost, ceiling)
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from labelguard.ledger.policies import Ceiling
 from labelguard.notebook import Rows, card
-from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Policy, Unit
-from labelguard.policy.pricing import Quote
+from labelguard.policy.pricing import Quote, Total
 from labelguard.terms import budget_of
 
 __all__ = ["Activation", "Closed", "Dropped", "Grouped", "PolicyDetails", "PolicyLine"]

@@ -121,7 +121,7 @@ class Project:
         return self.state / "props"
 
     def kept(self, release_id: str) -> Path:
-        """Public texts and rows as drawn of a release that is under way (see `release.kept`)."""
+        """Public texts and rows as drawn of a release that is under way (see `release.drawn`)."""
         return self.stages / release_id / "kept"
 
     @property

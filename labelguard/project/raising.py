@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.policy import lifetime
-from labelguard.policy.lifetime import Total
+from labelguard.policy import pricing
+from labelguard.policy.pricing import Total
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
 
@@ -52,7 +52,7 @@ def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
 
 
 def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
-    reached = lifetime.total(policies.life(ledger))
+    reached = pricing.total(policies.life(ledger))
     left = Total(
         max(ceiling.epsilon - reached.epsilon, 0.0), max(ceiling.delta - reached.delta, 0.0)
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from labelguard.ledger.ledger import Ledger
-from labelguard.policy import events, lifetime
+from labelguard.policy import events, pricing
 from labelguard.policy.policy import Policy
 from labelguard.policy.public_columns import options_of
 from labelguard.project import policies
@@ -24,7 +24,7 @@ def offer(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
     to be raised first. `most` uses of an `event` are wanted of one unit.
     """
     ceiling, life = ledger.ceiling(), policies.life(ledger)
-    reached = lifetime.total(life)
+    reached = pricing.total(life)
     epsilon = min(policy.epsilon, _left(ceiling.epsilon, reached.epsilon))
     delta = min(policy.delta, _left(ceiling.delta, reached.delta))
     fits = epsilon > 0 and (delta > 0 or not policy.delta)
@@ -37,7 +37,7 @@ def offer(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
     policy = replace(policy, allowances=tuple(allowances))
     names = {record.name for record in ledger.policies()}
     name = next(new for n in range(2, len(names) + 3) if (new := f"policy-{n}") not in names)
-    total = lifetime.total([*life, policy])
+    total = pricing.total([*life, policy])
     commands = [
         shlex.join(["labelguard", "policy", "new", name, *_options(policy)]),
         f"labelguard policy activate {name}",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,9 @@ from labelguard.policy.policy import Policy
 from labelguard.release import sections
 from labelguard.release.sections import triple
 from labelguard.terms import budget_of, counted, shown
+
+if TYPE_CHECKING:
+    import jinja2
 
 NOT_PROTECTED = (
     "who labelled what, when and how much, and how often somebody submitted again",
@@ -106,120 +111,42 @@ def to_json(card: Mapping[str, Any]) -> str:
     return json.dumps(card, indent=2, ensure_ascii=False) + "\n"
 
 
-TRAINING = {
-    "forward": "Each row's `flip_probability` γ is the probability that its label was flipped; a "
-    "loss that ignores it learns from noise as if it were truth. `forward` is "
-    "−log[(1 − γ) σ(z) + γ σ(−z)], z being the margin of `chosen` over `rejected`.",
-    "soft": "Each row's `label_probability` p is that of `chosen` being preferred: train with the "
-    "cross-entropy −p log σ(z) − (1 − p) log σ(−z), z being the margin of `chosen` over "
-    "`rejected`.",
-    "nothing": "There is nothing to learn from here: these labelers are held out, and "
-    "`evaluation.npz` holds the noisy statistic by which heads are judged "
-    "(`labelguard.release.evaluation.Evaluation`).",
-    "plain": "Labels are to be taken as they are. `residual_flip_estimate` estimates how often a "
-    "row's label is wrong; where a model decided it is no independent coin, so losses that "
-    "correct for flips do not apply.",
-}
-"""How to learn from a release, by the card's `train_with`."""
-STOCK_TRAINERS = """TRL's own trainers drop these columns
-without a word, and learn from noise as if it were truth."""
-
-
-CONDITION = (
-    "**Condition.** Who labels what was declared to react to labels (`--assignment-reactive`). The "
-    "guarantee holds if it reacted to releases only. If raw labels decided who was asked next, how "
-    "often an item was labeled tells how its labels agreed, whatever noise they got."
-)
-
-
-def assumption(columns: Iterable[str]) -> str:
-    """Return what the guarantee assumes of columns that were declared public; empty for none."""
-    names = ", ".join(f"`{shown(name).replace('`', chr(39))}`" for name in columns)
-    return names and (
-        f"**Assumption.** {names}: declared public (`--public-column`), made of prompts and "
-        "responses alone. What features read of a column that was made from answers (who won, a "
-        "rating) is published, whatever noise labels got."
-    )
-
-
 def to_markdown(card: Mapping[str, Any]) -> str:
     """The card for people, with the front matter of a Hugging Face dataset card."""
-    privacy = card["privacy"]
-    is_data = card["kind"] != "evaluation"
-    data = "configs:\n- config_name: default\n  data_files: data.parquet\n" if is_data else ""
-    what = (
-        "Preference pairs whose labels were privatized by"
-        if is_data
-        else "A statistic of held-out labelers, by which heads are judged, privatized by"
-    )
-    limits = "\n".join(f"- {line}" for line in card["not_protected"])
-    told = (*facts(card), *expected(card))
-    rows = "\n".join(f"| {name.strip()} | {value} |" for name, value in told)
-    ties = "public" if privacy["tie_status_public"] else "protected"
-    stock = "" if card["train_with"] == "plain" else f" {STOCK_TRAINERS}"
-    how = (
-        "\n\n`labelguard train dpo RELEASE --model MODEL -o DIR` trains so, and so does\n"
-        f"`labelguard_trainer.DPOTrainer` in a script.{stock}"
-        if is_data
-        else ""
-    )
-    return f"""\
----
-{data}tags:
-- preference
-- differential-privacy
-- label-privacy
-- labelguard
----
-
-# Release {card["release"]}
-
-{what} labelguard {card["labelguard"]}.
-
-{guarantee(card)}
-
-Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
-{privacy["skip_status"]}.
-
-| | |
-|---|---|
-{rows}
-
-**Training.** `train_with: {card["train_with"]}`. {TRAINING[card["train_with"]]}{how}
-
-**Not protected:**
-
-{limits}
-"""
+    return words("page", facts=(*facts(card), *expected(card)), **_of_card(card)) + "\n"
 
 
 def guarantee(card: Mapping[str, Any]) -> str:
     """What a release promises, and whatever is computed from it: in Markdown."""
+    return words("guarantee", **_of_card(card))
+
+
+def _of_card(card: Mapping[str, Any]) -> dict[str, Any]:
     privacy = card["privacy"]
-    condition = f"\n\n{CONDITION}" if privacy["assignment"] == "reactive" else ""
-    if assumed := assumption(privacy["public_columns"]):
-        condition += f"\n\n{assumed}"
-    return f"""\
-**Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
-{budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
-{privacy["unit"]} may change. The bound holds for {span(privacy)},
-against anyone who sees neither raw labels nor the memory of a running job; another policy adds
-to it, but all of them together give no more than
-{budget_of(privacy["ceiling"])}, the project's ceiling.{condition}{_of_two(privacy)}"""
+    columns = privacy["public_columns"]
+    return {"card": card, "privacy": privacy, "columns": columns, "train_with": card["train_with"]}
 
 
-def _of_two(privacy: Mapping[str, Any]) -> str:
-    """What two units together are promised; cards of 0.2 do not say it."""
-    if "two_units" not in privacy:
-        return ""
-    unit, found = privacy["unit"], privacy["two_units"]
-    who = f"Where all labels of two {unit}s may change together (two who act as one, or one person"
-    if found is None:
-        return f"\n\n**Two at once.** {who}\nunder two ids), no price is stated."
-    return (
-        f"\n\n**Two at once.** {who}\nunder two ids), the same releases give the two of them "
-        f"ε = {rounded_up(found['epsilon'])},\nδ = {found['delta']:g}."
+def words(block: str, **values: Any) -> str:
+    """Return a block of card.md.j2, filled with `values`: page, guarantee, training, …"""
+    template = _template()
+    return "".join(template.blocks[block](template.new_context(values))).strip()
+
+
+@cache
+def _template() -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters |= {
+        "budget": budget_of,
+        "rounded_up": rounded_up,
+        "shown": shown,
+        "span": span,
+    }
+    return environment.from_string((files(__package__) / "card.md.j2").read_text(encoding="utf-8"))
 
 
 def rounded_up(epsilon: float) -> str:

@@ -17,8 +17,8 @@ from labelguard.ledger.records import Admission, Groups
 from labelguard.policy import events
 from labelguard.policy.event_kind import PAIR, EventKind
 from labelguard.policy.label_values import Ties
-from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Allowance, Policy
+from labelguard.policy.pricing import Total
 from labelguard.policy.request import PolicyRequest
 from labelguard.project import succession
 from labelguard.project.doubles import refuse_doubles

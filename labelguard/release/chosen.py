@@ -10,13 +10,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.ingest.staged import Staged
-from labelguard.release.labelers import authors
 from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
 from labelguard.terms import LABEL_A, LABEL_B
+
+
+def authors(table: pa.Table, *, labelers: bool) -> Blocks:
+    """Who gave the label of every staged row, shape (n, 2), as far as it is known.
+
+    The labeler; without `labelers` the record, if records have ids; else the row's number among the
+    labels of its pair, in canonical order.
+    """
+    if "author_hi" in table.column_names:
+        return buckets.blocks(table, "author")
+    if labelers:
+        return buckets.blocks(table, "unit")
+    names = [n for n in ("item_hi", "item_lo", "pair") if n in table.column_names]
+    frame = pl.DataFrame(table.select(names))
+    number = frame.select(pl.int_range(pl.len(), dtype=pl.UInt64).over(names)).to_series()
+    return np.stack([np.zeros(len(number), np.uint64), number.to_numpy()], axis=1)
+
 
 NOTHING = -1
 """A choice that names no response."""

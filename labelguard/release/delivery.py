@@ -1,4 +1,4 @@
-"""The copy of a release that `-o DIR` asks for."""
+"""Where a release goes beside its project: the copy of `-o DIR`, and `push` to a tool."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from labelguard.errors import ProjectError
+from labelguard.errors import LedgerError, ProjectError
+from labelguard.ingest import connector as connectors
+from labelguard.project.opening import OpenProject, Where
 from labelguard.release.writer import read_card
 from labelguard.storage.files import check_directory, fsync_path
 from labelguard.storage.sums import SUMS, fault
+from labelguard.terms import Progress, silent
 
 
 def check(output: Path | None) -> None:
@@ -86,3 +89,31 @@ def _beside(output: Path) -> Iterator[Path]:
 
 def _is_empty(directory: Path) -> bool:
     return directory.is_dir() and not any(directory.iterdir())
+
+
+def push(
+    name: str,
+    release_id: str,
+    title: str | None = None,
+    project: Where = None,
+    progress: Progress = silent,
+) -> tuple[str, str]:
+    """Publish a committed release by connector `name`; its id, and where it is.
+
+    The id may be shortened. Raises `LedgerError` if there is no such release, or its files are not
+    those that were committed; `ConnectorError` as the connector does.
+    """
+    opened = OpenProject.open(project)
+    settings = connectors.named(opened.project.connectors, name)
+    done = [record for record in opened.ledger.releases() if record.state == "committed"]
+    found = [record for record in done if record.id.startswith(release_id)]
+    if len(found) != 1:
+        raise LedgerError(
+            f"{release_id} names {len(found)} committed releases; see: labelguard release list"
+        )
+    directory = opened.project.releases / found[0].id
+    broken = fault(directory, found[0].files)
+    if broken:
+        raise LedgerError(f"release {found[0].id}: {broken}; nothing was published")
+    where = connectors.connector(settings).push(directory, title or found[0].id, progress)
+    return found[0].id, where

@@ -6,9 +6,11 @@ ridges can be fitted from the same release at no further price.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,101 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
+from labelguard.learning.features import PairFeatures, open_provider
 from labelguard.learning.heads import fit_statistic
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import choices
 from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
-from labelguard.release.coordinates import Coordinates
-from labelguard.release.described import Described
-from labelguard.release.uncertainty import numbers
+from labelguard.release.described import Described, numbers
 from labelguard.storage import arrays
+from labelguard.terms import Progress
+
+_STATE = "features/"
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """z = φ(pair) · projection. `features` names φ, `identity` and `state` fix it.
+
+    Heads, statistics and evaluations add up, or can be compared, in one set of coordinates only.
+    """
+
+    features: str
+    identity: str
+    state: Mapping[str, NDArray[Any]]
+    shape: Shape
+    basis: Basis
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """As arrays with names, for a file; `of_arrays` is the inverse."""
+        about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
+        return {
+            "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
+            "projection": self.basis.projection,
+            "metric": self.basis.metric,
+            **{_STATE + name: values for name, values in self.state.items()},
+        }
+
+    @classmethod
+    def of_arrays(cls, found: Mapping[str, NDArray[Any]]) -> Coordinates:
+        """The inverse of `arrays`; raises `KeyError`, `TypeError` or `ValueError` otherwise."""
+        about = json.loads(bytes(found["about"]))
+        state = {
+            name.removeprefix(_STATE): values
+            for name, values in found.items()
+            if name.startswith(_STATE)
+        }
+        shape, basis = Shape(**about["shape"]), Basis(found["projection"], found["metric"])
+        projection, metric = basis.projection, basis.metric
+        if projection.ndim != 2 or metric.shape != projection.shape[1:]:
+            raise ValueError("the metric has another number of components than the projection")
+        if projection.shape[1] > projection.shape[0]:
+            raise ValueError("there are more components than features")
+        if not (np.isfinite(metric) & (metric > 0)).all():
+            raise ValueError("the metric is not of finite numbers above 0")
+        if not (np.abs(projection) < np.finfo(np.float32).max).all():
+            raise ValueError("the projection is not of finite numbers in single precision")
+        return cls(about["features"], about["identity"], state, shape, basis)
+
+    def digest(self) -> str:
+        """SHA-256 of all of them, in hexadecimal digits."""
+        return hashlib.sha256(arrays.packed(self.arrays())).hexdigest()
+
+    def provider(self, progress: Progress) -> PairFeatures:
+        """The features, as they were; `LabelguardError` if what computes them is another now."""
+        provider = open_provider(self.features, self.state)
+        provider.report_to(progress)
+        if provider.identity() != self.identity:
+            raise LabelguardError(
+                f"the features {self.features} are no longer those of these coordinates "
+                f"({self.identity}); found {provider.identity()}"
+            )
+        return provider
+
+    def along(self, identity: str, coefficients: Floats) -> Floats:
+        """θ with z·θ = φ·coefficients, shape (components,), of a head on features `identity`.
+
+        Raises `LabelguardError` for other features, or coefficients that leave these axes.
+        """
+        projection = self.basis.projection
+        if not np.isfinite(coefficients).all():
+            raise LabelguardError("this head has coefficients that are no finite numbers")
+        if identity != self.identity or len(coefficients) != len(projection):
+            raise LabelguardError(
+                f"this head has other features ({identity}) than the evaluation "
+                f"({self.identity}): heads are judged in one set of coordinates only"
+            )
+        theta = np.asarray(np.linalg.lstsq(projection, coefficients, rcond=None)[0], np.float64)
+        if np.linalg.norm(projection @ theta - coefficients) > 1e-6 * np.linalg.norm(coefficients):
+            raise LabelguardError(
+                "this head has other principal axes than the evaluation: heads are judged in one "
+                "set of coordinates only; fit it in those of the head that the evaluation names"
+            )
+        return theta
+
 
 FILE = "head.npz"
 
@@ -219,3 +306,21 @@ def _from_choices(
     # H = Σ (w/K) φ φᵀ over responses: as of pairs that weigh 4w/K.
     ridge = noise_aware_ridge(z, np.repeat(4 * weight / sizes, sizes), penalty, noise)
     return choices.fit(z, asked, weight, total, ridge)
+
+
+WINDOW = "window.npz"
+
+
+def windows_of(released: Path, first: str, records: Iterable[ReleaseRecord]) -> Iterator[Window]:
+    """The windows of the sum that the release `first` began, in the order of `records`.
+
+    Raises `ProjectError` for one that is missing.
+    """
+    for record in records:
+        if first not in (record.id, record.settings["parameters"].get("first")):
+            continue
+        path = released / record.id / WINDOW
+        if path.exists():
+            yield Window.load(path)
+        elif record.drawn:
+            raise ProjectError(f"{path} is missing; restore it from a backup")

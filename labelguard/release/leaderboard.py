@@ -24,11 +24,16 @@ from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
 from labelguard.notebook import Rows, card, several
 from labelguard.policy.events import ONE_MORE
-from labelguard.release.coefficients import described_head, unknown_sources
-from labelguard.release.described import Described, Standings
+from labelguard.release.coefficients import (
+    NEGLIGIBLE,
+    described_head,
+    islands,
+    own_edges,
+    unknown_sources,
+    unseen,
+)
+from labelguard.release.described import LEVEL, Described, Standings, half_widths, simultaneous
 from labelguard.release.head import Head
-from labelguard.release.uncertainty import LEVEL, half_widths, simultaneous
-from labelguard.release.unseen import NEGLIGIBLE, islands, own_edges, unseen
 from labelguard.release.writer import Release, directory_of
 from labelguard.spelling import corrected
 from labelguard.terms import counted, shown
@@ -268,7 +273,7 @@ def _points(
     """Scores of the columns of a group, in points, and their errors.
 
     What lies outside of the released directions is held at 0; intervals say what is not known of it
-    (`release.unseen`).
+    (`release.coefficients`).
     """
     unit = ELO * float(about.units[about.groups.index(group)])
     columns = unit * np.eye(len(head.basis.projection))[:, group.start : group.stop]

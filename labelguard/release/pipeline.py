@@ -34,10 +34,9 @@ from labelguard.learning.features import Wait
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where, init, located
 from labelguard.project.project import Project
-from labelguard.release import delivery, ingested
-from labelguard.release.keywords import Keywords, Ours
+from labelguard.release import delivery, request
 from labelguard.release.preview import Plan
-from labelguard.release.request import check_names, request_release
+from labelguard.release.request import Keywords, Ours, check_names, request_release
 from labelguard.release.run import Review, Run
 from labelguard.release.writer import Release
 from labelguard.terms import Progress, silent
@@ -128,7 +127,7 @@ def _meant(
 ) -> tuple[Input, Project, Mapping[str, Any]]:
     """The input that is meant, the project as it names its labelers, and how it is read."""
     if source is None:
-        return ingested.chosen(home, namespace, options)
+        return request.choose_ingested(home, namespace, options)
     return source, replace(home, namespace=namespace or home.namespace), options
 
 

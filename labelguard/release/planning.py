@@ -14,7 +14,7 @@ from labelguard.ingest.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.keys.parts import Part
 from labelguard.ledger.records import LabelerTable
-from labelguard.policy.bounds import Bound
+from labelguard.policy.policy import Bound
 from labelguard.project.project import Project
 from labelguard.release.selection import SelectedRows, Selecting, Selection, select
 from labelguard.storage import blocks, buckets

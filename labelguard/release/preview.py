@@ -13,10 +13,9 @@ import numpy as np
 from labelguard.ledger.records import LabelerTable
 from labelguard.planner import advice
 from labelguard.planner.outcomes import Forecast, Interval
-from labelguard.policy.event_kind import Price
+from labelguard.policy.event_kind import Price, Sampling
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy, Unit
-from labelguard.policy.sampling import Sampling
 from labelguard.release import card
 from labelguard.release.methods import AUTO
 from labelguard.release.planning import PlannedRows

@@ -1,31 +1,256 @@
-"""All that one `privatize` is asked for."""
+"""All that one `privatize` is asked for, and how it reads its inputs.
+
+Inputs are the labels, or what was ingested of them, and further pairs without any.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self, TypedDict
 
-from labelguard.errors import PolicyError
-from labelguard.ingest.sources import Input, typed
+from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.ingest import groups
+from labelguard.ingest.layouts import LAYOUTS, Reading, side_roles
+from labelguard.ingest.pairs import distinct_pairs
+from labelguard.ingest.sources import Input, file_part, typed
+from labelguard.ingest.staged import Staged
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.learning.carried import Carried
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
+    BadRows,
+    Exhausted,
     ReadingOptions,
+    Recurrence,
     RunOptions,
     check,
     declared,
 )
 from labelguard.planner.horizon import Horizon
+from labelguard.policy.label_values import Skips, Ties
+from labelguard.policy.policy import Unit
 from labelguard.policy.request import PolicyRequest
+from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
-from labelguard.release.ingested import Ingested
-from labelguard.release.intake import Intake
 from labelguard.release.methods import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.methods.options import FeatureOptions
-from labelguard.release.protocol import Mechanism
+from labelguard.release.protocol import Further, Mechanism
+from labelguard.terms import Progress
+
+Ours = Literal["auto", "rr", "statistic", "props", "evaluation", "uls", "els", "els-group", "aup"]
+"""The mechanisms of labelguard."""
+
+
+class Keywords(TypedDict, total=False):
+    """What `privatize` takes, for type checkers; None means: by default.
+
+    A test compares these keywords with the options that are declared (`labelguard.options`,
+    `policy.request`, `release.methods.options`, `labelguard_trainer.gradient.options`). Those of
+    another package's mechanism pass as a dictionary that names the mechanism too.
+    """
+
+    # what it may cost
+    epsilon: float | None
+    delta: float | None
+    ties: Ties | None
+    tie_status_public: bool | None
+    unit: Unit | None
+    max_labels_per_labeler: int | None
+    label_values: str | None
+    skips: Skips | None
+    assignment_reactive: bool | None
+    accept_unproven: bool | None
+    public_columns: Sequence[str] | None
+    # how the input is read
+    columns: Mapping[str, str] | None
+    format: str | None
+    split: str | None
+    question: str | None
+    bad_rows: BadRows | None
+    max_input_bytes: int | None
+    # for how many releases, and how it is run
+    once: bool | None
+    uses: int | None
+    recurring: Recurrence | None
+    duration: str | None
+    exhausted: Exhausted | None
+    again: bool | None
+    accept_delta: bool | None
+    output: str | Path | None
+    workers: int | None
+    # statistic, props, and all that fit a head
+    features: str | None
+    components: int | None
+    ridge: float | None
+    agreement: float | None
+    also: Input | None
+    whitening: float | None
+    floor: float | None
+    clip_quantile: float | None
+    # props, and all by which a model learns
+    stages: int | None
+    combine: Literal["hard", "soft"] | None
+    learner: str | None
+    model: str | None
+    lora: str | None
+    train_config: str | Path | None
+    # uls, els, els-group, aup
+    sampling_probability: float | None
+    steps: int | None
+    weighting: Literal["mean", "root"] | None
+    records: int | None
+    concentration: float | None
+    # evaluation
+    head: str | Path | None
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """An input: all answers of a source that count."""
+
+    source: str
+
+
+def choose_ingested(
+    home: Project, named: str | None, options: Mapping[str, Any]
+) -> tuple[Ingested, Project, dict[str, Any]]:
+    """The input of a release of what was ingested, of the source `named` or the only one.
+
+    With it, the project and the options under which its connectors say that it is read; what the
+    caller says counts before that. Raises `InvalidLabels`, `ConnectorError`.
+    """
+    source = ingestion.source_of(home, named)
+    settings = ingestion.reading_of(home, source)
+    home = replace(home, namespace=source, columns=settings.columns)
+    own = dict(options)
+    if own.get("question") is None:
+        own["question"] = settings.question
+    return Ingested(source), home, own
+
+
+def ingested_parts(source: Input, opened: OpenProject, columns: Mapping[str, str]) -> Input:
+    """What is to be read: answers that were ingested as files in the work directory.
+
+    `columns` are those that were named for roles.
+    """
+    if not isinstance(source, Ingested):
+        return source
+    opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
+    return [
+        replace(file_part(path, columns, f"answers of {path.stem}"), answers=path) for path in found
+    ]
+
+
+@contextlib.contextmanager
+def open_ingested(
+    where: Where, named: str | None, options: Mapping[str, Any]
+) -> Iterator[tuple[Input, dict[str, Any]]]:
+    """What was ingested as an input of who releases nothing, and the options by which it is read.
+
+    `named` and `options` are those of `choose_ingested`, which says what it raises. Answers lie
+    open in the project's work directory until it ends, so that the project is held meanwhile.
+    """
+    source, home, own = choose_ingested(located(where), named, options)
+    with OpenProject.job(home) as project:
+        found = ingested_parts(source, project, home.columns)
+        words = () if named is None else ("--source", named)
+        yield (
+            [replace(part, typed=words) for part in found],
+            own | {"columns": {**home.columns, **(own.get("columns") or {})}},
+        )
+
+
+_PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake(ReadingOptions):
+    """Reads an input as its options say."""
+
+    @classmethod
+    def of(cls, home: Project, options: Mapping[str, Any]) -> Self:
+        """From options of a command, with the columns that the project names."""
+        return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
+
+    def __post_init__(self) -> None:
+        check(Intake, vars(self))
+
+    @property
+    def skip_bad(self) -> bool:
+        """Whether bad rows are left out."""
+        return self.bad_rows == "quarantine"
+
+    def stage(
+        self,
+        opened: OpenProject,
+        source: Input,
+        reading: Reading,
+        progress: Progress,
+        *,
+        drop_ties: bool = False,
+    ) -> Staged:
+        """An input of labels in the work directory."""
+        options = StagingOptions(
+            reading,
+            opened.project.namespace,
+            self.skip_bad,
+            drop_ties,
+            groups.in_force(opened.ledger, reading.unit),
+            opened.ledger.tombstones(),
+            self.max_input_bytes,
+            spool=opened.project.work,
+        )
+        opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return stage(
+            ingested_parts(source, opened, self.columns),
+            opened.project.work / "input",
+            opened.keys,
+            options,
+            lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+        )
+
+    def stage_further(
+        self,
+        opened: OpenProject,
+        source: Input | None,
+        features: tuple[Carried, ...],
+        public_columns: tuple[str, ...],
+        labeled: Staged,
+        progress: Progress,
+    ) -> Further | None:
+        """Further pairs, without labels and labelers, if there are any."""
+        if source is None:
+            return None
+        public = {*_PUBLIC_CONTENT, *side_roles(self.columns)}
+        columns = {role: name for role, name in self.columns.items() if role in public}
+        reading = Reading(
+            columns,
+            "none",
+            features,
+            labelled=False,
+            question=self.question,
+            format=self.format,
+            public_columns=public_columns,
+        )
+        staged = stage(
+            source,
+            opened.project.work / "also",
+            opened.keys,
+            StagingOptions(reading, "", quarantine=self.skip_bad, spool=opened.project.work),
+            lambda name, rows: progress(f"reading {name}: {rows:,} pairs", None),
+        )
+        if staged.chat != labeled.chat:
+            raise InvalidLabels(
+                "the pairs of --also must be texts if the labels are of texts, chats if of chats"
+            )
+        return Further(staged, distinct_pairs(staged))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """By which mechanism and under which policy a run releases: what the ledger fixes, what was asked,
-and, at a project's first release, what public columns recommend.
+and, at a project's first release, what public columns recommend: for `--mechanism auto` what
+`labelguard plan` marks with *. The forecast reads public columns only, so the choice tells nothing
+about labels.
 """
 
 from __future__ import annotations
@@ -19,19 +21,23 @@ from labelguard.ingest.staged import Staged
 from labelguard.learning.carried import Carried
 from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
-from labelguard.planner.outcomes import Forecast
+from labelguard.ledger.policies import PolicyRecord
+from labelguard.planner import components, tuning
+from labelguard.planner.advice import FEWEST, worth_it
+from labelguard.planner.components import Directions
+from labelguard.planner.flips import bounds_for
+from labelguard.planner.outcomes import Forecast, Sizing, best
+from labelguard.planner.prior import Prior
 from labelguard.policy import events
-from labelguard.policy.bounds import rounded_bound
 from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.policy.policy import Allowance, Policy
+from labelguard.policy.policy import Allowance, Policy, rounded_bound
 from labelguard.policy.request import PolicyRequest
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.release.chosen import fewest
-from labelguard.release.featured import Featured
-from labelguard.release.methods import AUTO, auto, names, options_of
+from labelguard.release.methods import AUTO, names, options_of
 from labelguard.release.methods.options import FeatureOptions
-from labelguard.release.protocol import Mechanism
+from labelguard.release.protocol import Featured, Mechanism
 from labelguard.release.request import ReleaseRequest
 from labelguard.terms import Progress
 
@@ -89,8 +95,8 @@ def begin(request: ReleaseRequest, opened: OpenProject) -> Terms:
     record = policies.in_force(ledger)
     name: str | None = request.mechanism
     if name == AUTO:
-        standing = auto.standing(ledger, record) if record else None
-        name = standing or auto.named(request.terms)
+        standing = standing_mechanism(ledger, record) if record else None
+        name = standing or implied_mechanism(request.terms)
     features = _recorded_features(ledger)
     mechanism = request.opened(name, features) if name else None
     if name is None or "features" in names(options_of(name)):
@@ -165,7 +171,7 @@ def settle(
     else:
         if _one_statistic(terms, allowed):
             budget = terms.policy.epsilon, terms.policy.delta
-            allowed["ball"] = auto.ball(featured(), *budget, options)
+            allowed["ball"] = fewest_components(featured(), *budget, options)
         terms = _first(terms, ledger, staged, allowed)
     made = featured.cache_info().currsize
     return replace(terms, featured=featured() if made else None)
@@ -176,7 +182,7 @@ def _sized(
 ) -> tuple[Terms, dict[str, int | None]]:
     """With a mechanism and its forecast; and what a first policy has to allow, if that is open."""
     named = terms.mechanism
-    sizing = auto.size(
+    sizing = size_release(
         *(featured, terms.policy.epsilon, terms.policy.delta, options, progress),
         mechanism=named.name if named else None,
         periods=periods,
@@ -217,7 +223,7 @@ def _room(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, 
     if periods == 1:
         return {}
     if mechanism.priced == RANDOMIZED_LABELS.name:
-        return {"max_labels_per_labeler": auto.room(staged, periods)}
+        return {"max_labels_per_labeler": labels_of_periods(staged, periods)}
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
     once = events.kind(mechanism.priced).first(None, None)
@@ -258,3 +264,99 @@ def _recorded_features(ledger: Ledger) -> str | None:
         if features := record.settings["choices"].get("features"):
             return str(features)
     return None
+
+
+_FEW_DRAWS = 6
+
+
+def implied_mechanism(terms: Mapping[str, Any]) -> str | None:
+    """The mechanism that options of a policy mean, if they are of one alone."""
+    if terms.get("ties") == "zero":
+        return "statistic"
+    return "rr" if terms.get(RANDOMIZED_LABELS.option) else None
+
+
+def standing_mechanism(ledger: Ledger, record: PolicyRecord) -> str | None:
+    """The mechanism of the newest release that the policy in force could pay for, or its only one.
+
+    None where it pays for several and nothing was released.
+    """
+    payable = record.policy.events
+    made = [
+        r
+        for r in ledger.releases()
+        if r.state != "refunded" and r.event in payable and r.part == "training"
+    ]
+    if made:
+        return str(made[-1].settings["mechanism"])
+    return payable[0] if len(payable) == 1 else None
+
+
+def size_release(
+    featured: Featured,
+    epsilon: float,
+    delta: float,
+    options: FeatureOptions,
+    progress: Progress,
+    *,
+    mechanism: str | None = None,
+    periods: int = 1,
+) -> Sizing:
+    """What serves best at this price, or what this `mechanism` gives, and what it has to be
+    allowed for so many releases like this one.
+
+    Raises `PolicyError` where randomized response serves best and further pairs want a head.
+    """
+    x, rows = featured.x, featured.compared
+    prior = Prior(options.agreement)
+    progress("comparing mechanisms on simulated labels", None)
+
+    def simulate(draws: int, mechanism: str | None, bound: int | None) -> Sizing:
+        found = tuning.forecast(
+            *(x, rows, [epsilon], delta, prior),
+            draws=draws,
+            bounds=(bound,),
+            periods=periods,
+            growth=False,
+            progress=progress,
+        )
+        own = [one for one in found if mechanism in (None, one.mechanism)]
+        return Sizing.of(best(own, epsilon), periods)
+
+    # One bound that lets in the labels of all periods: a lower one would be used up early.
+    every = bounds_for(np.bincount(rows.unit), periods)[0]
+    if mechanism is None and periods == 1 and not rows.choices:
+        sizing = tuning.recommend(x, rows, epsilon, delta, prior, progress=progress)
+    else:
+        sizing = simulate(_FEW_DRAWS, mechanism, every)
+    found = sizing.forecast
+    if rows.units >= FEWEST and not worth_it(found, rows.units):
+        # Few worlds are not enough to call a release of little use.
+        sizing = simulate(tuning.DRAWS, found.mechanism, found.max_labels_per_labeler or every)
+    if mechanism is None and sizing.mechanism == "rr" and options.also is not None:
+        raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
+    return sizing
+
+
+def fewest_components(
+    featured: Featured, epsilon: float, delta: float, options: FeatureOptions
+) -> int | None:
+    """The fewest components that a first policy's ball noise is for; None: Gaussian noise is less.
+
+    From public columns alone, and before anything is released: a shape of noise that were chosen
+    later would not be covered by the price. Components that are asked for count up to the number of
+    directions: noise for more would be paid for nothing, for the life of the policy.
+    """
+    tuning.check_budgets([epsilon], delta)
+    noises = components.cheapest(epsilon, delta)
+    directions = Directions.of_features(featured.x, featured.compared)
+    asked = options.components
+    noise = noises(directions.best(noises) if asked is None else min(asked, directions.rank))
+    return noise.least if noise.kind == "ball" else None
+
+
+def labels_of_periods(staged: Staged, periods: int) -> int:
+    """Labels of a labeler that so many inputs like this one bring, for policies of coins."""
+    bound = bounds_for(staged.labels_of_units(), periods)[0]
+    assert bound is not None  # of several periods nobody knows everybody's own number
+    return bound

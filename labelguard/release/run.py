@@ -21,9 +21,9 @@ from labelguard.learning.features import Wait
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Admission, Charge, ReleaseRecord
 from labelguard.policy import pricing
-from labelguard.policy.bounds import Bound
 from labelguard.policy.event_kind import Price
 from labelguard.policy.label_values import LabelValues
+from labelguard.policy.policy import Bound
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
 from labelguard.release import checks, delivery, planning, publish, resolve

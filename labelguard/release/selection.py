@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from labelguard.keys.parts import Part, Parts
 from labelguard.keys.row_keys import RowKeys
 from labelguard.ledger.records import LabelerTable
-from labelguard.policy.bounds import Bound, rounded_bound
+from labelguard.policy.policy import Bound, rounded_bound
 from labelguard.project import private_map
 from labelguard.project.private_map import ReleasedLabels
-from labelguard.release.chosen import Choices
-from labelguard.release.labelers import authors
+from labelguard.release.chosen import Choices, authors
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.terms import LABEL_TIE

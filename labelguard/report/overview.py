@@ -22,8 +22,8 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.policy import lifetime
-from labelguard.policy.lifetime import Total
+from labelguard.policy import pricing
+from labelguard.policy.pricing import Total
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import PolicyDetails
@@ -188,7 +188,7 @@ def budget(project: Where) -> Budget:
     """The policy in force, what all policies cost together, and how far each allowance is used."""
     ledger = OpenProject.open(project).ledger
     active, every = ledger.policy(), policies.life(ledger)
-    total = lifetime.total(every)
+    total = pricing.total(every)
     return Budget(
         policies.described(active) if active else None,
         ledger.ceiling(),

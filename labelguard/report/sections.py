@@ -141,7 +141,8 @@ def this_release(seen: Seen) -> Section | None:
     card = seen.card(seen.chosen)
     if card is None:
         return section("altered", "release", id=seen.chosen.id)
-    privacy, training = card["privacy"], _plain(cards.TRAINING.get(card["train_with"], ""))
+    privacy = card["privacy"]
+    training = _plain(cards.words("training", train_with=card["train_with"]))
     made = section(
         "release", card=card, privacy=privacy, span=cards.span(privacy), training=training
     )
@@ -153,12 +154,13 @@ def guarantee(seen: Seen) -> Section:
     cost = seen.budget.lifetime
     reactive = any(record.policy.assignment_reactive for record in seen.policies)
     declared = {name for record in seen.policies for name in record.policy.public_columns}
-    conditions = (cards.CONDITION if reactive else "", cards.assumption(sorted(declared)))
+    conditions = [cards.words("condition")] if reactive else []
+    conditions += [cards.words("assumption", columns=sorted(declared))] if declared else []
     return section(
         "guarantee",
         seen=seen,
         promised=any(record.state != "draft" for record in seen.policies),
-        conditions=" ".join(map(_plain, filter(None, conditions))),
+        conditions=" ".join(map(_plain, conditions)),
         factor=_factor(cost.epsilon),
         right=guessed(cost.epsilon, cost.delta),
     )

@@ -42,8 +42,7 @@ from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Groups
 from labelguard.mechanisms import statistic
-from labelguard.policy.bounds import Bound
-from labelguard.policy.policy import Policy
+from labelguard.policy.policy import Bound, Policy
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
 from labelguard.release import planning

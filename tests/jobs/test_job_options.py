@@ -21,8 +21,8 @@ from labelguard.options import option
 @dataclass(frozen=True)
 class Options:
     mechanism: ClassVar[str] = "nowhere:Nothing"
-    width: int | None = field(default=None, metadata=option("How wide."))
-    shape: str | None = field(default=None, metadata=option("Which.", choices=("round", "flat")))
+    width: int | None = option("How wide.")
+    shape: str | None = option("Which.", choices=("round", "flat"))
 
 door = Options
 """

@@ -19,9 +19,9 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.policy import lifetime
-from labelguard.policy.lifetime import Total
+from labelguard.policy import pricing
 from labelguard.policy.policy import Allowance, Policy
+from labelguard.policy.pricing import Total
 from labelguard.project import policies, raising
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -111,11 +111,11 @@ def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project: Proje
 
 def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more() -> None:
     """Sums of binary fractions would miss it by a little, in either direction."""
-    total = lifetime.total([Total(0.1, 1e-5)] * 10)
+    total = pricing.total([Total(0.1, 1e-5)] * 10)
     assert total == Total(1.0, 1e-4) and sum([0.1] * 10) != 1.0
     Ceiling(1.0, 1e-4).check(total)
     with pytest.raises(PolicyError, match=r"--raise 1\.1,0\.00011"):
-        Ceiling(1.0, 1e-4).check(lifetime.total([total, Total(0.1, 1e-5)]))
+        Ceiling(1.0, 1e-4).check(pricing.total([total, Total(0.1, 1e-5)]))
 
 
 def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(
@@ -158,7 +158,7 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
     epoch = ledger.begin_job()
     present = Ceiling()
     for place, (act, budget) in enumerate(acts):
-        active, before = ledger.policy(), lifetime.total(policies.life(ledger))
+        active, before = ledger.policy(), pricing.total(policies.life(ledger))
         if act == "raise":
             asked = Ceiling(float(budget[0]), budget[1] * 1e-5)
             higher = asked.epsilon >= present.epsilon and asked.delta >= present.delta
@@ -184,7 +184,7 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
             except PolicyError:
                 assert not fits
                 assert ledger.policy() == active  # nothing is closed for it
-        total = lifetime.total(policies.life(ledger))
+        total = pricing.total(policies.life(ledger))
         assert total.epsilon <= present.epsilon and total.delta <= present.delta
     assert ledger.ceiling() == present and ledger.fault() is None
 

@@ -36,7 +36,7 @@ from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.policy import lifetime, pricing
+from labelguard.policy import pricing
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project import policies
 from labelguard.storage import blocks
@@ -449,7 +449,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if book.state != "draft":
                 epsilon += book.policy.epsilon
                 delta += book.policy.delta
-        total = lifetime.total(policies.life(self.ledger))
+        total = pricing.total(policies.life(self.ledger))
         assert (total.epsilon, total.delta) == pytest.approx((epsilon, delta))
 
 

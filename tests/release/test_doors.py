@@ -36,7 +36,7 @@ from labelguard.options import option
 @dataclass(frozen=True)
 class door:
     mechanism: ClassVar[str] = "stamped_part:opened"
-    stamp: int = field(default=1, metadata=option("What is stamped.", metavar="N"))
+    stamp: int = option("What is stamped.", default=1, metavar="N")
 
 
 def opened(options):

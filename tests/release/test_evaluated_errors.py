@@ -21,9 +21,8 @@ from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.coordinates import Coordinates
 from labelguard.release.evaluation import Evaluation
-from labelguard.release.head import Head, Window
+from labelguard.release.head import Coordinates, Head, Window
 from labelguard.terms import LABEL_A
 
 DRAWS, QUANTILE, NOMINAL = 3000, 1.959964, 0.95

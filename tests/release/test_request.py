@@ -14,15 +14,12 @@ import labelguard as lg
 from labelguard.errors import PolicyError
 from labelguard.options import ReadingOptions, RunOptions, declared
 from labelguard.policy.request import PolicyRequest
-from labelguard.release.keywords import Keywords, Ours
 from labelguard.release.methods import AUTO, installed, of_mechanisms
-from labelguard.release.request import request_release
+from labelguard.release.request import Keywords, Ours, request_release
 
 ROOT = Path(__file__).parents[2]
 ADDED = """
-    colour: str | None = field(
-        default=None, metadata=option("Which colour.", choices=("red", "blue"), in_jobs=True)
-    )
+    colour: str | None = option("Which colour.", choices=("red", "blue"), in_jobs=True)
 """
 EVERYWHERE = """
 import runpy

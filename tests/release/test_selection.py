@@ -16,8 +16,7 @@ from support.preferences import Public, opinions, pairs, public, rankings
 import labelguard as lg
 from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
-from labelguard.policy.bounds import rounded_bound
-from labelguard.policy.policy import Policy
+from labelguard.policy.policy import Policy, rounded_bound
 from labelguard.release.methods import rr
 from labelguard.release.selection import SelectedRows, bounded
 from labelguard.report import overview

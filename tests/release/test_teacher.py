@@ -24,8 +24,7 @@ from labelguard.errors import (
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release import windows
-from labelguard.release.head import Head, Window
+from labelguard.release.head import WINDOW, Head, Window
 from labelguard.report import overview
 
 SHAPE: dict[str, Any] = {
@@ -115,7 +114,7 @@ def test_a_policy_of_ball_noise_is_released_with_it(project: Project) -> None:
     assert said["noise_scale"] == pytest.approx(0.985245, rel=1e-5)
     # Two components get those of noise in four dimensions, of variance (4 + 1)s² each.
     assert said["noise"] == pytest.approx(0.985245 * said["sensitivity"] * 5**0.5, rel=1e-5)
-    window = Window.load(project.released / release.id / windows.FILE)
+    window = Window.load(project.released / release.id / WINDOW)
     assert (window.kind, window.least, window.noise) == ("ball", 4, said["noise"])
 
 

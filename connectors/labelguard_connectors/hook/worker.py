@@ -29,7 +29,7 @@ from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
-from labelguard.release import publication
+from labelguard.release import delivery
 from labelguard.release.pipeline import privatize
 from labelguard.terms import Progress, silent
 from labelguard_connectors.hook import logs
@@ -170,7 +170,7 @@ class Worker:
 
     def _publish(self, done: Turn, progressed: Progressed, name: str, release: str) -> None:
         """The newest release of its source as a new data set of the connector's tool."""
-        _, where = publication.push(name, release, project=self._project)
+        _, where = delivery.push(name, release, project=self._project)
         progressed.pushed[name] = release
         progressed.write(self._project.state)
         done.published.append(where)
@@ -255,7 +255,7 @@ def release_export(
     place = None
     progressed = Progressed.read(home.state, EXPORTS)
     if schedule.push and progressed.pushed.get(settings.name) != release.id:
-        _, place = publication.push(settings.name, release.id, project=home, progress=progress)
+        _, place = delivery.push(settings.name, release.id, project=home, progress=progress)
         progressed.pushed[settings.name] = release.id
         progressed.write(home.state, EXPORTS)
     return Ran(release.id, str(release.path), release.reused, place, release.notes)

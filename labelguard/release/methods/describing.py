@@ -15,9 +15,8 @@ from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.moments import Asked
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.described import Described, Standings
+from labelguard.release.described import Described, Errors, Standings
 from labelguard.release.head import Window
-from labelguard.release.uncertainty import Errors
 
 __all__ = ["described", "of_window", "sources"]
 

@@ -1,16 +1,16 @@
 """What each mechanism can be asked for, beside what all share (`labelguard.options`).
 
 This is the door for mechanisms. A package adds one by an entry point in the group
-`labelguard.mechanisms`: a frozen dataclass, `Options`, whose fields have the metadata of
-`labelguard.options.option` and types that exist at run time. It is loaded for `labelguard privatize
---help` already, so that it only names what is heavy. Options of one name are one option of the
-command.
+`labelguard.mechanisms`: a frozen dataclass, `Options`, whose fields are made by
+`labelguard.options.option` and have types that exist at run time. It is loaded for `labelguard
+privatize --help` already, so that it only names what is heavy. Options of one name are one option
+of the command.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -50,29 +50,21 @@ class FeatureOptions:
     `also` are further pairs without labels, which the head labels too.
     """
 
-    features: str = field(
+    features: str = option(
+        "length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, reward:ID_OR_PATH, "
+        "columns:a,b, or a sum of these; default: those of the project's last release, or the "
+        "best installed, length+style+minilm or length+style+text.",
         default_factory=_usual_features,
-        metadata=option(
-            "length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, reward:ID_OR_PATH, "
-            "columns:a,b, or a sum of these; default: those of the project's last release, or the "
-            "best installed, length+style+minilm or length+style+text.",
-            metavar="SPEC",
-        ),
+        metavar="SPEC",
     )
-    components: int | None = field(
-        default=None, metadata=option("Principal components of the features to use.")
-    )
-    ridge: float | None = field(default=None, metadata=option("Penalty of the head, in labels."))
-    agreement: float = field(
+    components: int | None = option("Principal components of the features to use.")
+    ridge: float | None = option("Penalty of the head, in labels.")
+    agreement: float = option(
+        "How often two labelers agree, for tuning on simulated labels; default "
+        f"{DEFAULT_AGREEMENT:g}.",
         default=DEFAULT_AGREEMENT,
-        metadata=option(
-            "How often two labelers agree, for tuning on simulated labels; default "
-            f"{DEFAULT_AGREEMENT:g}.",
-        ),
     )
-    also: Any = field(
-        default=None, metadata=option("Label these further pairs too.", metavar="FILE")
-    )
+    also: Any = option("Label these further pairs too.", metavar="FILE")
 
     def __post_init__(self) -> None:
         if not 0.55 <= self.agreement <= 0.9:
@@ -95,16 +87,13 @@ class FeatureOptions:
 class EvaluationOptions:
     """`evaluation`: one statistic of the labelers who are held out, by which heads are judged."""
 
-    mechanism: ClassVar[str] = "labelguard.release.methods.evaluation:HeldOut"
+    mechanism: ClassVar[str] = "labelguard.release.evaluation:HeldOut"
     report: ClassVar[str] = "labelguard.release.methods.reports:evaluation"
 
-    head: str | Path | None = field(
-        default=None,
-        metadata=option(
-            "In whose coordinates heads are judged: a release, or a directory with head.npz; "
-            "default: those of the project's evaluation before.",
-            metavar="RELEASE",
-        ),
+    head: str | Path | None = option(
+        "In whose coordinates heads are judged: a release, or a directory with head.npz; "
+        "default: those of the project's evaluation before.",
+        metavar="RELEASE",
     )
 
 
@@ -118,15 +107,11 @@ class StatisticOptions(FeatureOptions):
     mechanism: ClassVar[str] = "labelguard.release.methods.statistic:Teacher"
     report: ClassVar[str] = "labelguard.release.methods.reports:statistic"
 
-    whitening: float | None = field(
-        default=None,
-        metadata=option("How far the components are evened out.", choices=("0", "0.25", "0.5")),
+    whitening: float | None = option(
+        "How far the components are evened out.", choices=("0", "0.25", "0.5")
     )
-    floor: float | None = field(default=None, metadata=option("Floor of the whitening, above 0."))
-    clip_quantile: float | None = field(
-        default=None,
-        metadata=option("Clip at this quantile of labelers' norms without signal."),
-    )
+    floor: float | None = option("Floor of the whitening, above 0.")
+    clip_quantile: float | None = option("Clip at this quantile of labelers' norms without signal.")
 
 
 @dataclass(frozen=True)
@@ -136,21 +121,15 @@ class LearnerOptions(FeatureOptions):
     `reward` and `dpo` train language models; more may be found by entry point.
     """
 
-    learner: str = field(
-        default="head",
-        metadata=option("What learns; default head, a linear head on the features."),
+    learner: str = option(
+        "What learns; default head, a linear head on the features.", default="head"
     )
-    model: str | None = field(
-        default=None,
-        metadata=option("Base model of the learner, a hub id or a path.", metavar="ID_OR_PATH"),
+    model: str | None = option(
+        "Base model of the learner, a hub id or a path.", metavar="ID_OR_PATH"
     )
-    lora: str | None = field(
-        default=None,
-        metadata=option("Train low-rank adapters, for example r=16,alpha=32.", metavar="SPEC"),
-    )
-    train_config: str | Path | None = field(
-        default=None,
-        metadata=option("YAML file with settings of the learner's training.", metavar="FILE"),
+    lora: str | None = option("Train low-rank adapters, for example r=16,alpha=32.", metavar="SPEC")
+    train_config: str | Path | None = option(
+        "YAML file with settings of the learner's training.", metavar="FILE"
     )
 
     def __post_init__(self) -> None:
@@ -181,10 +160,9 @@ class PropsOptions(LearnerOptions):
     mechanism: ClassVar[str] = "labelguard.release.methods.props:Relabelling"
     report: ClassVar[str] = "labelguard.release.methods.reports:props"
 
-    stages: int = field(default=2, metadata=option("Number of stages; default 2.", least=2))
-    combine: Literal["hard", "soft"] = field(
-        default="hard",
-        metadata=option("Votes decide (hard, default) or probabilities are combined (soft)."),
+    stages: int = option("Number of stages; default 2.", default=2, least=2)
+    combine: Literal["hard", "soft"] = option(
+        "Votes decide (hard, default) or probabilities are combined (soft).", default="hard"
     )
 
     def __post_init__(self) -> None:

@@ -8,26 +8,38 @@ labels are no increments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.keys import keyring
+from labelguard.keys.parts import Part
 from labelguard.learning.features import column_features
 from labelguard.ledger.ledger import Grant
-from labelguard.mechanisms import statistic
-from labelguard.mechanisms.noise import Noise
+from labelguard.mechanisms import choices, statistic
+from labelguard.mechanisms.noise import NONCE_BYTES, Noise
+from labelguard.mechanisms.statistic import Bounds, Floats
 from labelguard.policy.events import STATISTIC_RELEASES
-from labelguard.release import card, windows
+from labelguard.project import private_map
+from labelguard.release import card, planning
 from labelguard.release.coefficients import coefficients_of
-from labelguard.release.head import Head, Window, fit
-from labelguard.release.methods import describing, summing
-from labelguard.release.methods.calibrating import calibration_of
+from labelguard.release.head import WINDOW, Head, Window, fit, windows_of
+from labelguard.release.methods import describing
 from labelguard.release.methods.further import label_pairs, with_head
 from labelguard.release.methods.options import StatisticOptions
-from labelguard.release.methods.statistic_design import Design, check_joins, design
+from labelguard.release.methods.statistic_design import Design, check_joins, committed, design
 from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism
+from labelguard.storage import blocks, buckets
+from labelguard.terms import LABEL_TIE
+
+if TYPE_CHECKING:
+    from labelguard.planner.calibration import Calibration
 
 
 class Teacher(Mechanism[Design]):
@@ -56,15 +68,15 @@ class Teacher(Mechanism[Design]):
 
     def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
-        if drawn is not None and (window := summing.draw(job, prepared, drawn)):
-            before = summing.earlier(job, prepared, self.part)
+        if drawn is not None and (window := draw_window(job, prepared, drawn)):
+            before = windows_before(job, prepared, self.part)
             found = calibration_of(job, prepared, window, before, self.options.agreement)
-            replace(window, **vars(found)).save(drawn / windows.FILE)
+            replace(window, **vars(found)).save(drawn / WINDOW)
 
     def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
         design, provider = prepared, prepared.provider
-        summed = summing.windows(job, grant, self.part)
+        summed = windows_of_sum(job, grant, self.part)
         coefficients, total, noise = fit(summed, design.basis, design.shape)
         scale = summed[-1].scale
         head = Head(
@@ -137,3 +149,124 @@ def _noise_of(window: Window) -> Noise:
     """The noise of a window that was released, in its sensitivities."""
     one = Noise(window.kind, 1.0, window.least).deviation(len(window.statistic))
     return Noise(window.kind, window.noise / window.sensitivity / one, window.least)
+
+
+def calibration_of(
+    job: Job, design: Design, window: Window, before: Sequence[Window], agreement: float
+) -> Calibration:
+    """Of the head of the sum that `window` joins, by simulation on public columns.
+
+    It stands for all windows of the sum, those `before` it and itself. It is kept with the window,
+    since a release that is finished later finds none of its labels new.
+    """
+    from labelguard.planner.calibration import EXPLAINED, calibrated
+    from labelguard.planner.prior import Prior
+
+    assert design.bounds is not None  # there is no window without a row
+    every = [*before, window]
+    return calibrated(
+        design.x,
+        design.rows,
+        design.basis,
+        design.shape,
+        design.bounds,
+        math.sqrt(sum(one.noise**2 for one in every)),
+        window.kind,
+        Prior(agreement, explained=EXPLAINED),
+        windows=sum(float(one.weight.sum()) for one in every) / float(window.weight.sum()),
+        progress=job.progress,
+    )
+
+
+@dataclass(frozen=True)
+class Noting:
+    """A task for `note_labels`: the staged and the selected rows, and the map that was begun."""
+
+    staged: Path
+    selected: Path
+    drawn: Path
+
+
+def draw_window(job: Job, design: Design, drawn: Path) -> Window | None:
+    """Sum the new labels and add noise, whose randomness ends with this call.
+
+    Which labels were used is noted in the map that was begun at `drawn`. None if no label is new.
+    """
+    task = Noting(job.staged.rows_directory, design.plan.directory, drawn)
+    found = [part for part in job.over_buckets("summing", note_labels, task) if part is not None]
+    if design.bounds is None or design.grid is None:
+        return None
+    labels = np.concatenate(found)
+    total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
+    noisy = statistic.noisy(total, design.grid, keyring.random_bytes(NONCE_BYTES))
+    used = np.flatnonzero(statistic.pair_weights(design.rows, design.bounds, len(design.z)))
+    return Window(
+        np.asarray(noisy * design.grid.step, np.float64),
+        design.grid.deviation,
+        *_likelihood(design, design.bounds, used),
+        kind=design.grid.kind,
+        least=design.grid.least,
+        **describing.of_window(
+            design.x,
+            design.z,
+            design.rows,
+            design.bounds,
+            used,
+            design.provider.groups(),
+            design.provider.known(design.pairs.table),
+        ),
+    )
+
+
+def note_labels(task: Noting, bucket: int) -> NDArray[np.uint8] | None:
+    """Write the new labels of one bucket into the map, without values.
+
+    PRIVATE: returns the labels, in the order of the design's rows.
+    """
+    found = planning.selected(task.selected, task.staged, bucket)
+    if found is None:
+        return None
+    rows, table = found
+    new = rows[np.flatnonzero(rows.new)]
+    if len(new.index):
+        nothing = np.zeros(len(new.index), np.uint64)
+        tie = np.full(len(new.index), LABEL_TIE, np.uint8)
+        private_map.write_bucket(
+            task.drawn, bucket, new.key, new.author, new.version, tie, nothing, new.content
+        )
+    return buckets.column(table, "label")[new.index].astype(np.uint8)
+
+
+def _likelihood(
+    design: Design, bounds: Bounds, used: NDArray[np.intp]
+) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
+    """What the likelihood needs beside the statistic, all public: see `Window`."""
+    rows = design.rows
+    weight = statistic.pair_weights(rows, bounds, len(design.z))
+    if not rows.choices or rows.size is None:
+        return design.z[used], weight[used], bounds.clip, bounds.sensitivity, None
+    size = np.zeros(len(design.z), np.int64)
+    size[rows.pair] = rows.size
+    sets = blocks.unique(design.pairs.items[used])[1]
+    z, offsets = choices.responses_of_pairs(
+        design.z[used], sets, design.pairs.number[used], size[used]
+    )
+    of_set = np.zeros(len(offsets) - 1)
+    np.maximum.at(of_set, sets, weight[used] * size[used] / 2)  # a pair weighs w · 2/K
+    return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
+
+
+def windows_before(job: Job, design: Design, part: Part) -> list[Window]:
+    """The windows of the sum that a new window joins; none if it begins one."""
+    if design.first is None:
+        return []
+    records = committed(job.opened.ledger, part)
+    return list(windows_of(job.opened.project.released, design.first, records))
+
+
+def windows_of_sum(job: Job, grant: Grant, part: Part) -> list[Window]:
+    """The windows of the sum, of one part's labels, that a release belongs to, its own last."""
+    own = grant.release
+    first = own.settings["parameters"]["first"] or own.id
+    records = [*committed(job.opened.ledger, part), own]
+    return list(windows_of(job.opened.project.released, first, records))

@@ -10,7 +10,7 @@ from labelguard_trainer.gradient.heads import HeadRun, head_run
 from labelguard_trainer.gradient.loop import Checkpoints, Course
 
 from labelguard.mechanisms.statistic import Rows
-from labelguard.release.featured import Featured
+from labelguard.release.protocol import Featured
 
 PRICE = {"noise_multiplier": 5.5, "sampling_probability": 0.2, "steps": 40}
 

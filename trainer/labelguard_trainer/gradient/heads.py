@@ -28,10 +28,9 @@ from labelguard.mechanisms.statistic import STEP_BITS, Grid, Rows
 from labelguard.planner.calibration import AXES, EXPLAINED, best_scale, sampled
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
-from labelguard.release.featured import Featured
 from labelguard.release.head import Head
 from labelguard.release.methods.further import with_head
-from labelguard.release.protocol import Finished, Job
+from labelguard.release.protocol import Featured, Finished, Job
 from labelguard.terms import Progress, silent
 from labelguard_trainer.gradient import head_records
 from labelguard_trainer.gradient.head_records import Comparisons, Records

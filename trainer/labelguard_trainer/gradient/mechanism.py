@@ -23,17 +23,15 @@ from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.policy import pricing
-from labelguard.policy.event_kind import Price
-from labelguard.policy.sampling import Sampling
+from labelguard.policy.event_kind import Price, Sampling
 from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS
 from labelguard.release import card as cards
-from labelguard.release.featured import Featured
-from labelguard.release.methods import summing
 from labelguard.release.methods.further import check_identity, label_pairs
-from labelguard.release.methods.relearners import HEAD, differing
+from labelguard.release.methods.props import HEAD, differing
+from labelguard.release.methods.statistic import Noting, note_labels
 from labelguard.release.methods.statistic_design import check_new, compared
 from labelguard.release.planning import PlannedRows
-from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
+from labelguard.release.protocol import Featured, Finished, Job, Mechanism, Prepared
 from labelguard.release.sections import Section
 from labelguard.storage import arrays
 from labelguard.terms import LABEL_A, LABEL_TIE
@@ -187,8 +185,8 @@ class Training(Mechanism[Run]):
         """Train; what the run became goes into the map, with a note of which labels it used."""
         if drawn is None:
             return
-        task = summing.Noting(job.staged.rows_directory, prepared.plan.directory, drawn)
-        found = list(job.over_buckets("reading", summing.note, task))
+        task = Noting(job.staged.rows_directory, prepared.plan.directory, drawn)
+        found = list(job.over_buckets("reading", note_labels, task))
         noted = np.concatenate([part for part in found if part is not None])[prepared.own]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)
         problem, course = prepared.learner.problem(), prepared.course

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from labelguard.errors import PolicyError
 from labelguard.options import option
-from labelguard.policy.sampling import Sampling
+from labelguard.policy.event_kind import Sampling
 from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
 from labelguard.release.methods.options import LearnerOptions
 
@@ -39,16 +39,11 @@ class GradientOptions(LearnerOptions):
     kind: ClassVar[TrainingRuns]
     weighting: ClassVar[Weighting] = "mean"
 
-    sampling_probability: float | None = field(
-        default=None,
-        metadata=option(
-            "Probability with which a labeler (uls, aup) or a label (els) is in a step; fixed with "
-            "the policy.",
-        ),
+    sampling_probability: float | None = option(
+        "Probability with which a labeler (uls, aup) or a label (els) is in a step; fixed with "
+        "the policy."
     )
-    steps: int | None = field(
-        default=None, metadata=option("Steps of a run; fixed with the policy.")
-    )
+    steps: int | None = option("Steps of a run; fixed with the policy.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,11 +81,9 @@ class UlsOptions(GradientOptions):
 
     kind: ClassVar[TrainingRuns] = ULS
 
-    weighting: Weighting = field(  # type: ignore[misc]
+    weighting: Weighting = option(  # type: ignore[misc]
+        "What m labels of a labeler weigh in a step: 1/m each (mean), or 1/√m (root, default).",
         default="root",
-        metadata=option(
-            "What m labels of a labeler weigh in a step: 1/m each (mean), or 1/√m (root, default)."
-        ),
     )
 
     def settings(self) -> dict[str, Any]:
@@ -104,12 +97,9 @@ class ElsOptions(GradientOptions):
 
     kind: ClassVar[TrainingRuns] = ELS
 
-    records: int | None = field(
-        default=None,
-        metadata=option(
-            "Labels of each labeler that are in a run at most; fixed with the policy; default: the "
-            "median of what labelers have.",
-        ),
+    records: int | None = option(
+        "Labels of each labeler that are in a run at most; fixed with the policy; default: the "
+        "median of what labelers have."
     )
 
     def sampling(self, counts: NDArray[np.int64]) -> Sampling:
@@ -136,12 +126,9 @@ class AupOptions(GradientOptions):
 
     kind: ClassVar[TrainingRuns] = AUP
 
-    concentration: float | None = field(
-        default=None,
-        metadata=option(
-            "Distance τ within which mean gradients of labelers are expected to lie, in clip norms "
-            f"of uls; default {_DISTANCE:g}.",
-        ),
+    concentration: float | None = option(
+        "Distance τ within which mean gradients of labelers are expected to lie, in clip norms "
+        f"of uls; default {_DISTANCE:g}."
     )
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from labelguard.release.card import TRAINING, guarantee
+from labelguard.release.card import guarantee, words
 from labelguard.storage.files import write_atomically
 from labelguard.terms import budget_of, counted
 from labelguard_trainer.training.evaluate import Accuracy, Evaluation, Trained
@@ -57,7 +57,7 @@ def to_markdown(
             "LoRA": request.lora,
         },
         trained=trained,
-        why=TRAINING.get(trained.loss, ""),
+        why=words("training", train_with=trained.loss),
     )
 
 
