@@ -137,7 +137,7 @@ class HeadStep:
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
         """As `Head.margins`. Raises `LabelguardError` for features that changed since."""
         head = Head.load(model)
-        return head.margins(head.coordinates.provider(silent)(_sides(pairs)))
+        return head.margins(head.provider(silent)(_sides(pairs)))
 
     def _released(self, lesson: Lesson, card: Mapping[str, Any]) -> tuple[Head, dict[str, Any]]:
         """The head that came with a release, fitted anew if only some windows count."""
@@ -226,7 +226,7 @@ class HeadStep:
         """Those of the model in use, if it has these features; the ridge is none of them."""
         if lesson.previous is None or not (lesson.previous / FILE).exists():
             return None
-        found = Head.load(lesson.previous).coordinates
+        found: Coordinates = Head.load(lesson.previous)
         alike = (found.features, replace(found.shape, ridge=shape.ridge)) == (self._features, shape)
         return found if alike else None
 

@@ -22,10 +22,10 @@ from labelguard.policy.pricing import Total
 from labelguard.policy.request import PolicyRequest
 from labelguard.project import succession
 from labelguard.project.doubles import refuse_doubles
-from labelguard.release import planning
+from labelguard.release import selection
 from labelguard.release.chosen import fewest
-from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Mechanism
+from labelguard.release.selection import PlannedRows
 from labelguard.terms import budget_of, counted
 
 
@@ -115,7 +115,7 @@ def check_plan(
         most = int((plan.charged + plan.short).max())
         offer = succession.offer(ledger, policy, event, most)
         raise BudgetExceeded(
-            f"{planning.shortage(plan, policy.unit, use.taken)}; leave such labels out with "
+            f"{selection.shortage(plan, policy.unit, use.taken)}; leave such labels out with "
             f"--exhausted drop, or pay for more: {offer}",
             asked=short + plan.new,
             left=plan.new,

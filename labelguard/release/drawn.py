@@ -32,7 +32,7 @@ from labelguard.project import recovery
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.project.waiting import waiting
-from labelguard.release import delivery, planning, publish
+from labelguard.release import delivery, publish, selection
 from labelguard.release.protocol import Job, Lesson, Mechanism, Prepared
 from labelguard.release.writer import Release, read_card
 from labelguard.storage import blocks, buckets
@@ -74,7 +74,7 @@ class Drawn:
             self,
             job=replace(job, staged=kept.staged, outcomes=kept.outcomes),
             prepared=self.prepared.renumbered(kept.rows),
-            authors=planning.authors(self.prepared.plan),
+            authors=selection.authors_of(self.prepared.plan),
         )
 
     def learned(self) -> Drawn:

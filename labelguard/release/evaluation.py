@@ -43,8 +43,8 @@ from labelguard.release.methods.statistic_design import (
     joined,
     window_of,
 )
-from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism
+from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays
 from labelguard.storage.sums import fault
 
@@ -175,7 +175,7 @@ def coordinates_in(directory: Path) -> Coordinates:
     """Those of the head, or of the evaluation, in a directory; `ProjectError` without either."""
     if not (directory / head.FILE).exists() and (directory / FILE).exists():
         return Evaluation.load(directory).coordinates
-    return Head.load(directory).coordinates
+    return Head.load(directory)
 
 
 NAME = "evaluation"

@@ -183,8 +183,8 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Head:
-    """A linear scorer of pairs on named features; `coefficients` (d,) apply to raw features.
+class Head(Coordinates):
+    """A linear scorer of pairs in its coordinates; `coefficients` (d,) apply to raw features.
 
     `statistic` is the noisy statistic it was fitted from, if it was, with its `noise`. `scale` is
     what the fitted coefficients were multiplied by, so that probabilities mean what they say (see
@@ -192,21 +192,11 @@ class Head:
     sure its coefficients, where that is known.
     """
 
-    features: str
-    identity: str
-    state: Mapping[str, NDArray[Any]]
-    shape: Shape
-    basis: Basis
     coefficients: Floats
     statistic: Floats | None = None
     noise: float = math.nan
     scale: float = 1.0
     about: Described | None = None
-
-    @property
-    def coordinates(self) -> Coordinates:
-        """In which it was fitted."""
-        return Coordinates(self.features, self.identity, self.state, self.shape, self.basis)
 
     def margins(self, x: NDArray[np.float32]) -> Floats:
         """Log-odds that the first side of each pair is preferred, shape (pairs,)."""
@@ -221,7 +211,7 @@ class Head:
         """The file that `load` reads."""
         return arrays.packed(
             {
-                **self.coordinates.arrays(),
+                **self.arrays(),
                 "coefficients": self.coefficients,
                 "statistic": np.zeros(0) if self.statistic is None else self.statistic,
                 "noise": np.array(self.noise),

@@ -303,18 +303,10 @@ def _board(
     rank, worst = 1 + ahead.sum(axis=0), len(score) - ahead.sum(axis=1)
     # By score, sources that cannot be told apart would seem to have an order.
     order = sorted(range(len(score)), key=lambda at: (rank[at], names[at]))
+    points = MEAN + score
+    columns = (rank, worst, points, points - wide, points + wide, clustered, comparisons)
     standings = tuple(
-        Standing(
-            names[at],
-            int(rank[at]),
-            int(worst[at]),
-            float(MEAN + score[at]),
-            float(MEAN + score[at] - wide[at]),
-            float(MEAN + score[at] + wide[at]),
-            float(clustered[at]),
-            int(comparisons[at]),
-        )
-        for at in order
+        Standing(names[at], *(column[at].item() for column in columns)) for at in order
     )
     return Board(stratum, standings, ties(standings))
 

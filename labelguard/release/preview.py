@@ -18,9 +18,9 @@ from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy, Unit
 from labelguard.release import card
 from labelguard.release.methods import AUTO
-from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
+from labelguard.release.selection import PlannedRows
 from labelguard.terms import budget_of, counted
 
 TOO_MUCH = 0.4

@@ -26,7 +26,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
-from labelguard.release.planning import PlannedRows
+from labelguard.release.selection import PlannedRows
 from labelguard.storage.executor import Executor, Result, Task, over_buckets
 from labelguard.terms import Progress
 

@@ -18,8 +18,8 @@ from labelguard._version import __version__
 from labelguard.ledger.ledger import Grant
 from labelguard.project import policies
 from labelguard.release import card
-from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job
+from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import ReleaseWriter, output_schema, preferred
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks

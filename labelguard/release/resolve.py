@@ -169,7 +169,8 @@ def settle(
         asked = PolicyRequest(**request.terms, event=terms.mechanism.priced)
         terms = replace(terms, asked=asked, policy=asked.under(terms.policy))
     else:
-        if _one_statistic(terms, allowed):
+        # Of one statistic release the noise may be of a ball.
+        if terms.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
             budget = terms.policy.epsilon, terms.policy.delta
             allowed["ball"] = fewest_components(featured(), *budget, options)
         terms = _first(terms, ledger, staged, allowed)
@@ -191,11 +192,6 @@ def _sized(
     own = {"uses": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
     wanted = named is None or periods > 1
     return replace(terms, mechanism=mechanism, forecast=sizing.forecast), own if wanted else {}
-
-
-def _one_statistic(terms: Terms, allowed: Mapping[str, int | None]) -> bool:
-    """Whether a first policy is for one statistic release, whose noise may then be of a ball."""
-    return terms.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1
 
 
 def others(terms: Terms, ledger: Ledger) -> Iterator[Terms]:
@@ -223,7 +219,9 @@ def _room(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, 
     if periods == 1:
         return {}
     if mechanism.priced == RANDOMIZED_LABELS.name:
-        return {"max_labels_per_labeler": labels_of_periods(staged, periods)}
+        bound = bounds_for(staged.labels_of_units(), periods)[0]
+        assert bound is not None  # of several periods nobody knows everybody's own number
+        return {"max_labels_per_labeler": bound}
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
     once = events.kind(mechanism.priced).first(None, None)
@@ -353,10 +351,3 @@ def fewest_components(
     asked = options.components
     noise = noises(directions.best(noises) if asked is None else min(asked, directions.rank))
     return noise.least if noise.kind == "ball" else None
-
-
-def labels_of_periods(staged: Staged, periods: int) -> int:
-    """Labels of a labeler that so many inputs like this one bring, for policies of coins."""
-    bound = bounds_for(staged.labels_of_units(), periods)[0]
-    assert bound is not None  # of several periods nobody knows everybody's own number
-    return bound

@@ -26,12 +26,12 @@ from labelguard.policy.label_values import LabelValues
 from labelguard.policy.policy import Bound
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
-from labelguard.release import checks, delivery, planning, publish, resolve
+from labelguard.release import checks, delivery, publish, resolve, selection
 from labelguard.release.drawn import Drawn, answer
-from labelguard.release.planning import PlannedRows
 from labelguard.release.preview import Plan, Preview, previewed
 from labelguard.release.protocol import Job, Mechanism, Prepared
 from labelguard.release.request import ReleaseRequest
+from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import Release
 from labelguard.storage import blocks
 from labelguard.storage.executor import open_executor
@@ -233,7 +233,7 @@ class Run:
         event = self.terms.event
         begun = record if record and record.state != "committed" else None
         drawn = begun is not None and begun.state == "drawn"
-        rows = planning.plan_rows(
+        rows = selection.plan_rows(
             job.staged,
             self.project,
             self.keys,
@@ -281,7 +281,7 @@ class Run:
             event=self.terms.event,
             idempotency_key=key,
             settings=self._settings()
-            | planning.counts(plan.rows)
+            | selection.counts_of(plan.rows)
             | {"parameters": dict(parameters), "request": repeatable}
             | self._forecast(),
             labelers=plan.rows.units,

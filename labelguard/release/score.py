@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -104,26 +105,9 @@ class Scored:
     """how many"""
 
 
-def score_to(
-    release: Path,
-    source: Input,
-    path: Path,
-    *,
-    columns: Mapping[str, str] | None = None,
-    question: str | None = None,
-    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
-    split: str | None = None,
-    public_columns: Sequence[str] | None = None,
-) -> Scored:
-    """Write scored pairs to a Parquet file."""
+def score_to(release: Path, source: Input, path: Path, **options: Any) -> Scored:
+    """Write scored pairs to a Parquet file; `options` are those of `score`."""
     check_new_file(path, "scored.parquet")
-    scored = score(
-        *(release, source),
-        columns=columns,
-        question=question,
-        format=format,
-        split=split,
-        public_columns=public_columns,
-    )
+    scored = score(release, source, **options)
     scored.write_parquet(path)
     return Scored(str(path), scored.height)

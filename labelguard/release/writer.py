@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -252,27 +253,9 @@ def load(release: Release | str | Path, kind: str = "polars") -> Any:
     raise extras.MissingExtra(f"{kind} is not installed; install it with: {command}")
 
 
-def _polars(path: Path) -> pl.DataFrame:
-    import polars as pl
-
-    return pl.read_parquet(path)
-
-
-def _pandas(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.read_parquet(path, engine="pyarrow")
-
-
-def _datasets(path: Path) -> datasets.Dataset:
-    from datasets import Dataset
-
-    return Dataset.from_parquet(str(path))
-
-
 _KINDS: Mapping[str, Callable[[Path], Any]] = {
-    "polars": _polars,
+    "polars": lambda path: import_module("polars").read_parquet(path),
     "arrow": pq.read_table,
-    "pandas": _pandas,
-    "datasets": _datasets,
+    "pandas": lambda path: import_module("pandas").read_parquet(path, engine="pyarrow"),
+    "datasets": lambda path: import_module("datasets").Dataset.from_parquet(str(path)),
 }

@@ -45,10 +45,10 @@ from labelguard.mechanisms import statistic
 from labelguard.policy.policy import Bound, Policy
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
-from labelguard.release import planning
+from labelguard.release import selection
 from labelguard.release.methods import rr
 from labelguard.release.methods import statistic_design as design
-from labelguard.release.planning import PlannedRows
+from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.executor import Threads, over_buckets
 
@@ -92,7 +92,7 @@ class Home:
         self.releases += 1
         keys, options = self.keys, StagingOptions(Reading({}, "group"), "files", groups=self.groups)
         names = sorted(self.places)
-        table_of_labelers = planning.LabelerTable(
+        table_of_labelers = selection.LabelerTable(
             blocks.from_bytes(b"".join(names)),
             np.array([self.places[name] for name in names], np.int64),
             np.array([self.used[name] for name in names], np.int64),
@@ -100,7 +100,7 @@ class Home:
         with self.project.lock():
             self.project.work.mkdir(mode=0o700)
             staged = stage(table, self.project.work / "input", keys, options)
-            plan = planning.plan_rows(
+            plan = selection.plan_rows(
                 staged,
                 self.project,
                 keys,
@@ -325,7 +325,7 @@ def of_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
         labels = [
             buckets.column(both[1], "label")[both[0].index[both[0].new]]
             for bucket in range(buckets.BUCKETS)
-            if (both := planning.selected(plan.directory, staged.rows_directory, bucket))
+            if (both := selection.read_selected(plan.directory, staged.rows_directory, bucket))
         ]
         job: Any = SimpleNamespace(
             staged=staged, over_buckets=lambda step, *work: over_buckets(Threads(1), *work)

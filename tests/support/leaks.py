@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from labelguard.ingest import staged, staging
-from labelguard.release import planning
+from labelguard.release import selection
 from labelguard.storage import buckets
 from labelguard.terms import LABEL_TIE
 
@@ -49,15 +49,15 @@ def labels_enter_the_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def _counts(patch: pytest.MonkeyPatch, count: Callable[[list[int]], Any]) -> None:
-    whole = planning.counts
+    whole = selection.counts_of
 
-    def counts(plan: planning.PlannedRows) -> dict[str, Any]:
+    def counts(plan: selection.PlannedRows) -> dict[str, Any]:
         rows = plan.directory.parent / "input" / "rows"
         tables = [buckets.read_bucket(rows, bucket) for bucket in range(buckets.BUCKETS)]
         labels = [y for table in tables if table is not None for y in table["label"].to_pylist()]
         return whole(plan) | {"duplicates": count(labels)}
 
-    patch.setattr(planning, "counts", counts)
+    patch.setattr(selection, "counts_of", counts)
 
 
 def preferences_are_counted(patch: pytest.MonkeyPatch) -> None:

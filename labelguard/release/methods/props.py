@@ -37,11 +37,11 @@ from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.release.head import Head
-from labelguard.release.methods.further import check_identity, with_head
 from labelguard.release.methods.options import PropsOptions
 from labelguard.release.methods.rr import draw_labels, randomized_card
-from labelguard.release.planning import PlannedRows
+from labelguard.release.methods.statistic_design import check_identity, with_head
 from labelguard.release.protocol import Finished, Job, Lesson, Mechanism, Prepared
+from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays, buckets
 from labelguard.storage.files import fresh_directory, write_atomically
 from labelguard.terms import Progress

@@ -28,11 +28,10 @@ from labelguard.policy.event_kind import PAIR, Price
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy
 from labelguard.project import private_map
-from labelguard.release import card, planning
+from labelguard.release import card, selection
 from labelguard.release.chosen import Choices
-from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
-from labelguard.release.selection import SelectedRows
+from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.storage import buckets
 
 CHOICE_ROWS = (
@@ -116,7 +115,7 @@ def draw_labels(job: Job, prepared: Prepared, grant: Grant, drawn: Path | None) 
 
 def randomize_bucket(task: Randomizing, bucket: int) -> None:
     """Draw the new labels of one bucket and write down all of its released rows, by item."""
-    found = planning.selected(task.selected, task.staged, bucket)
+    found = selection.read_selected(task.selected, task.staged, bucket)
     if found is None:
         return
     rows, table = found

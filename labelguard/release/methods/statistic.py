@@ -26,15 +26,21 @@ from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Floats
 from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.project import private_map
-from labelguard.release import card, planning
+from labelguard.release import card, selection
 from labelguard.release.coefficients import coefficients_of
 from labelguard.release.head import WINDOW, Head, Window, fit, windows_of
 from labelguard.release.methods import describing
-from labelguard.release.methods.further import label_pairs, with_head
 from labelguard.release.methods.options import StatisticOptions
-from labelguard.release.methods.statistic_design import Design, check_joins, committed, design
-from labelguard.release.planning import PlannedRows
+from labelguard.release.methods.statistic_design import (
+    Design,
+    check_joins,
+    committed,
+    design,
+    label_pairs,
+    with_head,
+)
 from labelguard.release.protocol import Finished, Job, Mechanism
+from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.terms import LABEL_TIE
 
@@ -223,7 +229,7 @@ def note_labels(task: Noting, bucket: int) -> NDArray[np.uint8] | None:
 
     PRIVATE: returns the labels, in the order of the design's rows.
     """
-    found = planning.selected(task.selected, task.staged, bucket)
+    found = selection.read_selected(task.selected, task.staged, bucket)
     if found is None:
         return None
     rows, table = found

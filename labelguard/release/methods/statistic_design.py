@@ -1,16 +1,20 @@
-"""The public design of a statistic release: what is fixed before a label is looked at."""
+"""The public design of a statistic release: what is fixed before a label is looked at.
+
+And the rows that a head labels: those of the input, and further pairs that nobody labeled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.errors import PolicyError
+from labelguard.errors import LedgerError, PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
 from labelguard.keys.parts import Part
 from labelguard.learning.features import PairFeatures, open_fitted, open_provider
@@ -23,14 +27,97 @@ from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
 from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.pricing import prices
-from labelguard.release import planning
-from labelguard.release.head import Head
-from labelguard.release.methods.further import check_identity
+from labelguard.release import selection
+from labelguard.release.head import FILE, Head
 from labelguard.release.methods.options import StatisticOptions
-from labelguard.release.planning import PlannedRows
-from labelguard.release.protocol import Job, Prepared
+from labelguard.release.protocol import Finished, Job, Prepared
+from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
+
+
+def check_identity(what: str, recorded: str, found: str) -> None:
+    """Raise `LedgerError` if a release that is being resumed was begun with another `what`."""
+    if recorded != found:
+        raise LedgerError(
+            f"this release was begun with the {what} {recorded}; found "
+            f"{found}; restore what it was and run the same command again"
+        )
+
+
+def label_pairs(
+    job: Job, plan: PlannedRows, pairs: DistinctPairs, probability: NDArray[np.float64]
+) -> None:
+    """Write every planned row with its pair's `probability` (pairs,) of the first side."""
+    of_row = probability[pairs.of_row]
+    for bucket in range(buckets.BUCKETS):
+        found = selection.read_selected(plan.directory, job.staged.rows_directory, bucket)
+        if found is None:
+            continue
+        rows, table = found
+        row = buckets.column(table, "row")[rows.index].astype(np.intp)
+        items = buckets.blocks(table, "item")[rows.index]
+        write_labeled(job.outcomes, bucket, row, rows.key, items, of_row[row])
+
+
+def with_head(
+    finished: Finished, job: Job, head: Head, provider: PairFeatures, labeled: DistinctPairs
+) -> Finished:
+    """The release with its head and, by it, labels of the further pairs that are not `labeled`."""
+    file = job.opened.project.work / FILE
+    file.write_bytes(head.to_bytes())
+    further = job.further
+
+    def probability(new: NDArray[np.intp]) -> NDArray[np.float64]:
+        assert further is not None
+        return head.probability(provider(further.pairs.table.take(pa.array(new))))
+
+    return with_further(replace(finished, files=(file,)), job, labeled, probability)
+
+
+def with_further(
+    finished: Finished,
+    job: Job,
+    labeled: DistinctPairs,
+    probability: Callable[[NDArray[np.intp]], NDArray[np.float64]],
+) -> Finished:
+    """The release with labels of the further pairs that are not `labeled`, if there are any.
+
+    `probability` tells that of the first side of those further pairs, by their numbers.
+    """
+    if job.further is None:
+        return finished
+    pairs = job.further.pairs
+    directory = job.opened.project.work / "also-outcomes"
+    new = np.flatnonzero(~pairs.among(labeled))
+    keys = np.zeros((len(new), 2), np.uint64)
+    keys[:, 1] = new
+    found = probability(new) if len(new) else np.zeros(0)
+    write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], found)
+    outcomes = (*finished.outcomes, (job.further.staged, directory))
+    return replace(finished, outcomes=outcomes, further=len(new))
+
+
+def write_labeled(
+    outcomes: Path,
+    source: int,
+    row: NDArray[np.generic],
+    key: Blocks,
+    items: Blocks,
+    probability: NDArray[np.float64],
+) -> None:
+    """Rows of one bucket, labeled by a head: the likelier side is chosen, with its probability."""
+    first = probability >= 0.5
+    table = pa.table(
+        {
+            "row": row.astype(np.uint64),
+            "key_hi": np.ascontiguousarray(key[:, 0]),
+            "key_lo": np.ascontiguousarray(key[:, 1]),
+            "value": first.astype(np.uint8),
+            "label_probability": np.where(first, probability, 1 - probability),
+        }
+    )
+    buckets.write_part(outcomes, source, table, buckets.bucket_of(items))
 
 
 @dataclass(frozen=True)
@@ -236,7 +323,7 @@ class _Comparing:
 
 def compare(task: _Comparing, bucket: int) -> _Compared | None:
     """What the labels of one bucket compare."""
-    found = planning.selected(task.selected, task.staged, bucket)
+    found = selection.read_selected(task.selected, task.staged, bucket)
     if found is None:
         return None
     rows, table = found

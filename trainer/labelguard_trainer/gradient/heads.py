@@ -29,7 +29,7 @@ from labelguard.planner.calibration import AXES, EXPLAINED, best_scale, sampled
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
-from labelguard.release.methods.further import with_head
+from labelguard.release.methods.statistic_design import with_head
 from labelguard.release.protocol import Featured, Finished, Job
 from labelguard.terms import Progress, silent
 from labelguard_trainer.gradient import head_records

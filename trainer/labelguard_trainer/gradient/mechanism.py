@@ -26,13 +26,17 @@ from labelguard.policy import pricing
 from labelguard.policy.event_kind import Price, Sampling
 from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS
 from labelguard.release import card as cards
-from labelguard.release.methods.further import check_identity, label_pairs
 from labelguard.release.methods.props import HEAD, differing
 from labelguard.release.methods.statistic import Noting, note_labels
-from labelguard.release.methods.statistic_design import check_new, compared
-from labelguard.release.planning import PlannedRows
+from labelguard.release.methods.statistic_design import (
+    check_identity,
+    check_new,
+    compared,
+    label_pairs,
+)
 from labelguard.release.protocol import Featured, Finished, Job, Mechanism, Prepared
 from labelguard.release.sections import Section
+from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays
 from labelguard.terms import LABEL_A, LABEL_TIE
 from labelguard_trainer.gradient import aup, loop

@@ -284,6 +284,6 @@ def _teacher(head: Head, pairs: pa.Table, progress: Progress) -> Margins:
         return {}
     sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
     try:
-        return {TEACHER: head.margins(head.coordinates.provider(progress)(sides))}
+        return {TEACHER: head.margins(head.provider(progress)(sides))}
     except LabelguardError:
         return {}
