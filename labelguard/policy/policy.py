@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from labelguard.errors import PolicyError
 from labelguard.policy import events, public_columns
@@ -16,6 +13,10 @@ from labelguard.policy.event_kind import PAIR, EventKind, Sampling, Terms
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import LabelValues, Skips, Ties
 from labelguard.terms import budget_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Unit = Literal["labeler", "item", "group"]
 
@@ -241,6 +242,8 @@ SMALLEST_BOUND = 8
 def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
     # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
+    import numpy as np  # not before: `privatize --help` reads this module
+
     exponents = np.frexp((np.maximum(counts, SMALLEST_BOUND) - 1).astype(np.float64))[1]
     return np.left_shift(1, exponents.astype(np.int64))
 
