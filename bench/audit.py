@@ -21,11 +21,11 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.audit import AuditResult
 from labelguard.audit.randomized_response import audit_randomized_response
 from labelguard.audit.statistic import audit_statistic
+from labelguard.budget import pricing
+from labelguard.budget.events import Price
+from labelguard.budget.policy import Policy
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Grid
-from labelguard.policy import pricing
-from labelguard.policy.events import Price
-from labelguard.policy.policy import Policy
 
 EPSILONS = (1.0, 3.0)
 DELTA = 1e-5

@@ -20,11 +20,11 @@ import numpy as np
 from _measure import measure, report
 from numpy.typing import NDArray
 
-from labelguard.ingest.pairs import read_pairs
+from labelguard.inputs.pairs import read_pairs
 from labelguard.learning.features import open_fitted
 from labelguard.planner import tuning
 from labelguard.simulation import simulate
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 DELTA = 1e-5
 DIMENSIONS = 384
@@ -52,7 +52,7 @@ def first_choice(
     if spec == "random":
         x = random_features(count)
     else:
-        x = open_fitted(spec, pairs.table, silent)(pairs.table)
+        x = open_fitted(spec, pairs.table, no_progress)(pairs.table)
     laps.append(clock())
     sizing = tuning.recommend(x, pairs.rows, epsilon, DELTA, periods=periods)
     laps.append(clock())

@@ -47,7 +47,7 @@ from utility.targets import FEATURES, TIES_INSIDE, checks
 
 from labelguard.learning import heads
 from labelguard.mechanisms.geometry import Shape
-from labelguard.terms import LABEL_TIE
+from labelguard.text import LABEL_TIE
 
 EPSILONS = (0.5, 1.0, 3.0, 8.0)
 DELTA = 1e-5

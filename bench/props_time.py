@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 SHAPES = {
     "tiny": {"n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_size": 258},
@@ -124,7 +124,7 @@ def staged(directory: str, pairs: int, tokens: int, stages: int, epochs: int) ->
     prepared = clock.timed("prepare", learners.dpo)(letters(pairs, tokens), options)
     rows = labels(pairs, stages)
     with tempfile.TemporaryDirectory(dir=directory) as work:
-        learner = prepared.open(Path(work), silent)
+        learner = prepared.open(Path(work), no_progress)
         clock.timed("reference", lambda: learner.reference)()
         scored = StageModel.__call__
         StageModel.__call__ = clock.timed("scoring", scored)  # type: ignore[method-assign]

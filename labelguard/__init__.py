@@ -17,8 +17,8 @@ from labelguard._version import __version__ as __version__
 if TYPE_CHECKING:
     from labelguard import errors
     from labelguard.accounting import account
+    from labelguard.budget.policy import Policy
     from labelguard.planner.forecast import plan
-    from labelguard.policy.policy import Policy
     from labelguard.project import policies
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from labelguard.simulation import simulate
 
 _HOMES = {
-    "Policy": "labelguard.policy.policy:Policy",
+    "Policy": "labelguard.budget.policy:Policy",
     "Project": "labelguard.project.project:Project",
     "Release": "labelguard.release.writer:Release",
     "account": "labelguard.accounting.account",
@@ -74,9 +74,9 @@ if not TYPE_CHECKING:  # a type checker is to find names that there are not
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
-            from labelguard.spelling import closest
+            from labelguard.spelling import suggest
 
-            near = closest(name, _HOMES)
+            near = suggest(name, _HOMES)
             raise AttributeError(f"module 'labelguard' has no attribute {name!r}{near}")
         from pkgutil import resolve_name
 

@@ -13,21 +13,21 @@ _simulated: ContextVar[datetime | None] = ContextVar("labelguard.clock", default
 
 def now() -> str:
     """UTC in ISO 8601, to the second. No charge and no release depends on it."""
-    return text(_simulated.get() or datetime.now(UTC))
+    return format_time(_simulated.get() or datetime.now(UTC))
 
 
-def text(time: datetime) -> str:
+def format_time(time: datetime) -> str:
     """A time of UTC as `now` tells it."""
     return time.strftime(_FORMAT)
 
 
-def read(time: str) -> datetime:
+def parse_time(time: str) -> datetime:
     """The inverse of `text`."""
     return datetime.strptime(time, _FORMAT).replace(tzinfo=UTC)
 
 
 @contextlib.contextmanager
-def simulated(when: datetime) -> Iterator[None]:
+def simulate_time(when: datetime) -> Iterator[None]:
     """It is `when`, a time with its zone, within this context: for simulated weeks."""
     token = _simulated.set(when.astimezone(UTC))
     try:

@@ -19,7 +19,7 @@ class MissingExtra(LabelguardError):
     exit_code = 2
 
 
-def missing(extra: str) -> list[str]:
+def missing_packages(extra: str) -> list[str]:
     """The packages of an extra that are not installed; nothing of them is loaded."""
     marker = re.compile(rf"""extra == ["']{re.escape(extra)}["']""")
     wanted = [text for text in _requirements() if marker.search(text)]
@@ -29,7 +29,7 @@ def missing(extra: str) -> list[str]:
 
 def require(extra: str, what: str) -> None:
     """Raise `MissingExtra` unless the extra is installed; `what` is what needs it."""
-    if lacking := missing(extra):
+    if lacking := missing_packages(extra):
         raise MissingExtra(
             f"{what} needs {', '.join(lacking)}; install the extra with: {install_line(extra)}"
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from labelguard.terms import shown
+from labelguard.text import escape_controls
 
 __all__ = ["Picture", "Rows", "card", "several"]
 
@@ -56,7 +56,7 @@ def card(
     parts += map(_table, tables)
     if picture is not None:
         data = base64.b64encode(picture.png).decode("ascii")
-        alt = escape(shown(picture.text))
+        alt = escape(escape_controls(picture.text))
         parts.append(f'<img style="max-width:100%" alt="{alt}" src="data:image/png;base64,{data}">')
     frame = "border:1px solid #8888;border-radius:.4em;padding:.2em 1em .6em;max-width:50em"
     return f'<div class="labelguard mathjax_ignore" style="{frame}">{"".join(parts)}</div>'
@@ -85,4 +85,4 @@ def _text(text: str) -> str:
     """Text that is nothing else: no tag, no formula, no letter that turns others."""
     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     # A formula is found within one element only, so that each sign that may begin one has its own.
-    return _FORMULA.sub(r"<span>\g<0></span>", escape(shown(short)))
+    return _FORMULA.sub(r"<span>\g<0></span>", escape(escape_controls(short)))

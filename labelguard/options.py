@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelguard.errors import PolicyError
-from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
+from labelguard.text import AUTO_FORMAT, FORMAT_NAMES
 
 FILE, NAMES_OR_PATHS = "FILE", ("ID_OR_PATH", "RELEASE")
 """How options say that they are a path (`metavar`)."""

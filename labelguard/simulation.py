@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from labelguard.spelling import corrected
-from labelguard.terms import DEFAULT_AGREEMENT
+from labelguard.spelling import suggest_keywords
+from labelguard.text import DEFAULT_AGREEMENT
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -121,7 +121,7 @@ class _Config:
         _in_range("seed", self.seed, 0, None)
 
 
-@corrected
+@suggest_keywords
 def simulate(
     *,
     labelers: int = 200,

@@ -11,7 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def closest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
+def suggest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
     """The candidate that was probably meant, as a message says it; empty if none is near.
 
     `prefix` is what is typed before it. A few letters are rather an abbreviation than misspelt.
@@ -24,7 +24,7 @@ def closest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
     return f" (did you mean {prefix + matches[0]!r}?)" if matches else ""
 
 
-def corrected(function: Callable[P, R]) -> Callable[P, R]:
+def suggest_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """A function that tells of a keyword which it does not have which one was probably meant.
 
     Python says so itself from 3.13 on.
@@ -37,7 +37,7 @@ def corrected(function: Callable[P, R]) -> Callable[P, R]:
             if name not in known:
                 raise TypeError(
                     f"{function.__name__}() got an unexpected keyword argument {name!r}"
-                    f"{closest(name, known)}"
+                    f"{suggest(name, known)}"
                 )
         return function(*args, **kwargs)
 

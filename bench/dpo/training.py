@@ -27,7 +27,7 @@ from dpo.grammar import Pairs
 from dpo.labels import Budget
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ def props(
         noise["flip_probability"],
     )
     prepared = learners.dpo(_all_texts(problem), _options(problem, output))
-    learner = prepared.open(output / "stages", silent)
+    learner = prepared.open(output / "stages", no_progress)
     results = list(run_stages(prepared.inputs, released, learner, combine=combine))
     margins = results[-1].scorer(prepared.inputs[len(problem.pairs) :])
     later = pair[results[-1].rows]

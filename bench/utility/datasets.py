@@ -18,16 +18,16 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.ingest.layouts import Reading
-from labelguard.ingest.pairs import distinct_pairs
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.carried import column_features
 from labelguard.learning.features import open_fitted
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
-from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE, silent
+from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE, no_progress
 
 Ids: TypeAlias = NDArray[np.intp]
 Labels: TypeAlias = NDArray[np.uint8]
@@ -155,7 +155,7 @@ def read(path: Path, features: str) -> Dataset:
             lambda name, rows: None,
         )
         pairs = distinct_pairs(staged)
-        provider = open_fitted(features, pairs.table, silent)
+        provider = open_fitted(features, pairs.table, no_progress)
         tables = [buckets.read_bucket(staged.rows_directory, n) for n in range(buckets.BUCKETS)]
         rows = pa.concat_tables([table for table in tables if table is not None])
         return Dataset(
@@ -202,7 +202,7 @@ def _texts(frame: pl.DataFrame, features: str) -> Dataset:
     rows = _canonical(frame)
     pairs, pair = _distinct(rows, ["prompt", "first", "second"])
     table: pa.Table = pairs.to_arrow()
-    provider = open_fitted(features, table, silent)
+    provider = open_fitted(features, table, no_progress)
     return Dataset(provider(table), pair, _codes(rows, "labeler_id"), _labels(rows))
 
 

@@ -27,14 +27,14 @@ from labelguard_trainer.gradient.mechanism import used
 from labelguard_trainer.gradient.options import AupOptions, ElsOptions, UlsOptions, Weighting
 
 from labelguard.accounting import group, mixture, subsampled
-from labelguard.ingest.pairs import DistinctPairs
+from labelguard.budget.event_kind import Sampling
+from labelguard.inputs.pairs import DistinctPairs
 from labelguard.keys import keyring
 from labelguard.learning import heads
 from labelguard.learning.features import PairFeatures
 from labelguard.mechanisms.statistic import Rows
-from labelguard.policy.event_kind import Sampling
 from labelguard.release.protocol import Featured
-from labelguard.terms import DEFAULT_AGREEMENT, LABEL_A, LABEL_TIE
+from labelguard.text import DEFAULT_AGREEMENT, LABEL_A, LABEL_TIE
 from utility.datasets import Problem
 from utility.outcomes import Mechanism, Outcome, by_teacher
 

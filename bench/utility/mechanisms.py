@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import ball, gaussian
 from labelguard.accounting import randomized_response as rr
+from labelguard.budget.policy import rounded_bound
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
@@ -25,8 +26,7 @@ from labelguard.mechanisms.noise import Noise, NoiseKind
 from labelguard.mechanisms.props_stages import ReleasedLabels, assembled, run_stages
 from labelguard.planner import calibration, tuning
 from labelguard.planner import components as components_of
-from labelguard.policy.policy import rounded_bound
-from labelguard.terms import LABEL_A, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_TIE
 from utility.datasets import Labels, Problem
 from utility.gradients import GRADIENT
 from utility.outcomes import NOT_RELEASED, Mechanism, Outcome, by_teacher

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.terms import LABEL_A, LABEL_B
+from labelguard.text import LABEL_A, LABEL_B
 from utility.datasets import Labels, Problem
 
 NOT_RELEASED = 255

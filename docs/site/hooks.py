@@ -1,6 +1,6 @@
 """What the site has besides docs/: pages of the root, and the code that pages link to.
 
-Pages are written for a reader of the repository, and link to its files (`../labelguard/terms.py`).
+Pages are written for a reader of the repository, and link to its files (`../labelguard/text.py`).
 Here each linked file becomes a page of the site, so that all of it can be read without the
 repository. mkdocs calls the functions named `on_…`.
 """

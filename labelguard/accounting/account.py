@@ -17,8 +17,8 @@ from typing import Any
 from labelguard.accounting import ball, gaussian, randomized_response
 from labelguard.accounting.components import Groups, SampledRecords, Subsampled, Unproven
 from labelguard.errors import PolicyError
-from labelguard.spelling import corrected
-from labelguard.terms import budget_of, counted
+from labelguard.spelling import suggest_keywords
+from labelguard.text import format_budget, pluralize
 
 __all__ = ["rr", "run", "statistic"]
 
@@ -41,8 +41,8 @@ class LabelNoise:
     """1/(1−2γ), by which a de-biased loss grows; null at γ = ½"""
 
     def __repr__(self) -> str:
-        labels, flip = counted(self.labels, "label"), f"{self.flip_probability:.4g}"
-        return f"LabelNoise({budget_of(self)}, {labels}: flip probability {flip})"
+        labels, flip = pluralize(self.labels, "label"), f"{self.flip_probability:.4g}"
+        return f"LabelNoise({format_budget(self)}, {labels}: flip probability {flip})"
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class StatisticNoise:
     """the other shape of noise; null unless a number of components was asked for"""
 
     def __repr__(self) -> str:
-        releases = counted(self.releases, "release")
-        said = f"{budget_of(self)}, {releases}: noise multiplier {self.noise_multiplier:.4g}"
+        releases = pluralize(self.releases, "release")
+        said = f"{format_budget(self)}, {releases}: noise multiplier {self.noise_multiplier:.4g}"
         other = f", {self.ball.deviation:.4g} of ball noise" if self.ball else ""
         return f"StatisticNoise({said}{other})"
 
@@ -110,12 +110,12 @@ class RunNoise:
     that was released once has as much"""
 
     def __repr__(self) -> str:
-        runs = counted(self.runs, f"{self.mechanism} run")
-        said = f"{budget_of(self)}, {runs}: noise multiplier {self.noise_multiplier:.4g}"
+        runs = pluralize(self.runs, f"{self.mechanism} run")
+        said = f"{format_budget(self)}, {runs}: noise multiplier {self.noise_multiplier:.4g}"
         return f"RunNoise({said}, {self.noise_of_mean:.4g} of the mean of all steps)"
 
 
-@corrected
+@suggest_keywords
 def rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
     """Return ε0, flip probability and loss multiplier of `labels` coins of a labeler.
 
@@ -135,7 +135,7 @@ def rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
     )
 
 
-@corrected
+@suggest_keywords
 def statistic(
     epsilon: float, delta: float, releases: int = 1, components: int | None = None
 ) -> StatisticNoise:
@@ -175,7 +175,7 @@ _RUNS: Mapping[str, Any] = {
 }
 
 
-@corrected
+@suggest_keywords
 def run(
     mechanism: str,
     epsilon: float,

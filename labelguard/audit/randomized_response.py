@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from labelguard.audit import bounds, whole
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check, check_sizes
+from labelguard.budget import pricing
+from labelguard.budget.events import RANDOMIZED_LABELS
+from labelguard.budget.policy import Policy
 from labelguard.keys import keyring
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import randomized_response
-from labelguard.policy import pricing
-from labelguard.policy.events import RANDOMIZED_LABELS
-from labelguard.policy.policy import Policy
 from labelguard.storage.blocks import from_bytes
-from labelguard.terms import LABEL_A, LABEL_B, Progress, silent
+from labelguard.text import LABEL_A, LABEL_B, Progress, no_progress
 
 Labels = NDArray[np.uint8]
 Counts = NDArray[np.int64]
@@ -77,7 +77,7 @@ def audit_randomized_response(
     runs: int = 100_000,
     seed: int = 0,
     pipeline_runs: int = 1,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> AuditResult:
     """Attack randomized response of `labels` labels at the price of (epsilon, delta).
 

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from labelguard.audit import bounds, fit, whole
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check, check_sizes
+from labelguard.budget import pricing
+from labelguard.budget.events import STATISTIC_RELEASES
+from labelguard.budget.policy import Allowance, Policy
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
-from labelguard.policy import pricing
-from labelguard.policy.events import STATISTIC_RELEASES
-from labelguard.policy.policy import Allowance, Policy
-from labelguard.terms import LABEL_A, LABEL_B, Progress, silent
+from labelguard.text import LABEL_A, LABEL_B, Progress, no_progress
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -93,7 +93,7 @@ def audit_statistic(
     seed: int = 0,
     components: int = 2,
     pipeline_runs: int = 3,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> AuditResult:
     """Attack one statistic release, at the price of (epsilon, delta), by a canary with `labels`.
 

@@ -28,7 +28,7 @@ from labelguard.audit import bounds
 from labelguard.audit.result import Check
 from labelguard.mechanisms.noise import Noise
 from labelguard.project.project import STATE, Project
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 if TYPE_CHECKING:
     import polars as pl

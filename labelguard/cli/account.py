@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.budget.training_runs import TRAINING_RUNS
 from labelguard.cli.options import HELP
 from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
-from labelguard.policy.training_runs import TRAINING_RUNS
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.accounting.account import BallNoise, LabelNoise, RunNoise, StatisticNoise
@@ -29,7 +29,10 @@ def account() -> None:
 def _labels(value: LabelNoise) -> None:
     print_facts(
         [
-            ("budget", f"{budget_of(value)} for {counted(value.labels, 'label')} of one labeler"),
+            (
+                "budget",
+                f"{format_budget(value)} for {pluralize(value.labels, 'label')} of one labeler",
+            ),
             ("ε0 per label", f"{value.epsilon0:.6f}"),
             ("flip probability", f"{value.flip_probability:.6f}"),
             ("loss multiplier", f"{value.loss_multiplier:.1f}"),
@@ -55,10 +58,10 @@ def account_rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
 
 
 def _noise(value: StatisticNoise) -> None:
-    releases = counted(value.releases, "statistic release")
+    releases = pluralize(value.releases, "statistic release")
     print_facts(
         [
-            ("budget", f"{budget_of(value)} for {releases} of one labeler's labels"),
+            ("budget", f"{format_budget(value)} for {releases} of one labeler's labels"),
             ("noise multiplier", f"{value.noise_multiplier:.6f} sensitivities in each"),
             ("one alone", f"ε = {value.epsilon_of_one:.4f} at the same δ"),
         ]
@@ -77,7 +80,7 @@ def _shapes(noise_multiplier: float, ball: BallNoise) -> None:
     print_table(("noise", *numbers), cells, right=numbers)
     name, form = ("Ball", f",ball={ball.components}") if ball.smaller else ("Gaussian", "")
     echo(
-        f"{name} noise is smaller with {counted(ball.components, 'component')}: "
+        f"{name} noise is smaller with {pluralize(ball.components, 'component')}: "
         f"--allow statistic:releases=1{form}"
     )
 
@@ -112,12 +115,12 @@ def account_statistic(
 
 
 def _run(value: RunNoise) -> None:
-    runs = counted(value.runs, f"{value.mechanism} run")
-    sampled = f"q = {value.sampling_probability:g}, {counted(value.steps, 'step')}"
-    labels = f", {counted(value.records, 'label')} of a labeler at most" if value.records else ""
+    runs = pluralize(value.runs, f"{value.mechanism} run")
+    sampled = f"q = {value.sampling_probability:g}, {pluralize(value.steps, 'step')}"
+    labels = f", {pluralize(value.records, 'label')} of a labeler at most" if value.records else ""
     print_facts(
         [
-            ("budget", f"{budget_of(value)} for {runs} of one labeler's labels"),
+            ("budget", f"{format_budget(value)} for {runs} of one labeler's labels"),
             ("sampling", sampled + labels),
             ("noise multiplier", f"{value.noise_multiplier:.6f} clip norms in every step"),
             ("mean of all steps", f"{value.noise_of_mean:.4f} clip norms on the sum of everybody"),

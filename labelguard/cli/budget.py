@@ -11,7 +11,7 @@ import click
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
 from labelguard.cli.terminal import cell, echo, print_facts, print_table, prints, verdict_code
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.verdict import FilesVerdict, Verdict
@@ -41,7 +41,7 @@ def _budget(value: Budget) -> None:
         return
     unit = policy.unit
     facts = [
-        ("policy", f"{policy.name}: {budget_of(policy)} for each {unit}"),
+        ("policy", f"{policy.name}: {format_budget(policy)} for each {unit}"),
         ("ties", policy.ties),
     ]
     if value.lifetime.policies > 1:
@@ -66,7 +66,7 @@ def _pace(use: Usage, unit: str) -> Iterator[tuple[str, str]]:
     """How long the allowance lasts the median unit, where that is known."""
     if use.weeks_left is not None:
         left = f"{use.left_per_labeler['median']:,}"
-        weeks = counted(use.weeks_left, "week")
+        weeks = pluralize(use.weeks_left, "week")
         yield f"  median {unit}", f"{left} left, {weeks} at the present rate"
 
 
@@ -164,7 +164,7 @@ def verdict(value: Verdict | FilesVerdict) -> None:
         echo(f"labelguard: {value.fault}", err=True)
         return
     nouns = (("journal_entries", "journal entry"), ("releases", "release"))
-    found = [counted(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
+    found = [pluralize(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
     echo(f"Everything holds: {', '.join(found)}.")
     if backwards := getattr(value, "backwards", None):
         echo(f"labelguard: note: {backwards}", err=True)

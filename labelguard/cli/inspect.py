@@ -22,11 +22,11 @@ from labelguard.cli.terminal import (
     progress,
     width,
 )
-from labelguard.ingest.connector import describe_counts
-from labelguard.terms import counted
+from labelguard.inputs.connector import describe_counts
+from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard.ingest.source_columns import Sources
+    from labelguard.inputs.source_columns import Sources
     from labelguard.report.inspection import Bar, Inspection
 
 __all__ = ["inspect"]
@@ -75,16 +75,16 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
         yield "  left out", describe_counts(found.left_out)
     yield "  identical sides", f"{found.identical_sides:,}"
     yield "  repeated", f"{found.repeated:,}"
-    pairs = counted(found.pairs, "distinct pair")
+    pairs = pluralize(found.pairs, "distinct pair")
     if found.answers == "labels":
         yield "labels", f"{found.labels:,} of {pairs}"
     else:
-        compared = counted(found.comparisons, "pair")
+        compared = pluralize(found.comparisons, "pair")
         yield found.answers, f"{found.labels:,} ({compared}) of {pairs}"
     for question in found.questions:
-        yield "  question", f"{question.name}: {counted(question.pairs, 'pair')}"
+        yield "  question", f"{question.name}: {pluralize(question.pairs, 'pair')}"
     for source in found.sources:
-        lacking = f", missing in {counted(source.missing, 'row')}" if source.missing else ""
+        lacking = f", missing in {pluralize(source.missing, 'row')}" if source.missing else ""
         yield "sources", f"{source.names:,} in {', '.join(source.columns)}{lacking}"
     if found.labelers:
         own = found.labelers

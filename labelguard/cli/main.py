@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import labelguard
-from labelguard import doors
+from labelguard import plugins
 from labelguard.cli.account import account, audit
 from labelguard.cli.budget import budget
 from labelguard.cli.inspect import inspect
@@ -26,10 +26,10 @@ from labelguard.cli.release import agreement, leaderboard, release, score
 from labelguard.cli.report import demo, report
 from labelguard.cli.retrain import retrain
 from labelguard.cli.stopping import Stopped, stoppable
-from labelguard.cli.terminal import echo, print_json, prints, shown
+from labelguard.cli.terminal import echo, escape_controls, print_json, prints
 from labelguard.cli.tools import connect, ingest, pull, push
 from labelguard.errors import LabelguardError
-from labelguard.terms import DEFAULT_AGREEMENT
+from labelguard.text import DEFAULT_AGREEMENT
 
 if TYPE_CHECKING:
     from labelguard.report.doctor import Finding
@@ -70,12 +70,12 @@ class Main(click.Group):
             _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *doors.names(_EXTRA)]
+        return [*self.commands, *plugins.available(_EXTRA)]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if own := self.commands.get(name):
             return own
-        extra = doors.door(_EXTRA, name)
+        extra = plugins.find(_EXTRA, name)
         return extra.load() if extra else None
 
 
@@ -94,9 +94,9 @@ def _fail(
 ) -> NoReturn:
     """End with a line on standard error and, where JSON was asked for, an object on the other."""
     if not said:
-        echo(f"labelguard: {shown(message)}", err=True)
+        echo(f"labelguard: {escape_controls(message)}", err=True)
     for note in notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
+        echo(f"labelguard: note: {escape_controls(note)}", err=True)
     if "--json" in ctx.meta[_TYPED]:
         print_json(Failure(kind, message, code))
     ctx.exit(code)

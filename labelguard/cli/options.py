@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from labelguard.budget.request import PolicyRequest
 from labelguard.cli import completion
 from labelguard.errors import InvalidLabels
 from labelguard.options import Option, ReadingOptions, declared
-from labelguard.policy.request import PolicyRequest
 from labelguard.project.waiting import waiting
 from labelguard.storage import files
 
@@ -23,7 +23,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 def _there(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
     """Refuse paths that name nothing, before anything is loaded to read them."""
-    from labelguard.ingest.paths import matching
+    from labelguard.inputs.paths import matching
 
     for one in inputs:
         if one != "-":

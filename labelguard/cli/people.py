@@ -11,7 +11,7 @@ import click
 from labelguard.cli.options import HELP
 from labelguard.cli.policy import policy
 from labelguard.cli.terminal import echo, json_asked, nested, print_facts, print_table, prints
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.ledger.people import Departure, Leaving
@@ -92,8 +92,8 @@ def _linked(value: Linked | LinkedTable) -> None:
     from labelguard.project.linking import LinkedTable
 
     if isinstance(value, LinkedTable):
-        new = counted(value.linked, "labeler")
-        print_facts([("read", counted(value.pairs, "pair")), ("linked", f"{new} more")])
+        new = pluralize(value.linked, "labeler")
+        print_facts([("read", pluralize(value.pairs, "pair")), ("linked", f"{new} more")])
         return
     facts = []
     for who in value.people:
@@ -185,14 +185,14 @@ def labeler() -> None:
 def _left(value: Left, *, done: bool = True) -> None:
     """What is done, or would be, when a labeler leaves, and what remains."""
     print_facts(_facts(value, done))
-    from labelguard.policy import events
+    from labelguard.budget import events
 
     if value.releases:
         echo()
         rows = (
             (
                 *(r.id, r.created_at, r.state, r.mechanism),
-                counted(r.used, events.kind(r.event).taken),
+                pluralize(r.used, events.kind(r.event).taken),
             )
             for r in value.releases
         )
@@ -210,11 +210,11 @@ def _facts(value: Left, done: bool) -> Iterator[tuple[str, str]]:
     for pseudonym in value.linked:
         yield "one person with", f"{pseudonym}, who is still active: name that id too"
     if value.rows_remembered:
-        rows = counted(value.rows_remembered, "row")
+        rows = pluralize(value.rows_remembered, "row")
         yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
     erased = value.kind == "erased"
     if value.rows_set_aside:
-        rows = counted(value.rows_set_aside, "row")
+        rows = pluralize(value.rows_set_aside, "row")
         removed = "removed" if done else "to be removed"
         yield "quarantine", f"{rows} of theirs {removed if erased else 'kept'}"
     for name in value.unreadable_files if erased else ():
@@ -225,9 +225,9 @@ def _facts(value: Left, done: bool) -> Iterator[tuple[str, str]]:
         yield "given up", f"{lost}charged{keep}"
     if value.releases:
         whose = "of their group" if value.group else "of theirs"
-        labels = counted(value.randomized_labels, "randomized label")
-        statistics = counted(value.statistic_releases, "statistic release")
-        under = f"under {budget_of(value)} over the project's life"
+        labels = pluralize(value.randomized_labels, "randomized label")
+        statistics = pluralize(value.statistic_releases, "statistic release")
+        under = f"under {format_budget(value)} over the project's life"
         yield "earlier", f"{labels} {whose}, part of {statistics}, {under}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.budget.request import PolicyRequest
 from labelguard.cli.lifetime import lifetime_options
 from labelguard.cli.options import (
     HELP,
@@ -28,11 +29,10 @@ from labelguard.cli.terminal import (
     to_json,
 )
 from labelguard.errors import NoProject, PolicyError
-from labelguard.policy.request import PolicyRequest
-from labelguard.terms import DEFAULT_AGREEMENT
+from labelguard.text import DEFAULT_AGREEMENT
 
 if TYPE_CHECKING:
-    from labelguard.ingest.sources import Input
+    from labelguard.inputs.sources import Input
     from labelguard.planner.forecast import PlanResult
 
 __all__ = ["plan"]

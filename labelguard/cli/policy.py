@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.budget.label_values import DEFAULT_TEXT
+from labelguard.budget.request import PolicyRequest
+from labelguard.budget.training_runs import TRAINING_RUNS
 from labelguard.cli import completion
 from labelguard.cli.options import (
     HELP,
     declared_options,
 )
 from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints
-from labelguard.policy.label_values import DEFAULT_TEXT
-from labelguard.policy.request import PolicyRequest
-from labelguard.policy.training_runs import TRAINING_RUNS
-from labelguard.terms import Budgeted, budget_of, counted, shown
+from labelguard.text import Budgeted, escape_controls, format_budget, pluralize
 
 if TYPE_CHECKING:
-    from labelguard.policy.policy import Allowance
+    from labelguard.budget.policy import Allowance
     from labelguard.project.policy_facts import (
         Activation,
         Closed,
@@ -45,18 +45,18 @@ def policy() -> None:
 
 def _policy(value: PolicyDetails) -> None:
     """A policy: what it pays for, and what that costs alone and together."""
-    from labelguard.policy import events
+    from labelguard.budget import events
 
     quote, unit = value.quote, value.unit
     facts = [
         ("policy", f"{value.name} ({value.state})"),
-        ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
+        ("budget", f"{format_budget(value)} for each {unit}, under replace_labels"),
         ("pays for", " and ".join(paid(one, unit) for one in value.allowances)),
         ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
         ("label values", value.label_values or DEFAULT_TEXT),
         ("skips", value.skips),
         ("assignment", "reacts to labels" * value.assignment_reactive),
-        ("declared public", ", ".join(map(shown, value.public_columns))),
+        ("declared public", ", ".join(map(escape_controls, value.public_columns))),
         ("held out", held_out(value.held_out, unit) if value.held_out else ""),
         ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
         ("together", _together(value) if quote.events else ""),
@@ -91,7 +91,8 @@ def _prospect(value: Activation) -> str:
     above = total.epsilon > ceiling.epsilon or total.delta > ceiling.delta
     refused = ": above it, so that this draft could not be put into force" * above
     spent = ", what was spent before included" * (total.epsilon > value.epsilon)
-    return f"{budget_of(total)} once in force{spent}; the ceiling is {budget_of(ceiling)}{refused}"
+    cost, most = format_budget(total), format_budget(ceiling)
+    return f"{cost} once in force{spent}; the ceiling is {most}{refused}"
 
 
 def paid(allowance: Allowance, unit: str) -> str:
@@ -101,7 +102,7 @@ def paid(allowance: Allowance, unit: str) -> str:
         rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
         several = f", each a choice among {allowance.choices} or more" * (allowance.choices > 2)
         return f"the {unit}'s own number of labels, rounded up to {rounded}{several}"
-    told = counted(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
+    told = pluralize(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
     return told + (
         f", with ball noise for {allowance.ball} components or more" * bool(allowance.ball)
         + f", each a choice among {allowance.choices} responses or more" * (allowance.choices > 2)
@@ -193,7 +194,7 @@ def _policies(values: Sequence[PolicyLine]) -> None:
         counts = {k: "own" if n is None else f"{n:,}" for k, n in one.allowances.items()}
         allowed = ", ".join(f"{event} {count}" for event, count in counts.items())
         costs = None if one.costs is None else f"{one.costs:g}"
-        return one.name, one.state, one.created_at, budget_of(one), allowed, costs
+        return one.name, one.state, one.created_at, format_budget(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
     none = "No policy yet: labelguard policy new makes one, or the first privatize."
@@ -220,9 +221,9 @@ def policy_list(project: Path | None) -> Sequence[PolicyLine]:
 
 def _preview(value: Activation, *, err: bool) -> None:
     """What activating a policy means, before it is asked for; `err`: on standard error."""
-    facts = [("activates", f"{value.activates}, {budget_of(value)} for each {value.unit}")]
+    facts = [("activates", f"{value.activates}, {format_budget(value)} for each {value.unit}")]
     if closes := value.closes:
-        price = f"at its full price, used or not: {budget_of(closes)}"
+        price = f"at its full price, used or not: {format_budget(closes)}"
         facts.append(("closes", f"{closes.name}, {price}"))
     facts.append(total_fact(value.total))
     print_facts([*facts, ceiling_fact(value.ceiling)], err=err)
@@ -230,12 +231,12 @@ def _preview(value: Activation, *, err: bool) -> None:
 
 def total_fact(total: Budgeted) -> tuple[str, str]:
     """What all policies cost together."""
-    return "total", f"{budget_of(total)} over the project's life, however policies were chosen"
+    return "total", f"{format_budget(total)} over the project's life, however policies were chosen"
 
 
 def ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
     """What they may cost."""
-    return "ceiling", f"{budget_of(ceiling)}, for all policies together"
+    return "ceiling", f"{format_budget(ceiling)}, for all policies together"
 
 
 def _activated(value: Activation) -> None:
@@ -285,7 +286,7 @@ def policy_drop(name: str, project: Path | None) -> Dropped:
 
 
 def _closed(value: Closed) -> None:
-    echo(f"Policy {value.name} is closed at its full price: {budget_of(value)}.")
+    echo(f"Policy {value.name} is closed at its full price: {format_budget(value)}.")
 
 
 @policy.command("close", short_help="End the policy in force, without another.")
@@ -308,8 +309,8 @@ def policy_close(yes: bool, project: Path | None) -> Closed:
 
 
 def _groups(value: Grouped) -> None:
-    added, everyone = counted(value.added, "labeler"), counted(value.labelers, "labeler")
-    echo(f"{added} added; {everyone} in {counted(value.groups, 'group')}.")
+    added, everyone = pluralize(value.added, "labeler"), pluralize(value.labelers, "labeler")
+    echo(f"{added} added; {everyone} in {pluralize(value.groups, 'group')}.")
 
 
 @policy.command("groups", short_help="Which labelers are one unit.")

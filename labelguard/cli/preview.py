@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labelguard.budget import events
 from labelguard.cli.reporter import Reporter
-from labelguard.cli.terminal import echo, near, print_facts, shown
+from labelguard.cli.terminal import echo, escape_controls, near, print_facts
 from labelguard.errors import NoProject, NotAgreed
-from labelguard.policy import events
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.project import Project
@@ -30,23 +30,23 @@ def print_preview(found: Preview, *, err: bool = False, notes: bool = True) -> N
         echo("The first release fixes this, for the life of the project:", err=err)
     print_facts(list(_facts(found)), err=err)
     for note in found.notes if notes else ():
-        echo(f"labelguard: note: {shown(note)}", err=True)
+        echo(f"labelguard: note: {escape_controls(note)}", err=True)
 
 
 def _facts(found: Preview) -> Iterator[tuple[str, str]]:
     whole = f"all labels of each {found.unit} together" if found.unit != "item" else "each content"
-    yield "protects", f"{whole}: {budget_of(found)}"
+    yield "protects", f"{whole}: {format_budget(found)}"
     if usual := " and ".join(_SIGNS[name] for name in found.usual):
         yield "", f"  {usual} as usual, since nobody said: --epsilon, --delta"
     learns = f", a head on {found.features}" if found.features else ""
     yield "read as", ", ".join(found.formats)
     yield "mechanism", f"{found.mechanism}{learns}"
     if found.public_columns:
-        listed = ", ".join(map(shown, found.public_columns))
+        listed = ", ".join(map(escape_controls, found.public_columns))
         yield "declared public", f"{listed}: made of prompts and responses, of nobody's answers"
     kind = events.kind(found.event)
     own = f"each {found.unit}'s own number of labels, rounded up"
-    fixed = f"{counted(found.allowed or 0, kind.noun)} per {found.unit}"
+    fixed = f"{pluralize(found.allowed or 0, kind.noun)} per {found.unit}"
     yield "pays for", own if found.allowed is None else fixed
     if found.first and found.allowed == 1 and not kind.per_label:
         yield "", "  this one: labels that come later need another policy, paid on top"
@@ -54,18 +54,18 @@ def _facts(found: Preview) -> Iterator[tuple[str, str]]:
         who, most = f"each {found.unit}", ""
         if run.records:
             who = "each label"
-            most = f"; of one {found.unit} {counted(run.records, 'label')} at most"
-        steps = counted(run.steps, "step")
+            most = f"; of one {found.unit} {pluralize(run.records, 'label')} at most"
+        steps = pluralize(run.steps, "step")
         yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
     if found.ball:
-        yield "", f"  with ball noise, which is for {counted(found.ball, 'component')} or more"
+        yield "", f"  with ball noise, which is for {pluralize(found.ball, 'component')} or more"
     if found.choices > 2:
         yield "", f"  each a choice among {found.choices} responses or more"
     yield (
         "this release",
         (
-            f"{counted(found.labels, 'label')} of {counted(found.units, found.unit)}; charges "
-            f"{counted(found.charged, kind.noun)}"
+            f"{pluralize(found.labels, 'label')} of {pluralize(found.units, found.unit)}; charges "
+            f"{pluralize(found.charged, kind.noun)}"
         ),
     )
     if found.left:

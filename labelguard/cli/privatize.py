@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.budget.request import PolicyRequest
 from labelguard.cli.lifetime import ask, says_how_often
 from labelguard.cli.options import (
     click_settings,
@@ -25,9 +26,8 @@ from labelguard.cli.options import (
 )
 from labelguard.cli.preview import found_or_made, patient, print_preview, reviewer
 from labelguard.cli.release import card_facts
-from labelguard.cli.terminal import echo, near, print_facts, prints, progress, shown
+from labelguard.cli.terminal import echo, escape_controls, near, print_facts, prints, progress
 from labelguard.options import RunOptions, declared
-from labelguard.policy.request import PolicyRequest
 from labelguard.release.methods import AUTO, installed, of_mechanisms
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def print_made(made: Made) -> None:
         facts = [(name, value) for name, value in facts if name.strip() != "newly charged"]
     print_facts(facts)
     for note in made.notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
+        echo(f"labelguard: note: {escape_controls(note)}", err=True)
     if made.reused:
         echo(
             "This very release was made before: no label was looked at, nothing was charged.\n"

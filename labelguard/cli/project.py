@@ -10,7 +10,7 @@ import click
 from labelguard.cli.options import HELP
 from labelguard.cli.policy import ceiling_fact
 from labelguard.cli.terminal import print_bullets, print_facts, prints
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.backup import Backup
@@ -24,8 +24,8 @@ def project() -> None:
 
 
 def _backup(value: Backup) -> None:
-    entries = counted(value.journal_entries, "journal entry")
-    releases = counted(value.releases, "release")
+    entries = pluralize(value.journal_entries, "journal entry")
+    releases = pluralize(value.releases, "release")
     facts = [
         ("backup", f"{value.path} ({value.bytes:,} bytes, mode 0600)"),
         ("holds", f"settings, the ledger ({entries}), {releases} and the {_MAPS}"),
@@ -148,9 +148,9 @@ def project_restore(
 
 def _ceiling(value: CeilingUse, *, err: bool = False) -> None:
     facts = [ceiling_fact(value.ceiling)]
-    facts += [("reached", budget_of(value.reached)), ("left", budget_of(value.left))]
+    facts += [("reached", format_budget(value.reached)), ("left", format_budget(value.left))]
     if value.raised:
-        raised = f"{budget_of(value.raised)}: only this is promised from then on"
+        raised = f"{format_budget(value.raised)}: only this is promised from then on"
         facts.append(("raised to", raised))
     print_facts(facts, err=err)
 
@@ -172,8 +172,8 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> Ceil
       labelguard project ceiling
       labelguard project ceiling --raise 20,1e-4 --yes
     """
+    from labelguard.budget.policy import parse_budget
     from labelguard.ledger.policies import Ceiling
-    from labelguard.policy.policy import parse_budget
     from labelguard.project import raising
 
     if raised is None:

@@ -28,7 +28,7 @@ from labelguard.cli.terminal import (
     prints,
     verdict_code,
 )
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.recovery import Abandoned
@@ -47,9 +47,9 @@ def card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     privacy = value["privacy"]
     whom = f"for each {privacy['unit']}, over {cards.span(privacy)}"
     yield "release", value["release"]
-    yield "guarantee", f"{budget_of(privacy)} {whom}"
+    yield "guarantee", f"{format_budget(privacy)} {whom}"
     if "newly_charged" in privacy:
-        yield "  newly charged", f"{budget_of(privacy['newly_charged'])} of it, by that policy"
+        yield "  newly charged", f"{format_budget(privacy['newly_charged'])} of it, by that policy"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
     yield from cards.facts(value)
 
@@ -95,7 +95,7 @@ def _head(value: Coefficients) -> None:
     directions = f"{value.components:,} directions of {value.directions:,} columns"
     facts = [("features", value.features), ("released", directions)]
     for one in value.groups:
-        columns = counted(one.columns, "column")
+        columns = pluralize(one.columns, "column")
         facts.append((f"  {one.group}", f"{one.share:z.0%} of it, {columns}"))
     print_facts(facts)
     if value.columns:
@@ -146,7 +146,7 @@ def _directory(release: str | None, project: Path | None) -> Path:
 
 
 def _abandoned(value: Abandoned) -> None:
-    uses = counted(value.charged, "use")
+    uses = pluralize(value.charged, "use")
     echo(f"Release {value.id} is given up; the {uses} it charged stay charged.")
 
 
@@ -183,7 +183,7 @@ def release_verify(release_id: str | None, project: Path | None) -> FilesVerdict
 
 
 def _scored(value: Scored) -> None:
-    echo(f"{counted(value.pairs, 'pair')} labeled and written to {value.path}")
+    echo(f"{pluralize(value.pairs, 'pair')} labeled and written to {value.path}")
 
 
 @click.command(short_help="Label new pairs by a release's head.")

@@ -18,7 +18,7 @@ from labelguard.cli.terminal import (
     progress,
     verdict_code,
 )
-from labelguard.terms import budget_of
+from labelguard.text import format_budget
 
 if TYPE_CHECKING:
     from labelguard.report.demonstration import Demonstration
@@ -82,7 +82,7 @@ def _demonstration(found: Demonstration) -> None:
 
     echo(
         f"{found.labels:,} labels of {found.labelers:,} simulated labelers, each protected at "
-        f"{budget_of(vars(found))}; heads learn from {found.features}.\n"
+        f"{format_budget(vars(found))}; heads learn from {found.features}.\n"
     )
     rows = (
         (name(one), one.released, f"{one.label_error:.2f}", f"{one.accuracy:.2f}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from labelguard.terms import shown
+from labelguard.text import escape_controls
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -46,7 +46,7 @@ class Line(Reporter):
     def __call__(self, step: str, share: float | None) -> None:
         # update() takes no total back, and a bar that stands at nothing looks stuck.
         self._bar.tasks[0].total = None if share is None else 1.0
-        told = shown(", ".join([step, *self._left(share)]))
+        told = escape_controls(", ".join([step, *self._left(share)]))
         self._bar.update(self._task, description=told, completed=share or 0.0)
 
     @contextlib.contextmanager
@@ -74,7 +74,7 @@ class Lines(Reporter):
             return
         self._due = max(lasted + min(lasted, _RARELY), _SOON)
         done = [] if share is None else [f"{share:.0%}"]
-        click.echo(shown(f"labelguard: {', '.join([step, *done, *left])}"), err=True)
+        click.echo(escape_controls(f"labelguard: {', '.join([step, *done, *left])}"), err=True)
 
 
 class _Left:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli.terminal import echo, print_facts, print_next, print_notes, prints, progress
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 if TYPE_CHECKING:
     from labelguard.jobs.dry_run import Intended
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def _retrained(result: Retrained) -> None:
-    from labelguard.policy.events import in_words
+    from labelguard.budget.events import in_words
 
     taken_up = ", taken up" if result.resumed else ""
     learned = f"{result.release}, by {result.mechanism}" if result.release else "none yet"
-    new = counted(result.new_labels, "new label")
+    new = pluralize(result.new_labels, "new label")
     facts = [
         ("job", f"{result.job}, run {result.run}{taken_up}"),
         ("outcome", f"{result.outcome}: {result.why}"),
@@ -48,7 +48,7 @@ def _intentions(result: Intended) -> Iterator[tuple[str, str]]:
     if result.pulls:
         yield "pulls", f"{', '.join(result.pulls)}; what is new there is not counted below"
     if result.releases:
-        yield "releases", f"{counted(result.new_labels, 'new label')} by {result.mechanism}"
+        yield "releases", f"{pluralize(result.new_labels, 'new label')} by {result.mechanism}"
         more = f"{result.charged:,}" if result.charged else "nothing more"
         yield "charges", more
     else:

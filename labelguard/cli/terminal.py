@@ -19,7 +19,7 @@ import click
 
 from labelguard.cli.options import json_option, project_option, wait_option
 from labelguard.cli.reporter import Line, Lines, Reporter
-from labelguard.terms import shown as shown
+from labelguard.text import escape_controls as escape_controls
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,7 +71,7 @@ def width() -> int:
 
 def echo(text: str = "", *, err: bool = False) -> None:
     """Print lines; only their line breaks are left as they are."""
-    click.echo("\n".join(map(shown, text.split("\n"))), err=err)
+    click.echo("\n".join(map(escape_controls, text.split("\n"))), err=err)
 
 
 def print_json(value: Any) -> None:
@@ -103,7 +103,7 @@ def print_facts(facts: Iterable[tuple[str, str]], *, err: bool = False) -> None:
     indent = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
         wrapped = textwrap.wrap(
-            shown(value),
+            escape_controls(value),
             max(width() - indent, 20),
             subsequent_indent="  " if value.startswith("· ") else "",
             break_long_words=False,
@@ -139,7 +139,7 @@ def print_table(
     for name in names:
         made.add_column(name, justify="right" if name in right else "left", no_wrap=not wrap)
     for row in rows:
-        made.add_row(*(shown(cell(value)) for value in row))
+        made.add_row(*(escape_controls(cell(value)) for value in row))
     console = Console(width=width(), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(made)
@@ -161,7 +161,7 @@ def print_bullets(lines: Iterable[str]) -> None:
 def print_notes(notes: Iterable[str]) -> None:
     """Print what else to know on standard error."""
     for note in notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
+        echo(f"labelguard: note: {escape_controls(note)}", err=True)
 
 
 def print_next(commands: Sequence[str], when: str = "") -> None:

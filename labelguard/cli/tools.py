@@ -11,8 +11,8 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import HELP
 from labelguard.cli.terminal import echo, print_facts, print_notes, print_table, prints, progress
-from labelguard.ingest.connector import describe_counts
-from labelguard.terms import counted
+from labelguard.inputs.connector import describe_counts
+from labelguard.text import pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.ingestion import Ingested
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _ingested(value: Ingested) -> None:
-    facts = [("new", counted(value.answers, "answer"))]
+    facts = [("new", pluralize(value.answers, "answer"))]
     gone = "gone from the tool; what was released of them stays released"
     for name, number, said in (
         ("deleted", value.deleted, gone),
@@ -29,7 +29,7 @@ def _ingested(value: Ingested) -> None:
         ("forgotten", value.forgotten, "after their release"),
     ):
         if number:
-            facts.append((name, f"{counted(number, 'answer')} {said}"))
+            facts.append((name, f"{pluralize(number, 'answer')} {said}"))
     if value.left_out:
         facts.append(("left out", describe_counts(value.left_out)))
     print_facts(facts)
@@ -84,8 +84,8 @@ def _checked(value: Checked) -> None:
     if value.question:
         facts.append(("reads", value.question))
     skipped = f", {value.skipped} skipped" if value.skipped else ""
-    read = f"{counted(len(value.comparisons), 'comparison')}{skipped}"
-    facts.append(("understood", f"{read} in {counted(value.answers, 'answer')}"))
+    read = f"{pluralize(len(value.comparisons), 'comparison')}{skipped}"
+    facts.append(("understood", f"{read} in {pluralize(value.answers, 'answer')}"))
     if value.left_out:
         facts.append(("left out", describe_counts(value.left_out)))
     print_facts(facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelguard.errors import PolicyError
-from labelguard.ingest import connector
+from labelguard.inputs import connector
 from labelguard.jobs import evaluating, gates, mlflow_registry, notifying
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.settings import Job

@@ -17,7 +17,7 @@ from labelguard.jobs.steps import Step, open_step
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard.release import pipeline
-from labelguard.terms import Progress, counted, silent
+from labelguard.text import Progress, no_progress, pluralize
 
 _GATES = {
     "released": "released labels of items that are held out; costs nothing",
@@ -61,7 +61,7 @@ class Intended:
     """where a model that the gate lets pass would be; null if there would be none"""
 
 
-def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -> Intended:
+def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> Intended:
     """What `retrain` would do. Raises what it would raise, as far as that is known beforehand."""
     job = load(path)
     home = home_of(job, project)
@@ -152,5 +152,5 @@ def _release(
         return False, releasing.nothing_new(before, asked.enough), found.left
     if record is None and (stopped := releasing.not_now(found, asked.enough)):
         return False, stopped, found.left
-    why = counted(found.new_labels, "new label")
+    why = pluralize(found.new_labels, "new label")
     return True, Found(None, why, found.new_labels, found.charged), found.left

@@ -12,7 +12,7 @@ from labelguard.jobs.state import Facts, UnderWay
 from labelguard.project.project import Project
 from labelguard.release.evaluation import coordinates_in
 from labelguard.release.head import FILE, Head
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 MECHANISM = "evaluation"
 _ELSE = (

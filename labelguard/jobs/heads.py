@@ -37,7 +37,7 @@ from labelguard.release.head import FILE, Coordinates, Head, Window, fit, window
 from labelguard.release.preferred_pairs import PAIRS, held_out, item_keys
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 __all__ = ["HeadOptions", "HeadStep"]
 
@@ -104,7 +104,7 @@ class HeadStep:
         if coordinates is None:
             open_provider(self._features)
         else:
-            self._asked(coordinates).provider(silent)
+            self._asked(coordinates).provider(no_progress)
 
     def identity(self) -> Mapping[str, Any]:
         """All options, and the features that are meant where none were named."""
@@ -137,7 +137,7 @@ class HeadStep:
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
         """As `Head.margins`. Raises `LabelguardError` for features that changed since."""
         head = Head.load(model)
-        return head.margins(head.provider(silent)(_sides(pairs)))
+        return head.margins(head.provider(no_progress)(_sides(pairs)))
 
     def _released(self, lesson: Lesson, card: Mapping[str, Any]) -> tuple[Head, dict[str, Any]]:
         """The head that came with a release, fitted anew if only some windows count."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
+from labelguard.budget.request import PolicyRequest
 from labelguard.configuration.checking import Part, Text, parsed
 from labelguard.options import (
     FILE,
@@ -18,7 +19,6 @@ from labelguard.options import (
     RunOptions,
     declared,
 )
-from labelguard.policy.request import PolicyRequest
 from labelguard.release.methods import of_mechanisms
 
 __all__ = ["check_options", "options_model", "relative_to", "resolve_pattern"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labelguard.errors import BudgetExceeded, LabelguardError
-from labelguard.ingest.sources import Input
+from labelguard.inputs.sources import Input
 from labelguard.jobs.state import UnderWay
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
@@ -24,7 +24,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.pipeline import privatize
 from labelguard.release.preview import Preview
-from labelguard.terms import Progress, counted
+from labelguard.text import Progress, pluralize
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _by(record: ReleaseRecord) -> str:
 
 def _made(record: ReleaseRecord) -> Found:
     new = record.drawn or 0
-    return Found(record.id, f"{counted(new, 'new label')} released", new, record.charged)
+    return Found(record.id, f"{pluralize(new, 'new label')} released", new, record.charged)
 
 
 def nothing_new(record: ReleaseRecord, enough: int) -> Found:
@@ -127,7 +127,7 @@ def nothing_new(record: ReleaseRecord, enough: int) -> Found:
     left_out = record.settings.get("dropped_by_bound", 0)
     if left_out < enough:
         return Found(record.id, "nothing is new since it was made")
-    why = f"nothing new can be released: {counted(left_out, 'label')} {_are(left_out)} beyond "
+    why = f"nothing new can be released: {pluralize(left_out, 'label')} {_are(left_out)} beyond "
     return Found(record.id, f"{why}their labelers' allowance", exhausted=True)
 
 
@@ -141,9 +141,9 @@ def not_now(found: Preview, enough: int) -> Found | None:
     if new >= enough:
         return None
     exhausted = new + found.left_out >= enough
-    why = f"{counted(new, 'new label')}, of {enough:,} that a release takes"
+    why = f"{pluralize(new, 'new label')}, of {enough:,} that a release takes"
     if exhausted:
-        why += f"; {counted(found.left_out, 'label')} beyond their labelers' allowance"
+        why += f"; {pluralize(found.left_out, 'label')} beyond their labelers' allowance"
     return Found(None, why, exhausted=exhausted)
 
 

@@ -29,7 +29,7 @@ from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Retrained:
     """what else to know"""
 
 
-def retrain(path: Path, *, project: Where = None, progress: Progress = silent) -> Retrained:
+def retrain(path: Path, *, project: Where = None, progress: Progress = no_progress) -> Retrained:
     """Do one run of the job that a file describes, or finish the one that was begun.
 
     If the file has changed since, a run whose model was judged is finished as it began, any other

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
+from labelguard.budget.policy import USUAL_EPSILON, Policy, usual_delta
 from labelguard.errors import LabelguardError
-from labelguard.ingest.connector import Settings as Connector
+from labelguard.inputs.connector import Settings as Connector
 from labelguard.jobs import evaluating
 from labelguard.jobs.gates import ACCURACY, CHANCE, LIKELIHOOD
 from labelguard.jobs.options import relative_to, resolve_pattern
-from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.policy.policy import USUAL_EPSILON, Policy, usual_delta
 from labelguard.project import ingestion, policies
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import doors
+from labelguard import plugins
 from labelguard.configuration.checking import checked
 from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 __all__ = ["GROUP", "Learned", "Lesson", "Step", "open_step", "validated"]
 
@@ -94,9 +94,9 @@ class Step(Protocol):
 
 def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
     """The step of that name with its options. Raises `LabelguardError` for what it cannot be."""
-    door = doors.door(GROUP, name)
+    door = plugins.find(GROUP, name)
     if door is None:
-        known = ", ".join(doors.names(GROUP)) or "none"
+        known = ", ".join(plugins.available(GROUP)) or "none"
         raise LabelguardError(f"train.step: there is no {name!r}; available: {known}")
     step: Step = door.load()(options, base)
     return step

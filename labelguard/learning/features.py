@@ -44,12 +44,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelguard import doors, extras
+from labelguard import extras, plugins
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.carried import column_features
 from labelguard.learning.content import content_column, joined
-from labelguard.spelling import closest
-from labelguard.terms import DEFAULT_FEATURES, Progress
+from labelguard.spelling import suggest
+from labelguard.text import DEFAULT_FEATURES, Progress
 
 __all__ = [
     "FeatureProvider",
@@ -112,7 +112,7 @@ def default_features() -> str:
 
     A project takes them at its first release and keeps them.
     """
-    return "length+style+text" if extras.missing("encoders") else DEFAULT_FEATURES
+    return "length+style+text" if extras.missing_packages("encoders") else DEFAULT_FEATURES
 
 
 def check_features(spec: str) -> None:
@@ -425,11 +425,11 @@ def _open(part: str, state: State | None) -> FeatureProvider:
 
 
 def _factory(name: str) -> Any:
-    door = doors.door(GROUP, name)
+    door = plugins.find(GROUP, name)
     if door is None:
-        known = doors.names(GROUP)
+        known = plugins.available(GROUP)
         raise LabelguardError(
-            f"there are no features {name!r}{closest(name, known)}; "
+            f"there are no features {name!r}{suggest(name, known)}; "
             f"available: {', '.join(known) or 'none'}"
         )
     try:

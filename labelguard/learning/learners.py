@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.learning import heads
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 __all__ = [
     "GROUP",

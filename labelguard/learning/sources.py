@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.carried import Carried, source_options
 from labelguard.learning.features import Features, State
-from labelguard.terms import counted, shown
+from labelguard.text import escape_controls, pluralize
 
 __all__ = ["LONGEST_NAME", "MOST_SOURCES", "SourceFeatures", "source"]
 
@@ -138,7 +138,9 @@ class SourceFeatures:
         them; raises `LabelguardError` before `fit`.
         """
         rows = self._fitted().rows()
-        return tuple((shown(row[0]) if self._by else "", shown(row[-1])) for row in rows)
+        return tuple(
+            (escape_controls(row[0]) if self._by else "", escape_controls(row[-1])) for row in rows
+        )
 
     def _fitted(self) -> pl.DataFrame:
         if self._known is None:
@@ -212,7 +214,7 @@ def _stored(keys: tuple[str, ...], state: State) -> pl.DataFrame:
             raise ValueError
     except (ValueError, TypeError, pl.exceptions.PolarsError):
         raise LabelguardError(
-            f"expected a state of names, {counted(len(keys), 'list')} of distinct ones in UTF-8 "
+            f"expected a state of names, {pluralize(len(keys), 'list')} of distinct ones in UTF-8 "
             f"({', '.join(sorted(expected))}), found {', '.join(sorted(state)) or 'nothing'}"
         ) from None
     return found

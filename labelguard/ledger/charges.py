@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard import clock
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
 from labelguard.errors import LedgerError
 from labelguard.ledger import database, journal, schema
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.policy import pricing
-from labelguard.policy.event_kind import Price
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 

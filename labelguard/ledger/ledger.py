@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import sqlalchemy as sa
 
+from labelguard.budget.event_kind import Price
+from labelguard.budget.policy import Policy
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import (
     charges,
@@ -33,8 +35,6 @@ from labelguard.ledger.policies import IMPLICIT, Ceiling, PolicyRecord
 from labelguard.ledger.records import Charge, LabelerTable, ReleaseRecord
 from labelguard.ledger.sourcebook import SourceRecord
 from labelguard.ledger.witness import Witness
-from labelguard.policy.event_kind import Price
-from labelguard.policy.policy import Policy
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 

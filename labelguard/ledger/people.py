@@ -20,7 +20,7 @@ from labelguard.ledger import database, journal, schema
 from labelguard.ledger.records import Groups
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 Leaving = Literal["retired", "erased"]
 """`retired`: no more labels, and none remembered. `erased`: raw rows are gone as well."""
@@ -49,9 +49,9 @@ def add_members(connection: sa.Connection, added: Groups, met: Identities) -> in
     alone = blocks.positions(charged(connection), labelers) >= 0
     if moved.any() or alone.any():
         raise PolicyError(
-            f"{counted(int(moved.sum()), 'labeler')} would leave their group, "
-            f"{counted(int(alone.sum()), 'labeler')} charged before having one; a labeler's group "
-            "never changes: nothing was written"
+            f"{pluralize(int(moved.sum()), 'labeler')} would leave their group, "
+            f"{pluralize(int(alone.sum()), 'labeler')} charged before having one; "
+            "a labeler's group never changes: nothing was written"
         )
     new = np.flatnonzero(~found)
     new = new[blocks.order(labelers[new])]
@@ -89,7 +89,7 @@ def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
     taken = np.bincount(person[settled], minlength=len(units))
     if (taken > 1).any():
         raise PolicyError(
-            f"{counted(int((taken > 1).sum()), 'person')} would have been charged, or put into "
+            f"{pluralize(int((taken > 1).sum()), 'person')} would have been charged, or put into "
             "groups, as two: link people before the first charge of either; nothing was written"
         )
     unit_of = np.arange(len(units))

@@ -20,13 +20,13 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from labelguard import clock
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
+from labelguard.budget.policy import Policy, check_budget
+from labelguard.budget.pricing import Prices, Total
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import charges, journal, schema
-from labelguard.policy import pricing
-from labelguard.policy.event_kind import Price
-from labelguard.policy.policy import Policy, check_budget
-from labelguard.policy.pricing import Prices, Total
-from labelguard.terms import budget_of
+from labelguard.text import format_budget
 
 IMPLICIT = "first"
 """Name of the policy that the first `privatize` writes where none was made before."""
@@ -47,7 +47,7 @@ class Ceiling:
         check_budget(self.epsilon, self.delta)
 
     def __str__(self) -> str:
-        return budget_of(asdict(self))
+        return format_budget(asdict(self))
 
     def to_journal(self) -> dict[str, float]:
         """As entries of the journal tell it."""
@@ -65,8 +65,8 @@ class Ceiling:
         needed = (max(total.epsilon, self.epsilon), max(total.delta, self.delta))
         numbers = ",".join(repr(float(value)).removesuffix(".0") for value in needed)
         raise PolicyError(
-            f"the policies of this project would cost {budget_of(asdict(total))} over its life, "
-            f"above its ceiling, {self}; nothing was charged; if it may cost that much: "
+            f"the policies of this project would cost {format_budget(asdict(total))} over its "
+            f"life, above its ceiling, {self}; nothing was charged; if it may cost that much: "
             f"labelguard project ceiling --raise {numbers}"
         )
 

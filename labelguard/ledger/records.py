@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.budget.event_kind import Price
 from labelguard.keys.identities import Identities
 from labelguard.keys.parts import Part
-from labelguard.policy.event_kind import Price
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.storage.blocks import Blocks
-from labelguard.terms import LABEL_TIE
+from labelguard.text import LABEL_TIE
 
 NAME = "rr"
 VERSION = 1

@@ -30,7 +30,7 @@ from labelguard.mechanisms.noise import (
     NoiseStream,
     sample,
 )
-from labelguard.terms import LABEL_A, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_TIE
 
 NAME = "statistic"
 VERSION = 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from labelguard.budget.policy import USUAL_EPSILON
+from labelguard.budget.public_columns import options_of, parse
 from labelguard.planner.outcomes import Forecast, Sizing, learned
-from labelguard.policy.policy import USUAL_EPSILON
-from labelguard.policy.public_columns import options_of, parse
-from labelguard.terms import AUTO_FORMAT
+from labelguard.text import AUTO_FORMAT
 
 FEWEST = 20
 """With fewer labelers than this nothing is recommended."""

@@ -33,7 +33,7 @@ from labelguard.mechanisms.geometry import Basis, Shape, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
 from labelguard.planner.prior import KINDS, Draw, Population, Prior
 from labelguard.planner.trials import rows_of
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 
 WORLDS = 15 * len(KINDS)
 SMALLEST, LARGEST = 0.01, 10.0
@@ -81,7 +81,7 @@ def calibrated(
     *,
     windows: float = 1.0,
     worlds: int = WORLDS,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Calibration:
     """The scale and the design effect of one release, by simulation.
 

@@ -29,7 +29,7 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Shape, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
 """The numbers of components to choose from."""
@@ -172,7 +172,8 @@ def _said(group: Group, count: int, planned: dict[float, int]) -> str:
     fitting = [f"{epsilon:g}" for epsilon, room in planned.items() if alone(count, room)]
     other = [f"{epsilon:g}" for epsilon, room in planned.items() if not alone(count, room)]
     said = (
-        f"{group.name} has {counted(count, 'direction')}; a release on sources alone has room for "
+        f"{group.name} has {pluralize(count, 'direction')}; "
+        "a release on sources alone has room for "
         f"{', '.join(f'{room} at ε = {epsilon:g}' for epsilon, room in planned.items())}"
     )
     ways = []

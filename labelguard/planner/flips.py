@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from labelguard.accounting import randomized_response
+from labelguard.budget.policy import rounded_bound
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.trials import Heads, PublicSide, Trial, Worlds
-from labelguard.policy.policy import rounded_bound
 
 Floats = NDArray[np.float64]
 

@@ -12,9 +12,11 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.budget.events import ITEM_BOUND
+from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import PolicyError
-from labelguard.ingest.pairs import read_pairs
-from labelguard.ingest.sources import Input, typed
+from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.sources import Input, typed
 from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
@@ -23,10 +25,8 @@ from labelguard.planner.advice import NOUNS, Recommendation, Worth
 from labelguard.planner.outcomes import Forecast, Sizing, best, worth_training
 from labelguard.planner.page import PlanCounts, Planned, accuracy_png, headline, summary
 from labelguard.planner.prior import Prior
-from labelguard.policy.events import ITEM_BOUND
-from labelguard.policy.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
-from labelguard.spelling import corrected
-from labelguard.terms import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, counted, silent
+from labelguard.spelling import suggest_keywords
+from labelguard.text import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, no_progress, pluralize
 
 V = TypeVar("V", int, float)
 
@@ -55,7 +55,7 @@ class PlanResult(Planned):
         return card(title, facts, picture=Picture(accuracy_png(self), seen))
 
 
-@corrected
+@suggest_keywords
 def plan(
     source: Input,
     epsilons: float | Iterable[float] = (0.5, 1.0, 3.0, 8.0),
@@ -73,7 +73,7 @@ def plan(
     bad_rows: Literal["stop", "quarantine"] = "stop",
     max_input_bytes: int | None = None,
     periods: int = 1,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
@@ -138,7 +138,7 @@ def plan(
         for epsilon, found in good.items()
     )
     noises = {epsilon: components.cheapest(epsilon, delta, periods) for epsilon in budgets}
-    left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
+    left_out = [f"{pluralize(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     return PlanResult(
         *("replace_labels", delta, features, agreement, unit, periods),
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
@@ -193,7 +193,7 @@ class _Setting:
         growth: bool,
         draws: int = tuning.DRAWS,
         rows: Rows | None = None,
-        progress: Progress = silent,
+        progress: Progress = no_progress,
     ) -> tuple[Forecast, ...]:
         """Forecasts at these ε, of other `rows` if there are any, all else as asked."""
         return tuning.forecast(

@@ -11,7 +11,7 @@ from typing import Any
 
 from labelguard.planner.advice import GAIN, NAMES, NOUNS, Recommendation, Worth, named
 from labelguard.planner.outcomes import Forecast
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 HEADINGS = (
     *("ε", "mechanism", "accuracy", "90% range", "label error", "released"),
@@ -78,7 +78,7 @@ def table(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
         parameters = ""
         if shape is not None and found.noise is not None:
             kind = {"ball": "ball", "gaussian": "Gaussian"}[found.noise.kind]
-            parameters = f"{counted(shape.components, 'component')}, {kind} noise"
+            parameters = f"{pluralize(shape.components, 'component')}, {kind} noise"
         elif found.flip_probability is not None:
             bound = found.max_labels_per_labeler
             most = "all labels" if bound is None else f"at most {bound} per labeler"

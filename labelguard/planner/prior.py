@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
 from labelguard.simulation import calibrate, tie_probability
-from labelguard.terms import DEFAULT_AGREEMENT
+from labelguard.text import DEFAULT_AGREEMENT
 
 Floats = NDArray[np.float64]
 

@@ -35,7 +35,7 @@ from labelguard.planner.outcomes import (
 )
 from labelguard.planner.prior import KINDS, Prior
 from labelguard.planner.trials import PublicSide, Trial, Worlds
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 
 _Share: TypeAlias = Callable[[float], None]
 
@@ -57,7 +57,7 @@ def forecast(
     bounds: Sequence[int | None] | None = None,
     periods: int = 1,
     growth: bool = True,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> tuple[Forecast, ...]:
     """Forecasts of every mechanism and ε, after one for `non-private`; ε in the order given.
 
@@ -104,7 +104,7 @@ def recommend(
     prior: Prior | None = None,
     *,
     periods: int = 1,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Sizing:
     """What `--mechanism auto` does at this budget, and what a policy for `periods` has to allow.
 

@@ -28,7 +28,7 @@ from labelguard.errors import (
 from labelguard.project.project import Project
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 FILE = "attempts.json"
 """Its name in the project directory."""
@@ -75,7 +75,7 @@ class Attempts:
         """What fails, in a sentence without the message; None where the last attempt succeeded."""
         if not self.failures:
             return None
-        attempts = counted(self.failures, "attempt")
+        attempts = pluralize(self.failures, "attempt")
         why = REASONS.get(self.reason, self.reason)
         return f"no release succeeded since {self.since}: {attempts} failed, the last: {why}"
 
@@ -90,7 +90,7 @@ def read(home: Project) -> Attempts:
         if not isinstance(counts, int):
             return Attempts()
         for time in filter(None, (found.since, found.released_at)):
-            clock.read(time)
+            clock.parse_time(time)
         return found
     return Attempts()
 

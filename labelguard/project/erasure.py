@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from labelguard.budget import pricing
+from labelguard.budget.events import EVENTS
 from labelguard.errors import LedgerError
-from labelguard.ingest.quarantine import Leavers, Raw
+from labelguard.inputs.quarantine import Leavers, Raw
 from labelguard.ledger import charges, people
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import Groups, ReleaseRecord
-from labelguard.policy import pricing
-from labelguard.policy.events import EVENTS
 from labelguard.project import holders, linking, policies, recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project

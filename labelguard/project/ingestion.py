@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
-from labelguard.ingest import connector as connectors
-from labelguard.ingest import segments as stored
-from labelguard.ingest.connector import SKIP, UNREADABLE, Answer, Page, Settings, Unreadable
-from labelguard.ingest.inbox import Inbox
-from labelguard.ingest.quarantine import Leavers
-from labelguard.ingest.segments import Rows, Segments, Standing
+from labelguard.inputs import connector as connectors
+from labelguard.inputs import segments as stored
+from labelguard.inputs.connector import SKIP, UNREADABLE, Answer, Page, Settings, Unreadable
+from labelguard.inputs.inbox import Inbox
+from labelguard.inputs.quarantine import Leavers
+from labelguard.inputs.segments import Rows, Segments, Standing
 from labelguard.keys import keyring
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
@@ -33,7 +33,7 @@ from labelguard.project.project import Project
 from labelguard.project.waiting import waiting
 from labelguard.storage import blocks
 from labelguard.storage.files import fresh_directory
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 
 _FEW = 10
 """Answers that may always be gone at once."""
@@ -80,7 +80,7 @@ def inbox_of(opened: OpenProject) -> Inbox:
     return Inbox.at(opened.project.state, opened.project.ledger_url, opened.keys)
 
 
-def ingest(project: Where = None, progress: Progress = silent) -> Ingested:
+def ingest(project: Where = None, progress: Progress = no_progress) -> Ingested:
     """Put what waits in the inbox into segments, and forget what `[ingest] keep` says.
 
     Raises `ConnectorError` for events of a connector that labelguard.toml does not name,
@@ -91,7 +91,7 @@ def ingest(project: Where = None, progress: Progress = silent) -> Ingested:
         return work.forget(work.drain())
 
 
-def pull(name: str, project: Where = None, progress: Progress = silent) -> Ingested:
+def pull(name: str, project: Where = None, progress: Progress = no_progress) -> Ingested:
     """Read what is new in a tool since the last pull, and put it into segments.
 
     The tool is read without holding the project, which other jobs may have meanwhile. Raises what
@@ -103,7 +103,7 @@ def pull(name: str, project: Where = None, progress: Progress = silent) -> Inges
 def reconcile(
     name: str,
     project: Where = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     *,
     accept_deletions: bool = False,
 ) -> Ingested:

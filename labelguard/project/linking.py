@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.ingest import groups
-from labelguard.ingest.sources import Input
+from labelguard.inputs import groups
+from labelguard.inputs.sources import Input
 from labelguard.keys.identities import Identities
 from labelguard.ledger import sourcebook
 from labelguard.ledger.ledger import Ledger

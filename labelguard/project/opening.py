@@ -16,7 +16,7 @@ from labelguard.ledger.policies import Ceiling
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find, mark
 from labelguard.project.waiting import when_free
-from labelguard.spelling import corrected
+from labelguard.spelling import suggest_keywords
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
 
@@ -99,7 +99,7 @@ def located(where: Where = None) -> Project:
     return where if isinstance(where, Project) else find(where)
 
 
-@corrected
+@suggest_keywords
 def init(
     directory: str | Path = ".",
     *,

@@ -17,17 +17,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from labelguard.budget import events, pricing
+from labelguard.budget.events import RANDOMIZED_LABELS
+from labelguard.budget.label_values import Skips, Ties
+from labelguard.budget.policy import Allowance, Policy, Unit
+from labelguard.budget.pricing import Total
+from labelguard.budget.public_columns import parse
+from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.ledger import people, policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.policy import events, pricing
-from labelguard.policy.events import RANDOMIZED_LABELS
-from labelguard.policy.label_values import Skips, Ties
-from labelguard.policy.policy import Allowance, Policy, Unit
-from labelguard.policy.pricing import Total
-from labelguard.policy.public_columns import parse
-from labelguard.policy.request import PolicyRequest
 from labelguard.project.doubles import refuse_doubles
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
@@ -38,7 +38,7 @@ from labelguard.project.policy_facts import (
     PolicyDetails,
     PolicyLine,
 )
-from labelguard.spelling import corrected
+from labelguard.spelling import suggest_keywords
 from labelguard.storage import blocks
 
 __all__ = ["activate", "add_groups", "close", "drop", "listing", "new", "preview", "show"]
@@ -62,7 +62,7 @@ def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance,
     return tuple(found)
 
 
-@corrected
+@suggest_keywords
 def new(
     name: str,
     *,
@@ -227,7 +227,7 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
         >>> lg.policies.add_groups("groups.csv", study).groups
         1
     """
-    from labelguard.ingest.groups import read_groups
+    from labelguard.inputs.groups import read_groups
 
     with OpenProject.job(project) as opened:
         home, ledger = opened.project, opened.ledger

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from labelguard.budget.policy import Policy, Unit
+from labelguard.budget.pricing import Quote, Total
 from labelguard.ledger.policies import Ceiling
 from labelguard.notebook import Rows, card
-from labelguard.policy.policy import Policy, Unit
-from labelguard.policy.pricing import Quote, Total
-from labelguard.terms import budget_of
+from labelguard.text import format_budget
 
 __all__ = ["Activation", "Closed", "Dropped", "Grouped", "PolicyDetails", "PolicyLine"]
 
@@ -94,7 +94,7 @@ class PolicyDetails(Policy, PolicyState):
         facts = [
             ("state", self.state),
             ("made", self.created_at),
-            ("budget", f"{budget_of(self)} of each {self.unit}"),
+            ("budget", f"{format_budget(self)} of each {self.unit}"),
             ("ties", self.ties),
             ("skips", self.skips),
             ("held out", f"{self.held_out:.0%}"),

@@ -30,7 +30,7 @@ from platformdirs.unix import Unix
 from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.ledger import witness
-from labelguard.spelling import corrected
+from labelguard.spelling import suggest_keywords
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
 
@@ -219,7 +219,7 @@ def _claimed(release_id: str) -> str:
     return f"release {release_id} is being computed by another process; it ends by itself"
 
 
-@corrected
+@suggest_keywords
 def find(directory: str | Path | None = None) -> Project:
     """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
 

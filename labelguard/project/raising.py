@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labelguard.budget import pricing
+from labelguard.budget.pricing import Total
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.policy import pricing
-from labelguard.policy.pricing import Total
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
 

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labelguard.budget import events
 from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.policy import events
 from labelguard.project.opening import OpenProject, Where
 
 

@@ -22,12 +22,12 @@ from labelguard import clock
 from labelguard.configuration.checking import checked
 from labelguard.configuration.project_file import FILE, Ingest
 from labelguard.errors import NotAnswered, ProjectError
-from labelguard.ingest import connector as connectors
-from labelguard.ingest import segments as stored
-from labelguard.ingest.canonical import GROUP_TAG, id_digest
-from labelguard.ingest.layouts import Reading
-from labelguard.ingest.segments import Segments
-from labelguard.ingest.staging import canonical_rows
+from labelguard.inputs import connector as connectors
+from labelguard.inputs import segments as stored
+from labelguard.inputs.canonical import GROUP_TAG, id_digest
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.segments import Segments
+from labelguard.inputs.staging import canonical_rows
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
 from labelguard.project import private_map
@@ -51,7 +51,7 @@ def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoc
     """Take what is to be forgotten out of the segments; how many answers that were released."""
     keep = kept_for(opened.project.ingest)
     # What is not later is old enough, as `clock.now` tells times; nothing is, if "".
-    until = "" if keep is None else clock.text(clock.read(clock.now()) - keep)
+    until = "" if keep is None else clock.format_time(clock.parse_time(clock.now()) - keep)
     released = _released(opened, until)
     changed, forgotten = {}, 0
     for name in sorted({segment.connector for segment in counted}):

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from labelguard.budget import events, pricing
+from labelguard.budget.policy import Policy
+from labelguard.budget.public_columns import options_of
 from labelguard.ledger.ledger import Ledger
-from labelguard.policy import events, pricing
-from labelguard.policy.policy import Policy
-from labelguard.policy.public_columns import options_of
 from labelguard.project import policies
-from labelguard.terms import budget_of
+from labelguard.text import format_budget
 
 __all__ = ["offer"]
 
@@ -48,8 +48,8 @@ def offer(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
     alone = events.STATISTIC_RELEASES.name == event and policy.allowance(event).allowed == 1
     share = " (with statistic:releases=12 twelve releases would share that ε)" * alone
     return (
-        f"{', then '.join(commands)}; with it the project costs {budget_of(vars(total))} over its "
-        f"life, of a ceiling of {ceiling}{share}"
+        f"{', then '.join(commands)}; with it the project costs {format_budget(vars(total))} over "
+        f"its life, of a ceiling of {ceiling}{share}"
     )
 
 

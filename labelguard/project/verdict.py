@@ -70,7 +70,11 @@ def _describe_backwards(entries: Sequence[Entry]) -> str | None:
 
     The chain holds: a clock was set back, or set wrong before; so it is no fault.
     """
-    steps = [(a, b) for a, b in pairwise(entries) if clock.read(a.at) - clock.read(b.at) > _SKEW]
+    steps = [
+        (a, b)
+        for a, b in pairwise(entries)
+        if clock.parse_time(a.at) - clock.parse_time(b.at) > _SKEW
+    ]
     if not steps:
         return None
     (before, after), more = steps[0], f", and {len(steps) - 1:,} more" if len(steps) > 1 else ""

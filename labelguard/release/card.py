@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.policy.policy import Policy
+from labelguard.budget.policy import Policy
 from labelguard.release import sections
 from labelguard.release.sections import triple
-from labelguard.terms import budget_of, counted, shown
+from labelguard.text import escape_controls, format_budget, pluralize
 
 if TYPE_CHECKING:
     import jinja2
@@ -51,7 +51,7 @@ REACTIVE = (
 def together(policy: Policy, event: str) -> str:
     """With what else an event is priced, for the line on accounting; empty if alone."""
     rest = [allowance for allowance in policy.allowances if allowance.event != event]
-    parts = [counted(one.allowed or 0, one.kind.noun) for one in rest]
+    parts = [pluralize(one.allowed or 0, one.kind.noun) for one in rest]
     return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
 
 
@@ -141,9 +141,9 @@ def _template() -> jinja2.Template:
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {
-        "budget": budget_of,
+        "budget": format_budget,
         "rounded_up": rounded_up,
-        "shown": shown,
+        "shown": escape_controls,
         "span": span,
     }
     return environment.from_string((files(__package__) / "card.md.j2").read_text(encoding="utf-8"))
@@ -193,7 +193,7 @@ def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
     if (other := counts.get("of_other_part")) and other["labels"]:
         why = "not held out" if card["kind"] == "evaluation" else "held out"
-        who = counted(other["units"], unit)
+        who = pluralize(other["units"], unit)
         yield "  left out", f"{other['labels']:,} of {who} ({why})"
     if counts["further_pairs"]:
         yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"

@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from labelguard.budget import events
+from labelguard.budget.event_kind import PAIR, EventKind
+from labelguard.budget.label_values import Ties
+from labelguard.budget.policy import Allowance, Policy
+from labelguard.budget.pricing import Total
+from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
-from labelguard.ingest.staged import Staged
+from labelguard.inputs.staged import Staged
 from labelguard.keys.parts import Part
 from labelguard.ledger import sourcebook
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Admission, Groups
-from labelguard.policy import events
-from labelguard.policy.event_kind import PAIR, EventKind
-from labelguard.policy.label_values import Ties
-from labelguard.policy.policy import Allowance, Policy
-from labelguard.policy.pricing import Total
-from labelguard.policy.request import PolicyRequest
 from labelguard.project import succession
 from labelguard.project.doubles import refuse_doubles
 from labelguard.release import selection
 from labelguard.release.chosen import fewest
 from labelguard.release.protocol import Mechanism
 from labelguard.release.selection import PlannedRows
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 
 def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
@@ -93,7 +93,7 @@ def check_plan(
     """
     if plan.changed_items:
         raise InvalidLabels(
-            f"{counted(plan.changed_items, 'label')} given to an item_id that stood for "
+            f"{pluralize(plan.changed_items, 'label')} given to an item_id that stood for "
             "another content in an earlier release; a changed content needs an id of its own"
         )
     if not len(plan.units) and plan.other_units:
@@ -134,14 +134,14 @@ def check_price(request: PolicyRequest, total: Total) -> list[str]:
     if asked.items() <= given.items():
         return []
     return [
-        f"asked: {budget_of(given | asked)}; the project gives {budget_of(given)} in all, fixed "
-        "with its policies; another price needs another policy: labelguard policy new"
+        f"asked: {format_budget(given | asked)}; the project gives {format_budget(given)} in all, "
+        "fixed with its policies; another price needs another policy: labelguard policy new"
     ]
 
 
 def _nobody(plan: PlannedRows, policy: Policy, part: Part) -> str:
     """That an input has nobody of the part that is asked for."""
-    everybody = counted(plan.other_units, policy.unit)
+    everybody = pluralize(plan.other_units, policy.unit)
     drawn = f"a share of {policy.held_out:g}, drawn by a keyed hash"
     if part == "training":
         return (
@@ -158,16 +158,16 @@ def _notes(
     plan: PlannedRows, policy: Policy, part: Part, people: int, use: EventKind
 ) -> Iterator[str]:
     if plan.other_labels:
-        whose = counted(plan.other_units, policy.unit)
+        whose = pluralize(plan.other_units, policy.unit)
         why = "held out" if part == "training" else "not held out"
-        yield f"{counted(plan.other_labels, 'label')} of {whose} left out: {why}"
+        yield f"{pluralize(plan.other_labels, 'label')} of {whose} left out: {why}"
     short = int(plan.short.sum())
     if short:
-        yield f"{counted(short, use.taken)} of exhausted {policy.unit}s left out"
+        yield f"{pluralize(short, use.taken)} of exhausted {policy.unit}s left out"
     by_label = use.per_label or policy.unit == "item"
     beyond = plan.over_bound - short if by_label else 0
     if beyond > 0:
-        yield f"{counted(beyond, 'label')} beyond the bound of their {policy.unit} left out"
+        yield f"{pluralize(beyond, 'label')} beyond the bound of their {policy.unit} left out"
     if _reveals_one(people, policy):
         yield _large_delta(people, policy)
 

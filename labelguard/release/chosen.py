@@ -1,6 +1,6 @@
 """Choices of the best of several responses, put together again from the pairs they are staged as.
 
-A choice is staged as all pairs of its responses, in canonical order (`labelguard.ingest.query`).
+A choice is staged as all pairs of its responses, in canonical order (`labelguard.inputs.query`).
 Here one label is made of them: the number of the chosen response among those that differ, in that
 order. Which pairs there are, and how many responses differ, follows from public columns.
 """
@@ -14,10 +14,10 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.ingest.staged import Staged
+from labelguard.inputs.staged import Staged
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.terms import LABEL_A, LABEL_B
+from labelguard.text import LABEL_A, LABEL_B
 
 
 def authors(table: pa.Table, *, labelers: bool) -> Blocks:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from labelguard.errors import LedgerError, ProjectError
-from labelguard.ingest import connector as connectors
+from labelguard.inputs import connector as connectors
 from labelguard.project.opening import OpenProject, Where
 from labelguard.release.writer import read_card
 from labelguard.storage.files import check_directory, fsync_path
 from labelguard.storage.sums import SUMS, fault
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 
 
 def check(output: Path | None) -> None:
@@ -96,7 +96,7 @@ def push(
     release_id: str,
     title: str | None = None,
     project: Where = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> tuple[str, str]:
     """Publish a committed release by connector `name`; its id, and where it is.
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LedgerError, ProjectError
-from labelguard.ingest.staged import Staged
+from labelguard.inputs.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import recovery

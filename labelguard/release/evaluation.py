@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
-from labelguard.ingest.pairs import distinct_pairs
+from labelguard.inputs.pairs import distinct_pairs
 from labelguard.keys.parts import Part
 from labelguard.learning.features import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.tails import ReleasedNoise, reach
-from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.project.opening import OpenProject
 from labelguard.release import head
 from labelguard.release.described import noises_of, of_noises

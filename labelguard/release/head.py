@@ -28,7 +28,7 @@ from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
 from labelguard.release.described import Described, numbers
 from labelguard.storage import arrays
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 _STATE = "features/"
 

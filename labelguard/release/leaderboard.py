@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.budget.events import ONE_MORE
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
 from labelguard.notebook import Rows, card, several
-from labelguard.policy.events import ONE_MORE
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
     described_head,
@@ -35,8 +35,8 @@ from labelguard.release.coefficients import (
 from labelguard.release.described import LEVEL, Described, Standings, half_widths, simultaneous
 from labelguard.release.head import Head
 from labelguard.release.writer import Release, directory_of
-from labelguard.spelling import corrected
-from labelguard.terms import counted, shown
+from labelguard.spelling import suggest_keywords
+from labelguard.text import escape_controls, pluralize
 
 __all__ = [
     "COLUMNS",
@@ -126,9 +126,9 @@ class Leaderboard:
 
     def __repr__(self) -> str:
         best = [one for board in self.boards for one in board.standings]
-        first = [f"{shown(one.source)[:_SHORT]} {one.score:.0f}" for one in best[:_FEW]]
+        first = [f"{escape_controls(one.source)[:_SHORT]} {one.score:.0f}" for one in best[:_FEW]]
         more = ["…"] if len(best) > _FEW else []
-        held = f"{counted(len(best), 'source')} on {counted(len(self.boards), 'board')}"
+        held = f"{pluralize(len(best), 'source')} on {pluralize(len(self.boards), 'board')}"
         return f"Leaderboard({held}: {', '.join([*first, *more])})"
 
     def _repr_html_(self) -> str:
@@ -142,7 +142,7 @@ class Leaderboard:
         return card("Leaderboard", facts, tables=tables)
 
 
-@corrected
+@suggest_keywords
 def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Leaderboard:
     """Rank the systems that wrote the responses, by the head of a release; costs nothing.
 

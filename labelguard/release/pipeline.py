@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from labelguard.errors import NoProject, ProjectError
-from labelguard.ingest.sources import Input
+from labelguard.inputs.sources import Input
 from labelguard.learning.features import Wait
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where, init, located
@@ -39,7 +39,7 @@ from labelguard.release.preview import Plan
 from labelguard.release.request import Keywords, Ours, check_names, request_release
 from labelguard.release.run import Review, Run
 from labelguard.release.writer import Release
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 
 
 def privatize(
@@ -48,7 +48,7 @@ def privatize(
     mechanism: Ours = "auto",
     namespace: str | None = None,
     project: Where = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     review: Review | None = None,
     wait: Wait | None = None,
     **options: Unpack[Keywords],
@@ -106,7 +106,7 @@ def plan(
     mechanism: str = "auto",
     namespace: str | None = None,
     project: Where = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     **options: Any,
 ) -> Plan:
     """Return the plan of a release: what `privatize` would fix, charge and give.

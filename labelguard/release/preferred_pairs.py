@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from labelguard.errors import LabelguardError
-from labelguard.ingest import canonical
+from labelguard.inputs import canonical
 from labelguard.learning.content import content_column, joined
 
 PAIRS = ("prompt", "chosen", "rejected")

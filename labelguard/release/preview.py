@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labelguard.budget.event_kind import Price, Sampling
+from labelguard.budget.events import RANDOMIZED_LABELS
+from labelguard.budget.policy import Policy, Unit
 from labelguard.ledger.records import LabelerTable
 from labelguard.planner import advice
 from labelguard.planner.outcomes import Forecast, Interval
-from labelguard.policy.event_kind import Price, Sampling
-from labelguard.policy.events import RANDOMIZED_LABELS
-from labelguard.policy.policy import Policy, Unit
 from labelguard.release import card
 from labelguard.release.methods import AUTO
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
 from labelguard.release.selection import PlannedRows
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 TOO_MUCH = 0.4
 """Expected label error above which a release says that there may be better."""
@@ -90,9 +90,9 @@ class Preview:
     """what else to know"""
 
     def __repr__(self) -> str:
-        labels = f"{self.new_labels:,} new of {counted(self.labels, 'label')}"
+        labels = f"{self.new_labels:,} new of {pluralize(self.labels, 'label')}"
         units = f"{self.units:,} {self.unit}s"
-        return f"Preview({self.mechanism}; {budget_of(self)}; {labels}; {units})"
+        return f"Preview({self.mechanism}; {format_budget(self)}; {labels}; {units})"
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,19 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
-from labelguard.ingest.sources import Input
-from labelguard.ingest.staged import Staged
+from labelguard.budget.policy import Allowance, Policy
+from labelguard.inputs.pairs import DistinctPairs, comparisons, distinct_pairs
+from labelguard.inputs.sources import Input
+from labelguard.inputs.staged import Staged
 from labelguard.keys.parts import Part
 from labelguard.learning.carried import Carried
 from labelguard.learning.features import PairFeatures, Wait, open_fitted
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
-from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
 from labelguard.release.selection import PlannedRows
 from labelguard.storage.executor import Executor, Result, Task, over_buckets
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 
 @dataclass(frozen=True, eq=False)

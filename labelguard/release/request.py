@@ -12,13 +12,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
+from labelguard.budget.label_values import Skips, Ties
+from labelguard.budget.policy import Unit
+from labelguard.budget.request import PolicyRequest
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.ingest import groups
-from labelguard.ingest.layouts import LAYOUTS, Reading, side_roles
-from labelguard.ingest.pairs import distinct_pairs
-from labelguard.ingest.sources import Input, file_part, typed
-from labelguard.ingest.staged import Staged
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs import groups
+from labelguard.inputs.layouts import LAYOUTS, Reading, side_roles
+from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.sources import Input, file_part, typed
+from labelguard.inputs.staged import Staged
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.learning.carried import Carried
 from labelguard.options import (
     FILE,
@@ -32,16 +35,13 @@ from labelguard.options import (
     declared,
 )
 from labelguard.planner.horizon import Horizon
-from labelguard.policy.label_values import Skips, Ties
-from labelguard.policy.policy import Unit
-from labelguard.policy.request import PolicyRequest
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 from labelguard.release.methods import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 Ours = Literal["auto", "rr", "statistic", "props", "evaluation", "uls", "els", "els-group", "aup"]
 """The mechanisms of labelguard."""

@@ -15,9 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.budget import events
+from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
+from labelguard.budget.policy import Allowance, Policy, rounded_bound
+from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
-from labelguard.ingest.sources import Input
-from labelguard.ingest.staged import Staged
+from labelguard.inputs.sources import Input
+from labelguard.inputs.staged import Staged
 from labelguard.learning.carried import Carried
 from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
@@ -28,10 +32,6 @@ from labelguard.planner.components import Directions
 from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Forecast, Sizing, best
 from labelguard.planner.prior import Prior
-from labelguard.policy import events
-from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.policy.policy import Allowance, Policy, rounded_bound
-from labelguard.policy.request import PolicyRequest
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.release.chosen import fewest
@@ -39,7 +39,7 @@ from labelguard.release.methods import AUTO, names, options_of
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Featured, Mechanism
 from labelguard.release.request import ReleaseRequest
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 FORECAST = ("statistic", "props")
 """Mechanisms of whose heads, on features, a forecast says what they give; rr's noise is known."""

@@ -10,20 +10,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
+from labelguard.budget.label_values import LabelValues
+from labelguard.budget.policy import Bound
 from labelguard.errors import InvalidLabels, LedgerError
-from labelguard.ingest import layouts, quarantine
-from labelguard.ingest.connector import SKIP, describe_counts
-from labelguard.ingest.formats import FORMATS
-from labelguard.ingest.pairs import refuse_conflicts
-from labelguard.ingest.sources import Input
-from labelguard.ingest.staged import Staged
+from labelguard.inputs import layouts, quarantine
+from labelguard.inputs.connector import SKIP, describe_counts
+from labelguard.inputs.formats import FORMATS
+from labelguard.inputs.pairs import refuse_conflicts
+from labelguard.inputs.sources import Input
+from labelguard.inputs.staged import Staged
 from labelguard.learning.features import Wait
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Admission, Charge, ReleaseRecord
-from labelguard.policy import pricing
-from labelguard.policy.event_kind import Price
-from labelguard.policy.label_values import LabelValues
-from labelguard.policy.policy import Bound
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
 from labelguard.release import checks, delivery, publish, resolve, selection
@@ -35,7 +35,7 @@ from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import Release
 from labelguard.storage import blocks
 from labelguard.storage.executor import open_executor
-from labelguard.terms import Progress, counted
+from labelguard.text import Progress, pluralize
 
 Review: TypeAlias = Callable[[Preview], None]
 """Told what a release will be before anything is charged; what it raises stops the run."""
@@ -134,8 +134,8 @@ class Run:
         checks.check_choices(staged, terms.mechanism, ties)
         self._note_formats(staged)
         if staged.refused_rows:
-            who = counted(staged.refused_labelers, "retired or erased labeler")
-            self.notes.append(f"{counted(staged.refused_rows, 'row')} of {who} left out")
+            who = pluralize(staged.refused_labelers, "retired or erased labeler")
+            self.notes.append(f"{pluralize(staged.refused_rows, 'row')} of {who} left out")
         also = intake.stage_further(
             *(self.opened, terms.also, terms.columns, declared, staged, self.progress)
         )
@@ -220,7 +220,7 @@ class Run:
             refuse_conflicts(staged, self.request.intake.columns.get("item_id", "item_id"))
         if staged.rows == staged.withdrawn:
             raise InvalidLabels(
-                f"no usable row in the input: of {counted(staged.rows_read, 'row')} "
+                f"no usable row in the input: of {pluralize(staged.rows_read, 'row')} "
                 f"{staged.fault_count:,} cannot be used, {staged.skipped + staged.withdrawn:,} "
                 f"are skipped, and {staged.identical_sides:,} have identical sides"
             )
@@ -309,7 +309,7 @@ class Run:
             parts = [one.part for one in staged.understood]
             scratch = self.project.work / "quarantine"
             quarantine.write(directory, parts, staged.bad_rows, scratch, column, name)
-            rows = counted(staged.fault_count, "bad row")
+            rows = pluralize(staged.fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 
     def _draw(self, job: Job, prepared: Prepared, grant: Grant, epoch: int) -> Grant:

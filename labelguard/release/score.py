@@ -12,19 +12,19 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from labelguard.budget.public_columns import parse
 from labelguard.errors import LabelguardError
-from labelguard.ingest.pairs import read_pairs
-from labelguard.ingest.sources import Input
+from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
-from labelguard.policy.public_columns import parse
 from labelguard.release.head import Head
 from labelguard.release.writer import Release, directory_of, preferred
-from labelguard.spelling import corrected
+from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_new_file
-from labelguard.terms import AUTO_FORMAT
+from labelguard.text import AUTO_FORMAT
 
 
-@corrected
+@suggest_keywords
 def score(
     release: Release | str | Path,
     source: Input,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any, Literal, TypeAlias
 
-from labelguard import doors
+from labelguard import plugins
 from labelguard.errors import LabelguardError
 
 Cell: TypeAlias = str | int | float | None
@@ -136,13 +136,13 @@ def of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
     """
     name = str(card["mechanism"])
     try:
-        options = doors.door(doors.MECHANISMS, name)
+        options = plugins.find(plugins.MECHANISMS, name)
         if options is None:
             raise LabelguardError("it is not installed")
         function = getattr(options.load(), "report", None)
         if function is None:
             return ()
-        made: Iterable[Section] = EntryPoint(name, function, doors.MECHANISMS).load()(card)
+        made: Iterable[Section] = EntryPoint(name, function, plugins.MECHANISMS).load()(card)
         return tuple(made)
     except _UNTOLD as error:
         kind = "" if isinstance(error, LabelguardError) else f"{type(error).__name__}: "

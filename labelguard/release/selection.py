@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.ingest.staged import Staged
+from labelguard.budget.policy import Bound, rounded_bound
+from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.keys.parts import Part, Parts
 from labelguard.keys.row_keys import RowKeys
 from labelguard.ledger.records import LabelerTable
-from labelguard.policy.policy import Bound, rounded_bound
 from labelguard.project import private_map
 from labelguard.project.private_map import ReleasedLabels
 from labelguard.project.project import Project
@@ -31,7 +31,7 @@ from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, over_buckets
 from labelguard.storage.files import fresh_directory
-from labelguard.terms import LABEL_TIE, counted
+from labelguard.text import LABEL_TIE, pluralize
 
 # The label column of a staged bucket is not among what planning may read.
 PUBLIC: tuple[str, ...] = ("row", "unit_hi", "unit_lo", "author_hi", "author_lo", "item_hi")
@@ -451,7 +451,7 @@ def counts_of(plan: PlannedRows) -> dict[str, int]:
 
 def shortage(plan: PlannedRows, unit: str, noun: str) -> str:
     """Say how many units lack how much of their allowance."""
-    lacking, everybody = counted(int(plan.short.sum()), noun), counted(len(plan.units), unit)
+    lacking, everybody = pluralize(int(plan.short.sum()), noun), pluralize(len(plan.units), unit)
     return (
         f"{np.count_nonzero(plan.short):,} of {everybody} lack allowance for {lacking} (labelguard "
         "budget show); nothing was charged or released"

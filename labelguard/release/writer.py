@@ -27,10 +27,10 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.notebook import card, several
 from labelguard.release import card as cards
-from labelguard.spelling import closest, corrected
+from labelguard.spelling import suggest, suggest_keywords
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.storage.sums import SUMS, hashes_of, sums_text
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     import datasets
@@ -67,8 +67,8 @@ class Release:
         rows = self.card["counts"].get("rows", 0)
         return [
             ("mechanism", self.card["mechanism"]),
-            ("budget", budget_of(self.card["privacy"])),
-            ("released", counted(rows, "row")),
+            ("budget", format_budget(self.card["privacy"])),
+            ("released", pluralize(rows, "row")),
         ]
 
     def _repr_html_(self) -> str:
@@ -217,7 +217,7 @@ def load(release: Release | str | Path, kind: Literal["arrow"]) -> pa.Table: ...
 def load(release: Release | str | Path, kind: Literal["pandas"]) -> pd.DataFrame: ...
 @overload
 def load(release: Release | str | Path, kind: Literal["datasets"]) -> datasets.Dataset: ...
-@corrected
+@suggest_keywords
 def load(release: Release | str | Path, kind: str = "polars") -> Any:
     """A release's rows as a Polars or pandas frame, an Arrow table, or a `datasets.Dataset`.
 
@@ -237,7 +237,7 @@ def load(release: Release | str | Path, kind: str = "polars") -> Any:
     """
     if kind not in _KINDS:
         raise ValueError(
-            f"kind must be one of {', '.join(_KINDS)}, found {kind!r}{closest(kind, _KINDS)}"
+            f"kind must be one of {', '.join(_KINDS)}, found {kind!r}{suggest(kind, _KINDS)}"
         )
     directory = directory_of(release)
     path = directory / "data.parquet"

@@ -13,7 +13,7 @@ from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report import charts
 from labelguard.report.render import FORMS, Report
 from labelguard.storage.files import check_file, write_atomically
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 __all__ = ["told", "write"]
 
@@ -75,7 +75,7 @@ def chart(board: Board) -> Chart:
     columns = ([round(getattr(one, name), 1) for one in standings] for name in ends)
     return Chart(
         f"Scores, {board.title}",
-        f"{counted(len(standings), 'source')}, by rank, then by name. {board.words}",
+        f"{pluralize(len(standings), 'source')}, by rank, then by name. {board.words}",
         "points",
         tuple(one.source for one in standings),
         "source",

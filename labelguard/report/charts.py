@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labelguard.release.sections import Chart, Mark, Series
-from labelguard.terms import shown
+from labelguard.text import escape_controls
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +112,9 @@ def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
             [0.95 * width for width in widths],
             color=theme.series[number],
             hatch=_HATCHES[number],
-            label=shown(one.name) if any(one.values) else None,  # no word for what is not drawn
+            label=escape_controls(one.name)
+            if any(one.values)
+            else None,  # no word for what is not drawn
             yerr=_ranges(one),
             ecolor=theme.text,
             capsize=4 if one.low else 0,
@@ -121,7 +123,7 @@ def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
             before[p] += 1
     room = _LETTERS * axes.figure.get_size_inches()[0]  # type: ignore[union-attr]
     width = max(int(room / len(chart.x)), _SHORT)
-    names = [textwrap.fill(shown(str(name)), width) for name in chart.x]
+    names = [textwrap.fill(escape_controls(str(name)), width) for name in chart.x]
     slanted = sum(max(map(len, name.split("\n"))) for name in names) > room
     axes.set_xticks(
         range(len(names)),
@@ -147,9 +149,11 @@ def _points(axes: Axes, chart: Chart, theme: Theme) -> None:
             markersize=6,
             capsize=3,
             linewidth=1.6,
-            label=shown(one.name),
+            label=escape_controls(one.name),
         )
-    axes.set_yticks([-p for p in range(len(chart.x))], [shown(str(name)) for name in chart.x])
+    axes.set_yticks(
+        [-p for p in range(len(chart.x))], [escape_controls(str(name)) for name in chart.x]
+    )
     axes.set_ylim(0.6 - len(chart.x), 0.6)
 
 
@@ -176,7 +180,7 @@ def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
             marker=_MARKERS[number] if len(values) <= _POINTS else "",
             markersize=5,
             linewidth=2,
-            label=shown(one.name),
+            label=escape_controls(one.name),
             clip_on=False,  # a line along an edge is as thick as elsewhere
             zorder=3,
         )
@@ -186,8 +190,8 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) 
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
     beside = chart.kind == "points"
-    axes.set_xlabel(shown(chart.y_label if beside else chart.x_label))
-    axes.set_ylabel("" if beside else shown(chart.y_label))
+    axes.set_xlabel(escape_controls(chart.y_label if beside else chart.x_label))
+    axes.set_ylabel("" if beside else escape_controls(chart.y_label))
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x" if beside else "y", color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -222,4 +226,4 @@ def _mark(axes: Axes, mark: Mark, theme: Theme) -> None:
         axes.axhline(mark.at, **style)
         at, edge, apart, along = (1.0, mark.at), axes.get_yaxis_transform(), (0, 3), {"ha": "right"}
     word: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, **along}
-    axes.annotate(shown(mark.text), at, apart, xycoords=edge, **word)
+    axes.annotate(escape_controls(mark.text), at, apart, xycoords=edge, **word)

@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import connector as connectors
-from labelguard.ingest.connector import SKIP, Answer, Connector, Settings
-from labelguard.ingest.layouts import PUBLIC_FAULTS, Reading
-from labelguard.ingest.staging import canonical_rows
+from labelguard.inputs import connector as connectors
+from labelguard.inputs.connector import SKIP, Answer, Connector, Settings
+from labelguard.inputs.layouts import PUBLIC_FAULTS, Reading
+from labelguard.inputs.staging import canonical_rows
 from labelguard.project.opening import OpenProject, Where
-from labelguard.terms import LABEL_SKIP
+from labelguard.text import LABEL_SKIP
 
 ANSWERS = 10
 _SHOWN = 60

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from labelguard.budget.policy import usual_delta
 from labelguard.errors import ProjectError
 from labelguard.learning import heads
 from labelguard.learning.features import open_fitted
@@ -25,7 +26,6 @@ from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
 from labelguard.planner.advice import NAMES
-from labelguard.policy.policy import usual_delta
 from labelguard.project.opening import init
 from labelguard.release.head import Head
 from labelguard.release.pipeline import privatize
@@ -33,7 +33,7 @@ from labelguard.release.sections import Chart, Mark, Series
 from labelguard.release.writer import load
 from labelguard.report import charts
 from labelguard.simulation import simulate
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 
 __all__ = ["Demonstration", "Outcome", "demonstrate", "name", "picture"]
 
@@ -97,7 +97,7 @@ class Demonstration:
     """commands to try on one's own FILE"""
 
 
-def demonstrate(directory: Path, *, progress: Progress = silent) -> Demonstration:
+def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonstration:
     """Simulate labelers in `directory`, release their labels in three ways, and measure these.
 
     The labels are the same each time, the noise is not: real releases have no seed, so the last

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from labelguard import extras
 from labelguard.errors import LabelguardError, NoProject, ProjectError
-from labelguard.ingest import connector as connectors
+from labelguard.inputs import connector as connectors
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, located
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.opening import Where
@@ -76,7 +76,7 @@ def _package(name: str) -> Finding:
 
 def _extras() -> str:
     named = importlib.metadata.metadata("labelguard").get_all("Provides-Extra") or []
-    installed = [name for name in named if name != "all" and not extras.missing(name)]
+    installed = [name for name in named if name != "all" and not extras.missing_packages(name)]
     return ", ".join(installed) or "none installed"
 
 
@@ -121,14 +121,14 @@ def _project_checks(project: Where) -> list[Finding]:
         verdict = verify(home)
         if verdict.fault:
             raise LabelguardError(verdict.fault)
-        entries = counted(verdict.journal_entries, "journal entry")
-        return f"{entries}, {counted(verdict.releases, 'release')}"
+        entries = pluralize(verdict.journal_entries, "journal entry")
+        return f"{entries}, {pluralize(verdict.releases, 'release')}"
 
     def maps() -> str:
         opened = OpenProject.open(home)
         digests = {record.id: record.map for record in opened.ledger.releases() if record.map}
         opened.private_map.check(digests)
-        return f"{counted(len(digests), 'private map')} as drawn"
+        return f"{pluralize(len(digests), 'private map')} as drawn"
 
     def ingested() -> str:
         opened = OpenProject.open(home)
@@ -140,8 +140,8 @@ def _project_checks(project: Where) -> list[Finding]:
         for one in settings.values():
             connectors.connector(one)  # which checks its own options
         names = ", ".join(sorted(settings)) or "none"
-        segments = f"{counted(held.answers, 'row')} in {counted(held.segments, 'segment')}"
-        return f"{segments}, {counted(held.waiting, 'event')} waiting; connectors: {names}"
+        segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'segment')}"
+        return f"{segments}, {pluralize(held.waiting, 'event')} waiting; connectors: {names}"
 
     checks = (
         *(("project", writable), ("keys", keys), ("ledger", ledger)),

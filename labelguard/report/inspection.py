@@ -14,26 +14,26 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.budget.public_columns import parse
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.ingest import formats, scan
-from labelguard.ingest.connector import describe_counts
-from labelguard.ingest.formats import Understood
-from labelguard.ingest.formats.seen import Seen
-from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
-from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
-from labelguard.ingest.source_columns import Sources, source_columns
-from labelguard.ingest.sources import Input, Part, typed
-from labelguard.ingest.staged import Staged
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs import formats, scan
+from labelguard.inputs.connector import describe_counts
+from labelguard.inputs.formats import Understood
+from labelguard.inputs.formats.seen import Seen
+from labelguard.inputs.layouts import LAYOUTS, PRIVATE_ROLES, Reading
+from labelguard.inputs.pairs import DistinctPairs, comparisons, distinct_pairs
+from labelguard.inputs.source_columns import Sources, source_columns
+from labelguard.inputs.sources import Input, Part, typed
+from labelguard.inputs.staged import Staged
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.features import default_features
 from labelguard.mechanisms import statistic
 from labelguard.notebook import Rows, card, several
 from labelguard.planner.advice import reading_options
-from labelguard.policy.public_columns import parse
 from labelguard.project.project import find
-from labelguard.spelling import corrected
-from labelguard.terms import AUTO_FORMAT, Progress, counted, silent
+from labelguard.spelling import suggest_keywords
+from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role", "inspect"]
 
@@ -154,7 +154,7 @@ class Inspection:
 
     def _counts(self) -> list[tuple[str, str]]:
         """What there is of everything."""
-        compared = f"{self.labels:,} {self.answers} of {counted(self.pairs, 'pair')}"
+        compared = f"{self.labels:,} {self.answers} of {pluralize(self.pairs, 'pair')}"
         people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
         counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
         if self.left_out:
@@ -169,7 +169,7 @@ class Inspection:
             facts.append(("labels", each))
         facts += several("notes", self.notes) + several("problems", self.problems)
         facts += several(
-            "questions", [f"{q.name}: {counted(q.pairs, 'pair')}" for q in self.questions]
+            "questions", [f"{q.name}: {pluralize(q.pairs, 'pair')}" for q in self.questions]
         )
         facts += several("next", self.next)
         roles = [(one.role, one.column, "" if one.read else "not read") for one in self.roles]
@@ -179,7 +179,7 @@ class Inspection:
         return card("What the input is understood as", facts, tables=filled)
 
 
-@corrected
+@suggest_keywords
 def inspect(
     source: Input,
     *,
@@ -189,7 +189,7 @@ def inspect(
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Inspection:
     """What `privatize` would understand of `source`: columns, people, pairs, what to watch out for.
 

@@ -14,7 +14,7 @@ from labelguard.project.runs import runs as runs_of
 from labelguard.release.sections import Chart, Mark, Section, Series
 from labelguard.report.render import section
 from labelguard.report.sections import Seen
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 _SHOWN = 60
 _POINTS = 200
@@ -79,7 +79,7 @@ def _quality(name: str, runs: Sequence[JobRun]) -> Chart | None:
         return None
     run, said = judged[-1]
     current, probes = _number(said, "current"), said.get("by") == "probes"
-    public = f" on {counted(said['rows'], 'public probe')}" if probes else ""
+    public = f" on {pluralize(said['rows'], 'public probe')}" if probes else ""
     other = "there was no model before" if current is None else f"the model in use {current:.3f}"
     decided = "promoted" if run.outcome == "promoted" else "not promoted"
     return Chart(

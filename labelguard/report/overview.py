@@ -14,6 +14,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from labelguard import clock
+from labelguard.budget import pricing
+from labelguard.budget.pricing import Total
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys.parts import Part
 from labelguard.ledger import charges, people, schema
@@ -22,8 +24,6 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.policy import pricing
-from labelguard.policy.pricing import Total
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import PolicyDetails
@@ -203,10 +203,10 @@ def _weeks(ledger: Ledger, event: str) -> int | None:
     if active is None or active.policy.unit == "item":
         return None
     mine = (one for one in ledger.releases() if (one.policy_id, one.event) == (active.id, event))
-    first = next((clock.read(one.created_at) for one in mine), None)
+    first = next((clock.parse_time(one.created_at) for one in mine), None)
     if first is None:
         return None
-    return max(0, (clock.read(clock.now()) - first) // timedelta(weeks=1)) + 1
+    return max(0, (clock.parse_time(clock.now()) - first) // timedelta(weeks=1)) + 1
 
 
 def _usage(event: str, rows: list[tuple[int, int, int]], weeks: int | None) -> Usage:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from labelguard._version import __version__
+from labelguard.budget import events
 from labelguard.ledger.journal import Anchor
-from labelguard.policy import events
 from labelguard.project.opening import Where
 from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
@@ -20,7 +20,7 @@ from labelguard.report.overview import Usage
 from labelguard.report.render import FORMS, Report, section
 from labelguard.report.sections import Seen
 from labelguard.storage.files import check_file, write_atomically
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 
 Format: TypeAlias = Literal["html", "md", "json"]
 
@@ -90,8 +90,8 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
         ("project id", seen.opened.keys.check_value()[:16]),
         *_period(seen),
         ("protected as a whole", f"each {seen.unit}"),
-        ("promised so far", budget_of(vars(budget.lifetime)) if seen.committed else "nothing"),
-        ("ceiling", budget_of(vars(budget.ceiling))),
+        ("promised so far", format_budget(vars(budget.lifetime)) if seen.committed else "nothing"),
+        ("ceiling", format_budget(vars(budget.ceiling))),
         *used,
         ("releases", f"{len(seen.committed):,}"),
         ("verification", "holds" if found.ok else "FAULT"),
@@ -99,7 +99,7 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
 
 
 def _share(one: Usage, unit: str) -> str:
-    return f"{one.used / one.allowed:.0%} of the allowance of {counted(one.labelers, unit)}"
+    return f"{one.used / one.allowed:.0%} of the allowance of {pluralize(one.labelers, unit)}"
 
 
 def _period(seen: Seen) -> Iterator[tuple[str, str]]:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from labelguard.policy import events
+from labelguard.budget import events
 from labelguard.release.sections import Chart, Section, Table
 from labelguard.report.charts import NARROW, WIDE, darkened, svg
-from labelguard.terms import budget_of, counted, shown
+from labelguard.text import escape_controls, format_budget, pluralize
 
 if TYPE_CHECKING:
     import jinja2
@@ -70,7 +70,7 @@ def section(
 
     The words say the caption and the columns of its table, which it has if there are `rows`.
     """
-    template = _template("words.j2", shown, autoescape=False)
+    template = _template("words.j2", escape_controls, autoescape=False)
     text = "".join(template.blocks[block](template.new_context(facts)))
     parts: dict[str, list[str]] = defaultdict(list)
     for entry in _ENTRIES.split(text.strip()):
@@ -127,16 +127,16 @@ def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) ->
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {
-        "budget": budget_of,
+        "budget": format_budget,
         "cell": written,
-        "counted": counted,
+        "counted": pluralize,
         "day": day,
         "kinds": _kinds,
         "noun": lambda event: events.kind(event).noun,
         "paragraph": _paragraph,
         "pictures": _pictures,
         "small": small,
-        "verbatim": lambda line: Markup(shown(line)),
+        "verbatim": lambda line: Markup(escape_controls(line)),
         "written": format,
     }
     return environment.from_string((files(__package__) / name).read_text(encoding="utf-8"))
@@ -144,12 +144,12 @@ def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) ->
 
 def _unbroken(text: str) -> str:
     """Text that cannot turn itself, whose budgets stay in one line."""
-    return _BUDGET.sub("\\1\u00a0=\u00a0", shown(text))
+    return _BUDGET.sub("\\1\u00a0=\u00a0", escape_controls(text))
 
 
 def _marked(text: str) -> Markup:
     """Text in which no letter is a mark of Markdown."""
-    return Markup(_MARKS.sub(lambda found: f"\\{found[0]}", shown(text)))
+    return Markup(_MARKS.sub(lambda found: f"\\{found[0]}", escape_controls(text)))
 
 
 def _paragraph(text: str) -> Markup:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labelguard import clock
+from labelguard.budget.policy import Allowance
 from labelguard.errors import LabelguardError, LedgerError
-from labelguard.ingest.inbox import Inbox, Progressed
+from labelguard.inputs.inbox import Inbox, Progressed
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.policy.policy import Allowance
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verdict import Verdict, verdict
@@ -25,7 +25,7 @@ from labelguard.release.sections import Section
 from labelguard.report import overview
 from labelguard.report.overview import Budget
 from labelguard.report.render import day, section, small
-from labelguard.terms import DEFAULT_AGREEMENT, counted
+from labelguard.text import DEFAULT_AGREEMENT, pluralize
 
 _CARD = "card.json"
 _RELEASES = 60
@@ -223,7 +223,7 @@ def policies(seen: Seen) -> Section:
 def _allowed(allowance: Allowance) -> str:
     if allowance.allowed is None:
         return f"as many as in the first release, rounded up, {allowance.kind.noun}s"
-    return counted(allowance.allowed, allowance.kind.noun)
+    return pluralize(allowance.allowed, allowance.kind.noun)
 
 
 def left_out(seen: Seen) -> Section:

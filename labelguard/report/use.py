@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.policy import events
-from labelguard.policy.event_kind import EventKind
+from labelguard.budget import events
+from labelguard.budget.event_kind import EventKind
 from labelguard.release.sections import Chart, Mark, Section, Series
 from labelguard.report.render import section
 from labelguard.report.sections import Seen
-from labelguard.terms import DEFAULT_AGREEMENT
+from labelguard.text import DEFAULT_AGREEMENT
 
 Counts: TypeAlias = NDArray[np.int64]
 """Rows of (capacity, used, how many units)."""

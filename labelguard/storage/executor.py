@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
-from labelguard import doors
+from labelguard import plugins
 from labelguard.errors import LabelguardError
 from labelguard.storage.buckets import BUCKETS
 
@@ -75,9 +75,9 @@ def open_executor(workers: int | None = None) -> Executor:
     workers, name = workers or os.cpu_count() or 1, os.environ.get(VARIABLE)
     if not name:
         return Threads(workers)
-    found = doors.door(GROUP, name)
+    found = plugins.find(GROUP, name)
     if found is None:
-        known = ", ".join(doors.names(GROUP)) or "none"
+        known = ", ".join(plugins.available(GROUP)) or "none"
         raise LabelguardError(f"{VARIABLE}: there is no executor {name!r}; available: {known}")
     return cast(Executor, found.load()(workers))
 

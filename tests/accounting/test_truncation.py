@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from labelguard.accounting import truncation
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Sampling
+from labelguard.budget.policy import Allowance, Policy
 from labelguard.errors import PolicyError
-from labelguard.policy import pricing
-from labelguard.policy.event_kind import Sampling
-from labelguard.policy.policy import Allowance, Policy
 
 
 def test_drawn_from_192_bits_they_cost_nothing_that_could_be_seen() -> None:

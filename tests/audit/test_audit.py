@@ -33,19 +33,19 @@ from labelguard.accounting import gaussian
 from labelguard.audit import FALSE_ALARM, AuditResult, Check, bounds, whole
 from labelguard.audit.randomized_response import audit_randomized_response
 from labelguard.audit.statistic import audit_statistic
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
 from labelguard.cli.account import audit
 from labelguard.errors import PolicyError
-from labelguard.ingest import query as queries
-from labelguard.ingest import staging
+from labelguard.inputs import query as queries
+from labelguard.inputs import staging
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import Noise, NoiseKind, NoiseStream, noise_of
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner import calibration
-from labelguard.policy import pricing
-from labelguard.policy.event_kind import Price
 from labelguard.release.methods import statistic_design
-from labelguard.terms import LABEL_TIE, silent
+from labelguard.text import LABEL_TIE, no_progress
 
 DELTA = 1e-5
 HALF = 0.5
@@ -336,7 +336,7 @@ def test_missing_ball_noise_is_seen_in_whole_releases(
     """A right one passes above. Drawn, but not stated: three releases are close together."""
     survey = whole.Survey.of_statistic(20, 0)
     monkeypatch.setattr(where, name, wrong)
-    seen = whole.check_ball(survey, 3, DELTA, releases, FALSE_ALARM / 9, silent)
+    seen = whole.check_ball(survey, 3, DELTA, releases, FALSE_ALARM / 9, no_progress)
     assert seen.lower_bound > 3
 
 

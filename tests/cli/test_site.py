@@ -31,7 +31,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 @pytest.mark.parametrize(
     ("page", "link", "there"),
     [
-        ("docs/index.md", "../labelguard/terms.py", "source/labelguard/terms.py.md"),
+        ("docs/index.md", "../labelguard/text.py", "source/labelguard/text.py.md"),
         ("docs/index.md", "../labelguard/audit", "source/labelguard/audit.md"),
         ("docs/index.md", "../SECURITY.md#containers", "security.md#containers"),
         ("docs/index.md", "../README.md", "index.md"),

@@ -10,7 +10,7 @@ import pytest
 from support.pages import DOCS, blocks, script
 
 from labelguard.configuration import project_file
-from labelguard.ingest.connector import Settings, connector
+from labelguard.inputs.connector import Settings, connector
 from labelguard.jobs.settings import load
 
 

@@ -17,7 +17,7 @@ from support.exports import read, write
 from support.hostile import HOSTILE, paths, replaced, without
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Settings, connector
+from labelguard.inputs.connector import Answer, Settings, connector
 
 RECORDINGS = Path(__file__).parent / "recordings" / "argilla"
 TABLE = {"url": "https://argilla.example", "dataset": "prefs", "workspace": "labelers"}

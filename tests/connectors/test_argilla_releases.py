@@ -11,7 +11,7 @@ from labelguard_connectors.argilla.releases import _pairs, publish
 from labelguard_connectors.argilla.rest import Rest
 
 from labelguard.errors import ConnectorError
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
 
@@ -92,7 +92,7 @@ def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(
         Rest("argilla", "http://127.0.0.1:1", "key") as rest,
         pytest.raises(ConnectorError, match=r"^chosen: Argilla shows no chat but of 1 to 500"),
     ):
-        publish(rest, WORKSPACE, tmp_path, "name", silent)
+        publish(rest, WORKSPACE, tmp_path, "name", no_progress)
 
 
 @pytest.mark.parametrize("name", ["", "n" * 201])
@@ -101,4 +101,4 @@ def test_names_that_argilla_does_not_take_are_refused(name: str, tmp_path: Path)
         Rest("argilla", "http://127.0.0.1:1", "key") as rest,
         pytest.raises(ConnectorError, match="have 1 to 200 characters"),
     ):
-        publish(rest, WORKSPACE, tmp_path, name, silent)
+        publish(rest, WORKSPACE, tmp_path, name, no_progress)

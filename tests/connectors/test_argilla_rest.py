@@ -16,7 +16,7 @@ from labelguard_connectors.values import Value
 from support.replies import Server, serving
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Settings, connector
+from labelguard.inputs.connector import Settings, connector
 
 KEY = "key-of-nobody-else"
 SECRET = "what the server says is not for logs"

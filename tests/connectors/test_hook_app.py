@@ -19,7 +19,7 @@ from support.clients import client, post
 
 from labelguard.cli.main import main
 from labelguard.errors import ConnectorError
-from labelguard.ingest.inbox import FILE, Inbox
+from labelguard.inputs.inbox import FILE, Inbox
 from labelguard.project import ingestion
 from labelguard.project.project import Project
 

@@ -21,9 +21,9 @@ from support.hooks import Server
 from support.sockets import answer, head, post, run_with
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest import inbox as inboxes
-from labelguard.ingest.connector import Settings, connector
-from labelguard.ingest.inbox import Inbox
+from labelguard.inputs import inbox as inboxes
+from labelguard.inputs.connector import Settings, connector
+from labelguard.inputs.inbox import Inbox
 from labelguard.project.project import Project
 
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'

@@ -17,7 +17,7 @@ from labelguard_connectors.hook.verification import Refused, Scheme
 from standardwebhooks.webhooks import Webhook
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Settings
+from labelguard.inputs.connector import Settings
 
 BODY = json.dumps({"type": "response.created", "data": {"value": "left ✓"}}).encode()
 OLD, NEW = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"

@@ -20,8 +20,8 @@ from support.replies import Reply, Server, serving
 from tenacity import wait_none
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Page, Settings
-from labelguard.terms import silent
+from labelguard.inputs.connector import Answer, Page, Settings
+from labelguard.text import no_progress
 
 RECORDINGS = Path(__file__).parent / "recordings/label_studio"
 TASKS = json.loads((RECORDINGS / "tasks.json").read_text("utf-8"))
@@ -178,18 +178,18 @@ def test_nothing_is_written_twice_where_it_may_have_been_taken(
     frame.write_parquet(tmp_path / "data.parquet")
     server.replies = [(500, {}, {})]
     with pytest.raises(ConnectorError, match="HTTP 500"):
-        here(server).push(tmp_path, "a name", silent)
+        here(server).push(tmp_path, "a name", no_progress)
     assert [method for method, _ in server.asked] == ["POST"]
     server.asked.clear()
     server.replies = [(201, {}, {"id": 7}), (500, {}, {}), (204, {}, "")]
     with pytest.raises(ConnectorError, match="HTTP 500"):
-        here(server).push(tmp_path, "a name", silent)
+        here(server).push(tmp_path, "a name", no_progress)
     assert [method for method, _ in server.asked] == ["POST", "POST", "DELETE"]
     server.replies = [(201, {}, {"id": 7}), (500, {}, {}), (500, {}, {})]
     with pytest.raises(ConnectorError, match=r"HTTP 500.*projects/7 holds a part of the release"):
-        here(server).push(tmp_path, "a name", silent)
+        here(server).push(tmp_path, "a name", no_progress)
     server.replies = [(429, {}, {}), (201, {}, {"id": 7}), (429, {}, {}), (201, {}, {})]
-    assert here(server).push(tmp_path, "a name", silent) == f"{server.url}/projects/7"
+    assert here(server).push(tmp_path, "a name", no_progress) == f"{server.url}/projects/7"
 
 
 @pytest.mark.parametrize("name", ["", "ab", " ab ", "x" * 51])
@@ -197,7 +197,7 @@ def test_a_name_that_is_too_short_or_long_is_refused_before_anything(
     server: Server, name: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConnectorError, match="3 to 50 characters"):
-        here(server).push(tmp_path, name, silent)
+        here(server).push(tmp_path, name, no_progress)
     assert server.asked == []
 
 
@@ -206,7 +206,7 @@ def test_what_is_no_release_of_pairs_is_refused_before_anything(
 ) -> None:
     pl.DataFrame({"prompt": ["p"]}).write_parquet(tmp_path / "data.parquet")
     with pytest.raises(ConnectorError, match="no release of pairs"):
-        here(server).push(tmp_path, "a name", silent)
+        here(server).push(tmp_path, "a name", no_progress)
     assert server.asked == []
 
 

@@ -29,8 +29,8 @@ from support.exports import read, write
 
 import labelguard
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Settings
-from labelguard.terms import silent
+from labelguard.inputs.connector import Answer, Settings
+from labelguard.text import no_progress
 
 pytestmark = pytest.mark.integration
 
@@ -294,7 +294,7 @@ def test_a_release_is_a_data_set_of_pairs_without_labelers(
 ) -> None:
     release, frame = _release(tmp_path / "project", chats)
     name = f"released {chats}"
-    url = argilla(server).push(release, name, silent)
+    url = argilla(server).push(release, name, no_progress)
     identity = url.removeprefix(f"{server.url}/dataset/").removesuffix("/annotation-mode")
     shown = server.call(
         "GET", f"/datasets/{identity}/records?include=responses&include=suggestions&limit=100"
@@ -315,7 +315,7 @@ def test_a_release_is_a_data_set_of_pairs_without_labelers(
         assert record["responses"] == [] and not record["metadata"]
     assert "labeler-" not in json.dumps(shown)
     with pytest.raises(ConnectorError, match="HTTP 409: it is there already; take another name"):
-        argilla(server).push(release, name, silent)
+        argilla(server).push(release, name, no_progress)
 
 
 @pytest.mark.usefixtures("annotated")

@@ -18,9 +18,9 @@ from labelguard_connectors.label_studio import LabelStudio, pulling
 from support import exports
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Settings
+from labelguard.inputs.connector import Answer, Settings
 from labelguard.release.writer import output_schema
-from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, silent
+from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, no_progress
 
 pytestmark = pytest.mark.integration
 TASKS = [
@@ -327,7 +327,7 @@ def test_a_release_becomes_a_project_of_its_pairs(
     kind: str, label_studio: LabelStudioServer, connector: LabelStudio, tmp_path: Path
 ) -> None:
     made = CHATS[kind][1]
-    url = connector.push(write_release(tmp_path / "release", kind), f"released {kind}", silent)
+    url = connector.push(write_release(tmp_path / "release", kind), f"released {kind}", no_progress)
     project = int(url.rsplit("/", 1)[1])
     tasks = label_studio.tasks(project)
     found = [

@@ -19,8 +19,8 @@ from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard import clock
-from labelguard.ingest.connector import Answer
-from labelguard.ingest.inbox import Event, Inbox
+from labelguard.inputs.connector import Answer
+from labelguard.inputs.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun
@@ -49,17 +49,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     allow = ["rr:labels=40", "statistic:releases=12"]
     table = simulate(labelers=40, labels=1_200, items=4_000)
     runs = []
-    with clock.simulated(MONDAY):
+    with clock.simulate_time(MONDAY):
         policies.new("clinic", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("clinic", project)
     for week in range(4):
-        with clock.simulated(MONDAY + timedelta(weeks=week)):
+        with clock.simulate_time(MONDAY + timedelta(weeks=week)):
             part = table.slice(300 * week, 300)
             made = lg.privatize(part, project=project, mechanism="rr", exhausted="drop")
             runs.append(run(week, made.id))
     runs += [run(week, made.id) for week in range(4, 20)]
     length = {"features": "length", "components": 1}
-    with clock.simulated(MONDAY + timedelta(weeks=4)):
+    with clock.simulate_time(MONDAY + timedelta(weeks=4)):
         lg.privatize(table, project=project, exhausted="drop", **STATISTIC | length)
         lg.privatize(table, project=project, exhausted="drop", mechanism="props", features="length")
         directory = project.jobs / "nightly"
@@ -83,7 +83,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(week: int, release: str) -> JobRun:
-    at = clock.text(MONDAY + timedelta(weeks=week))
+    at = clock.format_time(MONDAY + timedelta(weeks=week))
     judged = {"measure": "accuracy", "candidate": 0.6 + week / 50, "current": 0.6}
     curve = [{"step": n, "loss": 0.7 / (1 + n)} for n in range(30)]
     return JobRun(

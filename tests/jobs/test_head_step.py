@@ -19,7 +19,7 @@ from labelguard.project.project import Project
 from labelguard.release.head import Head
 from labelguard.release.preferred_pairs import held_out, item_keys, read_preferred
 from labelguard.release.writer import Release
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 WEEKS = 3
 
@@ -70,7 +70,7 @@ def weekly(
 
 def _lesson(release: Release, output: Path, previous: Path | None = None) -> Lesson:
     project = lg.find(release.path.parents[2])
-    return Lesson(release.path, project, output, previous, silent)
+    return Lesson(release.path, project, output, previous, no_progress)
 
 
 def _step(**options: Any) -> HeadStep:
@@ -119,11 +119,11 @@ def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> N
     ).write_parquet(other / "data.parquet")
     (other / "card.json").write_bytes((flipped.path / "card.json").read_bytes())
     lesson = _lesson(flipped, tmp_path / "two")
-    step.train(Lesson(other, lesson.project, lesson.output, None, silent))
+    step.train(Lesson(other, lesson.project, lesson.output, None, no_progress))
     one, two = (Head.load(tmp_path / name) for name in ("one", "two"))
     assert np.array_equal(one.coefficients, two.coefficients)
     rows.with_columns(chosen="rejected", rejected="chosen").write_parquet(other / "data.parquet")
-    step.train(Lesson(other, lesson.project, tmp_path / "three", None, silent))
+    step.train(Lesson(other, lesson.project, tmp_path / "three", None, no_progress))
     assert not np.array_equal(one.coefficients, Head.load(tmp_path / "three").coefficients)
 
 
@@ -217,5 +217,5 @@ def test_labels_without_flips_or_head_teach_none(flipped: Release, tmp_path: Pat
     (other / "card.json").write_text(card)
     lesson = _lesson(flipped, tmp_path / "model")
     with pytest.raises(LabelguardError, match="no head can be learned"):
-        _step().train(Lesson(other, lesson.project, lesson.output, None, silent))
+        _step().train(Lesson(other, lesson.project, lesson.output, None, no_progress))
     assert read_preferred(flipped.path / "data.parquet").num_rows == flipped.card["counts"]["rows"]

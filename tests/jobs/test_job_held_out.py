@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from support import world
 from support.job_projects import Desk, desk
 
+from labelguard.budget.events import in_words
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import releasing
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
-from labelguard.policy.events import in_words
 from labelguard.release.writer import Release
 from labelguard.report import overview
 

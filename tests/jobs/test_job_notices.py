@@ -185,7 +185,7 @@ def test_what_is_not_installed_is_said_before_anything_is_charged(
 ) -> None:
     small = told(somebody, tmp_path)
     if part == "notify":
-        monkeypatch.setattr(extras, "missing", lambda extra: ["standardwebhooks"])
+        monkeypatch.setattr(extras, "missing_packages", lambda extra: ["standardwebhooks"])
     else:
         monkeypatch.setattr("labelguard.jobs.mlflow_registry.find_spec", lambda name: None)
         small.asks(promote={"mlflow": {"model": "preferences"}})

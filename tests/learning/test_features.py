@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from support.installed import without
 
-from labelguard import doors
+from labelguard import plugins
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.features import (
     GROUP,
@@ -163,7 +163,7 @@ def hidden_states(directory: Path, ids: list[int]) -> np.ndarray[Any, Any]:
 def raw(spec: str) -> FeatureProvider:
     """One part of features by itself, which is not scaled."""
     name, _, options = spec.partition(":")
-    entry = doors.door(GROUP, name)
+    entry = plugins.find(GROUP, name)
     assert entry
     provider: FeatureProvider = entry.load()(options, None)
     return provider

@@ -13,7 +13,7 @@ from support.tiny_models import config, tokenizer
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import open_fitted
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 ANSWERS = ("so", "because it is", "no", "a much longer answer than all others", "yes!")
 PROMPTS = ("Why?", "How does rain fall?", "Is it?", "And then?", "Well?")
@@ -89,7 +89,7 @@ SIDES = ("first", "second")
 
 def given(directory: Path, table: pa.Table, options: str = ",dtype=float32") -> Any:
     """The unscaled feature of every pair."""
-    fitted = open_fitted(f"reward:{directory}{options}", table, silent)
+    fitted = open_fitted(f"reward:{directory}{options}", table, no_progress)
     found = fitted(table) / np.float32(fitted.state()["scale"][0])
     assert found.shape == (table.num_rows, 1)
     return found[:, 0]
@@ -124,27 +124,27 @@ def test_a_tokenizer_without_template_and_padding_scores_the_same(
 def test_an_identity_names_weights_and_precision_but_no_path(judge: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(judge, other)
-    same = open_fitted(f"reward:{other},dtype=float32", pairs(), silent).identity()
-    own = open_fitted(f"reward:{judge},dtype=float32", pairs(), silent).identity()
+    same = open_fitted(f"reward:{other},dtype=float32", pairs(), no_progress).identity()
+    own = open_fitted(f"reward:{judge},dtype=float32", pairs(), no_progress).identity()
     assert own == same and str(judge) not in own
     assert own.startswith("reward:GPT2ForSequenceClassification")
-    coarse = open_fitted(f"reward:{judge},dtype=bfloat16", pairs(), silent).identity()
+    coarse = open_fitted(f"reward:{judge},dtype=bfloat16", pairs(), no_progress).identity()
     weights = bytearray((other / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (other / "model.safetensors").write_bytes(weights)
-    changed = open_fitted(f"reward:{other},dtype=float32", pairs(), silent).identity()
+    changed = open_fitted(f"reward:{other},dtype=float32", pairs(), no_progress).identity()
     assert len({own, coarse, changed}) == 3
 
 
 def test_models_that_give_no_scalar_are_refused(tmp_path: Path) -> None:
     classifier(2).save_pretrained(tmp_path / "two")
     with pytest.raises(LabelguardError, match=r"expected one label.*found 2 labels"):
-        open_fitted(f"reward:{tmp_path / 'two'}", pairs(), silent)
+        open_fitted(f"reward:{tmp_path / 'two'}", pairs(), no_progress)
     from transformers import GPT2Model
 
     GPT2Model(config()).save_pretrained(tmp_path / "none")
     with pytest.raises(LabelguardError, match=r"expected a sequence-cl.*found GPT2Model; an enc"):
-        open_fitted(f"reward:{tmp_path / 'none'}", pairs(), silent)
+        open_fitted(f"reward:{tmp_path / 'none'}", pairs(), no_progress)
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_models_that_give_no_scalar_are_refused(tmp_path: Path) -> None:
 )
 def test_a_specification_that_makes_no_sense_is_explained(spec: str, message: str) -> None:
     with pytest.raises(LabelguardError, match=message):
-        open_fitted(spec, pairs(), silent)
+        open_fitted(spec, pairs(), no_progress)

@@ -9,7 +9,7 @@ import pytest
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import open_fitted, open_provider
 from labelguard.learning.style import CLIP, FUNCTIONS, StyleFeatures
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 NAMES = [one.name for one in FUNCTIONS]
 PLAIN = "It rains in the sea town. Ships come home."
@@ -94,7 +94,7 @@ def test_a_restored_provider_computes_the_same_and_says_so() -> None:
     chats = [[{"role": "assistant", "content": f"{'well, ' * n}yes?"}] for n in range(9)]
     asked = [[{"role": "user", "content": "Does it?"}]] * 9
     pairs = pa.table({"prompt": asked, "first": chats, "second": chats[::-1]})
-    fitted = open_fitted("style+length", pairs, silent)
+    fitted = open_fitted("style+length", pairs, no_progress)
     again = open_provider("style+length", fitted.state())
     assert np.array_equal(fitted(pairs), again(pairs)) and fitted.identity() == again.identity()
     with pytest.raises(LabelguardError, match="take no options"):

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from support.preferences import opinions, pairs, public
 
 import labelguard as lg
+from labelguard.budget import pricing
+from labelguard.budget.policy import Allowance, Policy
+from labelguard.budget.pricing import Total
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.policy import pricing
-from labelguard.policy.policy import Allowance, Policy
-from labelguard.policy.pricing import Total
 from labelguard.project import policies, raising
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project

@@ -16,13 +16,13 @@ from support.databases import EACH, copy_of, dump, on
 from support.preferences import files, opinions, pairs, public, write
 
 import labelguard as lg
+from labelguard.budget.policy import Policy
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, KeyProblem, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Charge
 from labelguard.ledger.witness import Witness
-from labelguard.policy.policy import Policy
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview

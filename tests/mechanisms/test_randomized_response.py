@@ -21,13 +21,13 @@ from support import world
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
 from labelguard.accounting.kary import KAry
+from labelguard.budget import pricing
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.prf import Prf
 from labelguard.keys.row_keys import RowKeys
 from labelguard.mechanisms.randomized_response import randomize, randomize_choices
-from labelguard.policy import pricing
 from labelguard.storage.blocks import from_bytes, to_bytes
-from labelguard.terms import LABEL_TIE
+from labelguard.text import LABEL_TIE
 
 FALSE_FAILURE = 1e-6
 ROWS = 200_000

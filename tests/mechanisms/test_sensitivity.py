@@ -39,7 +39,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
-from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 
 
 @given(

@@ -32,7 +32,7 @@ from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import Noise, NoiseKind
 from labelguard.mechanisms.statistic import Bounds, Rows
-from labelguard.terms import LABEL_A, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_TIE
 
 FALSE_FAILURE = 1e-6
 # As many coordinates as it takes to tell a scale from one 10% off: then a wrong scale passes with a

@@ -19,7 +19,7 @@ from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.planner import calibration
 from labelguard.planner.calibration import Calibration, calibrated
 from labelguard.planner.prior import Draw, Population, Prior
-from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 
 PAIRS = 300
 PRIOR = Prior(explained=calibration.EXPLAINED)

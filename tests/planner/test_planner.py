@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.commands import FIRST
 
+from labelguard.budget.policy import usual_delta
 from labelguard.cli.main import Main, main
 from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
@@ -26,7 +27,6 @@ from labelguard.planner import advice
 from labelguard.planner import forecast as planner
 from labelguard.planner.outcomes import Forecast, Interval, Sizing
 from labelguard.planner.page import headline
-from labelguard.policy.policy import usual_delta
 from labelguard.simulation import simulate
 
 OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length"}

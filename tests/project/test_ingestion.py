@@ -12,9 +12,9 @@ from support.tools import Desk, DeskConnector, connected, hear, take_in
 
 import labelguard as lg
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
-from labelguard.ingest.connector import Page
-from labelguard.ingest.inbox import Inbox
-from labelguard.ingest.segments import Segments
+from labelguard.inputs.connector import Page
+from labelguard.inputs.inbox import Inbox
+from labelguard.inputs.segments import Segments
 from labelguard.ledger import segmentbook
 from labelguard.project import ingestion, retention
 from labelguard.project.opening import OpenProject

@@ -41,9 +41,9 @@ from support.traces import where
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LedgerError, ProjectBusy
-from labelguard.ingest.layouts import Reading
-from labelguard.ingest.quarantine import Leavers
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.quarantine import Leavers
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure, policies
 from labelguard.project.project import Project

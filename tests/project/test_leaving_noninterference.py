@@ -17,8 +17,8 @@ from support.preferences import LAYOUTS, dump, files, opinions, write
 from support.worlds import Coins
 
 from labelguard.cli.main import main
-from labelguard.ingest import quarantine
-from labelguard.ingest.quarantine import Leavers
+from labelguard.inputs import quarantine
+from labelguard.inputs.quarantine import Leavers
 from labelguard.mechanisms import statistic
 from labelguard.release.methods import rr
 

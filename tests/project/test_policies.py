@@ -21,15 +21,15 @@ from support.preferences import STATISTIC, dump, files, spent
 import labelguard as lg
 from labelguard.accounting import ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr
+from labelguard.budget import pricing
+from labelguard.budget.policy import Allowance, Policy
+from labelguard.budget.request import PolicyRequest
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
-from labelguard.policy import pricing
-from labelguard.policy.policy import Allowance, Policy
-from labelguard.policy.request import PolicyRequest
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.project.recovery import abandon

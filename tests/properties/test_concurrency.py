@@ -29,12 +29,12 @@ from support.preferences import (
 )
 
 import labelguard as lg
+from labelguard.budget.policy import Policy
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, LedgerError, ProjectBusy
 from labelguard.ledger import charges
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.policy.policy import Policy
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.writer import ReleaseWriter

@@ -29,6 +29,8 @@ from hypothesis.stateful import (
 )
 from support import databases
 
+from labelguard.budget import pricing
+from labelguard.budget.policy import Allowance, Policy
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import charges, people, schema
@@ -36,8 +38,6 @@ from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.policy import pricing
-from labelguard.policy.policy import Allowance, Policy
 from labelguard.project import policies
 from labelguard.storage import blocks
 

@@ -19,12 +19,12 @@ import pytest
 import sqlalchemy as sa
 from support import databases
 
+from labelguard.budget.policy import Allowance, Policy
 from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Charge
-from labelguard.policy.policy import Allowance, Policy
 
 KINDS: tuple[str, ...] = ("rr", "statistic")
 PATIENCE = 60

@@ -26,7 +26,7 @@ from support.worlds import Coins, Run, Scenario, differences, observed
 from labelguard.jobs import ending
 from labelguard.jobs.settings import Job
 from labelguard.release.methods import rr
-from labelguard.terms import LABEL_TIE
+from labelguard.text import LABEL_TIE
 
 SAID = {1: 1, 0: 0, None: 1}
 """Label Studio has no ties: who has none here prefers the left."""

@@ -26,10 +26,10 @@ from support.worlds import differences
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.layouts import Reading
-from labelguard.ingest.pairs import distinct_pairs, read_pairs
-from labelguard.ingest.staged import Staged
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.pairs import distinct_pairs, read_pairs
+from labelguard.inputs.staged import Staged
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
 

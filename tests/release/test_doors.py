@@ -119,7 +119,7 @@ def test_processes_release_the_same_bytes_as_threads(
     assert seen[0] == seen[1] and "data.parquet" in seen[0][0] and len(seen[0][1]) > 3
     maps = sys.modules["processes_part"].MAPS
     assert maps[:2] == ["_sort", "select"] and maps[-1] == "rows_of_bucket"
-    assert {"randomize_bucket", "note"} & set(maps)
+    assert {"randomize_bucket", "note_labels"} & set(maps)
     sys.modules.pop("processes_part").POOL.shutdown()
 
 

@@ -23,7 +23,7 @@ from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Coordinates, Head, Window
-from labelguard.terms import LABEL_A
+from labelguard.text import LABEL_A
 
 DRAWS, QUANTILE, NOMINAL = 3000, 1.959964, 0.95
 SLACK = 5 * np.sqrt(NOMINAL * (1 - NOMINAL) / DRAWS)

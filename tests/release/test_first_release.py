@@ -15,9 +15,9 @@ from support.preferences import dump, files
 from support.surveys import survey
 
 import labelguard as lg
+from labelguard.budget.policy import usual_delta
 from labelguard.errors import NoProject, NotAgreed
 from labelguard.extras import MissingExtra
-from labelguard.policy.policy import usual_delta
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.release.pipeline import plan

@@ -29,11 +29,11 @@ from hypothesis import strategies as st
 from support import world
 
 import labelguard as lg
-from labelguard.ingest import canonical
-from labelguard.ingest.groups import read_groups
-from labelguard.ingest.layouts import Reading
-from labelguard.ingest.pairs import distinct_pairs
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs import canonical
+from labelguard.inputs.groups import read_groups
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure

@@ -23,8 +23,8 @@ from support import world
 import labelguard as lg
 from labelguard.accounting import randomized_response as binary
 from labelguard.accounting.kary import KAry
+from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import BudgetExceeded, PolicyError
-from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.release import publish

@@ -20,7 +20,7 @@ from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
-from labelguard.policy.policy import rounded_bound
+from labelguard.budget.policy import rounded_bound
 from labelguard.release.writer import Release
 from labelguard.report import overview
 

@@ -21,16 +21,16 @@ from support.exports import write
 from support.preferences import STATISTIC
 
 import labelguard as lg
+from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.ingest.layouts import Reading
-from labelguard.ingest.pairs import comparisons, distinct_pairs
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.pairs import comparisons, distinct_pairs
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.carried import Carried
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.choices import Choices, responses_of_pairs
 from labelguard.mechanisms.statistic import Bounds
-from labelguard.policy.label_values import LabelValues
 from labelguard.project.project import Project
 from labelguard.release.head import Window
 from labelguard.storage import buckets

@@ -15,7 +15,7 @@ from support.published import SHAPES, Rows, as_table
 import labelguard
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.pairs import read_pairs
+from labelguard.inputs.pairs import read_pairs
 from labelguard.project.erasure import leave
 from labelguard.project.project import Project
 from labelguard.release.writer import Release

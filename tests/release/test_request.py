@@ -11,9 +11,9 @@ from typing import get_args
 import pytest
 
 import labelguard as lg
+from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.options import ReadingOptions, RunOptions, declared
-from labelguard.policy.request import PolicyRequest
 from labelguard.release.methods import AUTO, installed, of_mechanisms
 from labelguard.release.request import Keywords, Ours, request_release
 

@@ -14,9 +14,9 @@ from support import world
 from support.preferences import Public, opinions, pairs, public, rankings
 
 import labelguard as lg
+from labelguard.budget.policy import Policy, rounded_bound
 from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
-from labelguard.policy.policy import Policy, rounded_bound
 from labelguard.release.methods import rr
 from labelguard.release.selection import SelectedRows, bounded
 from labelguard.report import overview

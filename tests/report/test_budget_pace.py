@@ -36,7 +36,7 @@ def weekly(project: Project, weeks: range, paces: dict[str, int], **options: Any
     label = options.pop("label", 1)
     options = {"mechanism": "rr", "exhausted": "drop"} | options
     for week in weeks:
-        with clock.simulated(MONDAY + timedelta(weeks=week)):
+        with clock.simulate_time(MONDAY + timedelta(weeks=week)):
             lg.privatize(labels(week, paces, label), project=project, **options)
 
 
@@ -47,7 +47,7 @@ def policy(project: Project, *allow: str, name: str = "clinic", **options: Any) 
 
 def weeks_left(project: Project, week: float) -> list[int | None]:
     """The weeks of each allowance, at a time after the first Monday."""
-    with clock.simulated(MONDAY + timedelta(weeks=week, hours=1)):
+    with clock.simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
         return [one.weeks_left for one in overview.budget(project).allowances]
 
 
@@ -98,6 +98,6 @@ def test_labels_have_no_part_in_it(tmp_path: Path) -> None:
         project = lg.init(tmp_path / str(label))
         policy(project, "rr:labels=20")
         weekly(project, range(2), PACES, label=label)
-        with clock.simulated(MONDAY + timedelta(weeks=1)):
+        with clock.simulate_time(MONDAY + timedelta(weeks=1)):
             budgets.append(overview.budget(project).allowances)
     assert budgets[0] == budgets[1] and budgets[0][0].weeks_left

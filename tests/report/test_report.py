@@ -26,8 +26,8 @@ import labelguard as lg
 from labelguard import clock
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
-from labelguard.ingest.connector import Answer
-from labelguard.ingest.inbox import Event, Inbox
+from labelguard.inputs.connector import Answer
+from labelguard.inputs.inbox import Event, Inbox
 from labelguard.ledger.policies import Ceiling
 from labelguard.project import erasure, linking, policies
 from labelguard.project.opening import OpenProject
@@ -106,7 +106,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(
 
 def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project: Project) -> None:
     for year, table in ((2031, TABLE), (2030, TABLE.slice(0, 9))):
-        with clock.simulated(datetime(year, 5, 1, tzinfo=UTC)):
+        with clock.simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
             lg.privatize(table, project=project, **BUDGET)
     found = overview.verify(project)
     assert found.ok and "2030-05-01T00:00:00Z" in str(found.backwards)

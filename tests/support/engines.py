@@ -13,7 +13,7 @@ from pathlib import Path
 
 import duckdb
 
-from labelguard.ingest import scan
+from labelguard.inputs import scan
 
 of_its_own = scan.connect
 """An engine that is started anew, as users have it."""

@@ -14,8 +14,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from labelguard.ingest import formats, query, scan, sources
-from labelguard.ingest.layouts import Reading
+from labelguard.inputs import formats, query, scan, sources
+from labelguard.inputs.layouts import Reading
 
 Rows = Sequence[Mapping[str, Any]]
 Export = list[dict[str, Any]]

@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist
 
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Bounds, Rows
-from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 
 ROUNDING = 1 + 1e-8
 NO_CLIP = 1e300

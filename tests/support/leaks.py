@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from labelguard.ingest import staged, staging
+from labelguard.inputs import staged, staging
 from labelguard.release import selection
 from labelguard.storage import buckets
-from labelguard.terms import LABEL_TIE
+from labelguard.text import LABEL_TIE
 
 
 def rows_keep_the_order_of_the_file(patch: pytest.MonkeyPatch) -> None:

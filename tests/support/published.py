@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from labelguard.errors import LabelguardError
-from labelguard.ingest.layouts import Reading
-from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import buckets
 

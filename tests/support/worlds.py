@@ -32,7 +32,7 @@ from support.receivers import SECRET
 from support.tools import connected
 
 from labelguard.cli.main import main
-from labelguard.ingest.segments import Segments
+from labelguard.inputs.segments import Segments
 from labelguard.jobs import notifying
 from labelguard.keys.coins import Purpose
 from labelguard.mechanisms import statistic

@@ -18,7 +18,7 @@ from labelguard.jobs import gates
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Learned, Lesson, Step, open_step
 from labelguard.release.preferred_pairs import read_preferred
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 LORA = {"lora": "r=4,alpha=8"}
 
@@ -29,7 +29,7 @@ def _step(shop: Path, kind: str, **options: Any) -> Step:
 
 def _train(step: Step, shop: Path, output: Path) -> Learned:
     nowhere: Any = None  # a language model asks no project
-    return step.train(Lesson(shop / "rr", nowhere, output, None, silent))
+    return step.train(Lesson(shop / "rr", nowhere, output, None, no_progress))
 
 
 @pytest.mark.slow

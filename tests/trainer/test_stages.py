@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms import props
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 PAIRS, LONGEST = 48, 64
 SETTINGS = f"max_length: {LONGEST}\nlearning_rate: 2e-3\nnum_train_epochs: 4\n"
@@ -64,7 +64,7 @@ def prepare(base: Path) -> Prepare:
 
 def _opened(prepared: PreparedLanguageModel, directory: Path) -> StageLearner:
     directory.mkdir()
-    return prepared.open(directory, silent)
+    return prepared.open(directory, no_progress)
 
 
 def _fitted(learner: StageLearner, before: Any = None) -> Any:
@@ -140,7 +140,7 @@ def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
 ) -> None:
     learner = _opened(prepare(kind), Path("stages"))
     trained, every = _fitted(learner), np.arange(PAIRS)
-    again = prepare(kind).open(Path("stages"), silent).restore(trained.state())
+    again = prepare(kind).open(Path("stages"), no_progress).restore(trained.state())
     assert again._trainer is not trained._trainer
     assert np.array_equal(again(every), trained(every))
 

@@ -27,7 +27,7 @@ from support import tiny_models as tiny
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
-from labelguard.terms import silent
+from labelguard.text import no_progress
 
 PAIRS = 12
 SETTINGS = "max_length: 64\nmax_steps: 2\nsave_steps: 1\nlearning_rate: 1e-3\n"
@@ -67,7 +67,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _fitted(prepared: PreparedLanguageModel, directory: Path, before: Any = None) -> Any:
-    learner: StageLearner = prepared.open(directory, silent)
+    learner: StageLearner = prepared.open(directory, no_progress)
     first = (np.arange(PAIRS) % 2).astype(float)
     return learner.fit(np.arange(PAIRS), first, np.full(PAIRS, 0.1), before)
 

@@ -9,7 +9,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from labelguard.ingest.connector import DRAFT, SKIP, Answer
+from labelguard.inputs.connector import DRAFT, SKIP, Answer
 from labelguard_connectors import bounds
 from labelguard_connectors.values import Value, is_uuid
 

@@ -12,8 +12,8 @@ from labelguard import extras
 from labelguard.configuration.checking import Part, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Page, Settings, Unreadable, credential
-from labelguard.terms import Progress, counted
+from labelguard.inputs.connector import Answer, Page, Settings, Unreadable, credential
+from labelguard.text import Progress, pluralize
 from labelguard_connectors.argilla import answers
 from labelguard_connectors.argilla.answers import Dataset
 from labelguard_connectors.bounds import OutOfBounds
@@ -62,7 +62,7 @@ class Argilla:
             return {
                 "dataset": found["name"].text(),
                 "questions": ", ".join(f"{name} ({kind})" for name, kind in types.items()),
-                "records": counted(total, "record"),
+                "records": pluralize(total, "record"),
             }
 
     def hear(self, event: Any) -> Sequence[Answer]:

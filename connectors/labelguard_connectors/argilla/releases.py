@@ -10,7 +10,7 @@ import polars as pl
 
 from labelguard.errors import ConnectorError
 from labelguard.release.writer import load
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_connectors.argilla.rest import Rest
 from labelguard_connectors.pairs import SIDES
 from labelguard_connectors.pairs import pairs as released

@@ -14,10 +14,10 @@ import click
 from labelguard import extras
 from labelguard.cli.options import HELP
 from labelguard.cli.terminal import echo, near, print_notes, print_table, prints, progress
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard.ingest.inbox import Letter
+    from labelguard.inputs.inbox import Letter
     from labelguard_connectors.hook.dead_letters import Retried
     from labelguard_connectors.hook.server import Served
     from labelguard_connectors.hook.worker import Ran, Turn
@@ -27,7 +27,7 @@ _NUMBERS = 3
 
 
 def _served(value: Served) -> None:
-    stored = counted(value.events, "event")
+    stored = pluralize(value.events, "event")
     echo(f"{value.address} answered {value.deliveries:,} with 200; {stored} stored.")
 
 
@@ -63,7 +63,11 @@ def hook() -> None:
 
 
 def _turn(value: Turn) -> None:
-    echo(f"{counted(value.answers, 'answer')} taken in; {counted(len(value.releases), 'release')}.")
+    answers, releases = (
+        pluralize(value.answers, "answer"),
+        pluralize(len(value.releases), "release"),
+    )
+    echo(f"{answers} taken in; {releases}.")
     for line in (*value.releases, *value.published):
         echo(line)
     for line in value.failed:
@@ -151,7 +155,7 @@ def dead_letters_list(project: Path | None) -> list[Letter]:
 
 
 def _retried(value: Retried) -> None:
-    echo(f"{counted(value.understood, 'dead letter')} understood now; {len(value.left):,} left.")
+    echo(f"{pluralize(value.understood, 'dead letter')} understood now; {len(value.left):,} left.")
     if value.left:
         _letters(value.left)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from labelguard.errors import ConnectorError, LabelguardError
-from labelguard.ingest.inbox import Event
+from labelguard.inputs.inbox import Event
 from labelguard_connectors.hook.metrics import Metrics
 
 MOST_EVENTS, MOST_BYTES = 4_096, 64 << 20

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest import connector as connectors
-from labelguard.ingest.inbox import Event, Inbox, Letter
+from labelguard.inputs import connector as connectors
+from labelguard.inputs.inbox import Event, Inbox, Letter
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where
 from labelguard_connectors.hook.serving import heard

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.inbox import Event, Inbox
+from labelguard.inputs.inbox import Event, Inbox
 from labelguard.project.attempts import Attempts
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.committing import Committer

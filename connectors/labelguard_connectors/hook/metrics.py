@@ -74,6 +74,6 @@ class _Releases(Collector):
             "labelguard_last_release_timestamp",
             "When an attempt to release succeeded last; 0 before the first.",
         )
-        at = clock.read(known.released_at).timestamp() if known.released_at else 0
+        at = clock.parse_time(known.released_at).timestamp() if known.released_at else 0
         last.add_metric([], at)
         yield last

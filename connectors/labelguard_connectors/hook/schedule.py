@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
+from labelguard.budget.events import kind
 from labelguard.configuration.checking import checked
 from labelguard.configuration.project_file import FILE, Hook
 from labelguard.errors import ConnectorError, PolicyError
-from labelguard.policy.events import kind
 from labelguard.project.opening import Where
 from labelguard.release.methods import AUTO, installed
 from labelguard.report import overview
 from labelguard.report.overview import Budget, Usage
-from labelguard.terms import counted
+from labelguard.text import pluralize
 
 _WHERE = f"{FILE}: hook.release"
 _STATISTIC = "statistic"
@@ -107,9 +107,11 @@ class Schedule:
             return f"the policy pays for no {event}: every release will be refused"
         noun = kind(event).noun
         if usage is None or not usage.labelers:
-            own = "their own number of labels" if allowed[0] is None else counted(allowed[0], noun)
+            own = (
+                "their own number of labels" if allowed[0] is None else pluralize(allowed[0], noun)
+            )
             return f"nobody was charged yet; it lasts for {own} of each labeler"
-        left = counted(usage.left_per_labeler["median"], noun)
+        left = pluralize(usage.left_per_labeler["median"], noun)
         return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest import connector as connectors
-from labelguard.ingest.connector import Answer, Connector, Settings, credential
+from labelguard.inputs import connector as connectors
+from labelguard.inputs.connector import Answer, Connector, Settings, credential
 from labelguard.project import ingestion
 from labelguard.project.project import Project
 from labelguard_connectors.hook.verification import Scheme

@@ -9,7 +9,7 @@
 
 Several secrets may hold at once, while one replaces another. A timestamp must be within five
 minutes of now. No id of a delivery and no hash of its body is used: what it reports is known again
-by the answers' ids and times (`labelguard.ingest.inbox`), and never by what is said in them.
+by the answers' ids and times (`labelguard.inputs.inbox`), and never by what is said in them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Settings
+from labelguard.inputs.connector import Settings
 
 TOLERANCE = 300
 """Seconds by which the clock of a tool may differ from ours."""

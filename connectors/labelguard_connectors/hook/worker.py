@@ -22,16 +22,16 @@ from types import FrameType
 
 from labelguard.cli.stopping import Stopped
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
-from labelguard.ingest import connector as connectors
-from labelguard.ingest.connector import Settings
-from labelguard.ingest.inbox import EXPORTS, Progressed
+from labelguard.inputs import connector as connectors
+from labelguard.inputs.connector import Settings
+from labelguard.inputs.inbox import EXPORTS, Progressed
 from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 from labelguard.release import delivery
 from labelguard.release.pipeline import privatize
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.schedule import Completes, Schedule, agreed
 
@@ -231,7 +231,10 @@ class Ran:
 
 
 def release_export(
-    export: Path, connector: str | None = None, where: Where = None, progress: Progress = silent
+    export: Path,
+    connector: str | None = None,
+    where: Where = None,
+    progress: Progress = no_progress,
 ) -> Ran:
     """Release the labels in `export` under the policy in force, as `connector` reads them.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from labelguard.ingest.connector import GROUND_TRUTH, SKIP, Answer
+from labelguard.inputs.connector import GROUND_TRUTH, SKIP, Answer
 from labelguard_connectors import bounds
 from labelguard_connectors.values import Value
 

@@ -13,9 +13,9 @@ from labelguard import extras
 from labelguard.configuration.checking import Part, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Page, Settings, credential
+from labelguard.inputs.connector import Answer, Page, Settings, credential
 from labelguard.release.writer import load
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_connectors.label_studio.answers import SAYS, Interface, heard, interface
 from labelguard_connectors.pairs import pairs
 from labelguard_connectors.values import server_url

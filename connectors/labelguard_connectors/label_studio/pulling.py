@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Page, Unreadable
+from labelguard.inputs.connector import Answer, Page, Unreadable
 from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio.answers import Interface, answer
 from labelguard_connectors.values import Value

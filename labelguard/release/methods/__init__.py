@@ -12,22 +12,22 @@ from dataclasses import is_dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
-from labelguard import doors
+from labelguard import plugins
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.options import Option, check, declared
-from labelguard.spelling import closest
+from labelguard.spelling import suggest
 
 if TYPE_CHECKING:
     from labelguard.release.methods.options import Options
     from labelguard.release.protocol import Mechanism
 
-GROUP = doors.MECHANISMS
+GROUP = plugins.MECHANISMS
 AUTO = "auto"
 
 
 def installed() -> list[str]:
     """The names of all mechanisms; randomized response first."""
-    return sorted(doors.names(GROUP), key=lambda name: (name != "rr", name))
+    return sorted(plugins.available(GROUP), key=lambda name: (name != "rr", name))
 
 
 def options_of(name: str) -> type[Options]:
@@ -35,10 +35,10 @@ def options_of(name: str) -> type[Options]:
 
     Raises `LabelguardError` if packages bring several by that name.
     """
-    door = doors.door(GROUP, name)
+    door = plugins.find(GROUP, name)
     if door is None:
         known = installed()
-        near = closest(name, [*known, AUTO])
+        near = suggest(name, [*known, AUTO])
         raise PolicyError(
             f"unknown mechanism {name!r}{near}; available: {', '.join(known) or 'none'}"
         )
@@ -70,7 +70,7 @@ def check_options(mechanism: str, given: Collection[str], beside: Collection[str
     for choice in given:
         if choice in known:
             continue
-        near = closest(choice, {*known, *beside}, "--").replace("_", "-")
+        near = suggest(choice, {*known, *beside}, "--").replace("_", "-")
         meant = "" if choice in of_mechanisms() else near
         if choice == "labeler_column":  # of the command line alone
             meant = "; say --labeler-column NAME"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from labelguard.errors import PolicyError
 from labelguard.options import option
-from labelguard.terms import DEFAULT_AGREEMENT
+from labelguard.text import DEFAULT_AGREEMENT
 
 
 class Options(Protocol):

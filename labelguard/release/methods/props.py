@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import doors
+from labelguard import plugins
+from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
-from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
+from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
 from labelguard.learning.features import PairFeatures, column_features, open_fitted
 from labelguard.learning.learners import (
     GROUP,
@@ -35,7 +36,6 @@ from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
-from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.release.head import Head
 from labelguard.release.methods.options import PropsOptions
 from labelguard.release.methods.rr import draw_labels, randomized_card
@@ -44,7 +44,7 @@ from labelguard.release.protocol import Finished, Job, Lesson, Mechanism, Prepar
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays, buckets
 from labelguard.storage.files import fresh_directory, write_atomically
-from labelguard.terms import Progress
+from labelguard.text import Progress
 
 _FOLDS = 5
 
@@ -364,9 +364,9 @@ def _flat(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _factory(name: str) -> LearnerFactory:
-    door = doors.door(GROUP, name)
+    door = plugins.find(GROUP, name)
     if door is None:
-        known = ", ".join(sorted({HEAD, *doors.names(GROUP)}))
+        known = ", ".join(sorted({HEAD, *plugins.available(GROUP)}))
         raise PolicyError(f"unknown learner {name!r}; this installation has: {known}")
     try:
         factory: LearnerFactory = door.load()

@@ -9,7 +9,7 @@ from typing import Any
 
 from labelguard.release.coefficients import COLUMNS, Coefficient, rows
 from labelguard.release.sections import Chart, Mark, Section, Series, Table, triple
-from labelguard.terms import DEFAULT_AGREEMENT, counted
+from labelguard.text import DEFAULT_AGREEMENT, pluralize
 
 Card = Mapping[str, Any]
 
@@ -71,8 +71,8 @@ def statistic(card: Card) -> Iterator[Section]:
     title = "The noisy statistic and its teacher"
     told = _noisy(card, "statistic", title, words, "windows of the statistic")
     counts = card["counts"]
-    pairs = counted(counts["rows"], "pair")
-    labels = f"{pairs} labelled by the teacher, of {counted(counts['rows_read'], 'label')} read"
+    pairs = pluralize(counts["rows"], "pair")
+    labels = f"{pairs} labelled by the teacher, of {pluralize(counts['rows_read'], 'label')} read"
     scaled = _scaled(card["statistic"])
     yield replace(told, facts=(("labels", labels), *told.facts, ("probabilities", scaled)))
     if "head" in card:
@@ -132,7 +132,7 @@ def _noisy(card: Card, identity: str, title: str, words: str, windows: str) -> S
         facts=(
             ("  newly charged", f"{counts['charged']:,} {unit}s, one statistic release each"),
             ("  released before", before),
-            ("features", f"{made['features']}, {counted(made['components'], 'component')}"),
+            ("features", f"{made['features']}, {pluralize(made['components'], 'component')}"),
             _scale(made),
             ("sensitivity, clip norm", f"{made['sensitivity']:.4g}, {made['clip']:.4g}"),
             (windows, f"{made['windows']}"),
@@ -144,7 +144,7 @@ def _scale(made: Card) -> tuple[str, str]:
     """Of Gaussian noise σ, of ball noise s and the number of components it was priced for."""
     if made["noise_kind"] == "gaussian":
         return "noise multiplier", f"{made['noise_scale']:.4f}"
-    least = counted(made["noise_least_components"], "component")
+    least = pluralize(made["noise_least_components"], "component")
     return "ball noise", f"scale {made['noise_scale']:.4f}, priced for {least} or more"
 
 

@@ -16,6 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.accounting.kary import KAry
+from labelguard.budget.event_kind import PAIR, Price
+from labelguard.budget.events import RANDOMIZED_LABELS
+from labelguard.budget.policy import Policy
 from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
 from labelguard.ledger.ledger import Grant
@@ -24,9 +27,6 @@ from labelguard.mechanisms.randomized_response import (
     randomize,
     randomize_choices,
 )
-from labelguard.policy.event_kind import PAIR, Price
-from labelguard.policy.events import RANDOMIZED_LABELS
-from labelguard.policy.policy import Policy
 from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.chosen import Choices

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.keys import keyring
 from labelguard.keys.parts import Part
 from labelguard.learning.features import column_features
@@ -24,7 +25,6 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Floats
-from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.coefficients import coefficients_of
@@ -42,7 +42,7 @@ from labelguard.release.methods.statistic_design import (
 from labelguard.release.protocol import Finished, Job, Mechanism
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
-from labelguard.terms import LABEL_TIE
+from labelguard.text import LABEL_TIE
 
 if TYPE_CHECKING:
     from labelguard.planner.calibration import Calibration

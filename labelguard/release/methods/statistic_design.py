@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.budget.events import STATISTIC_RELEASES
+from labelguard.budget.pricing import prices
 from labelguard.errors import LedgerError, PolicyError
-from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
+from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
 from labelguard.keys.parts import Part
 from labelguard.learning.features import PairFeatures, open_fitted, open_provider
 from labelguard.ledger.ledger import Ledger
@@ -25,8 +27,6 @@ from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.noise import Noise, noise_of
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
-from labelguard.policy.events import STATISTIC_RELEASES
-from labelguard.policy.pricing import prices
 from labelguard.release import selection
 from labelguard.release.head import FILE, Head
 from labelguard.release.methods.options import StatisticOptions

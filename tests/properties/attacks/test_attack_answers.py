@@ -19,7 +19,7 @@ from support.preferences import STATISTIC
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.ingest.pairs import read_pairs
+from labelguard.inputs.pairs import read_pairs
 from labelguard.release import pipeline
 from labelguard.release.head import Head
 

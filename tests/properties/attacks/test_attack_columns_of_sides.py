@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.ingest.pairs import read_pairs
+from labelguard.inputs.pairs import read_pairs
 
 Row = dict[str, Any]
 WORLDS = ((False, False, False), (False, True, False), (True, False, False), (True, True, True))

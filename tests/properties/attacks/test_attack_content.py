@@ -28,7 +28,7 @@ from support.rounds import MORE_ROUNDS
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
-from labelguard.ingest.pairs import read_pairs
+from labelguard.inputs.pairs import read_pairs
 
 PAIRS = 59
 ZONED = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)

@@ -18,8 +18,8 @@ from support.tools import Desk, connected, hear
 import labelguard as lg
 from labelguard import clock
 from labelguard.errors import ConnectorError
-from labelguard.ingest import canonical
-from labelguard.ingest.inbox import Inbox
+from labelguard.inputs import canonical
+from labelguard.inputs.inbox import Inbox
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject

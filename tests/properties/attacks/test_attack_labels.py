@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from support.commands import PRIVATIZE
 
 import labelguard
+from labelguard.budget.label_values import LabelValues
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
-from labelguard.ingest.pairs import read_pairs
-from labelguard.policy.label_values import LabelValues
+from labelguard.inputs.pairs import read_pairs
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.release.writer import Release

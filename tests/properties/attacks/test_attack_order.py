@@ -17,7 +17,7 @@ from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import pairs, query
+from labelguard.inputs import pairs, query
 from labelguard.planner.forecast import plan
 from labelguard.release.head import Head
 

@@ -48,15 +48,15 @@ def given(*labels: int) -> pa.Table:
 def told(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
     """Both reports of a project to which the victim's last label came in between, and the pages."""
     found: list[str] = []
-    with clock.simulated(MONDAY):
+    with clock.simulate_time(MONDAY):
         project = lg.init(directory)
         allow = ["rr:labels=20", "statistic:releases=4"]
         policies.new("both", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("both", project)
     for week, labels in enumerate(((1, 0, 1), (1, 0, 1, label))):
-        with clock.simulated(MONDAY + timedelta(weeks=week)):
+        with clock.simulate_time(MONDAY + timedelta(weeks=week)):
             lg.privatize(given(*labels), project=project, **options)
-        with clock.simulated(MONDAY + timedelta(weeks=week, days=1)):
+        with clock.simulate_time(MONDAY + timedelta(weeks=week, days=1)):
             made = report(project=project)
         found += [json.dumps(asdict(made)), markdown(made)]
     found.append(html(made))

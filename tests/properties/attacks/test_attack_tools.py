@@ -12,7 +12,7 @@ from support.tools import Desk, connected, hear
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, ProjectError
-from labelguard.ingest.segments import Segments
+from labelguard.inputs.segments import Segments
 from labelguard.ledger import segmentbook
 from labelguard.project import erasure, ingestion
 from labelguard.project.opening import OpenProject

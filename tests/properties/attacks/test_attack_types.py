@@ -20,7 +20,7 @@ import pytest
 
 import labelguard
 from labelguard.errors import LabelguardError
-from labelguard.ingest.pairs import read_pairs
+from labelguard.inputs.pairs import read_pairs
 
 MEMBERS: dict[str, Any] = {
     "nothing": None,

@@ -18,9 +18,9 @@ from support.preferences import opinions, pairs, public
 
 import labelguard
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import scan
-from labelguard.ingest.readers import MOST_COLUMNS
-from labelguard.ingest.sources import Allowance, Part, parts
+from labelguard.inputs import scan
+from labelguard.inputs.readers import MOST_COLUMNS
+from labelguard.inputs.sources import Allowance, Part, parts
 from labelguard.project.project import Project
 
 NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Features
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_trainer.features.cache import VectorCache
 from labelguard_trainer.features.tokens import (
     DistinctTexts,

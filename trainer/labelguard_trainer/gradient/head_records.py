@@ -20,7 +20,7 @@ from typing import Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.ingest.pairs import DistinctPairs
+from labelguard.inputs.pairs import DistinctPairs
 from labelguard.mechanisms import choices
 from labelguard.mechanisms.geometry import squared_norms, weighted_squares
 from labelguard.mechanisms.statistic import Rows

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from labelguard.ingest.pairs import DistinctPairs
+from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.features import PairFeatures
 from labelguard.mechanisms import clipping, statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
@@ -31,7 +31,7 @@ from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
 from labelguard.release.methods.statistic_design import with_head
 from labelguard.release.protocol import Featured, Finished, Job
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 from labelguard_trainer.gradient import head_records
 from labelguard_trainer.gradient.head_records import Comparisons, Records
 from labelguard_trainer.gradient.loop import Course
@@ -213,7 +213,7 @@ def head_run(
     weighting: Weighting,
     given: Mapping[str, Any],
     agreement: float | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> HeadRun:
     """A head on the pairs of an input that `rows` compare; `given` are parts of its shape.
 
@@ -263,7 +263,7 @@ def probability_scale(
     rate: Floats,
     course: Course,
     agreement: float,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> float:
     """The scale of a run on comparisons `rows` of pairs x (pairs, d) at z (pairs, components).
 

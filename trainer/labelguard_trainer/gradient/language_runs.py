@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.ingest.pairs import DistinctPairs
+from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release.methods.statistic_design import with_further

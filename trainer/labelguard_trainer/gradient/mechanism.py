@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import subsampled
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price, Sampling
+from labelguard.budget.training_runs import AUP, ELS, ELS_GROUP, ULS
 from labelguard.errors import PolicyError, ProjectError
-from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
+from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
 from labelguard.learning.features import column_features
 from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
-from labelguard.policy import pricing
-from labelguard.policy.event_kind import Price, Sampling
-from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS
 from labelguard.release import card as cards
 from labelguard.release.methods.props import HEAD, differing
 from labelguard.release.methods.statistic import Noting, note_labels
@@ -38,7 +38,7 @@ from labelguard.release.protocol import Featured, Finished, Job, Mechanism, Prep
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays
-from labelguard.terms import LABEL_A, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_TIE
 from labelguard_trainer.gradient import aup, loop
 from labelguard_trainer.gradient.aup import AupCourse
 from labelguard_trainer.gradient.heads import head_run

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from labelguard.budget.event_kind import Sampling
+from labelguard.budget.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
 from labelguard.errors import PolicyError
 from labelguard.options import option
-from labelguard.policy.event_kind import Sampling
-from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
 from labelguard.release.methods.options import LearnerOptions
 
 if TYPE_CHECKING:

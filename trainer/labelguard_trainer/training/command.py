@@ -13,7 +13,7 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import HELP, directory_option, project_option
 from labelguard.cli.terminal import echo, near, print_facts, prints, progress
-from labelguard.terms import budget_of, silent
+from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.evaluate import Trained
@@ -113,7 +113,7 @@ def _facts(value: Trained) -> Iterator[tuple[str, str]]:
     yield "steps", f"{value.steps:,}{', resumed' if value.resumed else ''}"
     yield "loss", value.loss
     if value.release:
-        guarantee = f"{budget_of(vars(value))} for every {value.unit}, as {value.release}"
+        guarantee = f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
     else:
         guarantee = "none: raw labels"
     yield "guarantee", guarantee
@@ -155,7 +155,7 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
 
 def _run(kind: Any, release: str, model: str, output: Path, options: dict[str, Any]) -> Trained:
     first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
-    with progress(at_once=True) if first else nullcontext(silent) as report:
+    with progress(at_once=True) if first else nullcontext(no_progress) as report:
         report("reading the release", None)
         from labelguard_trainer.training.run import train
 

@@ -30,7 +30,7 @@ from labelguard.mechanisms.clustered import standard_error
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
 from labelguard.release.preferred_pairs import PAIRS, item_sides, longer, read_preferred, scan_pairs
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_trainer.training.request import Request
 
 Floats: TypeAlias = NDArray[np.float64]

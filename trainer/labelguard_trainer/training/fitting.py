@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
 from labelguard_trainer.training.course import TRAINERS, lora_config
 from labelguard_trainer.training.evaluate import Evaluation, Trained

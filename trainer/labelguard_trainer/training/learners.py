@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.request import base_of
 from labelguard_trainer.training.settings import Kind

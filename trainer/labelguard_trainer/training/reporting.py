@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerState
 from transformers.utils import logging as transformers_logging
 
 from labelguard.errors import LabelguardError
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_trainer.training.runs import RunDirectory, mark_complete
 
 _LIBRARIES = ("trl", "accelerate", "peft", "datasets", "labelguard_trainer")

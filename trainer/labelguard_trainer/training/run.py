@@ -9,7 +9,7 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release.writer import Release
-from labelguard.terms import Progress, silent
+from labelguard.text import Progress, no_progress
 from labelguard_trainer.training.evaluate import Trained
 from labelguard_trainer.training.request import Request, open_raw, open_release
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
@@ -31,7 +31,7 @@ def train(
     probes: str | Path | None = None,
     non_private: bool = False,
     project: Where = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Trained:
     """Train `model` (a path, or a hub's id) by DPO, or a reward model on top of it, on a release.
 

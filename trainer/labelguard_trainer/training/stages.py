@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 from labelguard.learning.learners import Scorer, State
 from labelguard.storage import arrays
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
-from labelguard.terms import Progress
+from labelguard.text import Progress
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.course import Course, Floats, Rows
 from labelguard_trainer.training.reporting import quiet

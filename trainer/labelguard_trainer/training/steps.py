@@ -23,7 +23,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import Learned, Lesson, validated
 from labelguard.release.preferred_pairs import PAIRS
 from labelguard.storage.sums import sha256
-from labelguard.terms import silent
+from labelguard.text import no_progress
 from labelguard_trainer.training.request import base_of
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.settings import Kind, parse_lora, read_config
@@ -178,7 +178,7 @@ class _Training:
 
             course = self._open(pairs)
             with tempfile.TemporaryDirectory() as directory:
-                reference = StageLearner(course, Path(directory), silent).reference
+                reference = StageLearner(course, Path(directory), no_progress).reference
             self._asked = (pairs, course, reference)
         return self._asked[1:]
 

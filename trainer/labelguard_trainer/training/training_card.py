@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.release.card import guarantee, words
 from labelguard.storage.files import write_atomically
-from labelguard.terms import budget_of, counted
+from labelguard.text import format_budget, pluralize
 from labelguard_trainer.training.evaluate import Accuracy, Evaluation, Trained
 from labelguard_trainer.training.request import Request, front_matter, released
 from labelguard_trainer.training.settings import public_name, public_settings
@@ -45,7 +45,7 @@ def to_markdown(
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         adapter=adapter,
         asked=asked,
-        before=[f"`{o.release}`, {budget_of(asdict(o))} for every {o.unit}" for o in before],
+        before=[f"`{o.release}`, {format_budget(asdict(o))} for every {o.unit}" for o in before],
         card=card,
         digest=digest,
         front_matter=front_matter(learned),
@@ -66,30 +66,30 @@ def results(evaluation: Evaluation) -> Iterator[str]:
     if found := evaluation.flipped:
         doubt = "; uninformative: too few rows for their noise" if found.uninformative else ""
         yield (
-            f"accuracy {_shown(found)} on {counted(found.rows, 'held-out row')}, corrected for "
+            f"accuracy {_shown(found)} on {pluralize(found.rows, 'held-out row')}, corrected for "
             f"their flips (1 − γ̂){doubt}{_beside(found.baselines)}"
         )
     if taught := evaluation.teacher:
         yield (
             f"log loss {taught.log_loss:.3f} to the teacher's probabilities (theirs: "
             f"{taught.least_log_loss:.3f}), agreement {taught.agreement:.3f}, on "
-            f"{counted(taught.rows, 'held-out row')}; with the teacher, not with people"
+            f"{pluralize(taught.rows, 'held-out row')}; with the teacher, not with people"
             f"{_beside(taught.baselines)}"
         )
     if plain := evaluation.labels:
         yield (
             f"agreement {plain.agreement:.3f} ± {plain.standard_error:.3f} with the labels of "
-            f"{counted(plain.rows, 'held-out row')} as they were given, whatever is wrong in them"
+            f"{pluralize(plain.rows, 'held-out row')} as they were given, whatever is wrong in them"
             f"{_beside(plain.baselines)}"
         )
     if probed := evaluation.probes:
         yield (
-            f"accuracy {_shown(probed)} on {counted(probed.rows, 'pair')} that the user declared "
+            f"accuracy {_shown(probed)} on {pluralize(probed.rows, 'pair')} that the user declared "
             f"public{_beside(probed.baselines)}"
         )
     if evaluation.left_out:
         yield (
-            f"not measured: {counted(evaluation.left_out, 'held-out row')} whose sides are equal "
+            f"not measured: {pluralize(evaluation.left_out, 'held-out row')} whose sides are equal "
             "once they are cut to length"
         )
 

@@ -1,0 +1,227 @@
+"""The kinds of events that a policy prices: what a use is, what it costs, what it is called.
+
+Policies, ledger and cards name a kind (`rr`, `statistic`) and ask it here for everything in which
+kinds differ. Kinds are the core's alone; a mechanism says which one it works on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from labelguard.budget.event_kind import PAIR, ClippedSums, EventKind, Price, Terms, of_bits
+from labelguard.budget.label_values import Ties
+from labelguard.budget.training_runs import TRAINING_RUNS
+from labelguard.errors import PolicyError
+from labelguard.text import pluralize
+
+if TYPE_CHECKING:
+    from labelguard.accounting.joint import Component
+
+MOST_CHOICES = 256
+"""How many responses a choice has at most, as its value in the private map is a byte."""
+
+ITEM_BOUND = 1
+"""How many labels of a content may be randomized over its life, unless more are asked for."""
+
+
+class RandomizedLabels(EventKind):
+    """Labels answered by randomized response, which `rr` releases and `props` works on."""
+
+    name = "rr"
+    counts = "labels"
+    noun = "randomized label"
+    taken = "label"
+    option = "max_labels_per_labeler"
+    misplaced = (
+        "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler goes with "
+        "randomized response"
+    )
+    term = "choices"
+    form = "rr:labels=50, or rr:labels=50,choices=4 (4: RESPONSES)"
+    default_ties = "coin"
+    per_label = True
+    own_number = True
+
+    def component(self, price: Price, count: int) -> Component:
+        """Binary answers, or choices among several, whose price says how many."""
+        from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
+
+        return (ChoiceAnswers if "options" in price else BinaryAnswers)(**price, count=count)
+
+    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
+        """Their exact accountants."""
+        from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
+
+        if allowance.choices > PAIR:
+            return partial(ChoiceAnswers.calibrated, options=allowance.choices)
+        return BinaryAnswers.calibrated
+
+    def check_allowance(self, allowance: Terms) -> None:
+        """Coins have one kind of noise."""
+        if allowance.ball is not None:
+            raise PolicyError("ball noise is for statistic:releases=1 only, found it with rr")
+        if allowance.sampling is not None:
+            raise PolicyError("a sampling is of training runs only, found it with rr")
+        if not PAIR <= allowance.choices <= MOST_CHOICES:
+            raise PolicyError(
+                f"choices are among {PAIR} to {MOST_CHOICES} responses, found {allowance.choices}"
+            )
+
+    def uniforms(self, epsilon: float, allowance: Terms) -> float:
+        """Nothing: a coin's probability is a multiple of 2^-64, and priced as that."""
+        return 0.0
+
+    def ties_of(self, ties: Ties) -> Ties:
+        """As the policy has it."""
+        return ties
+
+    def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
+        """Ties are labels, and add to no sum."""
+        if ties == "zero":
+            raise PolicyError("--ties zero is for policies of statistics alone")
+
+    def first(self, asked: int | None, unit: str | None) -> int | None:
+        """A labeler's own number of labels; of a content a few over its life."""
+        return asked or (ITEM_BOUND if unit == "item" else None)
+
+    def knows(self, state: str) -> bool:
+        """What was drawn keeps its value, even in a release that was given up."""
+        return True
+
+    def noise(self, price: Price) -> dict[str, Any]:
+        """The probability of a flip; for choices, of their pairs."""
+        if "options" in price:
+            options = price["options"]
+            flip_probability = self.pair_flip_probability(price["threshold"], options)
+            return {"flip_probability": flip_probability, "choices": options}
+        return {"flip_probability": price["threshold"] / 2**64}
+
+    def pair_flip_probability(self, threshold: int, options: int) -> float:
+        """γ = K·r/2 = K / (2(e^ε0 + K − 1)) of the pairs (released choice, another response).
+
+        A choice among K is kept with probability 1 − K·r, r = T/((K−1)·2^64), and else drawn
+        uniformly from all K: then a pair that shows is turned either way alike. So γ is the
+        expected share of published pairs that are turned, whatever the choices, and de-biasing by
+        it is exact for the statistic Σ (φ(choice) − mean φ) (docs/guarantees.md). K = 2: T/2^64.
+        """
+        return options * (threshold // (options - 1)) / 2**65
+
+
+class StatisticReleases(ClippedSums):
+    """Noisy sums over all labels of a labeler, clipped."""
+
+    name = "statistic"
+    counts = "releases"
+    noun = taken = "statistic release"
+    option = "uses"
+    misplaced = "--uses of a policy counts statistic releases"
+    term = "ball"
+    form = "statistic:releases=12, or statistic:releases=1,ball=4 (4: COMPONENTS)"
+
+    def component(self, price: Price, count: int) -> Component:
+        """Gaussian noise, or ball noise, which has a scale."""
+        from labelguard.accounting.joint import Balls, Gaussians
+
+        return (Balls if "scale" in price else Gaussians)(**price, count=count)
+
+    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
+        """Their exact accountants."""
+        from labelguard.accounting.joint import Balls, Gaussians
+
+        ball = allowance.ball
+        return Gaussians.calibrated if ball is None else partial(Balls.calibrated, components=ball)
+
+    def check_allowance(self, allowance: Terms) -> None:
+        """Ball noise is for one release in the policy's life: Gaussian noise composes better."""
+        super().check_allowance(allowance)
+        if allowance.sampling is not None:
+            raise PolicyError("a sampling is of training runs only, found it with statistic")
+        if allowance.ball is None:
+            return
+        if allowance.allowed != 1:
+            raise PolicyError(
+                "ball noise has a price for one statistic release in the life of a policy, found "
+                f"{allowance.allowed}; allow statistic:releases=1,ball=K, or leave ball=K out: "
+                "Gaussian noise is for any number"
+            )
+        if allowance.ball < 1:
+            raise PolicyError(f"ball noise is for 1 component or more, found {allowance.ball}")
+
+    def uniforms(self, epsilon: float, allowance: Terms) -> float:
+        """That of one draw."""
+        return of_bits(epsilon)
+
+    def knows(self, state: str) -> bool:
+        """What was summed in a release that was given up is in no sum."""
+        return state != "abandoned"
+
+    def noise(self, price: Price) -> dict[str, Any]:
+        """Its kind, and the noise multiplier or the scale with the fewest components."""
+        return {"noise": "ball" if "scale" in price else "gaussian", **price}
+
+
+RANDOMIZED_LABELS = RandomizedLabels()
+STATISTIC_RELEASES = StatisticReleases()
+EVENTS: Mapping[str, EventKind] = {
+    one.name: one for one in (RANDOMIZED_LABELS, STATISTIC_RELEASES, *TRAINING_RUNS)
+}
+
+
+ONE_MORE = (
+    "another policy is paid on top, up to the project's ceiling (docs/policies.md): labelguard "
+    "policy new NAME --epsilon E --delta D --allow statistic:releases=1, then labelguard policy "
+    "activate NAME"
+)
+"""How a project goes on whose statistic releases are used up."""
+
+
+def kind(name: str) -> EventKind:
+    """The kind of that name; `PolicyError` if there is none."""
+    if name not in EVENTS:
+        raise PolicyError(
+            f"an allowance is for {' or '.join(EVENTS)}, found {name!r}; "
+            "write rr:labels=50 or statistic:releases=12"
+        )
+    return EVENTS[name]
+
+
+def in_words(uses: Mapping[str, int]) -> str:
+    """Uses by kind of event, for people: 30 randomized labels and 6 statistic releases."""
+    told = [pluralize(number, kind(name).noun) for name, number in uses.items() if number]
+    return " and ".join(told) or "nothing"
+
+
+def default_ties(names: Iterable[str]) -> Ties:
+    """What becomes of ties, unless something else is asked for, where all of these are allowed."""
+    found = {kind(name).default_ties for name in names}
+    return found.pop() if len(found) == 1 else RANDOMIZED_LABELS.default_ties
+
+
+def parse(text: str) -> tuple[str, int, dict[str, Any]]:
+    """`rr:labels=50` as ("rr", 50, {}), `statistic:releases=1,ball=4` as ("statistic", 1, …).
+
+    The third are further fields of an `Allowance`. Raises `PolicyError` for anything else.
+    """
+    for one in EVENTS.values():
+        written = rf"{one.name}:{one.counts}=([0-9]+)((?:,[a-z]+=[0-9.e-]+)*)"
+        match = re.fullmatch(written, text.strip(), re.ASCII)
+        if match:
+            terms = [term.partition("=")[::2] for term in match[2].split(",")[1:]]
+            if len(dict(terms)) < len(terms):
+                break
+            try:
+                return one.name, int(match[1]), one.of_terms(dict(terms))
+            except (ValueError, KeyError):
+                raise PolicyError(f"--allow expects {one.form}, found {text!r}") from None
+    forms = "; ".join(one.form for one in EVENTS.values())
+    raise PolicyError(f"--allow expects one of: {forms}; found {text!r}")
+
+
+def write(allowance: Terms) -> str:
+    """The inverse of `parse`."""
+    one = kind(allowance.event)
+    terms = {one.counts: allowance.allowed, **one.terms_of(allowance)}
+    return f"{one.name}:" + ",".join(f"{name}={value}" for name, value in terms.items())

@@ -1,0 +1,277 @@
+"""The policy of a project: what one labeler may lose, and by how many events. Immutable."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from labelguard.budget import events, public_columns
+from labelguard.budget.event_kind import PAIR, EventKind, Sampling, Terms
+from labelguard.budget.events import RANDOMIZED_LABELS
+from labelguard.budget.label_values import LabelValues, Skips, Ties
+from labelguard.errors import PolicyError
+from labelguard.text import format_budget
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Unit = Literal["labeler", "item", "group"]
+
+
+def check_budget(epsilon: float, delta: float) -> None:
+    """Raise `PolicyError` unless ε is finite and 1e-12 or more, and δ at least 0 and below 1."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise PolicyError(f"epsilon must be a finite number above 0, found {epsilon}")
+    if epsilon < LEAST_EPSILON:
+        raise PolicyError(
+            f"epsilon must be at least {LEAST_EPSILON:g}, found {epsilon:g}: at so little nothing "
+            "but noise would be released"
+        )
+    if not (0 <= delta < 1):
+        raise PolicyError(f"delta must be at least 0 and below 1, found {delta}")
+
+
+LEAST_EPSILON = 1e-12
+"""The smallest ε that noise is computed for."""
+USUAL_EPSILON = 3.0
+"""ε where nobody says one."""
+MOST_DELTA = 1e-5
+"""δ where nobody says one, unless labelers are many."""
+MOST_HELD_OUT = 0.5
+"""The largest share of units that a policy may hold out."""
+
+
+def usual_delta(units: int) -> float:
+    """δ where nobody says one: a power of ten below 1/(10 · units), and 1e-5 at most.
+
+    δ bounds what a mechanism may do at worst: give one unit away with that probability. With n of
+    them, 1/n would allow to publish one whole; a tenth of it is customary.
+    """
+    return min(MOST_DELTA, 10.0 ** (-math.floor(math.log10(10 * max(units, 1))) - 1))
+
+
+def parse_budget(option: str, text: str) -> tuple[float, float]:
+    """`3,1e-5`, the value of an option, as ε and δ. Raises `PolicyError` for anything else."""
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise PolicyError(
+            f"{option} expects EPSILON,DELTA, for example 3,1e-5; found {text!r}"
+        ) from None
+    check_budget(epsilon, delta)
+    return epsilon, delta
+
+
+@dataclass(frozen=True)
+class Allowance(Terms):
+    """How often one kind of event (by its name in `events`) may touch a labeler.
+
+    `rr`: so many labels may be randomized; None: the labeler's own number of labels, rounded up
+    to 8, 16, 32, … when they are first charged. A label may be a choice of the best of `choices`
+    responses or more; the price is that of the fewest, for more cost less. `statistic`: so many
+    statistic releases may use any number of the labeler's labels. A single one may have ball noise;
+    its scale is made for the fewest components that are meant, and serves any larger number. `uls`,
+    `els`, `els-group`, `aup`: so many training runs with a sampling that is fixed here.
+    """
+
+    def __post_init__(self) -> None:
+        events.kind(self.event)
+        if self.allowed is not None and self.allowed < 1:
+            raise PolicyError(f"an allowance of {self.event} must be at least 1")
+        if not (math.isfinite(self.share) and self.share > 0):
+            raise PolicyError(f"a share must be a finite number above 0, found {self.share}")
+        self.kind.check_allowance(self)
+
+    @property
+    def kind(self) -> EventKind:
+        """The kind of its event."""
+        return events.kind(self.event)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """(ε, δ) of each labeler under `replace_labels`, and the events that it pays for.
+
+    All allowances together, used in any adaptive order, compose to at most (epsilon, delta). That
+    is what the policy costs, used or not: crediting what is left at a moment chosen after seeing
+    releases is unsound (docs/guarantees.md).
+
+    Example:
+        >>> lg.Policy(3, 1e-5)
+        Policy(ε = 3, δ = 1e-5 of each labeler; rr:labels=None; ties coin)
+    """
+
+    epsilon: float
+    """ε of a labeler, all events together"""
+    delta: float
+    """δ of a labeler, all events together"""
+    allowances: tuple[Allowance, ...] = (Allowance(RANDOMIZED_LABELS.name, None),)
+    """the events that it pays for"""
+    ties: Ties = "coin"
+    """what becomes of ties"""
+    tie_status_public: bool = False
+    """whether it is no secret which labels are ties"""
+    unit: Unit = "labeler"
+    """what is protected as a whole"""
+    label_values: str = ""
+    """the domain of labels (`LabelValues`); empty: the default"""
+    skips: Skips = "public"
+    """what becomes of blank labels"""
+    assignment_reactive: bool = False
+    """whether who labels what reacts to labels: a condition on every card"""
+    held_out: float = 0.0
+    """share of units whose labels evaluate and never train; drawn once in a project's life"""
+    accept_unproven: bool = False
+    """whether events are paid for whose price is as published, and not proven"""
+    public_columns: tuple[str, ...] = ()
+    """columns that features may read: declared to be made without answers, a condition on every
+    card"""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_words()})"
+
+    def in_words(self) -> str:
+        """What it promises to whom, and what it pays for."""
+        allowed = ", ".join(map(events.write, self.allowances))
+        return f"{format_budget(self)} of each {self.unit}; {allowed}; ties {self.ties}"
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+        object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
+        object.__setattr__(self, "public_columns", public_columns.parse(self.public_columns))
+        for name, allowed in (("ties", Ties), ("unit", Unit), ("skips", Skips)):
+            if getattr(self, name) not in get_args(allowed):
+                raise PolicyError(
+                    f"{name} must be one of {', '.join(get_args(allowed))}, "
+                    f"found {getattr(self, name)!r}"
+                )
+        if self.ties == "drop" and not self.tie_status_public:
+            raise PolicyError(
+                "--ties drop shows which labels are ties; if that is public anyway, declare it "
+                "with --tie-status-public"
+            )
+        if self.skips == "tie" and self.tie_status_public:
+            raise PolicyError(
+                "--skips tie hides skips among ties, which --tie-status-public shows; "
+                "leave one of them out"
+            )
+        if not 0 <= self.held_out <= MOST_HELD_OUT:
+            raise PolicyError(
+                f"held-out must be a share between 0 and {MOST_HELD_OUT:g} of the {self.unit}s, "
+                f"found {self.held_out}"
+            )
+        self._check_allowances()
+
+    def _check_allowances(self) -> None:
+        """Refuse allowances that have no joint price, and options that belong to others."""
+        if not self.events or len(set(self.events)) != len(self.events):
+            raise PolicyError("a policy allows each kind of event once, and at least one")
+        alone = len(self.allowances) == 1
+        own = any(allowance.allowed is None for allowance in self.allowances)
+        if own and self.unit == "item":
+            raise PolicyError(
+                "where contents are the unit, their number of labels over their life is fixed "
+                "beforehand: --max-labels-per-labeler K, or allow rr:labels=K"
+            )
+        if own and not (alone and self.allowances[0].kind.own_number):
+            raise PolicyError(
+                "a joint price needs the number of labels of a labeler: allow rr:labels=K"
+            )
+        for allowance in self.allowances:
+            allowance.kind.check(self.delta, self.ties, alone=alone)
+            if not (allowance.kind.proven or self.accept_unproven):
+                raise PolicyError(
+                    f"the guarantee of {allowance.event} is as published, and not proven "
+                    "(docs/guarantees.md): a policy pays for it with --accept-unproven only; uls "
+                    "is proven"
+                )
+            if allowance.choices > PAIR and self.ties != RANDOMIZED_LABELS.default_ties:
+                raise PolicyError(
+                    f"--ties {self.ties} goes with pairs and rankings; of choices among "
+                    f"{allowance.choices} or more a blank one is a coin's (--ties coin)"
+                )
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The kinds of events it pays for."""
+        return tuple(allowance.event for allowance in self.allowances)
+
+    def allowance(self, event: str) -> Allowance:
+        """The allowance for a kind of event; `PolicyError` if there is none."""
+        for allowance in self.allowances:
+            if allowance.event == event:
+                return allowance
+        raise PolicyError(
+            f"this project's policy pays for {' and '.join(self.events)}, not for {event} "
+            "(mechanism props works on rr); "
+            "change the policy (labelguard policy new) or use another project"
+        )
+
+    def ties_of(self, event: str) -> Ties:
+        """What becomes of ties in an event of this kind."""
+        return events.kind(event).ties_of(self.ties)
+
+    def to_json(self) -> str:
+        """Canonical JSON, as the ledger keeps it; that of pairs is what it was before choices."""
+        settings = asdict(self)
+        for allowance in settings["allowances"]:
+            if allowance["choices"] == PAIR:
+                del allowance["choices"]
+        return json.dumps(settings, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of `to_json`."""
+        settings = json.loads(text)
+        return cls(**settings | {"allowances": tuple(map(_allowance, settings["allowances"]))})
+
+
+def _allowance(settings: dict[str, Any]) -> Allowance:
+    """The inverse of `asdict`."""
+    sampling = settings.get("sampling")
+    return Allowance(**settings | {"sampling": Sampling(**sampling) if sampling else None})
+
+
+SMALLEST_BOUND = 8
+"""Smallest k of a labeler whose bound is rounded."""
+
+
+def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
+    # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
+    import numpy as np  # not before: `privatize --help` reads this module
+
+    exponents = np.frexp((np.maximum(counts, SMALLEST_BOUND) - 1).astype(np.float64))[1]
+    return np.left_shift(1, exponents.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many uses units who are new are allowed, and what is one.
+
+    `allowed` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
+    every label is a use, else a release is one for all labels of a unit. `contents` as units are
+    never exhausted: what is beyond their allowance is left out. `once`: a content that was
+    released takes no further labels, because nothing tells these from those released.
+    """
+
+    allowed: int | None
+    per_label: bool = True
+    contents: bool = False
+    once: bool = False
+
+    @classmethod
+    def of(cls, policy: Policy, event: str, *, named: bool) -> Self:
+        """The bound that a policy sets for one kind of event.
+
+        `named`: rows of the input have a labeler or a record id, which tells them apart.
+        """
+        return cls(
+            policy.allowance(event).allowed,
+            per_label=events.kind(event).per_label,
+            contents=policy.unit == "item",
+            once=not named,
+        )

@@ -1,0 +1,273 @@
+"""What uses cost under a policy: the noise that every bound k buys, and the quote of a policy.
+
+A price is calibrated once, when it is first needed, and stored; the quote is made with the policy.
+Policies follow one another, and `total` is what all of them cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard._version import __version__
+from labelguard.budget import events
+from labelguard.budget.event_kind import Price
+from labelguard.budget.policy import Policy
+from labelguard.errors import PolicyError
+
+if TYPE_CHECKING:
+    from labelguard.accounting.joint import Component
+from collections.abc import Iterable
+from fractions import Fraction
+
+from labelguard.text import Budgeted
+
+Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
+"""For each kind of event, the price of a use by k (see `prices`)."""
+
+
+@dataclass(frozen=True)
+class EventPrice:
+    """What one allowance of a policy buys, and what it would cost by itself."""
+
+    event: str
+    """the kind of event, as `Allowance` has it"""
+    allowed: int
+    """how many it allows"""
+    epsilon_alone: float
+    """ε of all of them, were there no other allowance"""
+    flip_probability: float | None = None
+    """of a randomized label; of choices: of the pairs of one among the fewest responses"""
+    choices: int | None = None
+    """the fewest responses that a choice may be among; null: labels of pairs, or any number"""
+    noise: str | None = None
+    """of a statistic or a training run: gaussian or ball"""
+    noise_multiplier: float | None = None
+    """of Gaussian noise: its standard deviation over the sensitivity, or over the clip norm of a
+    training run
+    """
+    scale: float | None = None
+    """of ball noise, over the sensitivity: its density falls by e over that distance"""
+    components: int | None = None
+    """of ball noise: the fewest components that its scale is made for"""
+    sampling_probability: float | None = None
+    """of a training run: q"""
+    steps: int | None = None
+    """of a training run: T"""
+
+    def in_words(self) -> str:
+        """Its noise, for people."""
+        if self.steps is not None:
+            return (
+                f"Gaussian σ = {self.noise_multiplier:.4f} × clip norm, {self.steps:,} steps, "
+                f"q = {self.sampling_probability:g}"
+            )
+        if self.scale is not None:
+            return f"ball {self.scale:.4f} × sensitivity, d ≥ {self.components}"
+        if self.noise_multiplier is not None:
+            return f"Gaussian σ = {self.noise_multiplier:.4f} × sensitivity"
+        among = f" of pairs of choices, among {self.choices} or more" if self.choices else ""
+        return f"flip probability {self.flip_probability:.4f}{among}"
+
+
+@dataclass(frozen=True)
+class Quote:
+    """The joint price of a policy; without events where labelers' own numbers are allowed."""
+
+    versions: Mapping[str, str]
+    """of what computed it, by package"""
+    adjacency: str
+    """which neighbours it is about"""
+    accountant: str
+    """how it was computed"""
+    epsilon: float
+    """ε of everything that the policy allows"""
+    slack: float | None = None
+    """the policy's ε less that"""
+    events: Sequence[EventPrice] = ()
+    """its allowances one by one"""
+
+
+def continuous_delta(policy: Policy) -> float:
+    """The δ that continuous noise may spend: that of the policy, less what bits take.
+
+    Noise is drawn from 256-bit numbers, which may change a statistic with a probability below
+    2^-100 (docs/guarantees.md). Raises `PolicyError` where that takes more than half of δ.
+    """
+    delta = policy.delta
+    taken = _of_uniforms(policy, policy.epsilon)
+    if taken > delta / 2:
+        raise PolicyError(
+            f"noise from 256-bit numbers costs δ = {min(taken, 1):.2g} at ε = {policy.epsilon:g}, "
+            f"more than half of the {delta:.2g} there is; take a larger delta, or a smaller epsilon"
+        )
+    return math.nextafter(delta - taken, 0.0) if taken else delta  # most often the last bit of δ
+
+
+def _of_uniforms(policy: Policy, epsilon: float) -> float:
+    """The δ that all noise of a policy takes for being drawn from finitely many bits."""
+    each = policy.allowances
+    return math.fsum((one.allowed or 0) * one.kind.uniforms(epsilon, one) for one in each)
+
+
+def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
+    """The price of a use for each distinct bound k.
+
+    Randomized response: the threshold ⌈γ·2^64⌉ of a coin, and of choices the fewest responses that
+    they may be among. Statistic: the noise multiplier σ, or
+    scale and fewest components of ball noise; σ and scale are multiples of 2^-40, rounded up.
+
+    Raises `PolicyError` if nothing buys that little noise.
+    """
+    distinct, delta = np.unique(bounds).tolist(), continuous_delta(policy)
+    try:
+        if len(policy.allowances) > 1:
+            return dict.fromkeys(distinct, _joint(policy)[event])
+        calibrated = events.kind(event).calibrated(policy.allowance(event))
+        return {k: _price(calibrated(policy.epsilon, delta, k)) for k in distinct}
+    except ValueError as error:
+        raise PolicyError(str(error)) from None
+
+
+def written(price: Price) -> dict[str, str]:
+    """A price as ledger and journal hold it: every number as text, exactly."""
+    return {name: repr(number) for name, number in price.items()}
+
+
+def read(text: Mapping[str, str]) -> Price:
+    """The inverse of `written`."""
+    return {name: int(n) if n.isdigit() else float(n) for name, n in text.items()}
+
+
+def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
+    """The quote of a policy, as the ledger keeps it, and the prices in it.
+
+    A policy that allows labelers' own numbers of labels (None) is priced for each number when it
+    first occurs; its quote says ε and δ, and no more.
+    """
+    from labelguard.accounting import joint
+
+    common: dict[str, Any] = {"versions": _versions(), "adjacency": "replace_labels"}
+    if policy.allowances[0].allowed is None:
+        accountant = "exact composition, for each number of labels when it occurs"
+        return common | {"accountant": accountant, "epsilon": policy.epsilon}, {}
+    found: Prices = {
+        allowance.event: prices(policy, allowance.event, np.array([allowance.allowed]))
+        for allowance in policy.allowances
+    }
+    parts = components(policy, found)
+    laws = " × ".join(part.distribution for part in parts.values())
+    runs = any(allowance.sampling for allowance in policy.allowances)
+    how = "privacy loss on a grid, rounded up" if runs else "exact privacy loss in closed form"
+    # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
+    epsilon = min(joint.epsilon(list(parts.values()), continuous_delta(policy)), policy.epsilon)
+    return common | {"accountant": f"{how}: {laws}", "epsilon": epsilon}, found
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Of what computes prices; looked up once, for an environment's packages are many."""
+    return {"labelguard": __version__} | {
+        name: version(name) for name in ("dp-accounting", "numpy", "scipy")
+    }
+
+
+def components(policy: Policy, found: Prices) -> dict[str, Component]:
+    """All events that a policy pays for, by kind."""
+    return {
+        one.event: one.kind.component(price, one.allowed or 0)
+        for one in policy.allowances
+        for price in found[one.event].values()
+    }
+
+
+def of_two(policy: Policy, found: Prices) -> float | None:
+    """The ε of two units whose labels may all change together, at the δ of the policy's price.
+
+    Of one-shot prices that of the two costliest numbers of labels in `found`. None where nothing is
+    proven, or where it was not computed.
+    """
+    from labelguard.accounting import collusion
+
+    most = 3 * policy.epsilon + 10  # up to here it is allowed for that noise is made from bits
+    taken = _of_uniforms(policy, most)
+    delta = math.nextafter(policy.delta - 2 * taken, 0.0) if taken else policy.delta
+    if delta <= 0 < taken:
+        return None
+    first = policy.allowances[0]
+    if first.allowed is None:
+        at = found.get(first.event, {}).items()
+        own = [first.kind.component(price, k) for k, price in at]
+        return collusion.of_unlike(own, delta)
+    epsilon = collusion.epsilon(list(components(policy, found).values()), delta)
+    return epsilon if epsilon is not None and epsilon <= most else None
+
+
+def detailed(policy: Policy, stored: Mapping[str, Any], found: Prices) -> Quote:
+    """A `quote` with what is shown beside it: the events one by one."""
+    if policy.allowances[0].allowed is None:
+        return Quote(**stored)
+    every = components(policy, found)
+    return Quote(
+        **stored,
+        slack=policy.epsilon - stored["epsilon"],
+        events=[_event(policy, event, part) for event, part in every.items()],
+    )
+
+
+def _event(policy: Policy, event: str, part: Component) -> EventPrice:
+    """One allowance: its parameter, how often, and what it costs by itself."""
+    from labelguard.accounting import joint
+
+    alone = joint.epsilon([part], continuous_delta(policy))
+    noise = events.kind(event).noise(_price(part))
+    return EventPrice(event, part.count, alone, **noise)
+
+
+def _price(component: Component) -> Price:
+    return {name: value for name, value in vars(component).items() if name != "count"}
+
+
+@lru_cache
+def _joint(policy: Policy) -> dict[str, Price]:
+    """The prices of all allowances together."""
+    from labelguard.accounting.joint import Share, calibrate
+
+    each = policy.allowances
+    shares = [Share(one.kind.calibrated(one), one.allowed or 0, one.share) for one in each]
+    found = calibrate(policy.epsilon, continuous_delta(policy), shares)
+    return dict(zip(policy.events, map(_price, found), strict=True))
+
+
+@dataclass(frozen=True)
+class Total:
+    """ε and δ of a labeler over several policies, however the later ones were chosen."""
+
+    epsilon: float
+    """the sum of ε"""
+    delta: float
+    """the sum of δ"""
+
+
+def total(budgets: Iterable[Budgeted]) -> Total:
+    """Return what a labeler loses to policies in force one after another, or to several projects.
+
+    Adaptive basic composition: the sums of ε and of δ. Each policy costs its full price, used or
+    not: crediting what was left at a moment chosen after seeing releases is unsound. The sum holds
+    however the later policies were chosen (docs/guarantees.md).
+    """
+    each = list(budgets)
+    delta = _sum(one.delta for one in each)
+    return Total(_sum(one.epsilon for one in each), min(1.0, delta))
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little more."""
+    return float(sum(Fraction(repr(float(value))) for value in values))

@@ -1,0 +1,175 @@
+"""What a command asks of a project's policy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+
+from labelguard import options
+from labelguard.budget import events, public_columns
+from labelguard.budget.event_kind import PAIR, EventKind, Sampling
+from labelguard.budget.events import EVENTS, RANDOMIZED_LABELS
+from labelguard.budget.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
+from labelguard.budget.policy import (
+    MOST_DELTA,
+    USUAL_EPSILON,
+    Allowance,
+    Policy,
+    Unit,
+    check_budget,
+    usual_delta,
+)
+from labelguard.errors import PolicyError
+from labelguard.options import option
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """What a command asks for; None means: as the policy has it, or the default."""
+
+    epsilon: float | None = option(
+        "ε of each labeler; default: as the policy has it, 3 for the first."
+    )
+    delta: float | None = option(
+        "δ of each labeler; default: as the policy has it; for the first, the largest power of "
+        "ten below 1/(10 · labelers), and 1e-5 at most."
+    )
+    ties: Ties | None = option(
+        "What becomes of ties; default coin, of statistics alone zero. drop needs "
+        "--tie-status-public."
+    )
+    tie_status_public: bool | None = option("Declare that which labels are ties is no secret.")
+    unit: Unit | None = option(
+        "What is protected as a whole: all labels of a labeler (default), single labels, or "
+        "all labels of a group of labelers (`policy groups`)."
+    )
+    max_labels_per_labeler: int | None = option(
+        "Labels of each labeler that may be used; default: all, rounded up to 8, 16, 32, …",
+        metavar="K",
+    )
+    label_values: str | None = option(
+        "What the column label says: a-b, left-right, 1-2, true-false, or "
+        "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
+        "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
+        metavar="CODING",
+    )
+    skips: Skips | None = option(
+        "Blank labels are left out, and which they are is public (default), or they are ties."
+    )
+    assignment_reactive: bool | None = option(
+        "Declare that who labels what reacts to labels; the card says under what condition the "
+        "guarantee then holds."
+    )
+    accept_unproven: bool | None = option(
+        "Pay for mechanisms whose guarantee is as published and not proven (aup), too."
+    )
+    public_columns: tuple[str, ...] | None = option(
+        "Declare that a column (NAME, or NAME_a and NAME_b) was made of prompts and responses, "
+        "of nobody's answers, so that features may read it; once for each. It belongs to the "
+        "policy.",
+        metavar="NAME",
+        flag="--public-column",
+        in_jobs=True,
+    )
+    event: str = RANDOMIZED_LABELS.name
+    uses: int | None = None
+    """statistic releases (`options.RunOptions`)"""
+    ball: int | None = None
+    """of a first policy, as the planner proposes it (`Allowance.ball`)"""
+    sampling: Sampling | None = None
+    """of a first policy, as a mechanism of training runs proposes it (`Allowance.sampling`)"""
+    choices: int | None = None
+    """of a first policy, as its input's public columns have it (`Allowance.choices`)"""
+
+    def __post_init__(self) -> None:
+        options.check(PolicyRequest, vars(self))
+        # Plain numbers, which the ledger can write down.
+        for name in ("epsilon", "delta"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, float(getattr(self, name)))
+        if self.label_values is not None:
+            object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
+        if self.public_columns is not None:
+            object.__setattr__(self, "public_columns", public_columns.parse(self.public_columns))
+        for one in EVENTS.values():
+            uses = self.asked(one)
+            if uses is None or one.option is None:
+                continue
+            object.__setattr__(self, one.option, int(uses))
+            if uses < 1:
+                option = one.option.replace("_", "-")
+                raise PolicyError(f"--{option} must be at least 1, found {uses}")
+            if one.name != self.event:
+                raise PolicyError(one.misplaced)
+        check_budget(
+            USUAL_EPSILON if self.epsilon is None else self.epsilon,
+            MOST_DELTA if self.delta is None else self.delta,
+        )
+
+    def asked(self, kind: EventKind) -> int | None:
+        """How many events of a kind were asked for, if any number was."""
+        return getattr(self, kind.option) if kind.option else None
+
+    def first_policy(self, units: int) -> Policy:
+        """The policy that the first release of a project writes, where so many units gave labels.
+
+        ε and δ are the usual ones unless they were asked for.
+        """
+        one = events.kind(self.event)
+        allowed, choices = one.first(self.asked(one), self.unit), self.choices or PAIR
+        allowance = Allowance(self.event, allowed, 1.0, self.ball, self.sampling, choices)
+        of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
+        asked = options.given(self, PolicyRequest)
+        given = {name: asked[name] for name in asked.keys() & of_policy}
+        return Policy(
+            USUAL_EPSILON if self.epsilon is None else self.epsilon,
+            usual_delta(units) if self.delta is None else self.delta,
+            (allowance,),
+            **{"ties": one.default_ties} | given,
+        )
+
+    def under(self, policy: Policy) -> Policy:
+        """The policy, if the request fits it; `PolicyError` where it contradicts it.
+
+        ε and δ are judged by what the whole project costs (`check_price`).
+        """
+        allowance = policy.allowance(self.event)
+        replace(
+            self,
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            sampling=allowance.sampling,
+            accept_unproven=policy.accept_unproven,
+        ).first_policy(1)
+        fixed = {field.name: getattr(policy, field.name) for field in fields(policy)}
+        fixed |= {"ties": policy.ties_of(self.event)}
+        if allowance.kind.option:
+            fixed[allowance.kind.option] = allowance.allowed
+        for name, value in asdict(self).items():
+            if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
+                option, has = name.replace("_", "-"), fixed[name]
+                if name == "max_labels_per_labeler" and has is None:
+                    has = "own number of labels, rounded up"
+                if name == "label_values":
+                    has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
+                if name == "public_columns":
+                    option = "public-column"
+                    has, value = (", ".join(names) or "none" for names in (has, value))
+                raise PolicyError(
+                    f"this project's policy has --{option} = {has}, fixed when it was made; "
+                    f"asked: {value}; leave the option out or use another project"
+                )
+        return policy
+
+    def check_price(self, epsilon: float, delta: float) -> None:
+        """Refuse a request for less than what all policies of the project cost together."""
+        most = math.inf if self.epsilon is None else self.epsilon
+        most_delta = 1.0 if self.delta is None else self.delta
+        if epsilon > most or delta > most_delta:
+            asked = [f"ε = {self.epsilon:g}"] if self.epsilon is not None else []
+            asked += [f"δ = {self.delta:g}"] if self.delta is not None else []
+            raise PolicyError(
+                f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, so nothing in "
+                f"it can be had at the stricter {', '.join(asked)}; leave them out, or use another "
+                "project"
+            )

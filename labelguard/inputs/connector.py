@@ -1,0 +1,230 @@
+"""What stands between an annotation tool and a project: answers, pages of them, and connectors.
+
+A connector speaks to one tool. It tells every answer as a task with this one answer in the tool's
+own export format, which `labelguard.inputs.formats` reads like a file; and nothing of the person
+but the id that the tool has for the labeler. Connectors come by the entry points
+`labelguard.connectors`, each a callable that takes `Settings`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from labelguard import plugins
+from labelguard.configuration import project_file
+from labelguard.configuration.checking import checked
+from labelguard.configuration.project_file import FILE
+from labelguard.errors import ConnectorError
+from labelguard.storage import private_files
+from labelguard.text import Progress
+
+DOOR = "labelguard.connectors"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One state of one answer, as a tool told it. Its repr shows nothing.
+
+    `record` is the tool's id of the answer (an annotation, a response), which it never gives twice.
+    `version` is when this state came to be by the tool's clock, in µs since 1970 UTC: of several
+    states of a record, the one with the greatest counts. `labeler` is the tool's id of who
+    answered. `body` is a task with this one answer, as JSON in the tool's export format; it is
+    empty where the answer was deleted, which no later state undoes. `left_out` is why no release
+    will count it, one of `labelguard.inputs.connector`, for whoever pulls; it is not stored.
+    """
+
+    record: str
+    version: int
+    labeler: str = ""
+    body: str = field(default="", repr=False)
+    left_out: str = field(default="", compare=False)
+
+    def __repr__(self) -> str:
+        return "Answer(…)"
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the answer is gone from the tool."""
+        return not self.body
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An answer in a tool that is no `Answer`: its id there, and `why`, with nothing of it."""
+
+    record: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of a tool's answers, and from where to go on once they are stored.
+
+    `cursor` is the connector's own; the last page's lets the next pull read only what is new since.
+    `unreadable` answers become dead letters and stop nothing; what was known of them stays.
+    """
+
+    answers: Sequence[Answer]
+    cursor: str
+    unreadable: Sequence[Unreadable] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`[connectors.NAME]` of labelguard.toml.
+
+    `kind` is the connector (by default its name), `source` whose labelers these are (by default
+    the name too), `columns` and `question` are how its tasks are read (as for `privatize`), and
+    `options` what is the connector's own: url, project, dataset, ….
+    """
+
+    name: str
+    kind: str
+    source: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    question: str | None = None
+    hook: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, table: Mapping[str, Any]) -> Settings:
+        """From the table in labelguard.toml. Raises `ConnectorError` for values of other types."""
+        own = checked(
+            project_file.Connector, table, FILE, at=("connectors", name), error=ConnectorError
+        )
+        return cls(
+            name,
+            own.kind or name,
+            own.source or name,
+            own.columns,
+            own.question,
+            own.hook.model_dump(exclude_none=True),
+            own.model_extra or {},
+        )
+
+    def own(self, kind: type[T]) -> T:
+        """The connector's own options as a model, or `ConnectorError` for what does not fit it."""
+        at = ("connectors", self.name)
+        return checked(kind, self.options, FILE, at=at, error=ConnectorError)
+
+
+class Connector(Protocol):
+    """One project or data set of one annotation tool. Every method raises `ConnectorError`, which
+    names the field that was unexpected, and never what is in it.
+    """
+
+    @property
+    def format(self) -> str:
+        """The format of bodies, one of `labelguard.inputs.formats`."""
+        ...
+
+    def about(self) -> Mapping[str, str]:
+        """Its name there, its questions and how many tasks there are, for `connect check`."""
+        ...
+
+    def hear(self, event: Any) -> Sequence[Answer]:
+        """What a webhook's body (parsed JSON) tells; nothing, if it is about something else.
+
+        Never speaks to the tool.
+        """
+        ...
+
+    def pull(self, cursor: str = "") -> Iterator[Page]:
+        """All answers that there are now or, with a `cursor`, at least those that changed since."""
+        ...
+
+    def push(self, release: Path, name: str, progress: Progress) -> str:
+        """Publish a release's directory as a new data set `name`, without labelers; where it is."""
+        ...
+
+
+def kinds() -> list[str]:
+    """The connectors that are installed."""
+    return plugins.available(DOOR)
+
+
+def connector(settings: Settings) -> Connector:
+    """The connector of these settings. Raises `ConnectorError` for a kind that there is none of."""
+    found = plugins.find(DOOR, settings.kind)
+    if found is None:
+        raise ConnectorError(
+            f"[connectors.{settings.name}]: no connector is called {settings.kind!r}; set kind to "
+            f"one of {', '.join(kinds())}"
+        )
+    opened: Connector = found.load()(settings)
+    return opened
+
+
+def named(tables: Mapping[str, Any], name: str) -> Settings:
+    """The settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
+    table = tables.get(name)
+    if not isinstance(table, Mapping):
+        raise ConnectorError(
+            f"labelguard.toml has no [connectors.{name}]"
+            + (
+                f"; there are: {', '.join(sorted(tables))}"
+                if tables
+                else "; see docs/connectors.md"
+            )
+        )
+    return Settings.of(name, table)
+
+
+_SERVICE = "labelguard"
+
+
+def credential(connector: str, kind: str) -> str:
+    """A secret of a connector: `api_key`, or `hook_secret` (several, separated by blanks).
+
+    Looked for in LABELGUARD_<CONNECTOR>_<KIND>, in the file that LABELGUARD_<CONNECTOR>_<KIND>_FILE
+    names, and in the keyring under service `labelguard` and user `<connector>/<kind>`. Raises
+    `ConnectorError` if it is nowhere.
+    """
+    own = variable(connector, kind)
+    if value := os.environ.get(own, "").strip():
+        return value
+    if name := os.environ.get(f"{own}_FILE"):
+        data = private_files.read_mounted(Path(name), ConnectorError)
+        if value := data.decode(errors="replace").strip():
+            return value
+    if find_spec("keyring"):
+        import keyring
+
+        if value := (keyring.get_password(_SERVICE, f"{connector}/{kind}") or "").strip():
+            return value
+    raise ConnectorError(
+        f"connector {connector}: no {kind}; put it into {own}, into a file named by "
+        f"{own}_FILE, or into the keyring (keyring set {_SERVICE} {connector}/{kind})"
+    )
+
+
+def variable(connector: str, kind: str) -> str:
+    """The environment variable of such a secret."""
+    return "LABELGUARD_" + re.sub(r"\W", "_", f"{connector}_{kind}").upper()
+
+
+GROUND_TRUTH, DRAFT, MACHINE = "ground truth", "draft", "machine annotator"
+SKIP = "skip"
+"""Public only where the policy says that blank labels are."""
+UNREADABLE = "not understood"
+_REMEDIES = {
+    GROUND_TRUTH: "Label Studio marks imported annotations as ground truth: import them with "
+    '"ground_truth": false, or take the star off them',
+    DRAFT: "drafts count once they are submitted",
+    UNREADABLE: "see: labelguard hook dead-letters list",
+}
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Say how many for which reason, and what to do: `2,000 (ground truth), 3 (draft); …`."""
+    listed = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items())
+    remedies = (_REMEDIES[reason] for reason in counts if reason in _REMEDIES)
+    return "; ".join([listed, *remedies])

@@ -1,0 +1,308 @@
+"""The public side of an input as mechanisms with features see it: distinct pairs, and who compared
+which. No label column is read here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.budget.public_columns import parse
+from labelguard.errors import InvalidLabels
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.readers import identifier
+from labelguard.inputs.sources import Input
+from labelguard.inputs.staged import Staged
+from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.learning.carried import column_features, is_carried
+from labelguard.mechanisms.statistic import Rows
+from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
+from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
+
+
+@dataclass(frozen=True)
+class DistinctPairs:
+    """The distinct pairs of a staged input.
+
+    `table` has the columns prompt, first, second (in canonical order) and what was carried along
+    for features (see `learning.carried`); `ids` are
+    their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
+    of their contents, and `number` their numbers within a ranking; `first_row` (pairs,) is one
+    staged row of each, `of_row` (staged rows,) says which pair each row compared. `questions` is
+    what was asked about each, if the input says it: a pair under two questions is two pairs.
+    """
+
+    table: pa.Table
+    ids: pa.ChunkedArray
+    items: Blocks
+    contents: Blocks
+    number: NDArray[np.int64]
+    first_row: NDArray[np.intp]
+    of_row: NDArray[np.intp]
+    questions: pa.ChunkedArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def renumbered(self, rows: NDArray[np.intp]) -> DistinctPairs:
+        """The same for staged rows with other numbers: row i was `rows[i]`, and there is no other.
+
+        A pair without a row has -1 as its first.
+        """
+        of_row = self.of_row[rows]
+        first_row = np.full(len(self), -1, np.intp)
+        first_row[of_row] = np.arange(len(of_row))
+        return replace(self, of_row=of_row, first_row=first_row)
+
+    def among(self, known: DistinctPairs) -> NDArray[np.bool_]:
+        """Which of these pairs are also among the known, by question, content and number."""
+        theirs, ours = (
+            pl.DataFrame({"hi": p.contents[:, 0], "lo": p.contents[:, 1], "number": p.number})
+            for p in (known, self)
+        )
+        common = theirs.unique().with_columns(common=True)
+        joined = ours.join(common, on=["hi", "lo", "number"], how="left", maintain_order="left")
+        return joined["common"].fill_null(value=False).to_numpy()
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Distinct pairs (see `DistinctPairs`) and the public rows of who compared them."""
+
+    table: pa.Table
+    ids: pa.ChunkedArray
+    rows: Rows
+    skipped: int = 0
+    questions: pa.ChunkedArray | None = None
+
+
+def distinct_pairs(staged: Staged) -> DistinctPairs:
+    """Distinct (item, pair of a ranking, what is carried), in the order of these.
+
+    The order of the input does not enter, so that sums over pairs are the same to the last bit.
+    Raises `InvalidLabels` if there is none, if one id stands for several contents, or if what is
+    carried is no function of contents.
+    """
+    if not staged.rows:
+        raise InvalidLabels("no usable pair in the input: every row is bad or has identical sides")
+    if staged.given_ids:
+        refuse_conflicts(staged)
+    tables, ids, items, contents, numbers, rows = [], [], [], [], [], []
+    questions: list[pa.Array] = []
+    of_row = np.full(staged.rows, -1, np.intp)
+    found = 0
+    for bucket in range(buckets.BUCKETS):
+        texts = buckets.read_bucket(staged.texts_directory, bucket)
+        if texts is None:
+            continue
+        firsts, inverse = _distinct(texts)
+        features = [name for name in texts.column_names if is_carried(name)]
+        row = buckets.column(texts, "row").astype(np.intp)
+        of_row[row] = found + inverse
+        rows.append(row[firsts])
+        number = buckets.column(texts, "pair") if "pair" in texts.column_names else 0 * row
+        numbers.append(number[firsts].astype(np.int64))
+        tables.append(texts.select(["prompt", "first", "second", *features]).take(pa.array(firsts)))
+        if staged.questions:
+            questions += texts["question"].take(pa.array(firsts)).chunks
+        item = buckets.blocks(texts, "item")[firsts]
+        given = staged.given_ids
+        items.append(item)
+        contents.append(buckets.blocks(texts, "content")[firsts] if given else item)
+        ids.append(texts["item_id"].take(pa.array(firsts)) if given else blocks.hexadecimal(item))
+        found += len(firsts)
+    table = pa.concat_tables(tables)
+    refuse_several(table, np.concatenate(contents), np.concatenate(numbers))
+    return DistinctPairs(
+        table,
+        pa.chunked_array([c for i in ids for c in (i.chunks if given else [i])]),
+        np.concatenate(items),
+        np.concatenate(contents),
+        np.concatenate(numbers),
+        np.concatenate(rows),
+        of_row,
+        pa.chunked_array(questions, pa.string()) if staged.questions else None,
+    )
+
+
+def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
+    attached = [name for name in texts.column_names if is_carried(name)]
+    names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
+    named = pl.DataFrame(texts.select(names)).with_row_index("line")
+    first = named.group_by(names).agg(pl.col("line").first()).sort(names)
+    number = first.drop("line").with_row_index("number")
+    joined = named.join(number, on=names, how="left", maintain_order="left")
+    line, of_row = (c.to_numpy().astype(np.intp) for c in (first["line"], joined["number"]))
+    return line, of_row
+
+
+def read_pairs(
+    source: Input,
+    *,
+    columns: Mapping[str, str] | None = None,
+    features: str = "",
+    unit: str = "labeler",
+    skip_bad: bool = False,
+    question: str | None = None,
+    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
+    split: str | None = None,
+    public_columns: Sequence[str] | None = None,
+    max_input_bytes: int | None = None,
+    scratch: Path | None = None,
+    progress: Progress = no_progress,
+) -> Pairs:
+    """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
+
+    `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
+    labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
+    needed. One labeler's repeated comparisons of one pair count once. `question` is what all rows
+    were asked; `format`, `split` and `public_columns` are those of `Reading`. `skip_bad` leaves
+    unusable rows out, and `skipped` counts them. What is read lies in a directory of its own in
+    `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
+
+    Raises `InvalidLabels` like any reading of labels.
+    """
+    reading = Reading(
+        columns or {},
+        unit,
+        column_features(features),
+        labelled=False,
+        question=question,
+        format=format,
+        split=split,
+        public_columns=parse(public_columns),
+    )
+    with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
+        work = Path(directory)
+        keys = KeyRing.unkeyed()  # pseudonyms for this reading only
+        options = StagingOptions(reading, "", quarantine=skip_bad, max_input_bytes=max_input_bytes)
+        staged = stage(
+            source,
+            work / "input",
+            keys,
+            options,
+            lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+        )
+        pairs = distinct_pairs(staged)
+        rows = comparisons(staged, pairs.of_row)
+        return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
+
+
+def comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
+    """Every labeler's distinct comparisons, in canonical order; units are numbered in theirs.
+
+    `of_row` says which pair each staged row compared (`DistinctPairs`).
+    """
+    tables = [
+        table
+        for bucket in range(buckets.BUCKETS)
+        if (table := buckets.read_bucket(staged.rows_directory, bucket)) is not None
+    ]
+    table = pa.concat_tables(tables)
+    pair = of_row[buckets.column(table, "row").astype(np.intp)]
+    units, unit = blocks.unique(buckets.blocks(table, "unit"))
+    if not staged.labelers:
+        size = buckets.column(table, "size").astype(np.int64) if staged.choices else None
+        return Rows(pair, unit, len(units), None, size, staged.choices)
+    name = "author" if "author_hi" in table.column_names else "unit"
+    person = blocks.unique(buckets.blocks(table, name))[1]
+    first = np.sort(np.unique(person * (of_row.max() + 1) + pair, return_index=True)[1])
+    ranking = size = None
+    if staged.pairs_of_rankings:
+        group = blocks.unique(buckets.blocks(table, "item"))[1]
+        ranking = np.unique(person * (group.max() + 1) + group, return_inverse=True)[1][first]
+        size = buckets.column(table, "size").astype(np.int64)[first]
+    return Rows(pair[first], unit[first], len(units), ranking, size, staged.choices)
+
+
+def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
+    """Raise `InvalidLabels` if one given id stands for several contents."""
+    conflicts = conflicting_items(staged)
+    if conflicts:
+        name = next(iter(sorted(conflicts)))
+        raise InvalidLabels(
+            f"column {column}: id {name!r} stands for several contents "
+            f"({pluralize(len(conflicts), 'such id')}); give every content an id of its own, or "
+            "rename the column to have ids made of contents"
+        )
+
+
+def conflicting_items(staged: Staged) -> Counter[str]:
+    """Item ids that were given to more than one content, with the number of their rows."""
+    found: Counter[str] = Counter()
+    for bucket in range(buckets.BUCKETS):
+        table = buckets.read_bucket(staged.texts_directory, bucket)
+        if table is None:
+            continue
+        _, item = blocks.unique(buckets.blocks(table, "item"))
+        contents, content = blocks.unique(buckets.blocks(table, "content"))
+        pairs = np.unique(item * len(contents) + content)
+        clashing = np.bincount(pairs // len(contents), minlength=item.max() + 1) > 1
+        if clashing.any():
+            rows = np.flatnonzero(clashing[item])
+            found.update(table["item_id"].take(pa.array(rows)).to_pylist())
+    return found
+
+
+_FIRST, _SECOND = "_first", "_second"
+
+
+def refuse_several(table: pa.Table, contents: Blocks, number: NDArray[np.int64]) -> None:
+    """Raise `InvalidLabels` if distinct pairs differ only in what is carried with them.
+
+    `table` holds them, with the digests of their `contents` and their `number` within a ranking.
+    One response to one prompt has one source, in whichever pairs it is.
+    """
+    carried = [name for name in table.column_names if is_carried(name)]
+    for name in carried:
+        if name.startswith("source_"):
+            stem = name.removesuffix(_FIRST)
+            if stem != name and _several_sources(table, stem):
+                raise InvalidLabels(
+                    f"source {stem.removeprefix('source_')}: one response to one prompt has several"
+                    " sources in the input, and is to have one: write A+B for what both A and B "
+                    "said. A column that says what people preferred is no source"
+                )
+        elif _several_values(table[name], contents, number):
+            kind, _, own = name.partition("_")
+            raise InvalidLabels(
+                f"{kind} {own}: one pair of responses has several values in the input, and is to "
+                "have one, whoever compares it. A column that says what people preferred is none"
+            )
+
+
+def _several_values(values: pa.ChunkedArray, contents: Blocks, number: NDArray[np.int64]) -> bool:
+    pairs = {"hi": contents[:, 0], "lo": contents[:, 1], "number": number}
+    found = pl.DataFrame(pairs).with_columns(pl.Series("value", values)).unique()
+    return bool(found.select("hi", "lo", "number").is_duplicated().any())
+
+
+def _several_sources(table: pa.Table, stem: str) -> bool:
+    sides = (
+        f"SELECT {_key(side)} AS response, {identifier(stem + end)} AS source FROM pairs"
+        for side, end in (("first", _FIRST), ("second", _SECOND))
+    )
+    query = (
+        f"SELECT 1 FROM (SELECT DISTINCT * FROM ({' UNION ALL '.join(sides)})) "
+        "GROUP BY response HAVING count(*) > 1 LIMIT 1"
+    )
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("pairs", table)
+        return connection.execute(query).fetchone() is not None
+
+
+def _key(side: str) -> str:
+    """SQL of a digest of a prompt and a response, of whatever type they are."""
+    return f"md5(to_json([to_json(prompt), to_json({side})])::VARCHAR)"

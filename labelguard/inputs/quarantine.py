@@ -1,0 +1,265 @@
+"""Rows that are set aside: bad ones, those of labelers who left, and answers outside the domain.
+
+They lie there as they were given, labels and all, readable by their owner only, until somebody
+removes them; `purge` takes out those of a labeler who is erased.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelguard.inputs import scan
+from labelguard.inputs.readers import file_literal
+from labelguard.inputs.sources import Part
+from labelguard.inputs.staged import Staged
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.files import fresh_directory, fsync_path, write_atomically
+
+_BATCH_ROWS = 2048
+_UNFINISHED = ".new"
+_LABELER_COLUMN = b"labelguard.labeler_id"
+_SOURCE = b"labelguard.source"
+
+
+def write(
+    directory: Path,
+    parts: Sequence[Part],
+    bad_rows: Mapping[str, Sequence[int]],
+    scratch: Path,
+    labeler_column: str = "labeler_id",
+    source: str = "files",
+) -> None:
+    """Copy the rows numbered in `bad_rows` (from 0, per part) as they came, one file per part.
+
+    The column `input_row` counts from 1, like the messages. Which column names the labeler, and
+    the source of these ids, is noted in the file, for `purge`. What does not fit into memory goes
+    to `scratch` meanwhile.
+    """
+    fresh_directory(directory, mode=0o700)
+    for index, part in enumerate(parts):
+        rows = np.unique(np.asarray(bad_rows.get(part.name, []), dtype=np.int64))
+        if not len(rows):
+            continue
+        connection = scan.connect(scratch)
+        reader = part.open(connection).to_arrow_reader(_BATCH_ROWS)
+        path = directory / f"part-{index:04d}.parquet"
+        name = "input_row" + "_" * ("input_row" in reader.schema.names)
+        schema = reader.schema.append(pa.field(name, pa.int64()))
+        noted = {_LABELER_COLUMN: labeler_column} if labeler_column in schema.names else {}
+        schema = schema.with_metadata({_SOURCE: source} | noted)
+        with _private(path) as file, pq.ParquetWriter(file, schema) as writer:
+            start = 0
+            for batch in reader:
+                inside = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
+                if len(inside):
+                    taken = pa.Table.from_batches([batch]).take(pa.array(inside))
+                    taken = taken.append_column(name, pa.array(inside + start + 1))
+                    writer.write_table(taken.replace_schema_metadata(schema.metadata))
+                start += batch.num_rows
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Raw rows of labelers who leave: how many, and files that may hold any.
+
+    `whole` are files that cannot be read any more, as paths within what was searched: nobody can
+    tell what is in them.
+    """
+
+    rows: int = 0
+    whole: tuple[str, ...] = ()
+
+    def __add__(self, other: Raw) -> Raw:
+        return Raw(self.rows + other.rows, self.whole + other.whole)
+
+
+def find(directory: Path, leavers: Leavers) -> Raw:
+    """The rows set aside that are theirs, below a directory."""
+    found = Raw()
+    for path in _files(directory):
+        theirs, _ = _count(path, leavers)
+        found += Raw(whole=(_name(path, directory),)) if theirs is None else Raw(theirs)
+    return found
+
+
+def purge(directory: Path, leavers: Leavers) -> Raw:
+    """Take their rows out, and remove files that cannot be read whole; what `find` found.
+
+    Each file is replaced at once, so that a crash leaves it as it was or without their rows.
+    """
+    if not directory.is_dir():
+        return Raw()
+    for unfinished in directory.rglob("*" + _UNFINISHED):
+        unfinished.unlink()  # of a crashed `purge`: the whole file is still there
+    found = Raw()
+    for path in _files(directory):
+        theirs, rest = _count(path, leavers)
+        found += Raw(whole=(_name(path, directory),)) if theirs is None else Raw(theirs)
+        if not rest:
+            path.unlink()
+        elif theirs:
+            _rewrite(path, leavers)
+    for folder in sorted(directory.rglob("*"), reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        elif folder.is_dir():
+            fsync_path(folder)
+    fsync_path(directory)
+    return found
+
+
+def _files(directory: Path) -> list[Path]:
+    found = sorted(path for path in directory.rglob("*") if path.is_file())
+    return [path for path in found if path.suffix != _UNFINISHED]
+
+
+def _name(path: Path, directory: Path) -> str:
+    return str(path.relative_to(directory))
+
+
+def _count(path: Path, leavers: Leavers) -> tuple[int | None, int]:
+    """How many rows of a file are theirs, and how many are not; (None, 0) if it is unreadable."""
+    theirs = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                theirs += int(_theirs(batch, leavers).sum())
+            return theirs, file.metadata.num_rows - theirs
+    except (pa.ArrowException, OSError, UnicodeError):
+        return None, 0
+
+
+def _theirs(batch: pa.RecordBatch, leavers: Leavers) -> NDArray[np.bool_]:
+    """Which rows are theirs: by the column of labelers or, where none was noted, by any."""
+    metadata = batch.schema.metadata or {}
+    noted, source = metadata.get(_LABELER_COLUMN), metadata.get(_SOURCE, b"").decode()
+    names = [noted.decode()] if noted else batch.schema.names[:-1]  # the last is input_row
+    theirs = np.zeros(batch.num_rows, dtype=bool)
+    for values in map(batch.column, names):
+        if _is_id(values.type):
+            theirs |= leavers.rows(values.cast(pa.string()), source)
+    return theirs
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    """Whether a column can hold ids: text or numbers."""
+    types = pa.types
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return bool(text or types.is_integer(kind) or types.is_decimal(kind))
+
+
+def _rewrite(path: Path, leavers: Leavers) -> None:
+    """Replace a file by itself without their rows."""
+    temporary = path.with_name(path.name + _UNFINISHED)
+    with (
+        pq.ParquetFile(path) as file,
+        _private(temporary) as sink,
+        pq.ParquetWriter(sink, file.schema_arrow) as writer,
+    ):
+        for batch in file.iter_batches(_BATCH_ROWS):
+            rest = batch.filter(pa.array(~_theirs(batch, leavers)))
+            writer.write_batch(rest)
+    fsync_path(temporary)
+    temporary.replace(path)
+
+
+def _private(path: Path) -> BinaryIO:
+    """A new file that only its owner can read, for writing."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+class Leavers:
+    """Tells by their ids which rows are of labelers who have left. Its repr shows nothing.
+
+    `labelers` are their keys, shape (n, 2).
+    """
+
+    def __init__(self, keys: KeyRing, namespace: str, labelers: Blocks | None) -> None:
+        nobody = np.zeros((0, 2), np.uint64)
+        self.labelers = nobody if labelers is None else blocks.unique(labelers)[0]
+        self._keys, self._namespace = keys, namespace
+        self._known: dict[str, dict[str, int]] = {}
+        self._met: set[int] = set()
+
+    def __repr__(self) -> str:
+        return "Leavers(…)"
+
+    @property
+    def met(self) -> int:
+        """How many of them had rows in what was looked at."""
+        return len(self._met)
+
+    def rows(self, ids: pa.Array | pa.ChunkedArray, source: str = "") -> NDArray[np.bool_]:
+        """Which of these ids (text, or null) are theirs, shape (len(ids),); of another `source`
+        than that of an input, where it is named.
+        """
+        if not len(self.labelers) or not len(ids):
+            return np.zeros(len(ids), dtype=bool)
+        encoded = pc.fill_null(ids, "").dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        distinct = encoded.dictionary.to_pylist()
+        known = self._look_up(source or self._namespace, distinct)
+        position = np.array([known[labeler] for labeler in distinct], dtype=np.intp)
+        self._met.update(position[position >= 0].tolist())
+        theirs: NDArray[np.bool_] = position[encoded.indices.to_numpy()] >= 0
+        return theirs
+
+    def of_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
+        """Which of these keys, (n, 2), are theirs, shape (n,)."""
+        position = blocks.positions(self.labelers, labelers)
+        self._met.update(position[position >= 0].tolist())
+        theirs: NDArray[np.bool_] = position >= 0
+        return theirs
+
+    def rows_of(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which rows of a canonical batch are theirs; none if it tells no labeler."""
+        if "labeler" not in batch.schema.names:
+            return np.zeros(batch.num_rows, dtype=bool)
+        return self.rows(batch["labeler"])
+
+    def _look_up(self, namespace: str, ids: list[str]) -> dict[str, int]:
+        """Where in `labelers` each id of a source stands, or -1; those of earlier calls as well."""
+        known = self._known.setdefault(namespace, {})
+        new = [labeler for labeler in ids if labeler not in known]
+        found = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
+        known.update(zip(new, found.tolist(), strict=True))
+        return known
+
+
+_TASKS = """
+    SELECT json->>'/id', coalesce(json->>'/annotations/0/id', json->>'/responses/0/id') AS answer
+    FROM read_ndjson_objects({path}) WHERE answer IN (SELECT unnest(?))"""
+
+
+def write_outside(path: Path, staged: Staged, scratch: Path) -> None:
+    """List connector, answer and task of every such answer in a file of mode 0600.
+
+    It is PRIVATE: which answers are in it follows from labels.
+    """
+    lines = []
+    with scan.connect(scratch) as connection:
+        for one in staged.understood:
+            rows = np.unique(np.asarray(staged.outside.get(one.part.name, []), np.int64))
+            if one.part.answers is None or not len(rows):
+                continue
+            records = one.part.open(connection.cursor()).select("record_id").to_arrow_table()
+            wanted = records["record_id"].take(rows).to_pylist()
+            query = _TASKS.format(path=file_literal(one.part.answers))
+            for task, answer in connection.execute(query, [wanted]).fetchall():
+                lines.append({"connector": one.part.answers.stem, "answer": answer, "task": task})
+    listed = sorted(json.dumps(line) for line in lines)
+    write_atomically(path, "".join(f"{line}\n" for line in listed).encode(), mode=0o600)

@@ -1,0 +1,369 @@
+"""Raw answers that were ingested: append-only segments, by bucket of the labeler, sealed.
+
+A segment is one file: a Parquet table for each bucket that has rows, and one for deletions, whose
+labelers tools do not tell. Each is sealed under the project's key for its place, so that none can
+be altered, moved or read without the key; and the ledger keeps a keyed digest of the whole file. A
+file that the ledger does not list counts for nothing.
+
+A row is one state of one answer. Of several states of a record the latest counts, by the tool's
+clock. Of several of one version the first that came counts, until a pull takes what the tool lists
+of those that came more than once. A deletion is for good, unless a later pull finds the answer in
+the tool again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelguard.errors import ProjectError
+from labelguard.inputs.connector import Answer
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.segmentbook import Segment
+from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.buckets import BUCKETS
+from labelguard.storage.files import fsync_path, write_atomically
+
+SCHEMA = pa.schema(
+    [
+        ("record", pa.binary(16)),  # a keyed hash of the tool's id
+        ("version", pa.int64()),
+        # What follows is null once a label was forgotten that was released (`retention`).
+        ("id", pa.string()),  # the tool's
+        ("labeler", pa.string()),
+        ("body", pa.string()),  # the task with this answer
+        # Then this is there: the pair that it was about, and the keys of its labels.
+        ("pair", pa.string()),
+        ("rows", pa.list_(pa.binary(16))),
+    ]
+)
+Table: TypeAlias = pa.Table
+_HEADER = b"labelguard segment v1\n"
+_LENGTHS = struct.Struct(f"<{BUCKETS + 1}Q")
+DELETED = BUCKETS
+"""The place of deletions, beside those of the buckets."""
+_PURPOSE = "segment"
+_PAGE = 4096
+_STATE = ("record", "version", "id")
+"""The columns that say which state of an answer counts, and whether its label was forgotten."""
+_REWRITTEN = ".new"
+
+
+@dataclass(frozen=True, repr=False)
+class Rows:
+    """Answers on their way into a segment; columns are (n,), keys (n, 2). Its repr shows nothing.
+
+    `deleted` are records that are gone.
+    """
+
+    record: Blocks
+    version: NDArray[np.int64]
+    id: list[str]
+    labeler: list[str]
+    labeler_key: Blocks
+    body: list[str]
+    deleted: Blocks = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], connector: str, source: str, keys: KeyRing) -> Rows:
+        """From what a connector told."""
+        given = [answer for answer in answers if not answer.deleted]
+        gone = [answer.record for answer in answers if answer.deleted]
+        distinct = {answer.labeler: 0 for answer in given}
+        found = keys.labeler_keys(source, distinct)
+        place = {name: number for number, name in enumerate(distinct)}
+        who = np.array([place[answer.labeler] for answer in given], np.intp)
+        return cls(
+            keys.record_keys(connector, [answer.record for answer in given]),
+            np.array([answer.version for answer in given], np.int64),
+            [answer.record for answer in given],
+            [answer.labeler for answer in given],
+            found[who] if len(given) else np.zeros((0, 2), np.uint64),
+            [answer.body for answer in given],
+            keys.record_keys(connector, gone),
+        )
+
+    def __len__(self) -> int:
+        return len(self.body) + len(self.deleted)
+
+    def taken(self, rows: NDArray[np.bool_], deleted: NDArray[np.bool_]) -> Rows:
+        """Some of the answers, and of the deletions."""
+        at = np.flatnonzero(rows)
+        return Rows(
+            self.record[at],
+            self.version[at],
+            [self.id[row] for row in at],
+            [self.labeler[row] for row in at],
+            self.labeler_key[at],
+            [self.body[row] for row in at],
+            self.deleted[deleted],
+        )
+
+    def tables(self) -> dict[int, pa.Table]:
+        """What goes to which place of a segment, in the order of arrival."""
+        columns = [
+            pa.array(blocks.to_list(self.record), pa.binary(16)),
+            pa.array(self.version),
+            *(pa.array(values, pa.string()) for values in (self.id, self.labeler, self.body)),
+            *(pa.nulls(len(self.body), SCHEMA.field(name).type) for name in ("pair", "rows")),
+        ]
+        table = pa.table(columns, schema=SCHEMA)
+        bucket = buckets.bucket_of(self.labeler_key)
+        found = {
+            int(one): table.take(pa.array(np.flatnonzero(bucket == one)))
+            for one in np.unique(bucket)
+        }
+        if len(self.deleted):
+            gone = pa.array(blocks.to_list(self.deleted), pa.binary(16))
+            found[DELETED] = pa.table({"record": gone})
+        return found
+
+
+class Segments:
+    """The segments of a project, in one directory."""
+
+    def __init__(self, directory: Path, keys: KeyRing) -> None:
+        self._directory, self._keys = directory, keys
+
+    def write(self, name: str, tables: dict[int, pa.Table]) -> str:
+        """Write a segment's file, flushed to disk; its digest."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        data = self._packed(name, tables)
+        write_atomically(self._path(name), data, mode=0o600)
+        return self._digest(name, data)
+
+    def read(
+        self,
+        segment: Segment,
+        only: Collection[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> dict[int, pa.Table]:
+        """The tables of a segment by place, all or some; with some of their columns, or all.
+
+        Raises `ProjectError` if the file is not the one that the ledger lists.
+        """
+        data = self._data(segment)
+        if not data.startswith(_HEADER):
+            raise ProjectError(
+                f"segment {segment.name} of ingested answers is of a later version of labelguard"
+            )
+        return {
+            place: self._opened(segment.name, place, data[start:end], columns)
+            for place, (start, end) in _places(data).items()
+            if end > start and (only is None or place in only)
+        }
+
+    def rewrite(self, segment: Segment, changed: dict[int, pa.Table]) -> tuple[str, int]:
+        """Write a segment anew beside itself with other tables in some places.
+
+        Its digest and number of rows, with which `settle` puts it in place once the ledger lists
+        them.
+        """
+        tables = {p: table for p, table in (self.read(segment) | changed).items() if len(table)}
+        data = self._packed(segment.name, tables)
+        write_atomically(self._path(segment.name, _REWRITTEN), data, mode=0o600)
+        return self._digest(segment.name, data), sum(map(len, tables.values()))
+
+    def settle(self, counted: Sequence[Segment]) -> None:
+        """Complete what crashes left: files change places with those that were rewritten, as the
+        ledger says, and those go that it does not list.
+        """
+        if not self._directory.is_dir():
+            return
+        digests = {segment.name: segment.digest for segment in counted}
+        for path in self._directory.glob(f"*.segment{_REWRITTEN}"):
+            name = path.name.partition(".")[0]
+            if name in digests and self._digest(name, path.read_bytes()) == digests[name]:
+                path.replace(self._path(name))
+            else:
+                path.unlink()
+        for path in self._directory.glob("*.segment"):
+            if path.stem not in digests:
+                path.unlink()
+        fsync_path(self._directory)
+
+    def fault(self, counted: Sequence[Segment]) -> str | None:
+        """The first segment that is not as the ledger says, or None."""
+        for segment in counted:
+            try:
+                self.read(segment, ())
+            except ProjectError as error:
+                return str(error)
+        return None
+
+    def _path(self, name: str, end: str = "") -> Path:
+        return self._directory / f"{name}.segment{end}"
+
+    def _data(self, segment: Segment) -> bytes:
+        for path in map(partial(self._path, segment.name), ("", _REWRITTEN)):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            if self._digest(segment.name, data) == segment.digest:
+                return data
+        raise ProjectError(
+            f"segment {segment.name} of ingested answers is missing, or not the one that the "
+            "ledger lists; put it back from a backup"
+        )
+
+    def _digest(self, name: str, data: bytes) -> str:
+        return self._keys.mac(_PURPOSE, name.encode() + hashlib.sha256(data).digest()).hex()
+
+    def _packed(self, name: str, tables: dict[int, pa.Table]) -> bytes:
+        pieces = [self._sealed(name, place, tables.get(place)) for place in range(BUCKETS + 1)]
+        return _HEADER + _LENGTHS.pack(*map(len, pieces)) + b"".join(pieces)
+
+    def _sealed(self, name: str, place: int, table: pa.Table | None) -> bytes:
+        if table is None:
+            return b""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        data = _padded(sink.getvalue().to_pybytes())
+        return self._keys.seal(_PURPOSE, data, _context(name, place))
+
+    def _opened(
+        self, name: str, place: int, sealed: bytes, columns: Sequence[str] | None
+    ) -> pa.Table:
+        data = self._keys.unseal(_PURPOSE, sealed, _context(name, place))
+        length = int.from_bytes(data[:8], "little")
+        wanted = list(columns) if columns and place != DELETED else None
+        # On this thread alone: one of Arrow's that lets go of Python's bytes while the interpreter
+        # ends aborts the process.
+        with pq.ParquetFile(pa.BufferReader(data[8 : 8 + length]), pre_buffer=False) as file:
+            return file.read(wanted, use_threads=False)
+
+
+def _padded(data: bytes) -> bytes:
+    """The data behind its length, filled up with zeros: how well labels compress is nobody's
+    business, and sizes are all that a sealed file shows.
+    """
+    whole = len(data).to_bytes(8, "little") + data
+    step = max(_PAGE, 1 << (len(whole).bit_length() - 5))
+    return whole + bytes(-len(whole) % step)
+
+
+def _context(name: str, place: int) -> bytes:
+    return f"{name}/{place}".encode()
+
+
+def _places(data: bytes) -> dict[int, tuple[int, int]]:
+    """Where the table of each place begins and ends."""
+    start = len(_HEADER) + _LENGTHS.size
+    ends = start + np.cumsum(_LENGTHS.unpack_from(data, len(_HEADER)), dtype=np.int64)
+    starts = np.concatenate([[start], ends[:-1]])
+    return {place: (int(starts[place]), int(ends[place])) for place in range(BUCKETS + 1)}
+
+
+@dataclass(frozen=True, repr=False)
+class Standing:
+    """What counts of a connector's answers: one row for each record, sorted by it.
+
+    `record` (n, 2), `version` (n,), and where the state that counts lies: `segment` indexes the
+    list it was made of, with `place` and `row` in it; `segment` is -1 for records that are gone.
+    `kept` are those whose label was released and forgotten since.
+    """
+
+    record: Blocks
+    version: NDArray[np.int64]
+    segment: NDArray[np.int64]
+    place: NDArray[np.int64]
+    row: NDArray[np.int64]
+    kept: NDArray[np.bool_]
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """Which records are in the tool still, as far as is known."""
+        found: NDArray[np.bool_] = self.segment >= 0
+        return found
+
+    def of(
+        self, rows: Rows, *, pulled: bool, repeated: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which answers of `rows` tell nothing new, and which of its deletions.
+
+        What was announced of a record that is gone comes late; what a tool lists is there again.
+        Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
+        """
+        at = blocks.positions(self.record, rows.record)
+        if not len(self.record):
+            return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
+        met, at = at >= 0, np.maximum(at, 0)
+        same = (self.version[at] == rows.version) & ~repeated
+        older = self.alive[at] & (self.kept[at] | same | (self.version[at] > rows.version))
+        late = ~self.alive[at] & (not pulled)
+        gone = blocks.positions(self.record[~self.alive], rows.deleted) >= 0
+        return met & (older | late), gone
+
+
+def standing(segments: Segments, counted: Sequence[Segment]) -> Standing:
+    """What counts after these segments, which are of one connector, in their order."""
+    records: list[Blocks] = [np.zeros((0, 2), np.uint64)]
+    states: list[NDArray[np.int64]] = [np.zeros((5, 0), np.int64)]
+    dead: list[Blocks] = [np.zeros((0, 2), np.uint64)]
+    since: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    for number, segment in enumerate(counted):
+        for place, table in segments.read(segment, columns=_STATE).items():
+            record = blocks.from_bytes(b"".join(table["record"].to_pylist()))
+            if place == DELETED:
+                dead.append(record)
+                since.append(np.full(len(record), number))
+                continue
+            rows = np.arange(len(record))
+            kept = table["id"].is_null().to_numpy().astype(np.int64)
+            where = np.full(len(rows), number), np.full(len(rows), place)
+            records.append(record)
+            states.append(np.stack([table["version"].to_numpy(), *where, rows, kept]))
+    record, state = np.concatenate(records), np.concatenate(states, axis=1)
+    version, segment, places, row, kept_ = state
+    last = _last_deletion(record, np.concatenate(dead), np.concatenate(since))
+    pulled = np.array([one.pulled for one in counted] or [False])
+    valid = (segment > last) & pulled[segment] | (last < 0)
+    # A forgotten label counts before all that came later: its released value stays.
+    order = np.lexsort((row, segment, version, kept_, valid, record[:, 1], record[:, 0]))
+    record, state, valid = record[order], state[:, order], valid[order]
+    ends = np.ones(len(record), bool)
+    ends[:-1] = (record[1:] != record[:-1]).any(axis=1)
+    version, segment, places, row, kept_ = state[:, ends]
+    alive = valid[ends]
+    forgotten = kept_.astype(bool) & alive
+    return Standing(record[ends], version, np.where(alive, segment, -1), places, row, forgotten)
+
+
+def deleted(segments: Segments, counted: Sequence[Segment]) -> Blocks:
+    """Return the records that these segments say are gone, sorted and each once, (n, 2)."""
+    tables = (t for one in counted for t in segments.read(one, {DELETED}, _STATE).values())
+    keys = b"".join(key for table in tables for key in table["record"].to_pylist())
+    return blocks.unique(blocks.from_bytes(keys))[0]
+
+
+def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> NDArray[np.int64]:
+    """In which segment each record was deleted last, or -1; shape (len(record),)."""
+    if not len(dead):
+        return np.full(len(record), -1)
+    distinct, which = blocks.unique(dead)
+    latest = np.full(len(distinct), -1)
+    np.maximum.at(latest, which, since)
+    at = blocks.positions(distinct, record)
+    return np.where(at >= 0, latest[at], -1)
+
+
+def counting(segments: Segments, counted: Sequence[Segment], found: Standing) -> Iterator[pa.Table]:
+    """The rows that count and are not forgotten, a segment's bucket at a time."""
+    wanted = found.alive & ~found.kept
+    for number, segment in enumerate(counted):
+        own = wanted & (found.segment == number)
+        places = set(np.unique(found.place[own]).tolist())
+        for place, table in segments.read(segment, places).items() if places else ():
+            yield table.take(pa.array(np.sort(found.row[own & (found.place == place)])))

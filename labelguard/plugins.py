@@ -1,0 +1,51 @@
+"""Parts that packages bring by entry points: found by group and name, and no two under one name."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
+
+from labelguard.errors import LabelguardError
+
+MECHANISMS = "labelguard.mechanisms"
+"""The group of ways to release labels (`labelguard.release.methods`)."""
+
+
+def available(group: str) -> list[str]:
+    """What is installed in a group, sorted."""
+    return sorted({entry.name for entry in _entries(group)})
+
+
+def find(group: str, name: str) -> EntryPoint | None:
+    """The entry point of that name, or None.
+
+    Raises `LabelguardError` where packages bring different parts by one name: which of them came
+    first on the path must not decide what releases labels.
+    """
+    found = {entry.value: entry for entry in _entries(group) if entry.name == name}
+    if len(found) > 1:
+        raise LabelguardError(
+            f"{name!r} in {group} is more than one thing: {', '.join(sorted(found))}; "
+            "uninstall the package that should not bring it"
+        )
+    return next(iter(found.values()), None)
+
+
+def _entries(group: str) -> EntryPoints:
+    """A group's entry points, as they are now."""
+    return _installed(group, tuple((path, _changed(path)) for path in sys.path))
+
+
+@lru_cache(maxsize=16)
+def _installed(group: str, path: tuple[tuple[str, int], ...]) -> EntryPoints:
+    """Looked up again only when a directory of `path` has changed: a package came or went."""
+    return entry_points(group=group)
+
+
+def _changed(directory: str) -> int:
+    with suppress(OSError):
+        return Path(directory or ".").stat().st_mtime_ns
+    return 0

@@ -1,0 +1,64 @@
+"""The few words that all rooms share: labels, defaults, progress, how numbers are said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+DEFAULT_AGREEMENT = 0.73
+"""How often two labelers agree on a strict label, where nobody says: that of public sets."""
+DEFAULT_FEATURES = "length+style+minilm"
+
+AUTO_FORMAT = "auto"
+FORMAT_NAMES = (
+    *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
+    "kaggle",
+    *("argilla", "label-studio", "potato"),
+)
+"""The formats of inputs that have a name (`labelguard.inputs.formats`)."""
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+"""Called with what is being done and, where it is known, the share of it that is done."""
+
+LABEL_B, LABEL_A, LABEL_TIE, LABEL_SKIP = 0, 1, 2, 3
+"""Canonical labels: the second side preferred, the first side preferred, a tie, none given."""
+
+
+def no_progress(step: str, share: float | None) -> None:
+    """Progress that nobody sees."""
+
+
+def pluralize(number: int, noun: str) -> str:
+    """A number with its noun: 1 release, 2 releases, 3 journal entries."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
+
+
+def escape_controls(text: str) -> str:
+    """Text in one line, with whatever could command a terminal, or turn its letters, escaped.
+
+    Names of files and columns, and cards, come from anywhere.
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
+
+
+class Budgeted(Protocol):
+    """Whatever has an ε and a δ."""
+
+    @property
+    def epsilon(self) -> float: ...
+
+    @property
+    def delta(self) -> float: ...
+
+
+def format_budget(values: Mapping[str, Any] | Budgeted) -> str:
+    """`epsilon` and `delta` as people write them: ε = 3, δ = 1e-5."""
+    own = values if isinstance(values, Mapping) else vars(values)
+    delta = f"{own['delta']:g}".replace("e-0", "e-")
+    return f"ε = {own['epsilon']:g}, δ = {delta}"

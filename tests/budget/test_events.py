@@ -1,0 +1,178 @@
+"""Kinds of priced events: how they are written, calibrated, stored, and told apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labelguard.accounting import joint
+from labelguard.budget import events, pricing
+from labelguard.budget.event_kind import EventKind
+from labelguard.budget.events import EVENTS
+from labelguard.budget.policy import Allowance, Policy, usual_delta
+from labelguard.budget.request import PolicyRequest
+from labelguard.errors import PolicyError
+
+numbers = st.one_of(st.integers(1, 2**63), st.floats(1e-12, 2**23))
+
+
+TERMS = {
+    "rr": ",choices=5",
+    "statistic": ",ball=4",
+    "uls": ",q=0.25,steps=50",
+    "els": ",q=0.125,steps=10,records=3",
+    "els-group": ",q=0.125,steps=10,records=3",
+    "aup": ",q=0.25,steps=50",
+}
+"""Terms of an allowance of each kind."""
+
+
+def allowance(kind: EventKind, uses: int = 1, further: bool = False) -> Allowance:
+    """One that a kind accepts."""
+    terms = "" if kind.name in ("rr", "statistic") and not further else TERMS[kind.name]
+    event, allowed, fields = events.parse(f"{kind.name}:{kind.counts}={uses}{terms}")
+    return Allowance(event, allowed, **fields)
+
+
+@pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
+def test_an_allowance_is_read_as_it_is_written(kind: EventKind) -> None:
+    written = f"{kind.name}:{kind.counts}=1{TERMS[kind.name]}"
+    assert events.write(allowance(kind, further=True)) == written
+    assert events.parse(f" {written} ") == events.parse(written)
+    for wrong in (
+        f"{kind.name}=12",
+        f"{kind.name}:{kind.counts}=",
+        f"{kind.name}:{kind.counts}=-1",
+        f"{kind.name}:{kind.counts}=1,4",
+        f"{kind.name}:{kind.counts}=²",
+        f"{written},ball=",
+        f"{written},ball=4,ball=4",
+        f"{written},q=0.1,q=0.1",
+    ):
+        with pytest.raises(PolicyError, match=r"^--allow expects|an allowance of"):
+            events.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "uls:runs=1",
+        "uls:runs=1,q=0.2",
+        "uls:runs=1,q=0,steps=10",
+        "uls:runs=1,q=1.1,steps=10",
+        "uls:runs=1,q=x,steps=10",
+        "uls:runs=1,q=0.2,steps=0",
+        "uls:runs=1,q=0.2,steps=1e9",
+        "uls:runs=1,q=0.2,steps=10,records=3",
+        "els:runs=1,q=0.2,steps=10",
+        "els:runs=1,q=0.2,steps=10,records=0",
+        "rr:labels=3,ball=1",
+        "rr:labels=3,choices=",
+        "statistic:releases=3,choices=3",
+    ],
+)
+def test_a_run_says_how_it_samples(wrong: str) -> None:
+    with pytest.raises(PolicyError):
+        events.parse(wrong)
+
+
+def test_terms_of_one_kind_are_refused_with_another() -> None:
+    found = allowance(EVENTS["uls"]).sampling
+    for name in ("rr", "statistic", "els"):
+        with pytest.raises(PolicyError):
+            Allowance(name, 1, sampling=found)
+    for name in ("rr", "uls", "els"):
+        with pytest.raises(PolicyError):
+            Allowance(name, 1, ball=4)
+    with pytest.raises(PolicyError, match="allow uls:runs=1,q="):
+        Allowance("uls", 1)
+
+
+def test_what_is_not_proven_is_paid_for_only_where_the_policy_accepts_it() -> None:
+    unproven = (allowance(EVENTS["aup"]),)
+    with pytest.raises(PolicyError, match="--accept-unproven only"):
+        Policy(2, 1e-5, unproven, ties="zero")
+    accepted = Policy(2, 1e-5, unproven, ties="zero", accept_unproven=True)
+    assert Policy.from_json(accepted.to_json()) == accepted
+    assert [kind.name for kind in EVENTS.values() if not kind.proven] == ["aup"]
+
+
+def test_an_unknown_kind_is_named_with_those_there_are() -> None:
+    with pytest.raises(PolicyError, match="an allowance is for rr or statistic or"):
+        Allowance("laplace", 1)
+
+
+@given(st.dictionaries(st.text(min_size=1), numbers))
+def test_a_stored_price_comes_back_exactly(price: dict[str, float]) -> None:
+    text = pricing.written(price)
+    assert all(isinstance(number, str) for number in text.values())
+    again = pricing.read(text)
+    assert again == price
+    assert all(type(again[name]) is type(number) for name, number in price.items())
+
+
+@pytest.mark.quick("1-rr", "1-els", "7-rr", "7-els")
+@pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
+@pytest.mark.parametrize("uses", [1, 7])
+def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(
+    kind: EventKind, uses: int
+) -> None:
+    policy = Policy(
+        2,
+        1e-5,
+        (allowance(kind, uses),),
+        ties=kind.default_ties,
+        accept_unproven=not kind.proven,
+    )
+    price = pricing.read(pricing.written(pricing.prices(policy, kind.name, np.array([uses]))[uses]))
+    part = kind.component(price, uses)
+    epsilon = joint.epsilon([part], pricing.continuous_delta(policy))
+    least = 2 - (1e-6 if not kind.name.startswith(("uls", "els")) else 1e-2)
+    assert least < epsilon <= 2 + 1e-9
+    assert next(iter(kind.noise(price))) in ("flip_probability", "noise")
+
+
+WITH_OPTION = [kind for kind in EVENTS.values() if kind.option]
+
+
+@pytest.mark.parametrize("kind", WITH_OPTION, ids=[kind.name for kind in WITH_OPTION])
+def test_the_option_of_one_kind_is_refused_beside_another(kind: EventKind) -> None:
+    assert PolicyRequest(1, 0.1, event=kind.name, **{kind.option: 3}).first_policy(
+        1
+    ).allowances == (Allowance(kind.name, 3),)
+    for other in EVENTS.values():
+        if other is not kind:
+            with pytest.raises(PolicyError, match=kind.option.replace("_", "-")):
+                PolicyRequest(1, 0.1, event=other.name, **{kind.option: 3})
+
+
+def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum() -> None:
+    assert events.kind("rr").knows("abandoned") and events.kind("rr").knows("committed")
+    assert not events.kind("statistic").knows("abandoned")
+    assert events.kind("statistic").knows("committed")
+    assert not events.kind("uls").knows("committed"), "every run learns from all labels"
+
+
+def test_ties_are_coins_as_soon_as_labels_are_randomized() -> None:
+    assert events.default_ties(["statistic"]) == "zero"
+    assert events.default_ties(["statistic", "rr"]) == events.default_ties(["rr"]) == "coin"
+
+
+@pytest.mark.parametrize("units", [1, 20, 9_999, 10_000, 10_001, 84_000, 10**7])
+def test_the_usual_delta_is_the_largest_power_of_ten_that_protects_everybody(units: int) -> None:
+    delta = usual_delta(units)
+    assert delta < 1 / (10 * units)
+    assert delta == 1e-5 or 100 * units * delta > 1 - 1e-9
+
+
+def test_a_policy_of_choices_is_kept_as_it_is_and_one_of_pairs_as_it_was() -> None:
+    for choices in (2, 4):
+        policy = Policy(3, 1e-5, (Allowance("rr", 50, choices=choices),))
+        assert Policy.from_json(policy.to_json()) == policy
+        assert ("choices" in policy.to_json()) == (choices > 2)
+    price = pricing.prices(policy, "rr", np.array([50]))[50]
+    assert price["options"] == 4 and pricing.read(pricing.written(price)) == price
+    (told,) = pricing.detailed(policy, *pricing.quote(policy)).events
+    assert told.choices == 4 and "of pairs of choices, among 4 or more" in told.in_words()

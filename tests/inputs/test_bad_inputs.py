@@ -1,0 +1,496 @@
+"""Bad input gets one clear line: file, row, column, what was found, what to do; never content.
+
+After every refusal the project is as it was: nothing written, nothing charged.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from support.commands import PRIVATIZE
+
+import labelguard
+from labelguard.cli.main import main
+from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.readers import readable
+from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import Project
+from labelguard.release.writer import Release
+from labelguard.report import overview
+
+SECRET = "SECRET-CONTENT"
+INVALID_UTF8 = b"\xff\xfe" + SECRET.encode()
+SAY = [{"role": "user", "content": "x"}]
+Refusal: TypeAlias = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(tmp_path: Path) -> Refusal:
+    """The message of a refusal, which told no content in one line."""
+
+    def refused(source: Any, **columns: str) -> str:
+        options = StagingOptions(Reading(columns), "files")
+        with pytest.raises(LabelguardError) as caught:
+            staged = stage(source, tmp_path / "staged", KeyRing.unkeyed(), options)
+            staged.raise_for_labels()
+            distinct_pairs(staged)
+        message = str(caught.value)
+        assert SECRET not in message and "\n" not in message
+        return message
+
+    return refused
+
+
+def privatize(project: Project, source: Any, **options: Any) -> Release:
+    budget = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
+    return labelguard.privatize(source, **{**budget, "project": project, **options})
+
+
+def good(number: int = 0, **changes: Any) -> dict[str, Any]:
+    row = {"labeler_id": f"x{number}", "prompt": f"{SECRET} p{number}", "label": number % 2}
+    return row | {"response_a": f"{SECRET} a", "response_b": f"{SECRET} b", **changes}
+
+
+def table(*rows: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([good(1), good(2), *rows])
+
+
+def one(row: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([row])
+
+
+def renamed(**names: str) -> pa.Table:
+    return table().rename_columns([names.get(name, name) for name in table().column_names])
+
+
+def untouched(project: Project) -> bool:
+    kinds = [entry.kind for entry in overview.journal(project.state)]
+    folders = [*project.releases.iterdir(), *project.released.iterdir()]
+    folders += [*project.quarantine.iterdir()]
+    return set(kinds) <= {"created"} and not folders and not project.work.exists()
+
+
+def with_chosen(**changes: Any) -> dict[str, Any]:
+    return {"labeler_id": "x", "prompt": "p", "chosen": "c", "rejected": "r", **changes}
+
+
+def with_ranks(**changes: Any) -> dict[str, Any]:
+    ranks = [1.0, 2.0, 3.0]
+    return {"labeler_id": "x", "prompt": "p", "responses": list("abc"), "ranks": ranks, **changes}
+
+
+THREE = "table row 3: column "
+CONTENT = "prompts and responses must be all text, or all chats"
+TEXT = "expected text or chat messages, found null or a chat without messages"
+CHAT = good(prompt=SAY, response_a=SAY, response_b=[{"role": "user", "content": "y"}])
+ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "null labeler": (good(), {"labeler_id": None}, "labeler_id: expected an id, found null"),
+    "empty labeler": (good(), {"labeler_id": ""}, "labeler_id: expected an id"),
+    "blank labeler": (good(), {"labeler_id": " \t\u00a0\u3000\n"}, "labeler_id: expected an id"),
+    "null prompt": (good(), {"prompt": None}, f"prompt: {TEXT}"),
+    "null response": (good(), {"response_a": None}, f"response_a: {TEXT}"),
+    "denied tie": (good(tie=False), {"label": 0.5}, "tie: contradicts the label"),
+    "tie as word": (good(tie="no"), {"tie": "maybe"}, "tie: expected true, false or nothing"),
+    "tie as number": (good(tie=0), {"tie": 2}, "tie: expected true, false or nothing"),
+    "null responses": (with_ranks(), {"responses": None}, "responses: expected 2 to 256"),
+    "one response": (with_ranks(), {"responses": ["a"]}, "responses: expected 2"),
+    "ranked null": (with_ranks(), {"responses": ["a", None]}, "responses: expected a list"),
+    "missing rank": (with_ranks(), {"ranks": [1.0, 2.0]}, "ranks: expected one number for each"),
+    "null rank": (with_ranks(), {"ranks": [1.0, None, 2.0]}, "ranks: expected one number"),
+    "NaN rank": (with_ranks(), {"ranks": [1.0, float("nan"), 2.0]}, "ranks: expected one number"),
+    "null item": (good(item_id="i"), {"item_id": None}, "item_id: expected an id"),
+    "empty item": (good(item_id="i"), {"item_id": ""}, "item_id: expected an id"),
+    "null ranking": (good(ranking_id="r"), {"ranking_id": None}, "ranking_id: expected an id"),
+    "no time": (good(submitted_at="2024-01-01"), {"submitted_at": "yesterday"}, "submitted_at: "),
+    "fraction": (good(submitted_at="2024-01-01"), {"submitted_at": "17.5"}, "submitted_at: "),
+    "endless": (good(submitted_at="2024-01-01"), {"submitted_at": "infinity"}, "submitted_at: "),
+    "no message": (CHAT, {"prompt": []}, f"prompt: {TEXT}"),
+    "null message": (CHAT, {"prompt": [*SAY, None]}, f"prompt: {TEXT}"),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_bad_row_is_named(case: str, refusal: Refusal) -> None:
+    row, change, expected = ROWS[case]
+    message = refusal(pa.Table.from_pylist([row, row, row | change, row | change]))
+    assert message.startswith(THREE + expected)
+    assert "(1 more " in message
+    assert ("--bad-rows quarantine" in message) == (not {"label", "tie", "ranks"} & change.keys())
+
+
+OUTSIDE = "label: found a value outside the domain"
+LABELS: dict[str, pa.Array] = {
+    "infinity": pa.array([1.0, 0.0, float("inf")]),
+    "text": pa.array(["1", "0", "A"]),
+    "2": pa.array([1, 0, 2]),
+    "list": pa.array([[1], [0], [2]]),
+    "half float": pa.array([1, 0, 2], pa.float16()),
+    "span": pa.array([None, None, (1, 2, 3)], pa.month_day_nano_interval()),
+    "NaN text": pa.array(["1", "0", "NaN"]),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_a_label_outside_its_domain_is_named_but_not_shown(case: str, refusal: Refusal) -> None:
+    label = table().column_names.index("label")
+    message = refusal(table(good(3)).set_column(label, "label", LABELS[case]))
+    assert OUTSIDE in message
+    assert "--label-values a-b" in message  # whatever the label is
+
+
+def test_an_error_does_not_tell_whether_chosen_or_rejected_was_empty(refusal: Refusal) -> None:
+    messages = {
+        refusal(pa.Table.from_pylist([with_chosen(), with_chosen(**{side: None})]))
+        for side in ("chosen", "rejected")
+    }
+    assert len(messages) == 1
+    assert f"table row 2: column chosen or rejected: {TEXT}" in messages.pop()
+
+
+def test_an_error_does_not_tell_whether_chosen_or_rejected_is_no_text(
+    refusal: Refusal, tmp_path: Path
+) -> None:
+    """The types of JSON columns follow from the rows, and so from the labels."""
+    path = tmp_path / "x.jsonl"
+    for strange in (["list"], {"an": "object"}, SAY, [[]], [1, "a"]):
+        messages = set()
+        for side in ("chosen", "rejected"):
+            path.write_text(json.dumps(with_chosen(**{side: strange})) + "\n")
+            messages.add(refusal(path))
+        assert len(messages) == 1
+        assert CONTENT in messages.pop()
+
+
+NOT_A_MESSAGE = [{"from": "x"}]
+DIFFER = "table 2: its columns differ from those of the files before it"
+COLUMNS: dict[str, tuple[Any, str]] = {
+    "missing label": (table().drop_columns("label"), "table: no column label; expected (prompt, "),
+    "mistyped": (renamed(prompt="promt"), "no column prompt (did you mean 'promt'?)"),
+    "mistyped labeler": (renamed(labeler_id="who_id"), "no column labeler_id"),
+    "other names": (
+        renamed(labeler_id="who", prompt="q", response_a="one", response_b="two", label="vote"),
+        "name columns with --columns prompt=NAME,response_a=NAME,response_b=NAME,label=NAME,"
+        "labeler_id=NAME",
+    ),
+    "no labeler": (table().drop_columns("labeler_id"), "--labeler-column NAME. Without "),
+    "two layouts": (one(good() | with_chosen()), "columns for pairs and chosen are both"),
+    "two of a name": (
+        pa.table([[0], *table()[:1].columns], names=["Label", *table().column_names]),
+        "table: two columns have one name",
+    ),
+    "labeler as fractions": (one(good(labeler_id=7.0)), "column labeler_id: expected text or"),
+    "tie as list": (one(good(tie=[1])), "column tie: expected true, false or nothing"),
+    "time as fraction": (one(good(submitted_at=1.5)), "column submitted_at: expected timestamps"),
+    "prompt as number": (one(good(prompt=1)), CONTENT),
+    "prompt as bytes": (one(good(prompt=b"1")), CONTENT),
+    "chat and text": (one(good(response_a=SAY, prompt=1)), CONTENT),
+    "no messages": (one(CHAT | {"prompt": NOT_A_MESSAGE, "response_a": NOT_A_MESSAGE}), CONTENT),
+    "responses as text": (one(with_ranks(responses="abc")), "column responses: expected a list"),
+    "ranks as text": (one(with_ranks(ranks=["best", "2", "3"])), "column ranks: expected one"),
+    "no rows": (table().slice(0, 0), "table: no rows in the input"),
+    "no columns": (pa.table({}), "table: no columns in the input"),
+    "no table": (object(), "or a list of rows, found object"),
+    "a stream": (table().to_reader(), "found RecordBatchReader"),
+    "nothing": ([], "no input"),
+    "only identical sides": (one(good(response_a="s", response_b="s")), "no usable"),
+    "one id, two contents": (
+        pa.Table.from_pylist([good(1, item_id="i"), good(2, item_id="i")]),
+        "column item_id: id 'i' stands for several contents (1 such id)",
+    ),
+    "python values": (pd.DataFrame({"label": [1, {"a"}]}, dtype=object), "values that JSON has"),
+    "surrogates": (pd.DataFrame({"prompt": ["\ud800"]}, dtype=object), CONTENT),
+    "kinds of parts": ([table(), one(good(9, item_id="i"))], DIFFER),
+    "rankings and pairs": ([one(good(9, ranking_id="i")), one(with_ranks())], DIFFER),
+    "chat after text": ([table(), one(CHAT)], "table 2: its prompts and responses have another"),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_wrong_columns_and_tables_are_refused(case: str, refusal: Refusal) -> None:
+    source, expected = COLUMNS[case]
+    assert expected in refusal(source)
+
+
+def test_roles_that_are_named_wrongly_are_refused(refusal: Refusal) -> None:
+    unknown = refusal(table(), labeller_id="labeler_id")
+    assert "unknown role 'labeller_id' (did you mean 'labeler_id'?)" in unknown
+    assert "'prompts' (given for prompt) (did you mean" in refusal(table(), prompt="prompts")
+    assert "columns names label, which does not go" in refusal(one(with_chosen(m=1)), label="m")
+    assert "column label is label, which is private" in refusal(table(), item_id="label")
+
+
+HEADER = "labeler_id,prompt,response_a,response_b,label\n"
+
+
+def bad_strings() -> pa.Array:
+    offsets = pa.array([0, 2, 2 + len(INVALID_UTF8)], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(
+        pa.string(), 2, [None, offsets, pa.py_buffer(b"ok" + INVALID_UTF8)]
+    )
+
+
+def with_texts(texts: pa.Array) -> pa.Table:
+    rows = table()
+    for name in ("prompt", "response_a", "response_b"):
+        rows = rows.set_column(rows.column_names.index(name), name, texts)
+    return rows
+
+
+def bad_chat_table() -> pa.Table:
+    messages = pa.StructArray.from_arrays([bad_strings(), bad_strings()], ["role", "content"])
+    return with_texts(pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), messages))
+
+
+def parquet(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    return bytes(sink.getvalue())
+
+
+def arrow(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def jsonl(*rows: Any) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def csv(*lines: str) -> bytes:
+    return "".join([HEADER, *lines]).encode()
+
+
+NOT_UTF8, NOT_CSV, NOT_JSON = "not UTF-8 text", "x.csv: not CSV in UTF-8", "line 1: not JSON in"
+UNKNOWN, NO_PARQUET = "unknown file type; expected Parquet", "not a complete Parquet file"
+ROW, BAD_HEADER = f"x,{SECRET},a,b,1\n", "the header is not UTF-8 text"
+FILES: dict[str, tuple[str, bytes, str]] = {
+    "empty parquet": ("x.parquet", b"", "x.parquet: the file is empty"),
+    "empty gz": ("x.jsonl.gz", gzip.compress(b""), "x.jsonl.gz: no rows in the input"),
+    "empty csv gz": ("x.csv.gz", gzip.compress(b""), "the first line must name every column"),
+    "blank jsonl": ("x.jsonl", b"  \n", "x.jsonl: no rows in the input"),
+    "header only": ("x.csv", csv(), "x.csv: no rows in the input"),
+    "no parquet rows": ("x.parquet", parquet(table().slice(0, 0)), "no rows in the input"),
+    "truncated parquet": ("x.parquet", parquet(table())[:-9], NO_PARQUET),
+    "torn parquet": ("x.parquet", b"PAR1" + parquet(table())[300:], "x.parquet"),
+    "text as parquet": ("x.parquet", csv(), NO_PARQUET),
+    "compressed parquet": ("x.parquet.gz", b"1", UNKNOWN),
+    "other type": ("x.xlsx", b"1", UNKNOWN),
+    "no type": ("x", b"1", UNKNOWN),
+    "utf-8 in parquet": ("x.parquet", parquet(with_texts(bad_strings())), NOT_UTF8),
+    "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), NOT_UTF8),
+    "utf-8 in arrow": ("x.arrow", arrow(with_texts(bad_strings())), f"x.arrow: {NOT_UTF8}"),
+    "utf-8 in arrow chats": ("x.arrow", arrow(bad_chat_table()), f"x.arrow: {NOT_UTF8}"),
+    "truncated arrow": ("x.arrow", arrow(table())[:-200], "x.arrow"),
+    "noise as arrow": ("x.arrow", b"noise" * 99, "x.arrow"),
+    "utf-8 in csv": ("x.csv", csv() + INVALID_UTF8 + b",p,a,b,1\n", NOT_CSV),
+    "utf-16": ("x.csv", csv(ROW).decode().encode("utf-16"), BAD_HEADER),
+    "gzip as csv": ("x.csv", gzip.compress(b"abc" * 99), BAD_HEADER),
+    "open quote": ("x.csv", csv(ROW, f'x,"{SECRET},a,b,1\nx,p,a,b,1\n'), NOT_CSV),
+    "text after quote": ("x.csv", csv(f'x,"{SECRET}"x,a,b,1\n'), NOT_CSV),
+    "few fields": ("x.csv", csv(f"x,{SECRET},a\n"), NOT_CSV),
+    "many fields": ("x.csv", csv(f"x,{SECRET},a,b,1,2\n"), NOT_CSV),
+    "empty line": ("x.csv", csv("\n", ROW), NOT_CSV),
+    "line ends": ("x.csv", csv(ROW, ROW[:-1] + "\r\n"), NOT_CSV),
+    "twice in header": ("x.csv", b"a,b,A\n1,2,3\n", "two columns have one name"),
+    "no header": ("x.csv", b"\n1,2,3\n", "the first line must name every column"),
+    "cut gzip": ("x.csv.gz", gzip.compress(csv(ROW))[:-12], "the compressed file is"),
+    "cut gzip jsonl": ("x.jsonl.gz", gzip.compress(jsonl(good()))[:-12], "the compressed file is"),
+    "not gzip": ("x.jsonl.gz", jsonl(good()), "x.jsonl.gz"),
+    "not zstd": ("x.csv.zst", csv(), "x.csv.zst"),
+    "broken json": ("x.jsonl", jsonl(good()) + b'{"a": \n', "line 2: not JSON in UTF-8"),
+    "two on a line": ("x.jsonl", jsonl(good())[:-1] * 2, NOT_JSON),
+    "key twice": ("x.jsonl", jsonl(good())[:-2] + b', "label": 1}\n', "not the JSON of the lines"),
+    "utf-8 in json": ("x.jsonl", b'{"a": "' + INVALID_UTF8 + b'"}', NOT_JSON),
+    "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', NOT_JSON),
+    "list as row": ("x.jsonl", b"[1, 2]\n", "not JSON of rows; every line, or element of an array"),
+    "text as row": ("x.jsonl", b'"text"\n', "not JSON of rows"),
+    "objects in json": ("x.jsonl", jsonl(good(), good(prompt={"a": 1})), CONTENT),
+    "mixed content": (
+        "x.jsonl",
+        jsonl(*(CHAT | {"prompt": [{"role": "u", "content": c}]} for c in ("x", ["y"]))),
+        CONTENT,
+    ),
+    "long csv": ("x.csv", csv(f"x,{'y' * (80 << 20)},a,b,1\n"), "line is longer than 32 MiB"),
+    "long json": ("x.jsonl", jsonl(good(prompt="y" * (80 << 20))), "line is longer than 32 MiB"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_broken_files_are_refused(case: str, refusal: Refusal, tmp_path: Path) -> None:
+    name, content, expected = FILES[case]
+    (tmp_path / name).write_bytes(content)
+    message = refusal(tmp_path / name)
+    assert message.startswith(str(tmp_path / name))
+    assert expected in message
+
+
+def test_invalid_text_in_a_table_is_refused(refusal: Refusal) -> None:
+    bad = with_texts(bad_strings())
+    assert f"table: {NOT_UTF8}" in refusal(bad)
+    assert f"table: {NOT_UTF8}" in refusal(pa.concat_tables([table(), bad]))
+
+
+def test_labels_as_directories_are_refused(refusal: Refusal, tmp_path: Path) -> None:
+    """Files in order of their labels would make the order of rows tell them."""
+    for name in ("label", "chosen", "Rejected", "tie", "ranks", "verdict"):
+        for label in (0, 1):
+            folder = tmp_path / name / f"{name}={label}"
+            folder.mkdir(parents=True)
+            part = table().drop_columns("label") if name in ("label", "verdict") else table()
+            pq.write_table(part, folder / "x.parquet")
+        message = refusal(tmp_path / name, **({"label": "verdict"} if name == "verdict" else {}))
+        assert f"directories are named by {name.lower()}" in message
+        assert f"{name}=" not in message
+
+
+def test_missing_files_and_the_one_of_several_are_named(refusal: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "nowhere.parquet: no such file" in refusal(tmp_path / "nowhere.parquet")
+    assert "no such file" in refusal(str(tmp_path / "*.parquet"))
+    assert "no readable file in it" in refusal(tmp_path / "empty")
+    pq.write_table(table(), tmp_path / "1.parquet")
+    pq.write_table(table(good(prompt=None)), tmp_path / "2.parquet")
+    assert f"{tmp_path}/2.parquet row 3: column prompt" in refusal(tmp_path / "*.parquet")
+    for name in (b"a\nb.csv", b"\xff.csv"):  # a name of any bytes keeps the message one line
+        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+        path.write_bytes(csv())
+        refusal(path).encode()
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "epsilon must be a finite number above 0": {"epsilon": float("inf")},
+    "delta must be at least 0 and below 1": {"delta": 1},
+    "max-labels-per-labeler must be at least 1": {"max_labels_per_labeler": 0},
+    "bad-rows must be one of": {"bad_rows": "eat"},
+    "workers must be at least 1": {"workers": 0},
+    "stands for several contents": {"source": COLUMNS["one id, two contents"][0]},
+    OUTSIDE: {"source": table(good(3, label=7))},
+    "no usable row": {"source": one(good(prompt=None)), "bad_rows": "quarantine"},
+}
+
+
+@pytest.mark.parametrize("expected", REQUESTS)
+def test_a_refusal_leaves_the_project_as_it_was(expected: str, project: Project) -> None:
+    with pytest.raises(LabelguardError, match=expected):
+        privatize(project, **{"source": table()} | REQUESTS[expected])
+    assert untouched(project)
+
+
+def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "out", tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(LabelguardError):
+            privatize(project, table(), output=path)
+    assert (tmp_path / "out" / "precious").read_text() == "x" and untouched(project)
+    made = privatize(project, table(), output=tmp_path / "new" / "deep")
+    assert made.path == tmp_path / "new" / "deep"
+    again = privatize(project, table(), output=made.path)
+    assert (again.reused, again.path) == (True, made.path)
+    (made.path / "data.parquet").unlink()
+    with pytest.raises(ProjectError, match=r"data.parquet is missing; remove"):
+        privatize(project, table(), output=made.path)
+    with pytest.raises(ProjectError, match="holds another release"):
+        privatize(project, table(), again=True, output=made.path)
+    assert len(overview.releases(project.state)) == 1
+
+
+def test_an_item_id_keeps_its_content_over_releases(project: Project) -> None:
+    privatize(project, one(good(item_id="i")))
+    with pytest.raises(InvalidLabels, match="another content in an earlier release"):
+        privatize(project, one(good(item_id="i", prompt="another")))
+    assert len(overview.releases(project.state)) == 1
+
+
+def test_a_project_that_cannot_be_written_is_refused(project: Project) -> None:
+    lock = project.state / "lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    with pytest.raises(ProjectError, match="cannot be written"):
+        privatize(project, table())
+    lock.rmdir()
+    project.released.rmdir()
+    project.released.write_text("a file where a directory should be")
+    with pytest.raises(LabelguardError) as caught:
+        privatize(project, table())
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_rows_are_set_aside_for_the_owner_only(project: Project, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    rows = [good(1), good(2, prompt=None), good(3), good(4, labeler_id=""), good(5, row=1)]
+    path.write_bytes(jsonl(*rows))
+    made = privatize(project, [path, table(good(labeler_id=" "))], bad_rows="quarantine")
+    counts = made.card["counts"]
+    # The same row lies in both parts.
+    assert (counts["set_aside"], counts["rows_read"], counts["rows"]) == (3, 8, 4)
+    assert any("3 bad rows set aside" in note for note in made.notes)
+    found = sorted(project.quarantine.rglob("*"))
+    for file in found:
+        assert stat.S_IMODE(file.stat().st_mode) == (0o700 if file.is_dir() else 0o600)
+    first, second = (pq.read_table(file) for file in found if file.is_file())
+    assert first["labeler_id"].to_pylist() == ["x2", ""]
+    assert first["input_row"].to_pylist() == [2, 4]
+    assert second["labeler_id"].to_pylist() == [" "]
+    for public in made.path.iterdir():
+        assert SECRET.encode() not in public.read_bytes() or public.name == "data.parquet"
+
+
+def test_whole_rankings_are_set_aside(project: Project) -> None:
+    rows = [with_ranks(), with_ranks(prompt=None), with_ranks(responses=None)]
+    made = privatize(project, pa.Table.from_pylist(rows), bad_rows="quarantine")
+    assert (made.card["counts"]["set_aside"], made.card["counts"]["rows"]) == (2, 3)
+    (file,) = (file for file in project.quarantine.rglob("*") if file.is_file())
+    assert pq.read_table(file)["input_row"].to_pylist() == [2, 3]
+
+
+def test_the_command_line_answers_in_one_line_with_an_exit_code(
+    project: Project, tmp_path: Path
+) -> None:
+    def command(*arguments: str) -> tuple[int, str]:
+        where = ("--project", str(project.state))
+        result = CliRunner().invoke(main, [*PRIVATIZE, *arguments, *where])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result.exit_code, result.stderr
+
+    path = tmp_path / "x.csv"
+    path.write_bytes(csv(ROW, f"x,{SECRET},a,b,7\n"))
+    money = ("--epsilon", "3", "--delta", "1e-5")
+    code, said = command(str(path), *money)
+    assert (code, said.count("\n")) == (1, 1) and SECRET not in said
+    assert said.startswith(f"labelguard: {path} row 2: column {OUTSIDE}")
+    for wrong in ("labeler_id", "=x", "label=a,label=b", "labeller_id=x"):
+        code, said = command(str(path), *money, "--columns", wrong)
+        assert (code, said.count("\n")) == (1, 1), wrong
+    assert command(str(path), *money, "--ties", "toss")[0] == 2
+    assert command(str(path), "--epsilon", "3")[0] == 1
+    assert command(*money)[0] == 2
+    assert untouched(project)
+
+
+def test_too_little_memory_is_said_alike_whether_anything_would_be_charged_or_not() -> None:
+    engine = duckdb.connect(config={"memory_limit": "2MB", "temp_directory": ""})
+    with pytest.raises(duckdb.Error) as raised:
+        engine.execute("SELECT list(range) FROM range(10_000_000)").fetchall()
+    error = readable(raised.value, "labels.json")
+    assert isinstance(error, ProjectError)
+    assert str(error).startswith("labels.json: too little memory")
+    assert "charged" not in str(error) and "project" not in str(error)

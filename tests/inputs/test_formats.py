@@ -1,0 +1,351 @@
+"""Published shapes of preference data are read as what they are, whatever their labels say."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.published import (
+    SHAPES,
+    Outcome,
+    Preference,
+    Rows,
+    as_jsonl,
+    as_table,
+    assistant,
+    question,
+    read,
+    sides,
+    user,
+)
+
+from labelguard.errors import InvalidLabels
+from labelguard.inputs.formats import FORMATS
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.text import FORMAT_NAMES
+
+FLIP = {"a": "b", "b": "a", "tie": "tie", None: None}
+
+
+@pytest.fixture(scope="module")
+def keys() -> KeyRing:
+    return KeyRing.unkeyed()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[Path]:
+    return (tmp_path / f"staged-{number}" for number in itertools.count())
+
+
+def reading(shape: str, **choices: Any) -> Reading:
+    labeler = SHAPES[shape].labeler
+    columns = {} if labeler in ("judge", "judge_hash") else {"labeler_id": labeler}
+    return Reading(columns, **choices)
+
+
+def preferences(shape: str) -> list[Preference]:
+    found: list[Preference] = ["a", "b", "tie", "b", "a", "b"]
+    return [*found, None] if SHAPES[shape].blank else found
+
+
+def rows(shape: str, wanted: list[Preference]) -> Rows:
+    return SHAPES[shape].rows(wanted)
+
+
+def meant(wanted: list[Preference]) -> set[tuple[str, str]]:
+    """What was asked, and the response that is preferred."""
+    return {
+        (question(n), "a tie" if p == "tie" else sides(n)[0 if p == "a" else 1])
+        for n, p in enumerate(wanted)
+        if p is not None
+    }
+
+
+@pytest.mark.quick("pairs", "rankings", "scores", "implicit", "binarized", "helpsteer", "arena")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_recognised_and_says_who_prefers_what(
+    shape: str, keys: KeyRing, places: Iterator[Path]
+) -> None:
+    wanted = preferences(shape)
+    found = read(as_table(rows(shape, wanted)), next(places), keys, reading(shape))
+    assert found.public[1] == {SHAPES[shape].format}
+    assert found.told == meant(wanted)
+
+
+@pytest.mark.quick("jsonl-pairs", "jsonl-hh-rlhf", "jsonl-helpsteer")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", [pytest.param("table", marks=pytest.mark.slow), "jsonl"])
+def test_other_labels_change_nothing_but_the_labels(
+    shape: str, kind: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
+) -> None:
+    """Strengths, scores and reasons change along with the labels."""
+    wanted = preferences(shape)
+
+    def outcome(changed: list[Preference]) -> Outcome:
+        made = rows(shape, changed)
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+        source = as_table(made) if kind == "table" else as_jsonl(made, path, sparse=True)
+        found = read(source, next(places), keys, reading(shape))
+        hidden = str(found.public).replace(path.name, "input")
+        return Outcome(hidden, found.labels)
+
+    first = outcome(wanted)
+    flipped = outcome([FLIP[p] for p in wanted])
+    assert flipped.public == first.public
+    assert {key: (label ^ 1 if label < 2 else label) for key, label in first.labels.items()} == (
+        flipped.labels
+    )
+    ties = outcome([p and "tie" for p in wanted])
+    assert ties.public == first.public
+    assert set(ties.labels.values()) == {2}
+    assert outcome([p and "b" for p in wanted]).public == first.public
+
+
+def sided(chosen: Any, rejected: Any, **row: Any) -> Rows:
+    return [{"labeler_id": "w", "chosen": chosen, "rejected": rejected, **row}]
+
+
+TURN = "\n\nAssistant:"
+BEGINNINGS = {
+    "turns": (f"\n\nHuman: q{TURN}", " one", " two"),
+    "all but the last turn": (f"\n\nHuman: q{TURN} a\n\nHuman: r{TURN}", " one", " two"),
+    "one is the other's beginning": (f"\n\nHuman: q{TURN}", " one", " one more"),
+    "one has a further turn": (f"\n\nHuman: q{TURN}", " one", f" two\n\nHuman: r{TURN} three"),
+    "one says nothing": (f"\n\nHuman: q{TURN}", "", " one"),
+    "words": ("Which is it?", " this", " that one"),
+    "words to the end of one": ("Which is", " it?", " it? that"),
+    "a blank more": ("Which is", " ", "  x"),
+    "nothing": ("", "this", "that"),
+    "nothing, and one is empty": ("", "", "that"),
+    "other letters": (f"\n\nHuman: ça 🙂 ǆ{TURN}", " é", " e\u0301"),
+}
+
+
+@pytest.mark.quick("turns", "one has a further turn", "a blank more")
+@pytest.mark.parametrize("case", BEGINNINGS)
+def test_the_prompt_of_dialogues_is_their_common_beginning(case: str) -> None:
+    prompt, one, other = BEGINNINGS[case]
+    for first, second in ((one, other), (other, one)):
+        table = read_pairs(as_table(sided(prompt + first, prompt + second))).table
+        assert table["prompt"].to_pylist() == [prompt]
+        assert {table["first"][0].as_py(), table["second"][0].as_py()} == {one, other}
+
+
+def staged_table(rows: Rows, **options: Any) -> pa.Table:
+    return read_pairs(as_table(rows), **options).table
+
+
+def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says() -> None:
+    hello, hi, ask = user("Hello"), assistant("Hi"), user("Ask")
+    one, other = assistant("one"), assistant("other")
+    whole = staged_table(sided([hello, hi, ask, one], [hello, hi, ask, other], prompt="Ask"))
+    assert whole["prompt"].to_pylist() == [[hello, hi, ask]]
+    assert whole["first"].to_pylist() == [[one]] and whole["second"].to_pylist() == [[other]]
+    for sides_alone in ([one], [other]), ([hi, one], [hi, other]), ([ask], [ask, other]):
+        alone = staged_table(sided(*sides_alone, prompt="Ask"))
+        assert alone["prompt"].to_pylist() == [[ask]]
+        assert alone["first"].to_pylist()[0] in sides_alone
+
+
+def test_a_prompt_of_parts_makes_parts_of_sides_of_text() -> None:
+    part = {"type": "text", "text": "Ask"}
+    prompt = [{"role": "user", "content": [part]}]
+    found = staged_table(sided("one", "other", prompt=prompt))
+    assert found["first"].to_pylist() == [
+        [{"role": "assistant", "content": [{"type": "text", "text": "one"}]}]
+    ]
+
+
+def test_an_empty_text_is_a_response_and_a_prompt(tmp_path: Path) -> None:
+    row = {"labeler_id": "w", "prompt": "", "response_a": "", "response_b": "b", "label": 1}
+    expected = [{"prompt": "", "first": "", "second": "b"}]
+    assert staged_table([row]).select(["prompt", "first", "second"]).to_pylist() == expected
+    path = tmp_path / "x.csv"
+    path.write_text('labeler_id,prompt,response_a,response_b,label\nw,,"",b,1\nw,,,b,\n')
+    assert read_pairs(path).table.equals(staged_table([row]))
+    ranked = {"labeler_id": "w", "prompt": "", "responses": ["", "b"], "ranks": [1, 2]}
+    assert staged_table([ranked]).select(["prompt", "first", "second"]).to_pylist() == expected
+
+
+@pytest.mark.parametrize("beside", [{"score_a": 1.0, "score_b": 2.0}, {"winner": "model_b"}])
+def test_a_plain_label_beside_two_responses_is_the_label(
+    beside: dict[str, Any], keys: KeyRing, places: Iterator[Path]
+) -> None:
+    plain = rows("pairs", ["a", "b", "tie"])
+    more = as_table([row | beside for row in plain])
+    found = read(more, next(places), keys, Reading({}))
+    assert found.public == read(as_table(plain), next(places), keys, Reading({})).public
+    assert found.told == meant(["a", "b", "tie"])
+
+
+OUTSIDE: dict[str, tuple[str, list[Any]]] = {
+    "helpsteer": ("overall_preference", [4, -4, 0.5, "better", [1], True]),
+    "scores": ("score_b", ["high", [1], {"x": 1}]),
+    "arena": ("winner", ["model_c", "Model_A", "0", 1, ["model_a"]]),
+    "votes": ("winner", ["a", "one"]),
+    "kaggle": ("winner_tie", [1, True, 2, "yes", [0]]),
+}
+
+
+@pytest.mark.quick("helpsteer")
+@pytest.mark.parametrize("shape", OUTSIDE)
+def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
+    shape: str, tmp_path: Path
+) -> None:
+    column, values = OUTSIDE[shape]
+    wrong = "arena" if shape == "votes" else shape
+    for number, value in enumerate(values):
+        made = [row | {column: value} for row in rows(shape, ["a", "b"])]
+        options = StagingOptions(reading(shape), "files")
+        staged = stage(as_table(made), tmp_path / str(number), KeyRing.unkeyed(), options)
+        with pytest.raises(InvalidLabels) as caught:
+            staged.raise_for_labels()
+        said = {"scores": "score_a or score_b", "kaggle": " or ".join(TELLING["kaggle"])}
+        where = f"table row 1: column {said.get(shape, column)}: found a value outside the domain"
+        assert str(caught.value).startswith(f"{where} (1 more such rows); ")
+        assert str(caught.value).endswith(f"name another --format than {wrong}")
+
+
+CORRUPT: list[Any] = [None, "rubbish", [1], {"x": [2]}, float("nan")]
+TELLING = {
+    "scores": ("score_a", "score_b"),
+    "ultrafeedback": (),
+    "binarized": ("score_chosen", "score_rejected"),
+    "helpsteer": ("overall_preference", "individual_preference"),
+    "helpsteer2": ("preference_strength", "preference_statement"),
+    "arena": ("winner",),
+    "mt-bench": ("winner",),
+    "votes": ("winner",),
+    "kaggle": ("winner_model_a", "winner_model_b", "winner_tie"),
+}
+
+
+@pytest.mark.quick("scores", "helpsteer2")
+@pytest.mark.parametrize("shape", TELLING)
+def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(
+    shape: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
+) -> None:
+    whole = rows(shape, ["a", "b", "tie"])
+    blind = reading(shape, labelled=False, format=SHAPES[shape].format)
+
+    def outcome(source: Any) -> str:
+        public = str(read(source, next(places), keys, blind).public)
+        return public.replace(str(tmp_path / "x.jsonl"), "input")
+
+    expected = outcome(as_table(whole))
+    for value in CORRUPT:
+        changed = [row | dict.fromkeys(TELLING[shape], value) for row in whole]
+        if shape == "ultrafeedback":
+            changed = [
+                row | {"completions": [c | {"overall_score": value} for c in row["completions"]]}
+                for row in whole
+            ]
+        assert outcome(as_table(changed)) == expected
+        # One row only: in JSON, what is written there decides the type of a column.
+        assert outcome(as_jsonl([*changed[:1], *whole[1:]], tmp_path / "x.jsonl")) == expected
+    bare = [{k: v for k, v in row.items() if k not in TELLING[shape]} for row in whole]
+    assert outcome(as_table(bare)) == expected
+
+
+@pytest.mark.quick("scores", "helpsteer2")
+@pytest.mark.parametrize("shape", [s for s, names in TELLING.items() if names and s != "kaggle"])
+def test_columns_of_labels_can_be_nothing_else(shape: str) -> None:
+    name = TELLING[shape][0]
+    source = as_table(rows(shape, ["a", "b"]))
+    columns = reading(shape).columns
+    message = f"reads column {name} for labels, which are private: it cannot be"
+    with pytest.raises(InvalidLabels, match=f"{message} item_id"):
+        read_pairs(source, columns={**columns, "item_id": name})
+    if name.startswith("score"):
+        with pytest.raises(InvalidLabels, match=f"{message} a feature"):
+            read_pairs(source, columns=columns, features="columns:score", public_columns=["score"])
+        named = {"columns": columns, "features": "columns:score", "public_columns": ["score"]}
+        found = read_pairs(source, format="pairs", **named)
+        assert "feature_score" in found.table.column_names
+
+
+def test_directories_named_by_a_winner_are_refused(tmp_path: Path) -> None:
+    for row in rows("arena", ["a", "b"]):
+        folder = tmp_path / f"winner={row.pop('winner')}"
+        folder.mkdir()
+        as_jsonl([row], folder / "x.jsonl")
+    with pytest.raises(InvalidLabels, match="directories are named by winner"):
+        read_pairs(tmp_path)
+
+
+def test_what_a_format_makes_cannot_be_named() -> None:
+    source = as_table(rows("arena", ["a", "b"]))
+    with pytest.raises(InvalidLabels, match="format arena makes response_a of conversation_a"):
+        read_pairs(source, columns={"response_a": "conversation_b"})
+    with pytest.raises(InvalidLabels, match="format hh-rlhf makes prompt of chosen or rejected"):
+        columns = {"prompt": "labeler_id"}
+        read_pairs(as_table(sided("a", "b")), columns=columns, format="hh-rlhf")
+
+
+def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> None:
+    dialogues = rows("hh-rlhf", ["a", "b"])
+    renamed = [
+        {"won": row["chosen"], "lost": row["rejected"], "worker": row["labeler_id"]}
+        for row in dialogues
+    ]
+    columns = {"chosen": "won", "rejected": "lost", "labeler_id": "worker"}
+    found = read_pairs(as_table(renamed), columns=columns)
+    assert found.table.equals(read_pairs(as_table(dialogues)).table)
+    battles = [
+        row | {"judge": "the same", "worker": row["judge"]} for row in rows("arena", ["a"] * 3)
+    ]
+    assert read_pairs(as_table(battles)).rows.units == 1
+    assert read_pairs(as_table(battles), columns={"labeler_id": "worker"}).rows.units == 3
+
+
+def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are() -> None:
+    def refusal(source: Any) -> str:
+        with pytest.raises(InvalidLabels) as refused:
+            read_pairs(source, columns={"labeler_id": "worker"})
+        return str(refused.value)
+
+    columns = "question_id, model_a, model_b, winner, judge, conversation_a, conversation_b, turn, "
+    assert refusal(as_table(rows("arena", ["a", "b"]))) == (
+        "table: no column 'worker' (given for labeler_id); as arena its labelers are in 'judge': "
+        f"leave the option out; found: {columns}anony, language, tstamp"
+    )
+    told, blank = (rows("arena", given) for given in (["a", "b"], [None, None]))
+    assert refusal(told) == refusal(blank)
+    assert "winner" not in refusal(told) and "language, model_a" in refusal(told)
+
+
+@pytest.mark.quick("hh-rlhf")
+@pytest.mark.parametrize("shape", ["hh-rlhf", "ultrafeedback", "helpsteer", "arena", "kaggle"])
+def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: str) -> None:
+    labeler = SHAPES[shape].labeler
+    nameless = [{k: v for k, v in row.items() if k != labeler} for row in rows(shape, ["a"])]
+    with pytest.raises(InvalidLabels) as caught:
+        read_pairs(as_table(nameless))
+    message = str(caught.value)
+    assert "--labeler-column NAME" in message and "\n" not in message
+    assert FORMATS[shape].labelers in message
+    assert "--unit item protects each pair that was compared instead of each person" in message
+    assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
+
+
+def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
+    source = as_table(rows("pairs", ["a"]))
+    with pytest.raises(InvalidLabels, match="table: not of format helpsteer"):
+        read_pairs(source, format="helpsteer")
+    with pytest.raises(InvalidLabels, match=r"unknown format 'arenas' \(did you mean 'arena'\?\)"):
+        read_pairs(source, format="arenas")
+    bare = [{k: v for k, v in row.items() if k != "winner"} for row in rows("arena", ["a"])]
+    options = StagingOptions(Reading({}), "files")
+    with pytest.raises(InvalidLabels, match="arena reads labels from column winner, which is not"):
+        stage(as_table(bare), tmp_path, KeyRing.unkeyed(), options)
+
+
+def test_every_format_has_a_name_for_commands() -> None:
+    assert set(FORMATS) <= set(FORMAT_NAMES)

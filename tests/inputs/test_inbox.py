@@ -1,0 +1,238 @@
+"""The inbox keeps what a hook was told exactly once, sealed, until a segment has it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import databases
+
+from labelguard.errors import ConnectorError, KeyProblem
+from labelguard.inputs.connector import Answer
+from labelguard.inputs.inbox import FILE, Event, Inbox
+from labelguard.keys.keyring import KeyRing
+
+SECRET = "Maria Exampleova prefers the left one"
+
+
+def event(number: int, connector: str = "clinic") -> Event:
+    """One delivery with one answer."""
+    answer = Answer(f"a{number}", number, "worker 7", f'{{"said": "{SECRET}", "n": {number}}}')
+    return Event(connector, (answer,))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyRing:
+    return KeyRing.create(tmp_path / "keys")
+
+
+@pytest.fixture(params=databases.EACH)
+def inbox(request: pytest.FixtureRequest, tmp_path: Path, keys: KeyRing) -> Iterator[Inbox]:
+    with databases.fresh(request.param, tmp_path) as url:
+        inbox = Inbox.at(tmp_path, url, keys)
+        yield inbox
+        inbox.close()
+
+
+def test_a_state_of_an_answer_is_one_row_however_often_it_comes(inbox: Inbox) -> None:
+    assert inbox.put([event(1), event(2)]) == 2
+    assert inbox.put([event(2), event(3), event(3)]) == 1
+    assert inbox.put([]) == 0
+    assert inbox.put([event(1, "other")]) == 1  # another tool may give an answer the same id
+    assert inbox.waiting() == 4
+    assert inbox.connectors() == ["clinic", "other"]
+
+
+def test_events_come_back_as_they_were_in_the_order_they_came(inbox: Inbox) -> None:
+    given = [event(number) for number in (3, 1, 2)]
+    for one in given:
+        inbox.put([one])
+    assert inbox.claim("clinic", "s1", most=2) == 2
+    assert inbox.claim("clinic", "s2", most=2) == 1
+    found = inbox.claimed("s1") + inbox.claimed("s2")
+    assert [one.answers for one in found] == [one.answers for one in given]
+
+
+def test_what_a_crash_left_claimed_waits_again_unless_its_segment_counts(inbox: Inbox) -> None:
+    inbox.put([event(number) for number in range(4)])
+    inbox.claim("clinic", "counts", most=2)
+    inbox.claim("clinic", "crashed", most=2)
+    inbox.settle({"counts"})
+    assert inbox.waiting() == 2
+    assert inbox.claimed("counts") == inbox.claimed("crashed") == []
+    assert inbox.claim("clinic", "next", most=9) == 2
+    inbox.settle({"counts", "next"})
+    assert inbox.waiting() == 0
+    assert inbox.put([event(number) for number in range(4)]) == 0  # still known
+
+
+def said(inbox: Inbox) -> list[str]:
+    """What waits, in the order in which it came."""
+    inbox.claim("clinic", "looked at", most=99)
+    found = [answer.body for one in inbox.claimed("looked at") for answer in one.answers]
+    inbox.settle(())
+    return found
+
+
+def test_of_two_bodies_of_one_state_the_first_that_came_counts(inbox: Inbox) -> None:
+    first, second = (Answer("a1", 7, "maria", body) for body in ("one", "other"))
+    assert inbox.put([Event("clinic", (first, second))]) == 1
+    assert inbox.put([Event("clinic", (second,))]) == 0
+    assert said(inbox) == ["one"]
+    # Another version, and a deletion, are other states.
+    assert inbox.put([Event("clinic", (Answer("a1", 8, "maria", "two"), Answer("a1", 7)))]) == 2
+    assert said(inbox) == ["one", "two", ""]
+
+
+def test_a_state_that_came_more_than_once_is_known_until_a_later_pull(inbox: Inbox) -> None:
+    once, twice, within = (event(number).answers[0] for number in (1, 2, 3))
+    inbox.put([event(1), event(2), event(3), event(3)])
+    inbox.put([event(2)])
+    found = [once, twice, within]
+    assert inbox.repeated("clinic", found) == [False, True, True]
+    assert inbox.repeated("other", found) == [False] * 3
+    changed = replace(twice, body="something else", labeler="")
+    assert inbox.repeated("clinic", [changed]) == [True]
+    inbox.settle_repeated("clinic", found, before=0)  # they came again after it began
+    assert inbox.repeated("clinic", found) == [False, True, True]
+    inbox.settle_repeated("clinic", [twice], before=1 << 62)
+    assert inbox.repeated("clinic", found) == [False, False, True]
+
+
+def test_a_check_fails_before_a_delivery_does(tmp_path: Path, keys: KeyRing) -> None:
+    inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
+    for _ in range(3):
+        inbox.check()
+    assert inbox.waiting() == 0
+    with inbox._engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM checks").scalar() == 1
+    fill(inbox)
+    for number in range(200):
+        try:
+            inbox.check()
+        except ConnectorError as error:
+            assert "full" in str(error)
+            break
+        inbox.put([event(number)])  # where a check succeeds, a delivery does
+    else:
+        pytest.fail("a full disk passes the check")
+    inbox.close()
+
+
+def fill(inbox: Inbox) -> None:
+    """Let the file not grow any more."""
+    with inbox._engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        connection.commit()
+
+
+def test_what_a_pull_left_out_is_a_letter_once_and_until_it_is_gone(inbox: Inbox) -> None:
+    inbox.bury("clinic", b"", "not understood")
+    inbox.note("other", ["answer 1: too large"], whole=True)
+    for _ in range(2):
+        inbox.note("clinic", ["answer 1: too large"], whole=False)
+    inbox.note("clinic", ["answer 2: too large"], whole=False)
+    assert [one.why for one in inbox.letters()] == [
+        "not understood",
+        *("answer 1: too large", "answer 1: too large", "answer 2: too large"),
+    ]
+    inbox.note("clinic", ["answer 2: too large"], whole=True)
+    assert [(one.connector, one.why) for one in inbox.letters()] == [
+        ("clinic", "not understood"),
+        ("other", "answer 1: too large"),
+        ("clinic", "answer 2: too large"),
+    ]
+
+
+def test_filtering_forgets_answers_and_keeps_that_they_came(inbox: Inbox) -> None:
+    pair = replace(event(1), answers=(*event(1).answers, *event(2).answers))
+    inbox.put([pair, event(3)])
+
+    def keep(one: Event) -> Event | None:
+        rest = tuple(answer for answer in one.answers if answer.record == "a2")
+        return replace(one, answers=rest) if rest else None
+
+    assert inbox.filter(keep) == 2
+    inbox.claim("clinic", "s", most=9)
+    assert [a.record for one in inbox.claimed("s") for a in one.answers] == ["a2"]
+    assert inbox.put([event(3)]) == 0
+
+
+def test_dead_letters_are_kept_sealed_and_told_without_their_content(inbox: Inbox) -> None:
+    inbox.bury("clinic", SECRET.encode(), "no annotation in it")
+    (letter,) = inbox.letters()
+    assert (letter.connector, letter.bytes, letter.why) == (
+        "clinic",
+        16_384,
+        "no annotation in it",
+    )
+    assert SECRET not in repr(letter)
+    assert inbox.letter(letter.number).rstrip() == SECRET.encode()
+    inbox.remove(letter.number)
+    assert inbox.letters() == []
+    with pytest.raises(ConnectorError, match="no dead letter"):
+        inbox.letter(letter.number)
+
+
+@pytest.mark.parametrize("inbox", databases.KINDS, indirect=True)
+def test_writers_at_once_lose_nothing_and_double_nothing(inbox: Inbox) -> None:
+    def write(start: int) -> None:
+        for number in range(start, start + 40, 4):
+            inbox.put([event(n) for n in range(number, number + 8)])
+
+    threads = [threading.Thread(target=write, args=(start,)) for start in (0, 20, 40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    inbox.claim("clinic", "s", most=1000)
+    records = [a.record for one in inbox.claimed("s") for a in one.answers]
+    assert sorted(records) == sorted({f"a{n}" for n in range(84)})
+
+
+def test_nothing_is_readable_in_its_files_and_erased_rows_are_gone(
+    tmp_path: Path, keys: KeyRing
+) -> None:
+    inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
+    inbox.put([event(number) for number in range(50)])
+    inbox.bury("clinic", SECRET.encode(), "unread")
+    sealed = inbox.filter(lambda one: one)
+    assert sealed == 0
+    kept = b"".join(path.read_bytes() for path in tmp_path.glob(f"{FILE}*"))
+    assert b"Maria" not in kept and b"worker 7" not in kept
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    inbox.filter(lambda one: None)
+    assert (tmp_path / f"{FILE}-wal").stat().st_size == 0
+    inbox.close()
+
+
+def test_an_event_moved_or_altered_in_the_file_is_refused(tmp_path: Path, keys: KeyRing) -> None:
+    import sqlite3
+
+    inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
+    inbox.put([event(1), event(2)])
+    assert inbox.fault() is None
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute(
+            "UPDATE events SET body = (SELECT body FROM events WHERE number = 1) WHERE number = 2"
+        )
+    assert "altered" in (inbox.fault() or "")
+    inbox.claim("clinic", "s", most=9)
+    with pytest.raises(KeyProblem, match="altered"):
+        inbox.claimed("s")
+    inbox.close()
+
+
+def test_a_full_disk_is_said_without_an_event(tmp_path: Path, keys: KeyRing) -> None:
+    inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
+    fill(inbox)
+    big = Answer("r", 1, "worker 7", SECRET * 10_000)
+    with pytest.raises(ConnectorError, match="full") as raised:
+        inbox.put([Event("clinic", (big,))])
+    assert "Maria" not in str(raised.value)
+    assert inbox.waiting() == 0
+    inbox.close()

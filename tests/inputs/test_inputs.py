@@ -1,0 +1,584 @@
+"""The same labels in any format and layout are the same: same items, same coins, no charge."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+import pyarrow.parquet as pq
+import pytest
+from support import published, world
+from support.published import Outcome
+
+import labelguard
+from labelguard.errors import InvalidLabels
+from labelguard.inputs.layouts import Reading
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import Project
+from labelguard.release.writer import Release
+
+Rows = list[dict[str, Any]]
+Read: TypeAlias = Callable[..., Outcome]
+KEYS = KeyRing.unkeyed()
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """What staging makes of an input: labels by labeler and item, of several the latest."""
+    places = (tmp_path / f"staged {number}" for number in itertools.count())
+
+    def staged(source: Any, **columns: str) -> Outcome:
+        found = published.read(source, next(places), KEYS, Reading(columns))
+        assert found.labels, found.public
+        return found
+
+    return staged
+
+
+def release(project: Project, source: Any, **options: Any) -> Release:
+    options = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, **options}
+    return labelguard.privatize(source, project=project, **options)
+
+
+def data(made: Release) -> pa.Table:
+    return pq.read_table(made.path / "data.parquet")
+
+
+def charged(made: Release) -> int:
+    """New charges of a release; a repeated command is answered by the release it made before."""
+    return 0 if made.reused else int(made.card["counts"]["charged"])
+
+
+def base_rows() -> Rows:
+    texts = [
+        "plain",
+        'quote " and, comma',
+        "line\nbreak",
+        "emoji 🦊 é",
+        "tab\tand ; semicolon",
+        "007",
+    ]
+    rows = []
+    for number in range(24):
+        label = [0, 1, 0.5, None][number % 4]
+        rows.append(
+            {
+                "labeler_id": str(number % 5),
+                "prompt": f"{texts[number % 6]} {number}",
+                "response_a": f"a{number % 7}",
+                "response_b": texts[number % 6],
+                "label": label,
+                "tie": label in (0.5, None),
+            }
+        )
+    return rows
+
+
+def write_jsonl(path: Path, rows: Rows) -> Path:
+    return write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def write_text(path: Path, text: str) -> Path:
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    with pa.output_stream(str(path), compression=compression) as stream:
+        stream.write(text.encode())
+    return path
+
+
+def write_csv(path: Path, rows: Rows) -> Path:
+    delimiter = "\t" if ".tsv" in path.name else ","
+    return write_text(path, pd.DataFrame(rows).to_csv(index=False, sep=delimiter))
+
+
+def write_parquet(path: Path, rows: Rows) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def write_dataset(path: Path, rows: Rows) -> Path:
+    """A directory as `datasets.Dataset.save_to_disk` leaves it, with a leftover cache file."""
+    table = pa.Table.from_pylist(rows)
+    path.mkdir()
+    half = table.num_rows // 2
+    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
+    for name, piece in zip(names, (table.slice(0, half), table.slice(half)), strict=True):
+        with pa.ipc.new_stream(path / name, table.schema) as writer:
+            writer.write_table(piece)
+    with pa.ipc.new_stream(path / "cache-1234.arrow", table.schema) as writer:
+        writer.write_table(table)
+    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
+    (path / "state.json").write_text(json.dumps(state))
+    (path / "dataset_info.json").write_text("{}")
+    return path
+
+
+def write_arrow_file(path: Path, rows: Rows) -> Path:
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+def partitioned(path: Path, rows: Rows) -> Path:
+    table = pa.Table.from_pylist(rows)
+    schema = pa.schema([("labeler_id", pa.string())])
+    pa_dataset.write_dataset(
+        table, path, format="parquet", partitioning=pa_dataset.partitioning(schema, flavor="hive")
+    )
+    return path
+
+
+def partitioned_jsonl(path: Path, rows: Rows) -> str:
+    for labeler in sorted({row["labeler_id"] for row in rows}):
+        folder = path / f"labeler_id={labeler}"
+        folder.mkdir(parents=True)
+        own = [
+            {key: value for key, value in row.items() if key != "labeler_id"}
+            for row in rows
+            if row["labeler_id"] == labeler
+        ]
+        write_jsonl(folder / "part.jsonl", own)
+    return str(path / "*" / "*.jsonl")
+
+
+def swapped(rows: Rows) -> Rows:
+    return [
+        row
+        | {"response_a": row["response_b"], "response_b": row["response_a"]}
+        | {"label": None if row["label"] is None else 1 - row["label"]}
+        for row in rows
+    ]
+
+
+def chosen_layout(rows: Rows) -> Rows:
+    made = []
+    for row in rows:
+        sides = [row["response_a"], row["response_b"]]
+        if row["label"] == 0:
+            sides.reverse()
+        made.append(
+            {
+                "labeler_id": row["labeler_id"],
+                "prompt": row["prompt"],
+                "chosen": sides[0],
+                "rejected": sides[1],
+                "tie": row["tie"],
+            }
+        )
+    return made
+
+
+WEIRD = {
+    "labeler_id": 'who "is" it',
+    "prompt": "select",
+    "response_a": "ep",
+    "response_b": "part",
+    "label": "it's",
+    "tie": "is tie",
+}
+
+FORMATS: dict[str, Callable[[Path, Rows], Any]] = {
+    "parquet": lambda path, rows: write_parquet(path / "x.parquet", rows),
+    "csv": lambda path, rows: write_csv(path / "x.csv", rows),
+    "csv.gz": lambda path, rows: write_csv(path / "x.csv.gz", rows),
+    "csv.zst": lambda path, rows: write_csv(path / "x.csv.zst", rows),
+    "tsv": lambda path, rows: write_csv(path / "x.tsv", rows),
+    "tsv.gz": lambda path, rows: write_csv(path / "x.tsv.gz", rows),
+    "jsonl": lambda path, rows: write_jsonl(path / "x.jsonl", rows),
+    "jsonl.gz": lambda path, rows: write_jsonl(path / "x.jsonl.gz", rows),
+    "jsonl.zst": lambda path, rows: write_jsonl(path / "x.jsonl.zst", rows),
+    "json lines": lambda path, rows: write_jsonl(path / "x.json", rows),
+    "json array": lambda path, rows: write_text(path / "x.json", json.dumps(rows)),
+    "json array.zst": lambda path, rows: write_text(path / "y.json.zst", f" {json.dumps(rows)}"),
+    "json over lines": lambda path, rows: write_text(path / "z.json", json.dumps(rows, indent=1)),
+    "hugging face": lambda path, rows: write_dataset(path / "hf", rows),
+    "arrow file": lambda path, rows: write_arrow_file(path / "x.arrow", rows),
+    "partitioned": lambda path, rows: partitioned(path / "hive", rows),
+    "partitioned jsonl": lambda path, rows: partitioned_jsonl(path / "hivejson", rows),
+    "pyarrow": lambda path, rows: pa.Table.from_pylist(rows),
+    "batch": lambda path, rows: pa.RecordBatch.from_pylist(rows),
+    "dictionary": lambda path, rows: pa.Table.from_pylist(rows).set_column(
+        0, "labeler_id", pa.array([row["labeler_id"] for row in rows]).dictionary_encode()
+    ),
+    "polars": lambda path, rows: pl.DataFrame(rows),
+    "polars categorical": lambda path, rows: pl.DataFrame(rows).with_columns(
+        pl.col("response_a", "labeler_id").cast(pl.Categorical)
+    ),
+    "pandas": lambda path, rows: pd.DataFrame(rows),
+    "pandas object": lambda path, rows: pd.DataFrame(rows).astype(
+        {"prompt": object, "tie": object}
+    ),
+    "swapped sides": lambda path, rows: pa.Table.from_pylist(swapped(rows)),
+    "chosen and rejected": lambda path, rows: pa.Table.from_pylist(chosen_layout(rows)),
+    "chosen in jsonl": lambda path, rows: write_jsonl(path / "c.jsonl", chosen_layout(rows)),
+    "reversed rows": lambda path, rows: pa.Table.from_pylist(rows[::-1]),
+    "many files": lambda path, rows: [
+        write_parquet(path / f"many{number:02}.parquet", [row]) for number, row in enumerate(rows)
+    ],
+    "mixed kinds": lambda path, rows: [
+        write_csv(path / "mixed.csv", rows[:8]),
+        write_jsonl(path / "mixed.jsonl", rows[8:16]),
+        pl.DataFrame(rows[16:]),
+        pa.Table.from_pylist(rows[:3]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_items_and_labels(
+    name: str, read: Read, tmp_path: Path
+) -> None:
+    given = read(pa.Table.from_pylist(base_rows()))
+    found = read(FORMATS[name](tmp_path, base_rows()))
+    assert len(given.labels) == 24
+    assert (found.labels, found.told) == (given.labels, given.told)
+
+
+def test_other_formats_are_released_at_no_charge(project: Project, tmp_path: Path) -> None:
+    first = release(project, pa.Table.from_pylist(base_rows()))
+    assert charged(first) == 24
+    for name in ("jsonl.gz", "partitioned", "chosen and rejected"):
+        made = release(project, FORMATS[name](tmp_path, base_rows()))
+        assert charged(made) == 0
+        assert data(made).equals(data(first))
+        assert pq.read_schema(made.path / "data.parquet").names == [
+            *("prompt", "chosen", "rejected", "item_id"),
+            *("label_probability", "flip_probability", "residual_flip_estimate"),
+        ]
+
+
+def test_columns_may_have_any_name_and_be_exchanged_and_others_are_ignored(
+    read: Read, tmp_path: Path
+) -> None:
+    rows = base_rows()
+    given = read(pa.Table.from_pylist(rows))
+    named = [{WEIRD[key]: v for key, v in row.items()} | {"duration_s": 3} for row in rows]
+    for suffix, writer in (("parquet", write_parquet), ("csv", write_csv), ("jsonl", write_jsonl)):
+        assert read(writer(tmp_path / f"x.{suffix}", named), **WEIRD).public[:1] == given.public[:1]
+    other = [r | {"response_a": r["response_b"], "response_b": r["response_a"]} for r in rows]
+    exchanged = {"response_a": "response_b", "response_b": "response_a"}
+    assert read(pa.Table.from_pylist(other), **exchanged).labels == given.labels
+
+
+LABELS: dict[str, Sequence[Any]] = {
+    "integers": pa.array([0, 1, 1, None], pa.int8()),
+    "floats": pa.array([0.0, 1.0, 1.0, 0.5]),
+    "float32": pa.array([0.0, 1.0, 1.0, 0.5], pa.float32()),
+    "booleans": pa.array([False, True, True, None]),
+    "decimals": pa.array([decimal.Decimal(v) for v in ("0.0", "1.0", "1.0", "0.5")]),
+    "strings": pa.array(["0", "1", "1.0", "0.5"]),
+    "words": pa.array(["false", "true", "True", None]),
+    "dictionary": pa.array(["0", "1", "1", "0.5"]).dictionary_encode(),
+}
+TIES: dict[str, pa.Array] = {
+    "booleans": pa.array([False, False, None, True]),
+    "integers": pa.array([0, 0, None, 1]),
+    "floats": pa.array([0.0, 0.0, None, 1.0]),
+    "strings": pa.array(["false", "False", None, "true"]),
+}
+
+
+def test_labels_and_tie_flags_of_every_type_mean_the_same(read: Read) -> None:
+    texts = {"labeler_id": ["x"] * 4, "prompt": ["p1", "p2", "p3", "p4"]}
+    texts |= {"response_a": ["a"] * 4, "response_b": ["b"] * 4}
+    pairs = [(labels, TIES["booleans"]) for labels in LABELS.values()]
+    pairs += [(LABELS["floats"], ties) for ties in TIES.values()]
+    seen = [read(pa.table(texts | {"label": one, "tie": tie})).labels for one, tie in pairs]
+    assert seen == [seen[0]] * len(seen) and sorted(seen[0].values()) == [0, 1, 1, 2]
+    null = pa.table({name: some[:1] for name, some in texts.items()} | {"label": pa.nulls(1)})
+    assert set(read(null.append_column("tie", pa.array([True]))).labels.values()) == {2}
+
+
+def test_whole_number_ids_are_the_same_as_text(read: Read, tmp_path: Path) -> None:
+    rows = [pair(0, 1, labeler_id=7)]
+    as_text = [row | {"labeler_id": "7"} for row in rows]
+    wide = pa.Table.from_pylist(rows)
+    found = [
+        read(source).labels
+        for source in (
+            *(wide, pa.Table.from_pylist(as_text)),
+            wide.set_column(0, "labeler_id", wide["labeler_id"].cast(pa.uint64())),
+            write_jsonl(tmp_path / "n.jsonl", rows),
+            write_jsonl(tmp_path / "m.jsonl", rows + as_text),
+            write_csv(tmp_path / "n.csv", rows),
+        )
+    ]
+    assert found == [found[0]] * len(found) and len(found[0]) == 1
+
+
+def chats() -> Rows:
+    def say(role: str, content: str, **extra: Any) -> list[dict[str, Any]]:
+        return [{"role": role, "content": content, **extra}]
+
+    return [
+        {
+            "labeler_id": "x",
+            "prompt": say("system", "be brief") + say("user", f"q{number}", name=name),
+            "response_a": say("assistant", "2024-1-1", tool_calls="[1, 2.0]"),
+            "response_b": say("assistant", 'no 🦊 \0 "quoted"', tool_calls=None),
+            "label": number % 2,
+        }
+        for number, name in enumerate(["Ann", None, "Bob", None])
+    ]
+
+
+def test_chats_are_the_same_in_every_format(read: Read, tmp_path: Path) -> None:
+    rows = chats()
+    given = read(write_parquet(tmp_path / "c.parquet", rows))
+    assert len(given.labels) == 4
+    reordered = [
+        row | {"prompt": [dict(reversed(message.items())) for message in row["prompt"]]}
+        for row in rows
+    ]
+    lean: Rows = json.loads(
+        json.dumps(rows), object_hook=lambda o: {k: v for k, v in o.items() if v is not None}
+    )
+    told = [row | {"tie": False} for row in rows]
+    for source in (
+        write_jsonl(tmp_path / "c.jsonl", rows),
+        write_jsonl(tmp_path / "lean.jsonl", lean),
+        write_jsonl(tmp_path / "c.jsonl.gz", reordered),
+        write_dataset(tmp_path / "hf", rows),
+        pl.DataFrame(rows),
+        pa.Table.from_pylist(chosen_layout(told)),
+        write_jsonl(tmp_path / "chosen.jsonl", chosen_layout(told)),
+        # Members and types differ from file to file.
+        [write_jsonl(tmp_path / f"one{n}.jsonl", [row]) for n, row in enumerate(lean)],
+        [write_parquet(tmp_path / f"o{n}.parquet", [row]) for n, row in enumerate(lean)][::-1],
+    ):
+        found = read(source)
+        assert (found.public[0], found.labels) == (given.public[0], given.labels), source
+        assert found.public[-1] == given.public[-1]  # the type of contents
+
+
+def test_which_side_was_chosen_does_not_show_in_the_type_of_chats(
+    read: Read, tmp_path: Path
+) -> None:
+    """Members that only one side has make the columns' types follow the labels."""
+    with_x = [{"role": "assistant", "content": "a", "name": "x"}]
+    with_y = [{"role": "assistant", "content": "b", "tool_calls": [{"y": 0.5}]}]
+    prompt = [{"role": "user", "content": "q"}]
+    seen = []
+    for chosen, rejected in ((with_x, with_y), (with_y, with_x)):
+        row = {"labeler_id": "l", "prompt": prompt, "chosen": chosen, "rejected": rejected}
+        seen.append(read(write_jsonl(tmp_path / "x.jsonl", [row])).public)
+    assert seen[0] == seen[1]
+
+
+def ranking_rows() -> Rows:
+    return [
+        {"labeler_id": "r1", "prompt": "p1", "responses": list("abcd"), "ranks": [2, 1, 2, 4]},
+        {"labeler_id": "r1", "prompt": "p2", "responses": ["x", "y"], "ranks": [1, 2]},
+        {"labeler_id": "r2", "prompt": "p3", "responses": list("sts"), "ranks": [1, 2, 3]},
+    ]
+
+
+def test_rankings_become_all_their_pairs(project: Project, read: Read, tmp_path: Path) -> None:
+    rows = ranking_rows()
+    made = release(project, pa.Table.from_pylist(rows))
+    counts = made.card["counts"]
+    assert (counts["rows_read"], counts["identical_sides"]) == (3, 1)
+    assert counts["charged"] == counts["rows"] == 6 + 1 + 2
+    found = [row for row in data(made).to_pylist() if row["prompt"] == "p1"]
+    pairs = {tuple(sorted((row["chosen"], row["rejected"]))) for row in found}
+    assert pairs == set(itertools.combinations("abcd", 2))
+    # One ranking is one item, whatever order its responses come in, and in any format.
+    turned = [r | {"responses": r["responses"][::-1], "ranks": r["ranks"][::-1]} for r in rows[:2]]
+    assert charged(release(project, pa.Table.from_pylist(turned))) == 0
+    floats = [row | {"ranks": [r + 0.5 for r in row["ranks"]]} for row in rows]
+    given = read(pa.Table.from_pylist(rows))
+    for source in (
+        write_jsonl(tmp_path / "r.jsonl", rows),
+        write_parquet(tmp_path / "r.parquet", floats),
+    ):
+        assert read(source).labels == given.labels
+    # A ranking of two is the pair.
+    two = {"labeler_id": "r1", "prompt": "p2", "response_a": "y", "response_b": "x", "label": 0}
+    assert charged(release(project, pa.Table.from_pylist([two]))) == 0
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_bound_keeps_or_drops_a_ranking_whole(project: Project, listed: bool) -> None:
+    rows: Rows = [
+        {"labeler_id": "r", "prompt": f"p{n}", "responses": list("abc"), "ranks": [3, 1, 2]}
+        for n in range(4)
+    ]
+    if not listed:
+        rows = [
+            {"labeler_id": "r", "prompt": f"p{n}", "response_a": a, "response_b": b, "label": 1}
+            | {"ranking_id": f"ranking {n}"}
+            for n in range(4)
+            for a, b in ("ab", "ac", "bc")
+        ]
+    made = release(project, pa.Table.from_pylist(rows), max_labels_per_labeler=8)
+    assert made.card["counts"]["dropped_by_bound"] == 6
+    assert set(data(made)["prompt"].value_counts().field("counts").to_pylist()) == {3}
+
+
+def pair(number: int, label: Any, **more: Any) -> dict[str, Any]:
+    row = {"labeler_id": "x", "prompt": f"p{number}", "response_a": "a", "response_b": "b"}
+    return row | {"label": label, "tie": label in (None, 0.5)} | more
+
+
+@pytest.mark.parametrize(("ties", "rows"), [("coin", 6), ("drop", 4)])
+def test_ties_are_treated_as_the_policy_says(project: Project, ties: str, rows: int) -> None:
+    labels = [0, 1, 0.5, None, 1, 0]
+    table = pa.Table.from_pylist([pair(number, label) for number, label in enumerate(labels)])
+    made = release(project, table, ties=ties, tie_status_public=ties == "drop" or None)
+    counts = made.card["counts"]
+    assert counts["charged"] == counts["rows"] == data(made).num_rows == rows
+
+
+def test_unit_item_needs_no_labelers_and_takes_one_label_of_each(tmp_path: Path) -> None:
+    project, other = (labelguard.init(tmp_path / name) for name in ("one", "other"))
+    nameless = pa.Table.from_pylist([pair(0, 1), pair(0, 0), pair(1, 1)])
+    nameless = nameless.drop_columns("labeler_id")
+    with pytest.raises(InvalidLabels, match=r"--labeler-column NAME.*--unit item"):
+        release(project, nameless)
+    made = release(project, nameless, unit="item")
+    assert made.card["counts"]["charged"] == made.card["counts"]["rows"] == 2
+    assert charged(release(project, nameless.slice(2))) == 0
+    rows = [pair(0, 1), pair(0, 0), pair(0, 0, labeler_id="y"), pair(1, 1)]
+    made = release(other, pa.Table.from_pylist(rows), unit="item", max_labels_per_labeler=2)
+    assert (made.card["counts"]["duplicates"], made.card["counts"]["rows"]) == (1, 3)
+
+
+TIMES: dict[str, Sequence[Any]] = {
+    "timestamps": [datetime.datetime(2024, 1, day) for day in (3, 1, 2)],
+    "zones": [
+        datetime.datetime(2024, 1, day, tzinfo=datetime.timezone(datetime.timedelta(hours=day)))
+        for day in (3, 1, 2)
+    ],
+    "dates": [datetime.date(2024, 1, day) for day in (3, 1, 2)],
+    "iso": ["2024-01-03", "2024-01-01 10:00", "2024-01-02T10:00:00"],
+    # Later by the clock on the wall, earlier in fact.
+    "iso zones": ["2024-01-01T10:00:00Z", "2024-01-01T11:00:00+05:00", "2024-01-01 09:30:00.5+00"],
+    "integers": [30, 10, 20],
+    "integers as text": ["30", "-10", "20"],
+    "one missing": [None, 10, 20],
+}
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_the_latest_submission_counts_in_every_format(
+    kind: str, read: Read, tmp_path: Path
+) -> None:
+    latest = 2 if kind == "one missing" else 0
+    rows = [pair(0, int(row == latest), submitted_at=time) for row, time in enumerate(TIMES[kind])]
+    sources = [pa.Table.from_pylist(rows), pa.Table.from_pylist(rows[::-1])]
+    if kind in ("iso", "iso zones", "integers"):
+        sources += [write_jsonl(tmp_path / "x.jsonl", rows), write_csv(tmp_path / "x.csv", rows)]
+    assert [list(read(source).labels.values()) for source in sources] == [[1]] * len(sources)
+
+
+def test_the_latest_submission_counts(tmp_path: Path) -> None:
+    """The side that was chosen tells which of three submissions was taken: ε is so large."""
+    project = labelguard.init(tmp_path, max_epsilon=20_000)
+    rows = [pair(0, int(row == 0), submitted_at=time) for row, time in enumerate(TIMES["iso"])]
+    for again in (False, True):
+        made = release(project, pa.Table.from_pylist(rows), again=again, epsilon=20_000, delta=0)
+        assert data(made)["chosen"].to_pylist() == ["a"]
+        assert made.card["counts"]["duplicates"] == 2
+
+
+def test_record_ids_decide_between_equal_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever order the two come in, and whatever they say, the same one wins."""
+    world.fix_randomness(monkeypatch)
+    made = []
+    for number, first in enumerate((0, 1, 0)):
+        rows = [
+            pair(n, abs(first - record), submitted_at=1, record_id=f"record {n}/{record}")
+            for n in range(16)
+            for record in (0, 1)
+        ]
+        table = pa.Table.from_pylist(rows[::-1] if number == 2 else rows)
+        project = labelguard.init(tmp_path / str(number))
+        made.append(data(release(project, table)))
+    one, other, reversed_rows = made
+    assert one.equals(reversed_rows) and one.num_rows == 16
+    assert one["chosen"].equals(other["rejected"])
+    assert len(set(one["chosen"].to_pylist())) == 2
+
+
+def test_long_texts_emoji_and_nul_characters_come_out_as_they_went_in(
+    project: Project, tmp_path: Path
+) -> None:
+    texts = ["long " * 1_000_000, "\0", "a\0b", "🦊" * 3, "e\u0301", "é", " ", "\r", "\ufeff"]
+    rows = [
+        pair(0, 1, labeler_id=str(n), response_a=text, response_b=f"{n}", item_id=f"item {n}")
+        for n, text in enumerate(texts)
+    ]
+    released = data(release(project, pa.Table.from_pylist(rows)))
+    out = set(released["chosen"].to_pylist()) | set(released["rejected"].to_pylist())
+    assert out == {*texts, *(str(n) for n in range(len(texts)))}
+    assert sorted(released["item_id"].to_pylist()) == [row["item_id"] for row in rows]
+    assert charged(release(project, write_jsonl(tmp_path / "l.jsonl", rows))) == 0
+    lines = [row for row in rows if row["response_a"] != "\r"]
+    assert charged(release(project, write_csv(tmp_path / "l.csv", lines))) == 0
+
+
+NAMES = ["a[1].csv", "b*.csv", "c?.csv", "d e.csv", "f'g.csv", "h\\i.csv", "{j,k}.csv", "l=m.csv"]
+
+
+def test_file_names_may_hold_signs_of_globs(read: Read, tmp_path: Path) -> None:
+    for number, name in enumerate(NAMES):
+        write_csv(tmp_path / name, [pair(number, 1)])
+    assert [len(read(tmp_path / name).labels) for name in NAMES] == [1] * len(NAMES)
+    assert len(read(str(tmp_path / "*.csv")).labels) == len(NAMES)
+
+
+def test_partitions_are_read_whether_the_shell_or_labelguard_expands_the_glob(
+    read: Read, tmp_path: Path
+) -> None:
+    rows = [pair(n, 1, labeler_id=name) for n, name in enumerate(["a/b c", "ü", "007"])]
+    root = partitioned(tmp_path / "hive", rows)
+    given = read(pa.Table.from_pylist(rows))
+    for source in (root, str(root / "*" / "*.parquet"), sorted(root.rglob("*.parquet"))):
+        assert read(source).labels == given.labels
+
+
+def test_extra_columns_of_unreadable_types_are_ignored(read: Read, tmp_path: Path) -> None:
+    floats = pa.array([[1.0]], pa.list_(pa.float16()))
+    table = pa.Table.from_pylist([pair(0, 1)]).append_column("embedding", floats)
+    with pa.ipc.new_stream(tmp_path / "x.arrow", table.schema) as writer:
+        writer.write_table(table)
+    assert read(table).labels == read(tmp_path / "x.arrow").labels
+
+
+@pytest.mark.slow
+def test_memory_stays_bounded_when_rows_grow_wider(tmp_path: Path) -> None:
+    """400 MB of text, of which the first rows are short, are staged with less than that."""
+    script = f"""
+import resource, pyarrow as pa, pyarrow.parquet as pq, pathlib, labelguard
+path = pathlib.Path({str(tmp_path)!r})
+schema = pa.schema([(n, pa.string()) for n in ("labeler_id", "prompt", "response_a", "response_b")]
+                   + [("label", pa.int8())])
+with pq.ParquetWriter(path / "x.parquet", schema, compression="zstd") as writer:
+    for part in range(21):
+        n = 1000
+        prompts = [f"{{part}}/{{i}} " * (1 if part == 0 else 2500) for i in range(n)]
+        table = pa.table([["u"] * n, prompts, ["a"] * n, ["b"] * n, [1] * n], schema=schema)
+        writer.write_table(table, row_group_size=250)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+project = labelguard.init(path / "p")
+made = labelguard.privatize(path / "x.parquet", epsilon=3, delta=1e-5, project=project,
+                            max_labels_per_labeler=100, workers=1)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert int(run.stdout) < 1000

@@ -1,0 +1,33 @@
+"""Exports with more texts than DuckDB may hold at once are read all the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labelguard.inputs import scan, sources
+from labelguard.inputs.formats import understood
+from labelguard.inputs.layouts import Reading
+
+ROWS, TEXT = 40_000, "x" * 4_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["label-studio", "chats"])
+def test_what_is_looked_at_first_does_not_need_all_texts_at_once(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "export.jsonl"
+    region = {"from_name": "p", "to_name": "a", "type": "pairwise", "value": {"selected": "left"}}
+    with path.open("w") as file:
+        for row in range(ROWS):
+            fields = {"prompt": f"{row} {TEXT}", "answer1": "a", "answer2": "b"}
+            annotation = {"id": row, "completed_by": row % 9, "result": [region]}
+            task = {"id": row, "data": fields, "annotations": [annotation]}
+            message = [{"role": "user", "content": fields["prompt"]}]
+            chat = {"prompt": message, "chosen": message, "rejected": message, "labeler_id": "7"}
+            file.write(json.dumps(task if kind == "label-studio" else chat) + "\n")
+    (part,) = sources.parts(path)
+    with scan.connect(tmp_path / "spill") as connection:
+        found = understood(part, connection, Reading({}))
+        assert set(scan.columns(found.part, connection)) >= {"prompt", "labeler_id"}

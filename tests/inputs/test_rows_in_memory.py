@@ -1,0 +1,176 @@
+"""Rows as Python has them, a list of dictionaries, are read as a table of them is."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.exports import read
+
+import labelguard as lg
+from labelguard.errors import InvalidLabels
+from labelguard.inputs import sources
+from labelguard.inputs.layouts import Reading
+from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage import buckets as segments
+
+ROOT = Path(__file__).parents[2]
+SECRET = "SECRET"
+TABLE = lg.simulate(labelers=5, labels=60, items=20)
+ROWS: list[dict[str, Any]] = TABLE.to_pylist()
+CHAT = [{"role": "user", "content": "2 + 2?"}]
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
+def row(**changed: Any) -> dict[str, Any]:
+    return {"prompt": "p", "response_a": "x", "response_b": "y", "label": 1, **changed}
+
+
+def test_rows_and_their_table_are_the_same_release(tmp_path: Path) -> None:
+    project = lg.init(str(tmp_path))
+    asked: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
+    made = lg.privatize(TABLE, **asked)
+    assert lg.privatize(ROWS, **asked).id == made.id
+    assert lg.privatize([ROWS[:30], tuple(ROWS[30:])], **asked).id == made.id
+
+
+NAN = {
+    "label": [1.0, 0.0, math.nan, math.nan],
+    "tie": [0.0, math.nan, 1.0, math.nan],
+    "score_a": [1.0, math.nan, 3.0, 2.0],
+    "score_b": [2.0, 2.0, 2.0, math.nan],
+}
+
+
+def _dataset(table: pa.Table) -> Any:
+    import datasets
+
+    return datasets.Dataset(table)
+
+
+def _parquet(table: pa.Table, directory: Path) -> Path:
+    pq.write_table(table, directory / "t.parquet")
+    return directory / "t.parquet"
+
+
+INPUTS: dict[str, Callable[[pa.Table, Path], Any]] = {
+    "arrow": lambda table, path: table,
+    "pandas": lambda table, path: table.to_pandas(),
+    "polars": lambda table, path: pl.from_arrow(table),
+    "datasets": lambda table, path: _dataset(table),
+    "rows": lambda table, path: table.to_pylist(),
+    "parquet": _parquet,
+}
+
+
+@pytest.mark.quick("pandas", "polars", "rows", "parquet")
+@pytest.mark.parametrize("kind", INPUTS)
+def test_a_number_that_is_none_is_a_blank_in_every_type_of_input(kind: str, tmp_path: Path) -> None:
+    texts = {one: [f"{one} {n}" for n in range(4)] for one in row(labeler_id=1) if one != "label"}
+    for names in (("label",), ("label", "tie"), ("score_a", "score_b")):
+        numbers = {name: NAN[name] for name in names}
+        blanks = {name: [None if x != x else x for x in NAN[name]] for name in names}
+        source, null = INPUTS[kind](pa.table(texts | numbers), tmp_path), pa.table(texts | blanks)
+        found, tied = read(source, tmp_path), read(source, tmp_path, skips="tie")
+        assert found.equals(read(null, tmp_path))
+        assert tied.equals(read(INPUTS[kind](null, tmp_path), tmp_path, skips="tie"))
+
+
+def test_what_a_row_lacks_is_null_wherever_it_is_lacking() -> None:
+    for lacking in (row(labeler_id=1), row(labeler_id=1, tie=None)):
+        for rows in (
+            [lacking, row(labeler_id=2, tie=True)],
+            [row(labeler_id=2, tie=True), lacking],
+        ):
+            (part,) = sources.parts(rows)
+            assert part.sparse
+            found = lg.inspect(rows)
+            assert (found.labels, found.labelers and found.labelers.count) == (2, 2)
+
+
+def test_the_order_of_columns_does_not_follow_from_which_rows_have_a_label() -> None:
+    lacking = {name: value for name, value in row(labeler_id=1).items() if name != "label"}
+    said = {lg.inspect(rows, columns={}).roles for rows in ([row(), lacking], [lacking, row()])}
+    assert len(said) == 1
+
+
+def test_numbers_beside_texts_are_read_as_in_json(tmp_path: Path) -> None:
+    rows = [
+        row(labeler_id=who, prompt=f"p{number}", label=label)
+        for who in (7, "7", "x")
+        for number, label in enumerate([0, 1, True, 0.5, "tie", "b", 2**80, None])
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    found = []
+    for name, source in (("rows", rows), ("file", path)):
+        options = StagingOptions(Reading({}), "")
+        staged = stage(source, tmp_path / name, KeyRing.unkeyed(), options)
+        buckets = [segments.read_bucket(staged.rows_directory, n) for n in range(segments.BUCKETS)]
+        read = [row for one in buckets if one is not None for row in one.to_pylist()]
+        found.append((read, staged.label_fault_count, staged.skipped))
+    assert found[0] == found[1]
+    assert len({str(row["unit_hi"]) for row in found[0][0]}) == 2
+
+
+def test_chats_are_nested_rows() -> None:
+    answers = {"chosen": [{"role": "assistant", "content": "4"}], "rejected": CHAT}
+    found = lg.inspect([{"prompt": CHAT, "labeler_id": 7, **answers}])
+    assert (found.labels, found.examples[0].prompt, found.problems) == (1, "user: 2 + 2?", ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "no input: the list of files or tables is empty"),
+        ([{}], "rows: no columns in the input"),
+        ([row(), "labels.parquet"], r"rows \(dictionaries\) stand beside paths or tables"),
+        ([row(), TABLE], r"rows \(dictionaries\) stand beside paths or tables"),
+        ([row(prompt=CHAT), row()], "rows: prompts and responses must be"),
+        ([row(label=object())], "rows: expected values that JSON has"),
+        ([row(label={"a"})], "rows: expected values that JSON has"),
+        ([row(prompt=CHAT), row(prompt=2**80)], "rows: prompts and responses must be"),
+        ([row(prompt="\ud800")], "rows: prompts and responses must be"),
+        ([row(prompt=ITSELF)], "rows: prompts and responses must be"),
+        ([row(label=ITSELF)], "rows: expected values that JSON has"),
+        ([{7: SECRET}], "rows: a key is no text"),
+        ([None], "expected a path, a table .*, or a list of rows, found NoneType"),
+        ([row(Label=0)], "rows: two columns have one name"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows: Any, message: str) -> None:
+    with pytest.raises(InvalidLabels, match=message) as refused:
+        lg.inspect(rows)
+    said = str(refused.value)
+    assert "\n" not in said and SECRET not in said and len(said) < 300
+
+
+def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "known = (" in c)
+    say = {"role": "assistant", "name": None, "tokens": 7, "at": {"time": "now"}}
+    sides = {name: [say | {"content": name}] for name in ("prompt", "chosen", "rejected")}
+    Path("pairs.jsonl").write_text(json.dumps({"labeler_id": "x"} | sides) + "\n")
+    with pytest.raises(InvalidLabels, match="prompts and responses must be"):
+        lg.inspect("pairs.jsonl")
+    exec(compile(code, "formats.md", "exec"), {})
+    assert lg.inspect("pairs.parquet").labels == 1
+
+
+def test_splits_by_name_are_no_rows() -> None:
+    with pytest.raises(InvalidLabels, match="choose one, as in --split"):
+        lg.inspect([{"train": TABLE, "test": TABLE}])
+    assert lg.inspect([{"train": TABLE}]).labels == lg.inspect({"train": pa.table(TABLE)}).labels

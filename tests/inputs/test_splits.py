@@ -1,0 +1,146 @@
+"""A dataset's splits are never mixed unasked, whether they are files, folders or tables."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.published import arena, as_jsonl, as_table, pairs
+
+from labelguard.errors import InvalidLabels
+from labelguard.inputs.pairs import read_pairs
+from labelguard.inputs.sources import parts
+
+TRAIN, TEST = as_table(pairs(["a", "b", "a"])), as_table(pairs(["b", "a"] * 4))
+
+
+def files(directory: Path, train: str, test: str) -> Path:
+    for name, table in ((train, TRAIN), (test, TEST)):
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".parquet":
+            pq.write_table(table, path)
+        elif path.suffix == ".arrow":
+            with pa.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            as_jsonl(table.to_pylist(), path)
+    return directory
+
+
+def saved(directory: Path) -> Path:
+    """As `DatasetDict.save_to_disk` leaves it."""
+    name = "data-00000-of-00001.arrow"
+    files(directory, f"train/{name}", f"held_out/{name}")
+    (directory / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "held_out"]}))
+    for split in ("train", "held_out"):
+        state = {"_data_files": [{"filename": name}], "_split": split}
+        (directory / split / "state.json").write_text(json.dumps(state))
+        (directory / split / "dataset_info.json").write_text("{}")
+    return directory
+
+
+SHARD = "data/{}_prefs-00000-of-00001.parquet"
+SPLITS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "shards": (
+        "test_prefs",
+        lambda path: files(path, *(SHARD.format(n) for n in ("train", "test"))),
+    ),
+    "files": ("test", lambda path: files(path, "train.jsonl", "test.jsonl")),
+    "configurations": ("test", lambda path: files(path, "one/train.jsonl", "two/test.jsonl")),
+    "folders": ("validation", lambda path: files(path, "train/x.jsonl", "validation/y.jsonl")),
+    "saved to disk": ("held_out", saved),
+    "a dictionary": ("test", lambda path: {"train": TRAIN, "test": TEST}),
+}
+
+
+@pytest.mark.quick("shards", "folders")
+@pytest.mark.parametrize("case", SPLITS)
+def test_one_of_several_splits_must_be_named(case: str, tmp_path: Path) -> None:
+    other, make = SPLITS[case]
+    source = make(tmp_path / "set")
+    message = f"splits (train[a-z_]*, {other}|{other}, train[a-z_]*); choose one, as in --split"
+    with pytest.raises(InvalidLabels, match=message):
+        read_pairs(source)
+    with pytest.raises(InvalidLabels, match="found no split 'dev'"):
+        read_pairs(source, split="dev")
+    assert len(read_pairs(source, split=other).rows) == TEST.num_rows
+
+
+def test_one_split_alone_need_not_be_named(tmp_path: Path) -> None:
+    pq.write_table(TRAIN, tmp_path / "train-00000-of-00001.parquet")
+    assert len(read_pairs(tmp_path).rows) == TRAIN.num_rows
+    assert len(read_pairs(tmp_path, split="train").rows) == TRAIN.num_rows
+    assert len(read_pairs({"train": TRAIN}).rows) == TRAIN.num_rows
+
+
+def test_files_that_do_not_all_look_like_splits_are_one_dataset(tmp_path: Path) -> None:
+    source = files(tmp_path, "monday.jsonl", "test.jsonl")
+    assert len(parts(source)) == 2
+    with pytest.raises(InvalidLabels, match="--split test: the input has no splits; leave it out"):
+        read_pairs(source, split="test")
+    with pytest.raises(InvalidLabels, match="has no splits"):
+        read_pairs(TRAIN, split="train")
+
+
+def test_what_is_said_of_a_dataset_is_no_data(tmp_path: Path) -> None:
+    source = files(tmp_path, "monday.jsonl", "tuesday.jsonl")
+    for name in ("card.json", "dataset_info.json", "state.json"):
+        (source / name).write_text('{"rows": 3}')
+    assert len(parts(source)) == 2
+
+
+def test_a_dataset_is_read_in_its_own_order_and_selection() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = pairs(["a", "b", "a", "b"])
+    dataset = datasets.Dataset.from_list(rows)
+    assert read_pairs(dataset).table.equals(read_pairs(as_table(rows)).table)
+    half = dataset.select([3, 1]).with_format("numpy", columns=["prompt"])
+    assert sorted(read_pairs(half).table["prompt"].to_pylist()) == ["What of 1?", "What of 3?"]
+    both = datasets.DatasetDict({"train": dataset, "test": half})
+    with pytest.raises(InvalidLabels, match="splits train, test; choose one, as in --split"):
+        read_pairs(both)
+    assert read_pairs(both, split="train").table.equals(read_pairs(dataset).table)
+    with pytest.raises(InvalidLabels, match="load it without streaming=True"):
+        read_pairs(dataset.to_iterable_dataset())
+
+
+def piped(content: bytes, code: str) -> subprocess.CompletedProcess[bytes]:
+    program = f"from labelguard.inputs.pairs import read_pairs\n{code}"
+    return subprocess.run([sys.executable, "-c", program], input=content, capture_output=True)
+
+
+TWICE = "print(len(read_pairs('-').rows), read_pairs('-').table.equals(read_pairs('-').table))"
+
+
+@pytest.mark.slow
+def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_path: Path) -> None:
+    rows = pairs(["a", "b", "tie"])
+    columns = list(rows[0])
+    lines = [",".join(columns), *(",".join(map(str, row.values())) for row in rows)]
+    pq.write_table(as_table(rows), tmp_path / "x.parquet")
+    packed = pa.compress(json.dumps(rows).encode(), "gzip", asbytes=True)
+    blanks = b" \n" * 100_000 + json.dumps(rows).encode()
+    table = (tmp_path / "x.parquet").read_bytes()
+    for content in ("\n".join(lines).encode(), table, packed, blanks, gzip.compress(blanks)):
+        found = piped(content, TWICE)
+        assert found.stdout.decode().strip() == "3 True", found.stderr.decode()[-300:]
+
+
+def test_standard_input_leaves_nothing_behind_and_has_a_name_in_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    broken = arena(["a"])
+    del broken[0]["judge"]
+    found = piped(json.dumps(broken).encode(), "read_pairs('-')")
+    assert b"InvalidLabels: standard input: no column labeler_id" in found.stderr
+    assert not list(tmp_path.iterdir())
