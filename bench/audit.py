@@ -34,7 +34,7 @@ RUNS = {"rr": 1_000_000, "statistic": 250_000}
 WITHIN = 0.15
 TOO_SMALL = 0.9
 
-noisy, prices = statistic.noisy, pricing.prices
+noisy, prices = statistic.add_noise, pricing.prices
 
 
 def audit(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def audit(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
 def audit_of_a_mistake(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
     """The audit of code with noise 10% too small."""
     pricing.prices = _prices
-    statistic.noisy = _noisy
+    statistic.add_noise = _noisy
     return _audit(mechanism, epsilon, runs, pipeline_runs=0).to_dict()
 
 

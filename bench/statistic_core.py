@@ -81,7 +81,7 @@ def release(pairs: int, features: int, labelers: int) -> dict[str, float]:
     grid = statistic.grid(bounds, features, noise)
     total = statistic.exact_sum(z, rows, given, bounds, grid.step)
     watch.lap("exact sum")
-    released = np.asarray(statistic.noisy(total, grid, bytes(32)) * grid.step, np.float64)
+    released = np.asarray(statistic.add_noise(total, grid, bytes(32)) * grid.step, np.float64)
     watch.lap("noise")
     weight = statistic.pair_weights(rows, bounds, pairs)
     penalty = shape.ridge * basis.metric**2

@@ -43,7 +43,7 @@ class Dataset:
     """Labels with the features of what they compare: x (pairs, d), the other columns (n,).
 
     `ranking` and `size` are those of `Rows`, `number` counts the pairs of a ranking as
-    `choices.places` does.
+    `choices.pair_positions` does.
     """
 
     x: NDArray[np.float32]

@@ -23,7 +23,7 @@ from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import Noise, NoiseKind
-from labelguard.mechanisms.props_stages import ReleasedLabels, assembled, run_stages
+from labelguard.mechanisms.props_stages import ReleasedLabels, assemble, run_stages
 from labelguard.planner import calibration, tuning
 from labelguard.planner import components as components_of
 from labelguard.text import LABEL_A, LABEL_TIE
@@ -125,7 +125,7 @@ def props(
     results = list(run_stages(coordinates, labels, learner, combine=combine, stages=stages))
     error = results[-1].report.error
     details = {} if error is None else {"model_error": error.rate, "model_se": error.standard_error}
-    released = (assembled(results)[0] > 0.5).astype(np.uint8)
+    released = (assemble(results)[0] > 0.5).astype(np.uint8)
     return Outcome(results[-1].scorer(coordinates), released, _noise_of(answers) | details)
 
 
@@ -239,7 +239,7 @@ def _released_statistic(
     grid = statistic.grid(bounds, len(basis.metric), noise)
     total = statistic.exact_sum(z, problem.rows, problem.labels, bounds, grid.step)
     nonce = hashlib.sha256(f"{epsilon} {seed}".encode()).digest()
-    released = np.asarray(statistic.noisy(total, grid, nonce) * grid.step, np.float64)
+    released = np.asarray(statistic.add_noise(total, grid, nonce) * grid.step, np.float64)
     weight = statistic.pair_weights(problem.rows, bounds, len(z))
     penalty = shape.ridge * basis.metric**2
     ridge = statistic.noise_aware_ridge(z, weight, penalty, grid.deviation)

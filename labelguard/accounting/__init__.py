@@ -1,4 +1,4 @@
-"""What the releases about one labeler cost, exactly, and the noise that a budget allows.
+"""The exact cost of releases about one labeler, and the noise that a budget allows.
 
 One module a mechanism, with the same names for the same things (`delta`, `epsilon`, `calibrate`):
 `randomized_response` for labels in {0, 1}, `kary` for choices among K options, `gaussian` for sums

@@ -15,14 +15,15 @@ PER_ONE = 2**20
 
 Price: TypeAlias = Callable[[float, bool], float]
 """δ, at most 1, at a noise multiplier in which it falls; roughly, and quickly, if the second
-argument is true."""
+argument is true.
+"""
 
 _MOST_NOISE = 2.0**23
-_NEAR = 2e-5  # of ln δ: how far below what was asked for it may be
+_NEAR = 2e-5  # of ln δ: how far below the target it may be
 
 
 def smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The upper end of a bisection in (low, high], to two units of rounding; `high` holds."""
+    """Return the upper end of a bisection in (low, high], to 2 units of rounding; `high` holds."""
     while high - low > 2 * ROUNDING * high:
         middle = low + (high - low) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -30,7 +31,7 @@ def smallest(holds: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def smallest_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest whole number in (low, high] that holds; `high` does, `low` does not."""
+    """Return the smallest whole number in (low, high] that holds; `high` does, `low` does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -38,7 +39,7 @@ def smallest_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def crossing(excess: Callable[[float], float], low: float, high: float, width: float) -> float:
-    """Where a falling function, above 0 at `low` and not at `high`, stops being above 0.
+    """Return where a falling function, above 0 at `low` only, stops being above 0.
 
     The upper end, at which it is not above 0, of an interval of at most that width; by regula falsi
     (Illinois), for functions that cost too much to bisect.
@@ -48,27 +49,29 @@ def crossing(excess: Callable[[float], float], low: float, high: float, width: f
     while high - low > width:
         middle = high - below * (high - low) / (below - above) if above > below else low
         middle = min(max(middle, low + width / 2), high - width / 2)
-        found = excess(middle)
+        value = excess(middle)
         # The end that stays counts half the second time, or it would stay for ever.
-        if found > 0:
-            low, above, below = middle, found, below / 2 if stayed > 0 else below
+        if value > 0:
+            low, above, below = middle, value, below / 2 if stayed > 0 else below
             stayed = 1
         else:
-            high, below, above = middle, found, above / 2 if stayed < 0 else above
+            high, below, above = middle, value, above / 2 if stayed < 0 else above
             stayed = -1
     return high
 
 
 def largest_whole(excess: Callable[[int], float], low: int, high: int) -> int:
-    """The last whole number at which a rising function is not above 0: it is so at `low`, and above
-    0 at `high`.
+    """Return the last whole number at which a rising function is not above 0.
+
+    It is not above 0 at `low`, and above 0 at `high`.
     """
-    found = crossing(lambda back: excess(high - math.floor(back)), 0.0, float(high - low), 1.0)
-    return high - math.floor(found)
+    steps_back = crossing(lambda back: excess(high - math.floor(back)), 0.0, float(high - low), 1.0)
+    return high - math.floor(steps_back)
 
 
 def multiplier(price: Price, delta: float, guess: float) -> float:
-    """The noise multiplier, a multiple of 1/PER_ONE rounded up, at which the price is `delta`.
+    """Return the noise multiplier, a multiple of 1/PER_ONE rounded up, at which the price is
+    `delta`.
 
     The price at the result, not the rough one, is at most `delta`, and 2e-5 below it, relative, or
     what rounding up leaves.
@@ -94,30 +97,32 @@ def multiplier(price: Price, delta: float, guess: float) -> float:
             high, step = low, 2 * step
     about = crossing(lambda at: excess(at, True), low, high, 1e-4)
     slope = min(-1.0, (excess(about + 0.01, True) - excess(about - 0.01, True)) / 0.02)
-    return _refined(price, delta, round(math.exp(about) * PER_ONE), slope)
+    return _refine_multiplier(price, delta, round(math.exp(about) * PER_ONE), slope)
 
 
-def _refined(price: Price, delta: float, whole: int, slope: float) -> float:
-    """`multiplier` from a whole number of 1/PER_ONE near it, by Newton's method within brackets."""
+def _refine_multiplier(price: Price, delta: float, whole: int, slope: float) -> float:
+    """Return `multiplier` from a whole number of 1/PER_ONE near it, by Newton's method within
+    brackets.
+    """
     fails, holds = 0, math.inf
     while True:
-        found = price(whole / PER_ONE, False)
-        if _just(found, delta, whole / PER_ONE):
+        value = price(whole / PER_ONE, False)
+        if _is_tight(value, delta, whole / PER_ONE):
             return whole / PER_ONE
-        if found > delta:
+        if value > delta:
             fails = whole
         else:
             holds = whole
         if holds - fails <= max(1.0, 1e-6 * fails):  # the price jumps where its grid changes
             return holds / PER_ONE
-        step = (_NEAR / 2 + math.log(found / delta)) / slope
+        step = (_NEAR / 2 + math.log(value / delta)) / slope
         whole = math.ceil(whole * math.exp(-step) if abs(step) < 1 else whole * 2)
         if not fails < whole < holds:
             whole = int(fails + holds) // 2 if holds < math.inf else 2 * fails
 
 
-def _just(found: float, delta: float, noise_multiplier: float) -> bool:
-    """Whether a price is what was asked for: at most that, and below it by rounding only."""
+def _is_tight(value: float, delta: float, noise_multiplier: float) -> bool:
+    """Return True for a price that is at most `delta`, and below it by rounding only."""
     # ln δ moves by some 2·ln(1/δ) or less for a relative change of the noise multiplier.
     left = _NEAR - 4 * math.log(delta) / (noise_multiplier * PER_ONE)
-    return delta * math.exp(-left) <= found <= delta
+    return delta * math.exp(-left) <= value <= delta

@@ -1,4 +1,4 @@
-"""Argument checks of the accountants: each error says what was expected and what was found."""
+"""Argument checks of the accountants: each error says what was expected, and the value."""
 
 from __future__ import annotations
 

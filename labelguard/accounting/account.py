@@ -1,4 +1,4 @@
-"""What budgets buy: the noise of randomized labels, of statistics and of training runs.
+"""The noise that a budget buys: of randomized labels, of statistics and of training runs.
 
     import labelguard as lg
     lg.account.statistic(epsilon=3, delta=1e-5, releases=12)
@@ -80,9 +80,9 @@ class StatisticNoise:
 
     def __repr__(self) -> str:
         releases = pluralize(self.releases, "release")
-        said = f"{format_budget(self)}, {releases}: noise multiplier {self.noise_multiplier:.4g}"
+        text = f"{format_budget(self)}, {releases}: noise multiplier {self.noise_multiplier:.4g}"
         other = f", {self.ball.deviation:.4g} of ball noise" if self.ball else ""
-        return f"StatisticNoise({said}{other})"
+        return f"StatisticNoise({text}{other})"
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,13 @@ class RunNoise:
     """standard deviation of the noise in a step, in clip norms"""
     noise_of_mean: float
     """σ/(q√T): that of the mean of all steps' sums, divided by q, in clip norms; a sum of everybody
-    that was released once has as much"""
+    that was released once has as much
+    """
 
     def __repr__(self) -> str:
         runs = pluralize(self.runs, f"{self.mechanism} run")
-        said = f"{format_budget(self)}, {runs}: noise multiplier {self.noise_multiplier:.4g}"
-        return f"RunNoise({said}, {self.noise_of_mean:.4g} of the mean of all steps)"
+        text = f"{format_budget(self)}, {runs}: noise multiplier {self.noise_multiplier:.4g}"
+        return f"RunNoise({text}, {self.noise_of_mean:.4g} of the mean of all steps)"
 
 
 @suggest_keywords
@@ -139,7 +140,7 @@ def rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
 def statistic(
     epsilon: float, delta: float, releases: int = 1, components: int | None = None
 ) -> StatisticNoise:
-    """The noise multiplier of each of `releases` statistics that cost (ε, δ) together.
+    """Return the noise multiplier of each of `releases` statistics that cost (ε, δ) together.
 
     Beside it, what each would cost alone, and the ball noise of a single release of so many
     `components`. Raises `PolicyError` for values that are no budget, and for components of several
@@ -186,7 +187,7 @@ def run(
     records: int | None = None,
     runs: int = 1,
 ) -> RunNoise:
-    """The noise multiplier of each of `runs` training runs that cost (ε, δ) together.
+    """Return the noise multiplier of each of `runs` training runs that cost (ε, δ) together.
 
     `mechanism` is uls, els, els-group or aup. A labeler (uls, aup) or a label (els) is in each of
     the `steps` with the `sampling_probability`; `records` bounds the labels of a labeler in a run
@@ -198,8 +199,8 @@ def run(
         >>> lg.account.run("uls", 3, 1e-5, sampling_probability=0.1, steps=50).runs
         1
     """
-    found = _RUNS.get(mechanism)
-    if found is None:
+    component_class = _RUNS.get(mechanism)
+    if component_class is None:
         raise PolicyError(f"mechanism must be one of {', '.join(_RUNS)}, found {mechanism!r}")
     of_records = mechanism in ("els", "els-group")
     if of_records != (records is not None):
@@ -207,7 +208,7 @@ def run(
     more = {"records": records} if of_records else {}
     sampling = {"sampling_probability": sampling_probability, "steps": steps, **more}
     try:
-        priced = found.calibrated(epsilon, delta, runs, **sampling)
+        priced = component_class.calibrate(epsilon, delta, runs, **sampling)
     except ValueError as error:
         raise PolicyError(str(error)) from None
     noise = priced.noise_multiplier

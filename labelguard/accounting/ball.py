@@ -59,7 +59,7 @@ _ENTRIES = 2**18  # nodes that are evaluated together
 
 
 def delta(scale: float, epsilon: float, components: int) -> float:
-    """The δ at which one release is (epsilon, δ)-private, in [0, 1].
+    """Return the δ at which one release is (epsilon, δ)-private, in [0, 1].
 
     Never below the true value; exactly 0 where epsilon >= 1/scale.
 
@@ -71,7 +71,8 @@ def delta(scale: float, epsilon: float, components: int) -> float:
 
 
 def epsilon(scale: float, delta: float, components: int) -> float:
-    """The smallest ε, in nats, at which one release is (ε, delta)-private; 1/scale at delta = 0.
+    """Return the smallest ε, in nats, at which one release is (ε, delta)-private; 1/scale at delta
+    = 0.
 
     By bisection; the upper end is returned, so that the computed δ at the result is at most
     `delta`.
@@ -89,7 +90,8 @@ def epsilon(scale: float, delta: float, components: int) -> float:
 
 @lru_cache(maxsize=2**12, typed=True)
 def calibrate(epsilon: float, delta: float, components: int) -> float:
-    """The smallest scale at which one release stays (epsilon, delta)-private; 1/epsilon is enough.
+    """Return the smallest scale at which one release stays (epsilon, delta)-private; 1/epsilon is
+    enough.
 
     A multiple of 2^-40, rounded up, and `delta(calibrate(ε, δ, d), ε, d) <= δ` holds
     for the computed numbers. Results are cached.
@@ -168,7 +170,7 @@ class _Ball:
 
 @lru_cache(maxsize=64, typed=True)
 def _ball(scale: float, components: int) -> _Ball:
-    """The noise of a scale, in sensitivities."""
+    """Return the noise of a scale, in sensitivities."""
     _validate.positive(scale=scale)
     _validate.at_least_one(components=components)
     _validate.within(1, MOST_COMPONENTS, components=components)
@@ -206,7 +208,7 @@ def _integral(
     `factor` is log f(t); `largest` bounds log |f| on a complex neighbourhood with real parts in
     [low, high] and cosh of the largest imaginary part.
     """
-    found = np.empty_like(ends)
+    integrals = np.empty_like(ends)
     left, panels = np.arange(ends.size), 1
     while left.size:
         if panels > _MOST_PANELS:
@@ -221,10 +223,10 @@ def _integral(
             logs, errors = _quadrature(noise, ends[part], epsilons[part], panels, factor, largest)
             floor = noise.log_total + _LOG_SMALLEST - 8
             settled = errors <= np.maximum(logs + _NEGLIGIBLE, floor)
-            found[part] = np.logaddexp(logs, errors)
+            integrals[part] = np.logaddexp(logs, errors)
             again.append(part[~settled])
         left, panels = np.concatenate(again), panels * 2
-    return found
+    return integrals
 
 
 def _quadrature(
@@ -281,12 +283,12 @@ def _bessel_ratio(dimension: int, a: float) -> float:
 
 
 def _reciprocal(scale: float) -> float:
-    """The smallest float that is not below 1/scale."""
-    found, exact = 1 / scale, Fraction(scale)
-    if Fraction(found) * exact < 1:
-        return math.nextafter(found, math.inf)
-    below = math.nextafter(found, 0.0)
-    return below if Fraction(below) * exact >= 1 else found
+    """Return the smallest float that is not below 1/scale."""
+    quotient, exact = 1 / scale, Fraction(scale)
+    if Fraction(quotient) * exact < 1:
+        return math.nextafter(quotient, math.inf)
+    below = math.nextafter(quotient, 0.0)
+    return below if Fraction(below) * exact >= 1 else quotient
 
 
 def _delta(noise: _Ball, epsilon: float) -> float:

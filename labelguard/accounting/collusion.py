@@ -1,11 +1,11 @@
-"""What two labelers cost together: the price where all labels of both may change.
+"""The price of two labelers together, where all labels of both may change.
 
 Two who act as one, or one person with two ids, are protected by less than one alone:
 
 * answers: 2k of them, with the exact price of the accountants of one labeler;
 * Gaussian releases: they move a sum by 2Δ, so the price at σ/2. Where they are not in the same
   releases, it is less: Σ (a_i + b_i)² <= 4R for a_i, b_i in {0, 1} that sum to R each;
-* anything else, alone or jointly, in two steps of one labeler each, `two_steps`.
+* anything else, alone or jointly, in two steps of one labeler each, `epsilon_by_two_steps`.
 
 A ball release moves by 2Δ too, of which `ball.epsilon(s/2, δ, d)` is the exact price, but only if
 both are in the same one. Two in different releases have two losses, and who was in which may depend
@@ -23,15 +23,16 @@ from itertools import combinations_with_replacement
 from labelguard.accounting import joint
 from labelguard.accounting.components import Answers, Component, Gaussians, Unproven
 
-__all__ = ["epsilon", "of_unlike", "two_steps"]
+__all__ = ["epsilon", "epsilon_by_two_steps", "epsilon_of_unlike"]
 
 _MOST_UNLIKE = 8
 _SHARES = (0.5, 0.9, 0.99)
 _PURE = 1 + 2.0**-40
 
 
-def two_steps(components: Sequence[Component], delta: float) -> float:
-    """An ε at which two labelers are (ε, delta)-private under everything the components allow.
+def epsilon_by_two_steps(components: Sequence[Component], delta: float) -> float:
+    """Return an ε at which two labelers are (ε, delta)-private under everything the components
+    allow.
 
     With δ(·) the joint price of one: δ₂(a + b) <= δ(a) + e^a · δ(b) for all a, b >= 0, since
     P(S) <= e^a Q(S) + δ(a) and Q(S) <= e^b R(S) + δ(b). The best of some splits of delta, and of
@@ -51,27 +52,29 @@ def two_steps(components: Sequence[Component], delta: float) -> float:
 
 
 def epsilon(components: Sequence[Component], delta: float) -> float | None:
-    """The smallest known ε at which two labelers together are (ε, delta)-private; None if none is.
+    """Return the smallest known ε at which two labelers together are (ε, delta)-private; None if
+    none is.
 
     Exact for answers and Gaussian releases, alone and jointly; two steps otherwise. Of runs whose
     guarantee is unproven nothing is known.
     """
-    found = _epsilon(tuple(components), float(delta))
-    return found if math.isfinite(found) else None
+    epsilon_of_two = _epsilon(tuple(components), float(delta))
+    return epsilon_of_two if math.isfinite(epsilon_of_two) else None
 
 
-def of_unlike(each: Sequence[Component], delta: float) -> float | None:
-    """The same of two labelers who each have the answers of any one of `each`: the costliest two.
+def epsilon_of_unlike(each: Sequence[Component], delta: float) -> float | None:
+    """Return the same of two labelers who each have the answers of any one of `each`: the costliest
+    two.
 
     None for none, or for so many that their pairs would take long.
     """
     if not 0 < len(each) <= _MOST_UNLIKE:
         return None
-    return max(_of_pair(*pair, delta) for pair in combinations_with_replacement(each, 2))
+    return max(_epsilon_of_pair(*pair, delta) for pair in combinations_with_replacement(each, 2))
 
 
 @lru_cache(maxsize=4096)
-def _of_pair(one: Component, other: Component, delta: float) -> float:
+def _epsilon_of_pair(one: Component, other: Component, delta: float) -> float:
     return joint.epsilon([one, other], delta)
 
 
@@ -86,5 +89,5 @@ def _epsilon(components: tuple[Component, ...], delta: float) -> float:
         elif isinstance(one, Gaussians):
             doubled.append(replace(one, noise_multiplier=one.noise_multiplier / 2))
         else:
-            return two_steps(components, delta)
+            return epsilon_by_two_steps(components, delta)
     return joint.epsilon(doubled, delta)

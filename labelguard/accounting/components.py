@@ -1,4 +1,4 @@
-"""What a joint price is made of: coins, noisy sums and runs of gradient methods.
+"""The components of a joint price: coins, noisy sums and runs of gradient methods.
 
 Components say what the ledger stores, thresholds and scales of noise, so that what is priced is
 what is charged (ValueError for numbers that the accountants of a kind do not give).
@@ -55,7 +55,7 @@ class Answers(ABC):
     @property
     @abstractmethod
     def accountant(self) -> Any:
-        """What prices answers of this kind alone: `randomized_response`, or a `KAry`."""
+        """Return the accountant of such answers alone: `randomized_response`, or a `KAry`."""
 
     @property
     def epsilon0(self) -> float:
@@ -72,8 +72,8 @@ class BinaryAnswers(Answers):
     options: ClassVar[int] = 2
 
     @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
-        """`count` answers with as little noise as (epsilon, delta) allows."""
+    def calibrate(cls, epsilon: float, delta: float, count: int) -> Self:
+        """Return `count` answers with as little noise as (epsilon, delta) allows."""
         return cls(rr.threshold(rr.calibrate(epsilon, delta, count)), count)
 
 
@@ -89,8 +89,8 @@ class ChoiceAnswers(Answers):
     distribution: ClassVar[str] = "multinomial"
 
     @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int, options: int) -> Self:
-        """`count` answers with as little noise as (epsilon, delta) allows."""
+    def calibrate(cls, epsilon: float, delta: float, count: int, options: int) -> Self:
+        """Return `count` answers with as little noise as (epsilon, delta) allows."""
         one = KAry(options)
         return cls(one.threshold(one.calibrate(epsilon, delta, count)), count, options)
 
@@ -115,8 +115,8 @@ class Gaussians:
         _validate.at_least_one(count=self.count)
 
     @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
-        """`count` releases with as little noise as (epsilon, delta) allows."""
+    def calibrate(cls, epsilon: float, delta: float, count: int) -> Self:
+        """Return `count` releases with as little noise as (epsilon, delta) allows."""
         return cls(gaussian.calibrate(epsilon, delta, count), count)
 
 
@@ -145,8 +145,8 @@ class Balls:
             )
 
     @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int, components: int) -> Self:
-        """A release with as little noise as (epsilon, delta) allows; `count` is 1."""
+    def calibrate(cls, epsilon: float, delta: float, count: int, components: int) -> Self:
+        """Return a release with as little noise as (epsilon, delta) allows; `count` is 1."""
         return cls(ball.calibrate(epsilon, delta, components), components, count)
 
     @property
@@ -171,10 +171,10 @@ class Subsampled:
         _validate.at_least_one(count=self.count)
 
     @classmethod
-    def calibrated(
+    def calibrate(
         cls, epsilon: float, delta: float, count: int, *, sampling_probability: float, steps: int
     ) -> Self:
-        """`count` runs with as little noise as (epsilon, delta) allows them together."""
+        """Return `count` runs with as little noise as (epsilon, delta) allows them together."""
         noise = subsampled.calibrate(epsilon, delta, sampling_probability, steps * count)
         return cls(noise, sampling_probability, steps, count)
 
@@ -204,8 +204,8 @@ class Converted(ABC):
         _validate.at_least_one(count=self.count)
 
     @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int, **sampling: Any) -> Self:
-        """`count` runs with as little noise as (epsilon, delta) allows them together.
+    def calibrate(cls, epsilon: float, delta: float, count: int, **sampling: Any) -> Self:
+        """Return `count` runs with as little noise as (epsilon, delta) allows them together.
 
         Half of delta is for losses that are infinite, the rest for those of ±ε, which compose as
         coins. A single run leaves 2^-30 of delta to the rounding of a joint price.
@@ -224,7 +224,7 @@ class Converted(ABC):
 
     @abstractmethod
     def delta_of_noise(self) -> float:
-        """The δ of one run at this epsilon; never below the true value."""
+        """Return the δ of one run at this epsilon; never below the true value."""
 
 
 @dataclass(frozen=True, kw_only=True)

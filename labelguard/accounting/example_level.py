@@ -34,12 +34,12 @@ def calibrate(
     The smaller of those of `mixture` and `group`. Raises ValueError as they do, if neither gives
     one.
     """
-    asked = epsilon, delta, sampling_probability, steps, records
+    target = epsilon, delta, sampling_probability, steps, records
     check(1.0, sampling_probability, steps, records)
     try:
-        least = group.calibrate(*asked)
+        least = group.calibrate(*target)
     except ValueError:  # of δ nothing is left to one record
-        return mixture.calibrate(*asked)
+        return mixture.calibrate(*target)
     if mixture.delta(least, sampling_probability, steps, records, epsilon) > delta:
         return least
-    return mixture.calibrate(*asked)
+    return mixture.calibrate(*target)

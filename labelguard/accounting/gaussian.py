@@ -44,7 +44,7 @@ _FARTHEST = 40.0  # the normal tail beyond is 1e-349, below any float
 
 
 def delta(noise_multiplier: float, epsilon: float, releases: int = 1) -> float:
-    """The δ at which `releases` Gaussian releases are (epsilon, δ)-private, in (0, 1].
+    """Return the δ at which `releases` Gaussian releases are (epsilon, δ)-private, in (0, 1].
 
     Never below the true value; where that is below 2.3e-308, the result is 2.3e-308.
 
@@ -58,7 +58,7 @@ def delta(noise_multiplier: float, epsilon: float, releases: int = 1) -> float:
 
 
 def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
-    """The smallest ε, in nats, at which `releases` releases are (ε, delta)-private.
+    """Return the smallest ε, in nats, at which `releases` releases are (ε, delta)-private.
 
     By bisection; the upper end is returned, so that the computed δ at the result is at most
     `delta`. Infinite where it exceeds every float.
@@ -81,7 +81,8 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
 
 @lru_cache(maxsize=2**12, typed=True)
 def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
-    """The smallest noise multiplier at which `releases` releases stay (epsilon, delta)-private.
+    """Return the smallest noise multiplier at which `releases` releases stay (epsilon,
+    delta)-private.
 
     A multiple of 2^-40, coarse beside rounding, and `delta(calibrate(ε, δ, R), ε, R) <= δ` holds
     for the computed numbers. Results are cached.
@@ -130,8 +131,8 @@ def _distance(noise_multiplier: float, releases: int) -> float:
 
 def _delta(distance: float, epsilon: float) -> float:
     """`delta` without checks, for two unit normals whose means are `distance` apart."""
-    [found] = deltas(np.array([epsilon]), distance).tolist()
-    return max(sys.float_info.min, float(found))
+    [value] = deltas(np.array([epsilon]), distance).tolist()
+    return max(sys.float_info.min, float(value))
 
 
 # Gauss–Legendre on [0, 1] with 6 nodes: for f below and distances up to ¼ exact to 1e-16, relative.

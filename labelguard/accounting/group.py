@@ -23,7 +23,7 @@ __all__ = ["calibrate", "check", "delta"]
 def delta(
     noise_multiplier: float, sampling_probability: float, steps: int, records: int, epsilon: float
 ) -> float:
-    """The δ at which a run is (epsilon, δ)-private for a labeler, from ε' = epsilon/records.
+    """Return the δ at which a run is (epsilon, δ)-private for a labeler, from ε' = epsilon/records.
 
     In (0, 1]. Raises ValueError unless noise_multiplier is finite and > 0, sampling_probability in
     (0, 1], steps and records integers >= 1 and epsilon finite and >= 0.
@@ -38,7 +38,7 @@ def delta(
 def calibrate(
     epsilon: float, delta: float, sampling_probability: float, steps: int, records: int
 ) -> float:
-    """The noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
+    """Return the noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
 
     A multiple of 2^-20, rounded up; the computed `delta` at it is at most delta.
 

@@ -20,7 +20,7 @@ of the Gaussians.
 
 Every function concerns ONE labeler under `replace_labels` adjacency; ε is in nats. The formula is
 that of continuous noise, which a release rounds; what noise from finitely many bits costs is set
-aside beforehand (`policy.pricing.continuous_delta`).
+aside beforehand (`budget.pricing.continuous_delta`).
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from labelguard.accounting.components import (
 )
 from labelguard.accounting.losses import (
     Losses,
-    approximate,
-    atoms,
+    convolve,
+    discretize,
+    losses_of_approximate,
     smallest_epsilon,
     suitable_interval,
-    together,
 )
 from labelguard.accounting.randomized_response import COIN_RANGE
 
@@ -96,7 +96,7 @@ Run: TypeAlias = Subsampled | SampledRecords | Groups | Unproven
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedComponents:
     """Components in an order of their own, like ones merged."""
 
     answers: tuple[AnyAnswers, ...]
@@ -106,12 +106,12 @@ class Merged:
 
 @dataclass(frozen=True)
 class Share:
-    """What a policy wants to allow: `count` events, weighed against the others.
+    """Events that a policy wants to allow: `count` of them, weighed against the others.
 
-    `calibrated` makes the component of an ε, a δ and a count: `Gaussians.calibrated`, for example.
+    `calibrate` makes the component of an ε, a δ and a count: `Gaussians.calibrate`, for example.
     """
 
-    calibrated: Callable[[float, float, int], Component]
+    calibrate: Callable[[float, float, int], Component]
     count: int
     weight: float = 1.0
 
@@ -121,7 +121,7 @@ class Share:
 
 
 def delta(components: Sequence[Component], epsilon: float) -> float:
-    """The δ at which everything the components allow is (epsilon, δ)-private together.
+    """Return the δ at which everything the components allow is (epsilon, δ)-private together.
 
     The order of the components is of no consequence, and n components of count 1 are one of
     count n, bit for bit. No components cost nothing.
@@ -140,11 +140,11 @@ def delta(components: Sequence[Component], epsilon: float) -> float:
     for a converted run with less noise than its (epsilon, delta) takes.
     """
     _validate.nonnegative(epsilon=epsilon)
-    return _delta(_merged(components), epsilon)
+    return _delta(_merge(components), epsilon)
 
 
 def epsilon(components: Sequence[Component], delta: float) -> float:
-    """The smallest ε, in nats, at which the components together are (ε, delta)-private.
+    """Return the smallest ε, in nats, at which the components together are (ε, delta)-private.
 
     The upper end of a bisection, so that the computed δ at the result is at most `delta`. For
     coins and ball noise at delta = 0: Σ k·ε0. With runs within 1e-9, and infinite where delta is
@@ -153,7 +153,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
     Raises ValueError unless 0 <= delta < 1, and >= `gaussian.SMALLEST_DELTA` with Gaussians.
     """
     _validate.delta_below_one(delta)
-    merged = _merged(components)
+    merged = _merge(components)
     if merged.runs:
         return _epsilon_of_runs(merged, delta)
     coins, noise = merged.answers, merged.noise
@@ -193,22 +193,22 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
     if not shares:
         raise ValueError("shares must hold at least one share, found none")
     if len(shares) == 1:
-        return (shares[0].calibrated(epsilon, delta, shares[0].count),)
+        return (shares[0].calibrate(epsilon, delta, shares[0].count),)
     weights = [each.weight / math.fsum(share.weight for share in shares) for each in shares]
 
     def at(step: int, split: bool) -> tuple[Component, ...]:
         factor = step / _FACTOR_ONE
         part = delta / len(shares) if split else min(factor, 1.0) * delta
         return tuple(
-            share.calibrated(min(factor * weight, 1.0) * epsilon, part, share.count)
+            share.calibrate(min(factor * weight, 1.0) * epsilon, part, share.count)
             for share, weight in zip(shares, weights, strict=True)
         )
 
     split = any(isinstance(each, Converted) for each in at(_FACTOR_ONE, False))
 
     def excess(step: int) -> float:
-        found = _delta(_merged(at(step, split)), epsilon)
-        return math.log(max(found, sys.float_info.min) / delta)
+        value = _delta(_merge(at(step, split)), epsilon)
+        return math.log(max(value, sys.float_info.min) / delta)
 
     if delta == 0:
         return at(_FACTOR_ONE, split)
@@ -227,7 +227,7 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
 
 
 def pure_epsilon(components: Sequence[Component]) -> float:
-    """The ε of the components at δ = 0, in nats: Σ k·ε0, infinite with a Gaussian or a run."""
+    """Return the ε of the components at δ = 0: Σ k·ε0 nats, infinite with a Gaussian or a run."""
     return math.fsum(
         component.count * component.epsilon0 if isinstance(component, Answers | Balls) else math.inf
         for component in components
@@ -243,8 +243,8 @@ def noise_distance(gaussians: Sequence[Gaussians]) -> float:
 # --- components ----------------------------------------------------------------------------------
 
 
-def _merged(components: Sequence[Component]) -> Merged:
-    """What is priced: fair coins left out, and runs that draw everybody as Gaussian releases."""
+def _merge(components: Sequence[Component]) -> MergedComponents:
+    """Return what is priced: fair coins left out, runs that draw everybody as Gaussian releases."""
     counts: Counter[Component] = Counter()
     for component in components:
         if isinstance(component, Subsampled):
@@ -262,7 +262,7 @@ def _merged(components: Sequence[Component]) -> Merged:
     ]
     for one in merged:
         if isinstance(one, Converted):
-            _believed(replace(one, count=1))
+            _check_converted(replace(one, count=1))
     answers = sorted((each for each in merged if isinstance(each, Answers)), key=repr)
     answers = [each for each in answers if each.epsilon0 > 0]
     noise = sorted((each for each in merged if isinstance(each, Gaussians)), key=repr)
@@ -273,11 +273,13 @@ def _merged(components: Sequence[Component]) -> Merged:
             "ball noise has a price for one release only, and none beside Gaussian noise or runs "
             "of gradient methods; use Gaussian noise for several releases"
         )
-    return Merged(tuple(answers), balls[0] if balls else tuple(noise) or None, tuple(runs))
+    return MergedComponents(
+        tuple(answers), balls[0] if balls else tuple(noise) or None, tuple(runs)
+    )
 
 
 def _alone(noise: Noise) -> tuple[ModuleType, float, int]:
-    """The accountant of noisy sums alone, their scale, and components or number.
+    """Return the accountant of noisy sums alone, their scale, and components or number.
 
     Unlike Gaussians are one that reveals as much as all of them.
     """
@@ -289,7 +291,7 @@ def _alone(noise: Noise) -> tuple[ModuleType, float, int]:
 
 
 def _noise_epsilon(noise: Noise, delta: float) -> float:
-    """The ε of noisy sums alone."""
+    """Return the ε of noisy sums alone."""
     accountant, scale, number = _alone(noise)
     return float(accountant.epsilon(scale, delta, number))
 
@@ -306,7 +308,7 @@ def _noise_deltas(noise: Noise | None, epsilons: Floats) -> Floats:
 # --- the closed form -----------------------------------------------------------------------------
 
 
-def _delta(merged: Merged, epsilon: float) -> float:
+def _delta(merged: MergedComponents, epsilon: float) -> float:
     """`delta` of merged components, without checks; like ones are priced by their own module."""
     if merged.runs:
         return _delta_of_runs(merged, epsilon)
@@ -328,21 +330,21 @@ def _delta(merged: Merged, epsilon: float) -> float:
 # --- runs, on a grid ------------------------------------------------------------------------------
 
 
-def _delta_of_runs(merged: Merged, epsilon: float) -> float:
+def _delta_of_runs(merged: MergedComponents, epsilon: float) -> float:
     """`_delta` where there are runs."""
-    found = _losses(merged.answers, merged.runs)
+    losses = _losses(merged.answers, merged.runs)
     if merged.noise is None:
-        return found.delta(epsilon)
-    return found.expected(lambda rest: _noise_deltas(merged.noise, rest), epsilon)
+        return losses.delta(epsilon)
+    return losses.delta_beside(lambda rest: _noise_deltas(merged.noise, rest), epsilon)
 
 
-def _epsilon_of_runs(merged: Merged, delta: float) -> float:
+def _epsilon_of_runs(merged: MergedComponents, delta: float) -> float:
     """`epsilon` where there are runs, rounded up by 1e-9; infinite where delta is below margins."""
-    found = _losses(merged.answers, merged.runs)
-    left = (delta - found.infinite) / 2
+    losses = _losses(merged.answers, merged.runs)
+    left = (delta - losses.infinite) / 2
     if left < gaussian.SMALLEST_DELTA:
         return math.inf
-    high = max(0.0, float(found.values[-1])) + found.interval
+    high = max(0.0, float(losses.values[-1])) + losses.interval
     if merged.noise is not None:
         high += _noise_epsilon(merged.noise, left)
     return smallest_epsilon(lambda at: _delta_of_runs(merged, at), high, delta)
@@ -350,7 +352,7 @@ def _epsilon_of_runs(merged: Merged, delta: float) -> float:
 
 @lru_cache(maxsize=8)
 def _losses(answers: tuple[AnyAnswers, ...], runs: tuple[Run, ...]) -> Losses:
-    """The losses of all runs and answers on one grid."""
+    """Return the losses of all runs and answers on one grid."""
     sampled = [
         subsampled.losses(each.noise_multiplier, each.sampling_probability, each.steps)
         for each in runs
@@ -362,18 +364,18 @@ def _losses(answers: tuple[AnyAnswers, ...], runs: tuple[Run, ...]) -> Losses:
         [each.interval for each in sampled]
         or [suitable_interval(deviation=1.0, span=2 * furthest, mean=0.0, steps=1)]
     )
-    found = sampled + [
-        approximate(each.epsilon, each.delta, each.count, interval) for each in converted
+    parts = sampled + [
+        losses_of_approximate(each.epsilon, each.delta, each.count, interval) for each in converted
     ]
     if answers:
         losses, probabilities, lost = _loss_distribution(answers)
-        found.append(atoms(losses, probabilities, interval, lost))
-    return reduce(together, found)
+        parts.append(discretize(losses, probabilities, interval, lost))
+    return reduce(convolve, parts)
 
 
 @lru_cache(maxsize=64)
-def _believed(converted: Run) -> None:
-    """Raise ValueError for a converted run with less noise than what it is said to cost takes."""
+def _check_converted(converted: Run) -> None:
+    """Raise ValueError for a converted run with less noise than its stated cost takes."""
     if isinstance(converted, Converted) and converted.delta_of_noise() > converted.delta:
         raise ValueError(
             f"noise_multiplier must be larger for a run to be ({converted.epsilon}, "

@@ -59,7 +59,7 @@ class KAry:
         _validate.within(2, MOST_OPTIONS, options=self.options)
 
     def delta(self, epsilon0: float, k: int, epsilon: float) -> float:
-        """The δ at which k choices, each answered at `epsilon0`, are (epsilon, δ)-private.
+        """Return the δ at which k choices, each answered at `epsilon0`, are (epsilon, δ)-private.
 
         Never below the true value, beyond one exception: where k·epsilon0 and epsilon agree to 15
         digits, δ is 0, the value of pure privacy. Costs O(k) operations: about 1 ms for
@@ -72,7 +72,7 @@ class KAry:
         return _delta(self.options, epsilon0, int(k), epsilon)
 
     def epsilon(self, epsilon0: float, k: int, delta: float) -> float:
-        """The smallest ε, in nats, at which k choices at `epsilon0` are (ε, delta)-private.
+        """Return the smallest ε, in nats, at which k choices at `epsilon0` are (ε, delta)-private.
 
         At most the basic k·epsilon0, and equal to it for delta = 0. By bisection; the upper end is
         returned, so that the computed δ at the result is at most `delta`. O(k) per step.
@@ -85,7 +85,8 @@ class KAry:
         return smallest_epsilon(partial(_delta, self.options), epsilon0, int(k), delta)
 
     def calibrate(self, epsilon: float, delta: float, k: int) -> float:
-        """The largest ε0 of a choice, in nats, at which k of them stay (epsilon, delta)-private.
+        """Return the largest ε0 of a choice, in nats, at which k of them stay (epsilon,
+        delta)-private.
 
         The largest number of 41 significant bits whose computed δ is at most `delta`, and never
         below epsilon/k, which is the result for delta = 0. About ten evaluations of `delta`;
@@ -110,7 +111,7 @@ class KAry:
         equally likely.
         """
         _validate.nonnegative(epsilon0=epsilon0)
-        return self._checked(ceil_of_share(epsilon0, further=self.options - 1), epsilon0)
+        return self._to_threshold(ceil_of_share(epsilon0, further=self.options - 1), epsilon0)
 
     def epsilon0_of(self, threshold: int) -> float:
         """ln((2^64−T)(K−1)/T), the ε0 in nats that coins with this threshold realise.
@@ -130,7 +131,8 @@ class KAry:
         return math.log1p((COIN_RANGE - self.options * per_option) / per_option)
 
     def among(self, options: int, threshold: int) -> int:
-        """The threshold for a choice among more `options`, where one among K has this `threshold`.
+        """Return the threshold for a choice among more `options`, where one among K has this
+        `threshold`.
 
         The smallest whose ε0 is at most `epsilon0_of(threshold)`, exactly: of n = T/(K−1) that
         option takes ⌈2^64·n/(2^64 + (K'−K)·n)⌉. The price of the latter holds for it.
@@ -141,10 +143,10 @@ class KAry:
         epsilon0 = self.epsilon0_of(threshold)
         per_option = threshold // (self.options - 1)
         further = COIN_RANGE + (int(options) - self.options) * per_option
-        return KAry(int(options))._checked(-(-COIN_RANGE * per_option // further), epsilon0)
+        return KAry(int(options))._to_threshold(-(-COIN_RANGE * per_option // further), epsilon0)
 
-    def _checked(self, per_option: int, epsilon0: float) -> int:
-        """(K−1) times so much, if a coin can be that fair."""
+    def _to_threshold(self, per_option: int, epsilon0: float) -> int:
+        """Return (K−1) times so much, if a coin can be that fair."""
         if per_option > (most := COIN_RANGE // self.options):
             finest = self.epsilon0_of((self.options - 1) * most)
             raise ValueError(

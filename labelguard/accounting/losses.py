@@ -34,12 +34,12 @@ from labelguard.accounting._search import ROUNDING
 
 __all__ = [
     "Losses",
-    "approximate",
-    "atoms",
-    "composed",
+    "compose",
+    "convolve",
+    "discretize",
+    "losses_of_approximate",
     "smallest_epsilon",
     "suitable_interval",
-    "together",
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -70,38 +70,40 @@ class Losses:
 
     def delta(self, epsilon: float) -> float:
         """δ(epsilon), epsilon any real number."""
-        return self.expected(lambda rest: -np.expm1(np.minimum(rest, 0.0)), epsilon)
+        return self.delta_beside(lambda rest: -np.expm1(np.minimum(rest, 0.0)), epsilon)
 
-    def expected(self, deltas: Callable[[Floats], Floats], epsilon: float) -> float:
+    def delta_beside(self, deltas: Callable[[Floats], Floats], epsilon: float) -> float:
         """δ(epsilon) together with a mechanism whose own δ(x), of any real x, is given."""
         rest = epsilon - self.values
         rest -= 8 * ROUNDING * (abs(epsilon) + abs(self.values[0]) + abs(self.values[-1]))
-        found = float(np.dot(self.probabilities, deltas(rest)))
-        return min(1.0, max(0.0, found) + self.infinite + _NEGLIGIBLE)
+        value = float(np.dot(self.probabilities, deltas(rest)))
+        return min(1.0, max(0.0, value) + self.infinite + _NEGLIGIBLE)
 
-    def on(self, interval: float) -> Losses:
-        """The same on a grid that is as coarse or coarser."""
+    def regrid(self, interval: float) -> Losses:
+        """Return the same on a grid that is as coarse or coarser."""
         if interval == self.interval:
             return self
-        return atoms(self.values, self.probabilities, interval, self.infinite)
+        return discretize(self.values, self.probabilities, interval, self.infinite)
 
-    def trimmed(self) -> Losses:
-        """Without ends of next to no mass, which are moved up."""
+    def trim(self) -> Losses:
+        """Cut off ends of next to no mass, which is moved up."""
         below = np.cumsum(self.probabilities)
         above = np.cumsum(self.probabilities[::-1])
         first = int(np.searchsorted(np.maximum.accumulate(below), _NEGLIGIBLE))
         beyond = int(np.searchsorted(np.maximum.accumulate(above), _NEGLIGIBLE))
         first = min(first, self.probabilities.size - 1)
         last = max(self.probabilities.size - beyond, first + 1)
-        kept = self.probabilities[first:last].copy()
+        middle = self.probabilities[first:last].copy()
         # What is cut off at either end may have come out below 0, by rounding.
-        kept[0] += max(0.0, float(np.sum(self.probabilities[:first])))
+        middle[0] += max(0.0, float(np.sum(self.probabilities[:first])))
         beyond_mass = max(0.0, float(np.sum(self.probabilities[last:])))
-        return Losses(self.interval, self.lowest + first, kept, self.infinite + beyond_mass)
+        return Losses(self.interval, self.lowest + first, middle, self.infinite + beyond_mass)
 
 
-def atoms(values: Floats, probabilities: Floats, interval: float, infinite: float = 0.0) -> Losses:
-    """Losses of any values, shape (n,), on the grid."""
+def discretize(
+    values: Floats, probabilities: Floats, interval: float, infinite: float = 0.0
+) -> Losses:
+    """Put losses of any values, shape (n,), on the grid."""
     # Moving a loss up covers the rounding of its division between two points.
     places = (values + 8 * ROUNDING * (np.abs(values) + interval)) / interval
     below = np.floor(places)
@@ -115,20 +117,20 @@ def atoms(values: Floats, probabilities: Floats, interval: float, infinite: floa
     return Losses(interval, lowest, grid, infinite)
 
 
-def together(first: Losses, second: Losses) -> Losses:
-    """The losses of two independent mechanisms, on the coarser grid of the two."""
+def convolve(first: Losses, second: Losses) -> Losses:
+    """Return the losses of two independent mechanisms, on the coarser grid of the two."""
     from scipy.signal import fftconvolve
 
     interval = max(first.interval, second.interval)
-    first, second = first.on(interval), second.on(interval)
+    first, second = first.regrid(interval), second.regrid(interval)
     probabilities = fftconvolve(first.probabilities, second.probabilities)
     infinite = first.infinite + second.infinite
     infinite += _rounding(probabilities.size, first.probabilities, second.probabilities)
-    return Losses(interval, first.lowest + second.lowest, probabilities, infinite).trimmed()
+    return Losses(interval, first.lowest + second.lowest, probabilities, infinite).trim()
 
 
-def approximate(epsilon: float, delta: float, count: int, interval: float) -> Losses:
-    """The losses of `count` mechanisms of which no more is known than (epsilon, delta) each.
+def losses_of_approximate(epsilon: float, delta: float, count: int, interval: float) -> Losses:
+    """Return the losses of `count` mechanisms of which no more is known than (epsilon, delta) each.
 
     All are post-processing of a pair with loss ∞ at probability δ and ±ε at (1−δ)/(1+e^∓ε): such
     a mechanism is dominated by it (Kairouz, Oh and Viswanath 2015).
@@ -139,11 +141,12 @@ def approximate(epsilon: float, delta: float, count: int, interval: float) -> Lo
     probabilities = binom.pmf(ups, count, 1 / (1 + math.exp(-epsilon)))
     probabilities *= 1 + 64 * ROUNDING * (count + 16)
     infinite = -math.expm1(count * math.log1p(-delta)) * (1 + 16 * ROUNDING)
-    return atoms((2 * ups - count) * epsilon, probabilities, interval, infinite)
+    return discretize((2 * ups - count) * epsilon, probabilities, interval, infinite)
 
 
 def smallest_epsilon(delta_of: Callable[[float], float], high: float, delta: float) -> float:
-    """Where a falling δ(ε) reaches `delta`, rounded up by 1e-9 at most, relative above ε = 1.
+    """Return where a falling δ(ε) reaches `delta`, rounded up by 1e-9 at most, relative above ε =
+    1.
 
     δ does not fall beyond `high`; the result is infinite if it is above `delta` there.
     """
@@ -158,8 +161,9 @@ def smallest_epsilon(delta_of: Callable[[float], float], high: float, delta: flo
     return _search.crossing(excess, 0.0, high, 1e-9 * min(1.0, high))
 
 
-def composed(step: Any, steps: int) -> Losses:
-    """The losses of so many steps, each a pmf of `dp_accounting.pld`, with a margin for rounding.
+def compose(step: Any, steps: int) -> Losses:
+    """Return the losses of so many steps, each a pmf of `dp_accounting.pld`, with a margin for
+    rounding.
 
     Each probability of a step, on a grid of n points, comes from differences that err by some
     units of rounding u = 2^-53, of either sign, and so does the Fourier transform. 16·T·u·√n is
@@ -170,13 +174,12 @@ def composed(step: Any, steps: int) -> Losses:
     probabilities = np.asarray(pmf._probs, dtype=np.float64)
     margin = 16 * steps * ROUNDING / 2 * math.sqrt(probabilities.size)
     infinite = float(pmf._infinity_mass) + margin
-    return Losses(
-        float(pmf._discretization), int(pmf._lower_loss), probabilities, infinite
-    ).trimmed()
+    return Losses(float(pmf._discretization), int(pmf._lower_loss), probabilities, infinite).trim()
 
 
 def suitable_interval(*, deviation: float, span: float, mean: float, steps: int) -> float:
-    """A power of two: fine beside the loss of a step, but no more points than can be computed.
+    """Return a power of two: fine beside the loss of a step, but no more points than can be
+    computed.
 
     `deviation`, `span` and `mean` are those of the loss of a step, roughly.
     """
@@ -186,6 +189,6 @@ def suitable_interval(*, deviation: float, span: float, mean: float, steps: int)
 
 
 def _rounding(length: int, *factors: Floats) -> float:
-    """What transforms of that many numbers may be off by, in any δ."""
+    """Return what transforms of that many numbers may be off by, in any δ."""
     norms = math.prod(float(np.linalg.norm(each)) for each in factors)
     return 4 * 7 * math.log2(length + 2) * ROUNDING / 2 * math.sqrt(2 * length) * norms

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from labelguard.accounting import _search, _validate, gaussian, subsampled
-from labelguard.accounting.losses import Floats, composed, suitable_interval
+from labelguard.accounting.losses import Floats, compose, suitable_interval
 
 __all__ = ["calibrate", "check", "delta"]
 
@@ -42,7 +42,8 @@ _ENTRIES = 2**21  # losses × components that are evaluated together
 def delta(
     noise_multiplier: float, sampling_probability: float, steps: int, records: int, epsilon: float
 ) -> float:
-    """The δ at which a run is (epsilon, δ)-private under `replace_labels`, by the conversion.
+    """Return the δ at which a run is (epsilon, δ)-private under `replace_labels`, by the
+    conversion.
 
     In (0, 1], never below the true value of what the conversion gives. Raises ValueError unless
     noise_multiplier is finite and > 0, sampling_probability in (0, 1], steps and records integers
@@ -50,7 +51,7 @@ def delta(
     """
     _validate.nonnegative(epsilon=epsilon)
     check(noise_multiplier, sampling_probability, steps, records)
-    return _converted(
+    return _convert(
         _delta(noise_multiplier, sampling_probability, steps, records, epsilon / 2), epsilon
     )
 
@@ -59,7 +60,7 @@ def delta(
 def calibrate(
     epsilon: float, delta: float, sampling_probability: float, steps: int, records: int
 ) -> float:
-    """The noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
+    """Return the noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
 
     Under `replace_labels`, after the conversion. A multiple of 2^-20, rounded up; the computed
     `delta` at it is at most delta. Kept for the process.
@@ -75,10 +76,10 @@ def calibrate(
     steps, records = int(steps), int(records)
 
     def price(noise_multiplier: float, coarse: bool) -> float:
-        found = _delta(
+        zero_out = _delta(
             noise_multiplier, sampling_probability, steps, records, epsilon / 2, coarse=coarse
         )
-        return _converted(found, epsilon)
+        return _convert(zero_out, epsilon)
 
     # With many steps the mean number of records counts.
     alone = gaussian.calibrate(epsilon / 2, delta / (1 + math.exp(min(epsilon / 2, 600.0))), steps)
@@ -92,7 +93,7 @@ def check(noise_multiplier: float, sampling_probability: float, steps: int, reco
     _validate.within(1, _MOST_RECORDS, records=records)
 
 
-def _converted(zero_out: float, epsilon: float) -> float:
+def _convert(zero_out: float, epsilon: float) -> float:
     """(1 + e^(ε/2))·δ, rounded up."""
     return min(1.0, (1 + math.exp(min(epsilon / 2, 700.0))) * zero_out * (1 + 2.0**-48))
 
@@ -110,11 +111,13 @@ def _delta(
     *,
     coarse: bool = False,
 ) -> float:
-    """The δ at which a run is (epsilon, δ)-private under `zero_out`: the larger of two orders."""
+    """Return the δ at which a run is (epsilon, δ)-private under `zero_out`: the larger of two
+    orders.
+    """
     mixture = _Mixture(noise_multiplier, sampling_probability, records)
     interval = mixture.interval(steps) * (subsampled.COARSER if coarse else 1)
     return max(
-        composed(mixture.step(interval, removed), steps).delta(epsilon) for removed in (True, False)
+        compose(mixture.step(interval, removed), steps).delta(epsilon) for removed in (True, False)
     )
 
 
@@ -153,7 +156,7 @@ class _Mixture:
         )
 
     def step(self, interval: float, removed: bool) -> Any:
-        """The loss of a step in one of the orders: a pmf of dp-accounting's."""
+        """Return the loss of a step in one of the orders: a pmf of dp-accounting's."""
         from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
 
         least, most = self.loss(-_FARTHEST), self.loss(self._highest())
@@ -161,15 +164,15 @@ class _Mixture:
             least, most = -self.loss(_FARTHEST), -least
         lowest, highest = math.floor(least / interval), math.ceil(most / interval)
         epsilons = interval * np.arange(lowest, highest + 1, dtype=np.float64)
-        found = self.deltas(epsilons, removed)
-        falling = np.maximum.accumulate(found[::-1])[::-1]  # they differ by rounding only
+        deltas = self.deltas(epsilons, removed)
+        falling = np.maximum.accumulate(deltas[::-1])[::-1]  # they differ by rounding only
         return create_pmf_pessimistic_connect_dots_fixed_gap(interval, lowest, highest, falling)
 
     def deltas(self, epsilons: Floats, removed: bool) -> Floats:
         """δ of a step at every ε, ascending and of any sign."""
         from scipy.special import log_ndtr, ndtr
 
-        found = np.where(removed, -np.expm1(np.minimum(epsilons, 0.0)), 0.0)
+        deltas = np.where(removed, -np.expm1(np.minimum(epsilons, 0.0)), 0.0)
         inside = (epsilons if removed else -epsilons) > self.least
         part = max(1, _ENTRIES // self.shifts.size)
         for at in np.array_split(np.flatnonzero(inside), 1 + int(inside.sum()) // part):
@@ -177,12 +180,12 @@ class _Mixture:
             if removed:
                 v = self._inverse(each)
                 upper = ndtr(self.shifts - v[:, np.newaxis]) @ self.probabilities
-                found[at] = upper - np.exp(each + log_ndtr(-v))
+                deltas[at] = upper - np.exp(each + log_ndtr(-v))
             else:
                 v = self._inverse(-each)
                 lower = ndtr(v[:, np.newaxis] - self.shifts) @ self.probabilities
-                found[at] = ndtr(v) - np.exp(each) * lower
-        return np.clip(found, 0.0, 1.0)
+                deltas[at] = ndtr(v) - np.exp(each) * lower
+        return np.clip(deltas, 0.0, 1.0)
 
     def loss(self, v: float) -> float:
         """h at one point."""
@@ -202,12 +205,12 @@ class _Mixture:
         table = np.linspace(low, high, _TABLE)
         v: Floats = np.interp(losses, self._loss(table)[0], table)
         for _ in range(4):
-            found, slope = self._loss(v)
-            v = np.clip(v - (found - losses) / np.maximum(slope, 1e-300), low, high)
+            value, slope = self._loss(v)
+            v = np.clip(v - (value - losses) / np.maximum(slope, 1e-300), low, high)
         return v
 
     def _highest(self) -> float:
-        """Where the mixture has next to no mass above."""
+        """Return the point above which the mixture has next to no mass."""
         from scipy.special import ndtr
 
         table = np.linspace(_FARTHEST, self.shifts[-1] + _FARTHEST, _TABLE)

@@ -56,7 +56,7 @@ _LARGEST_EXPONENT = 700.0
 
 
 def delta(epsilon0: float, k: int, epsilon: float) -> float:
-    """The δ at which k labels, each flipped at `epsilon0`, are (epsilon, δ)-private.
+    """Return the δ at which k labels, each flipped at `epsilon0`, are (epsilon, δ)-private.
 
     Never below the true value, beyond one exception: where k·epsilon0 and epsilon agree to 15
     digits, δ is 0, the value of pure privacy, although k·(epsilon/k) may round to just above
@@ -70,7 +70,8 @@ def delta(epsilon0: float, k: int, epsilon: float) -> float:
 
 
 def epsilon(epsilon0: float, k: int, delta: float) -> float:
-    """The smallest ε, in nats, at which k labels flipped at `epsilon0` are (ε, delta)-private.
+    """Return the smallest ε, in nats, at which k labels flipped at `epsilon0` are (ε,
+    delta)-private.
 
     At most the basic k·epsilon0, and equal to it for delta = 0. By bisection; the upper end is
     returned, so that the computed δ at the result is at most `delta`.
@@ -85,7 +86,7 @@ def epsilon(epsilon0: float, k: int, delta: float) -> float:
 
 @lru_cache(maxsize=2**14, typed=True)
 def calibrate(epsilon: float, delta: float, k: int) -> float:
-    """The largest per-label ε0, in nats, at which k labels stay (epsilon, delta)-private.
+    """Return the largest per-label ε0, in nats, at which k labels stay (epsilon, delta)-private.
 
     The largest number of 41 significant bits whose computed δ is at most `delta`: at most 1e-12
     (relative) below the true maximum, plus the safety margin of `delta`. Never below epsilon/k
@@ -231,7 +232,7 @@ def _add_outward(
 
 
 def smallest_lossy_sum(epsilon0: float, k: int, epsilon: float) -> int:
-    """The smallest whole s with s·epsilon0 > epsilon, or k+1 if there is none up to k.
+    """Return the smallest whole s with s·epsilon0 > epsilon, or k+1 if there is none up to k.
 
     s counts unflipped labels less flipped ones: outcomes with a smaller s add nothing to δ.
     """
@@ -252,7 +253,7 @@ DeltaOf = Callable[[float, int, float], float]
 
 
 def smallest_epsilon(delta_of: DeltaOf, epsilon0: float, k: int, delta: float) -> float:
-    """The upper end of a bisection for the ε at which `delta_of` reaches `delta`."""
+    """Return the upper end of a bisection for the ε at which `delta_of` reaches `delta`."""
     high = k * epsilon0
     if delta == 0:
         return high
@@ -264,7 +265,8 @@ def smallest_epsilon(delta_of: DeltaOf, epsilon0: float, k: int, delta: float) -
 def largest_epsilon0(
     delta_of: DeltaOf, epsilon: float, delta: float, k: int, single: float
 ) -> float:
-    """The largest ε0 on a grid of 41 significant bits with δ <= `delta`, and at least epsilon/k.
+    """Return the largest ε0 on a grid of 41 significant bits with δ <= `delta`, and at least
+    epsilon/k.
 
     `single` is the ε0 that one label may have; k labels cannot have more. The grid makes the
     result a property of the numbers, not of the path of the search: rounding noise in δ is far
@@ -275,8 +277,8 @@ def largest_epsilon0(
         return basic
 
     def excess(index: int) -> float:
-        found = delta_of(_grid_value(index), k, epsilon)
-        return math.log(max(found, sys.float_info.min) / delta)
+        value = delta_of(_grid_value(index), k, epsilon)
+        return math.log(max(value, sys.float_info.min) / delta)
 
     most = _grid_index(single) + 2
     return max(basic, _grid_value(_search.largest_whole(excess, _grid_index(basic), most)))
@@ -287,13 +289,13 @@ _MANTISSA_BITS = sys.float_info.mant_dig - 1
 
 
 def _grid_index(value: float) -> int:
-    """The rank of a positive float, rounded down, among those of _GRID_BITS + 1 bits."""
+    """Return the rank of a positive float, rounded down, among those of _GRID_BITS + 1 bits."""
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return int(bits) >> (_MANTISSA_BITS - _GRID_BITS)
 
 
 def _grid_value(index: int) -> float:
-    """The inverse of `_grid_index`: rising, and close to linear, in the index."""
+    """Return the inverse of `_grid_index`: rising, and close to linear, in the index."""
     (value,) = struct.unpack("<d", struct.pack("<q", index << (_MANTISSA_BITS - _GRID_BITS)))
     return float(value)
 

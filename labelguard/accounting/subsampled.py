@@ -14,7 +14,7 @@ is put on a grid by `dp_accounting.pld` and composed there, pessimistically. Wit
 `gaussian` at noise multiplier σ/2, in closed form.
 
 Never below the true value: what dp-accounting promises is that discretization and truncation err
-upward. It makes no promise for floating point: a margin is added (`losses.composed`), some 2e-10
+upward. It makes no promise for floating point: a margin is added (`losses.compose`), some 2e-10
 for 250 steps and 1e-9 for 1000, so that smaller δ cannot be promised.
 
 Every function concerns ONE labeler; ε is in nats.
@@ -26,18 +26,18 @@ import math
 from functools import lru_cache
 
 from labelguard.accounting import _search, _validate, gaussian
-from labelguard.accounting.losses import Losses, composed, smallest_epsilon, suitable_interval
+from labelguard.accounting.losses import Losses, compose, smallest_epsilon, suitable_interval
 
 __all__ = ["calibrate", "check", "delta", "epsilon", "losses"]
 
 COARSER = 8
-"""How many times longer the intervals are for the first steps of a search."""
+"""Factor by which the intervals of the first steps of a search are longer."""
 
 
 def delta(
     noise_multiplier: float, sampling_probability: float, steps: int, epsilon: float
 ) -> float:
-    """The δ at which a run is (epsilon, δ)-private, in (0, 1]; never below the true value.
+    """Return the δ at which a run is (epsilon, δ)-private, in (0, 1]; never below the true value.
 
     Raises ValueError unless noise_multiplier is finite and > 0, sampling_probability in (0, 1],
     steps an integer >= 1 and epsilon finite and >= 0.
@@ -52,7 +52,7 @@ def delta(
 def epsilon(
     noise_multiplier: float, sampling_probability: float, steps: int, delta: float
 ) -> float:
-    """The smallest ε, in nats, at which a run is (ε, delta)-private, to 1e-9, relative.
+    """Return the smallest ε, in nats, at which a run is (ε, delta)-private, to 1e-9, relative.
 
     The computed δ at the result is at most `delta`. Infinite where delta is below the margin.
 
@@ -62,14 +62,14 @@ def epsilon(
     check(noise_multiplier, sampling_probability, steps)
     if sampling_probability == 1:
         return gaussian.epsilon(noise_multiplier / 2, delta, steps)
-    found = losses(noise_multiplier, sampling_probability, steps)
-    high = max(0.0, float(found.values[-1])) + found.interval
-    return smallest_epsilon(found.delta, high, delta)
+    grid = losses(noise_multiplier, sampling_probability, steps)
+    high = max(0.0, float(grid.values[-1])) + grid.interval
+    return smallest_epsilon(grid.delta, high, delta)
 
 
 @lru_cache(maxsize=2**10, typed=True)
 def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: int) -> float:
-    """The noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
+    """Return the noise multiplier, in clip norms, at which a run is (epsilon, delta)-private.
 
     A multiple of 2^-20, rounded up, and `delta(calibrate(ε, δ, q, T), q, T, ε) <= δ` holds for the
     computed numbers; the smallest such one within 1e-5, relative. Kept for the process.
@@ -99,7 +99,7 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
 def losses(
     noise_multiplier: float, sampling_probability: float, steps: int, *, coarse: bool = False
 ) -> Losses:
-    """The loss of a run on a grid; sampling_probability below 1."""
+    """Return the loss of a run on a grid; sampling_probability below 1."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
     from dp_accounting.privacy_accountant import NeighboringRelation
 
@@ -111,7 +111,7 @@ def losses(
         neighboring_relation=NeighboringRelation.REPLACE_ONE,
         pessimistic_estimate=True,
     )
-    return composed(step._pmf_remove, steps)
+    return compose(step._pmf_remove, steps)
 
 
 def _interval(noise_multiplier: float, sampling_probability: float, steps: int) -> float:

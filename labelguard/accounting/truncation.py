@@ -1,4 +1,4 @@
-"""What it costs that normal noise of a language model has a largest value: the tail beyond.
+"""The cost of the largest value that normal noise of a language model can have.
 
 Its normals are made in pairs, from a uniform number U that gives a radius √(−2 ln U) and one that
 gives an angle. U is never below 2^-BITS, so that pairs beyond √(2·BITS·ln 2) deviations, which have

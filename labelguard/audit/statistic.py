@@ -29,7 +29,7 @@ from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of
+from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.text import LABEL_A, LABEL_B, Progress, no_progress
 
@@ -126,7 +126,7 @@ def _noise(epsilon: float, delta: float, least: int | None) -> Noise:
     allowance = Allowance(STATISTIC_RELEASES.name, 1, ball=least)
     policy = Policy(epsilon, delta, (allowance,), ties="zero")
     [price] = pricing.prices(policy, STATISTIC_RELEASES.name, np.array([1])).values()
-    return noise_of(price)
+    return noise_of_price(price)
 
 
 def _sensitivity(gaussian: World, balls: World, epsilon: float, delta: float) -> Check:
@@ -238,7 +238,7 @@ def _noisy(total: Integers, grid: Grid, runs: int, step: str, progress: Progress
     for run in range(runs):
         if run % -(-runs // _REPORTS) == 0:
             progress(step, run / runs)
-        drawn[run] = statistic.noisy(total, grid, keyring.random_bytes(NONCE_BYTES))
+        drawn[run] = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES))
     return drawn
 
 

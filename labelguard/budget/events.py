@@ -56,8 +56,8 @@ class RandomizedLabels(EventKind):
         from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
 
         if allowance.choices > PAIR:
-            return partial(ChoiceAnswers.calibrated, options=allowance.choices)
-        return BinaryAnswers.calibrated
+            return partial(ChoiceAnswers.calibrate, options=allowance.choices)
+        return BinaryAnswers.calibrate
 
     def check_allowance(self, allowance: Terms) -> None:
         """Coins have one kind of noise."""
@@ -132,7 +132,7 @@ class StatisticReleases(ClippedSums):
         from labelguard.accounting.joint import Balls, Gaussians
 
         ball = allowance.ball
-        return Gaussians.calibrated if ball is None else partial(Balls.calibrated, components=ball)
+        return Gaussians.calibrate if ball is None else partial(Balls.calibrate, components=ball)
 
     def check_allowance(self, allowance: Terms) -> None:
         """Ball noise is for one release in the policy's life: Gaussian noise composes better."""

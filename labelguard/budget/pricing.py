@@ -205,7 +205,7 @@ def of_two(policy: Policy, found: Prices) -> float | None:
     if first.allowed is None:
         at = found.get(first.event, {}).items()
         own = [first.kind.component(price, k) for k, price in at]
-        return collusion.of_unlike(own, delta)
+        return collusion.epsilon_of_unlike(own, delta)
     epsilon = collusion.epsilon(list(components(policy, found).values()), delta)
     return epsilon if epsilon is not None and epsilon <= most else None
 

@@ -45,7 +45,7 @@ class TrainingRuns(ClippedSums):
         assert found is not None
         records = {"records": found.records} if self.by_record else {}
         return partial(
-            self._run().calibrated,
+            self._run().calibrate,
             sampling_probability=found.probability,
             steps=found.steps,
             **records,

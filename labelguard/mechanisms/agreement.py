@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Estimate", "between_labelers", "with_gold"]
+__all__ = ["AgreementEstimate", "between_labelers", "with_gold"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -28,8 +28,8 @@ _QUANTILE = 1.959964  # of the normal distribution, for 95 %
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """How often two answers agree, with a 95 % interval."""
+class AgreementEstimate:
+    """Share of answers that agree, with a 95 % interval."""
 
     agreement: float
     """the estimate; unbiased, so it may lie below 0 or above 1"""
@@ -47,8 +47,10 @@ class Estimate:
     """of how many items"""
 
 
-def between_labelers(item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike) -> Estimate | None:
-    """How often two labels of one item agree; None if no item has two that say anything.
+def between_labelers(
+    item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike
+) -> AgreementEstimate | None:
+    """Estimate how often two labels of one item agree; None if no item has two that say anything.
 
     `item` names each label's item, `x` is ±1 and `flip_probability` γ, shape (n,) each. For two
     labels of one item E x_r x_s = a_r a_s s_r s_s. Each pair is weighted by the inverse of its
@@ -75,7 +77,7 @@ def between_labelers(item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike)
     summed = (np.bincount(where, a * x) ** 2 - one) / 2
     together = pairs * (one - two) - one * (two - three) + (three - four)
     variance = pairs - (two**2 - four) / 2 + 2 * together
-    return _estimate(
+    return _interval_of_mean(
         float(summed.sum()) / information,
         math.sqrt(max(0.0, float(variance.sum()))) / information,
         _step(a, others) / information,
@@ -86,8 +88,8 @@ def between_labelers(item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike)
 
 def with_gold(
     item: ArrayLike, x: ArrayLike, gold: ArrayLike, flip_probability: ArrayLike
-) -> Estimate | None:
-    """How often labels agree with public answers `gold`, ±1, shape (n,); None if none says a thing.
+) -> AgreementEstimate | None:
+    """Estimate how often labels agree with public answers `gold`, ±1, (n,); None if no label tells.
 
     Ê = Σ a_r x_r g_r / Σ a_r², weighted by the inverse of the variance, and agreement (1 + Ê)/2 is
     1 − γ̂ of PROPS eq. 8. Its variance, Σ p_r (1 − p_r) / (Σ p_r)² with p = a², is exact. One coin
@@ -98,7 +100,7 @@ def with_gold(
     information = float(a @ a)
     if information <= 0:
         return None
-    return _estimate(
+    return _interval_of_mean(
         float(a @ (x * g)) / information,
         math.sqrt(float(a**2 @ (1 - a**2))) / information,
         _step(a, np.ones(len(a))) / information,
@@ -108,13 +110,19 @@ def with_gold(
 
 
 def _step(a: Floats, weight: Floats) -> float:
-    """The most that one a·x can be off its mean, times its weight; where γ = 0 it is not off."""
+    """Return the most that one a·x can be off its mean, times its weight; where γ = 0 it is not
+    off.
+    """
     return float((a * (1 + a) * weight)[a < 1].max(initial=0.0))
 
 
-def _estimate(mean: float, error: float, step: float, *, comparisons: int, items: int) -> Estimate:
-    """Of a mean of ±1 with its standard error, and the most that one coin can move it."""
+def _interval_of_mean(
+    mean: float, error: float, step: float, *, comparisons: int, items: int
+) -> AgreementEstimate:
+    """Return the estimate from a mean of ±1 with its standard error, and the most that one coin can
+    move it.
+    """
     agreement, error = (1 + mean) / 2, error / 2
     reach = _QUANTILE * error + step / 2
     low, high = (min(1.0, max(0.0, agreement + side * reach)) for side in (-1, 1))
-    return Estimate(agreement, low, high, error, reach, comparisons, items)
+    return AgreementEstimate(agreement, low, high, error, reach, comparisons, items)

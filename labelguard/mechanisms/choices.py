@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelguard.errors import InvalidLabels
 from labelguard.learning.newton import Point, Preconditioner, minimise
 
-__all__ = ["Choices", "fit", "places", "responses_of_pairs"]
+__all__ = ["Choices", "fit", "pair_positions", "responses_of_pairs"]
 
 _CHUNK = 1 << 15
 
@@ -58,7 +58,7 @@ class Choices:
 
     @property
     def size(self) -> NDArray[np.intp]:
-        """How many responses each choice is among, shape (choices,)."""
+        """Number of responses each choice is among, shape (choices,)."""
         return np.diff(self.offsets)
 
 
@@ -79,15 +79,15 @@ def responses_of_pairs(
     sizes = np.zeros(sets, np.intp)
     sizes[group] = size
     offsets = np.append(0, np.cumsum(sizes))
-    one, other = places(number, size)
+    one, other = pair_positions(number, size)
     part = z.astype(np.float64) / size[:, None]
-    found = np.zeros((int(offsets[-1]), z.shape[1]))
-    np.add.at(found, offsets[group] + one, part)
-    np.subtract.at(found, offsets[group] + other, part)
-    return found.astype(np.float32), offsets.astype(np.intp)
+    responses = np.zeros((int(offsets[-1]), z.shape[1]))
+    np.add.at(responses, offsets[group] + one, part)
+    np.subtract.at(responses, offsets[group] + other, part)
+    return responses.astype(np.float32), offsets.astype(np.intp)
 
 
-def places(
+def pair_positions(
     number: NDArray[np.int64], size: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """i and j, from 0, of the pairs with these numbers among K responses: the inverse of
@@ -118,11 +118,11 @@ def fit(
     """
     components = features.shape[1]
     objective = _Objective(
-        _centred(features, choices),
+        _center(features, choices),
         choices,
-        _checked("weight", weight, len(choices)),
-        _checked("statistic", statistic, components),
-        _checked("ridge", ridge, components),
+        _check_and_broadcast("weight", weight, len(choices)),
+        _check_and_broadcast("statistic", statistic, components),
+        _check_and_broadcast("ridge", ridge, components),
     )
     if (objective.weight < 0).any() or (objective.ridge <= 0).any():
         raise ValueError("weight must be >= 0 and ridge > 0, found values outside")
@@ -132,7 +132,7 @@ def fit(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Objective:
-    """What `fit` minimises; the `curvature` of a point is the Hessian there."""
+    """The function that `fit` minimises; the `curvature` of a point is the Hessian there."""
 
     z: NDArray[np.float32]
     choices: Choices
@@ -166,7 +166,7 @@ class _Objective:
         return np.asarray(point.curvature @ direction)
 
 
-def _centred(features: NDArray[np.float32], choices: Choices) -> NDArray[np.float32]:
+def _center(features: NDArray[np.float32], choices: Choices) -> NDArray[np.float32]:
     """Features less their mean over the responses of each choice, shape (responses, components).
 
     Sums, bounds and fits all start from these rounded numbers, so that what they have in common is
@@ -196,11 +196,11 @@ def _blocks(choices: Choices) -> Iterator[tuple[slice, slice]]:
 
 
 def _starts(choices: Choices, sets: slice) -> NDArray[np.intp]:
-    """Where each choice of a block begins in it."""
+    """Return where each choice of a block begins in it."""
     return np.asarray(choices.offsets[sets] - choices.offsets[sets.start])
 
 
-def _checked(name: str, values: ArrayLike, size: int) -> Floats:
+def _check_and_broadcast(name: str, values: ArrayLike, size: int) -> Floats:
     column = np.asarray(values, np.float64)
     if column.shape not in ((), (size,)) or not np.isfinite(column).all():
         raise ValueError(

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clipped", "norms", "on_grid"]
+__all__ = ["clip_rows", "norms", "on_grid"]
 
 Floats = NDArray[np.float64]
 
@@ -40,15 +40,15 @@ def norms(vectors: NDArray[np.floating]) -> Floats:
     scaled = exact * np.ldexp(1.0, -np.maximum(exponent, _LEAST_EXPONENT))[:, None]
     np.square(scaled, out=scaled)
     # d squares and sums err by d·2^-53, their root by half of that; root and products by one each.
-    found = np.sqrt(scaled.sum(axis=1)) * (1 + (exact.shape[1] + 4) * _ULP)
+    bounds = np.sqrt(scaled.sum(axis=1)) * (1 + (exact.shape[1] + 4) * _ULP)
     with np.errstate(over="ignore"):
-        found = np.ldexp(found, np.maximum(exponent, _LEAST_EXPONENT))
+        bounds = np.ldexp(bounds, np.maximum(exponent, _LEAST_EXPONENT))
     # Upward once more, for numbers so small that their last bits were rounded here.
-    found = np.where(found > 0, np.nextafter(found, np.inf), 0.0)
-    return np.where(finite, found, np.inf)
+    bounds = np.where(bounds > 0, np.nextafter(bounds, np.inf), 0.0)
+    return np.where(finite, bounds, np.inf)
 
 
-def clipped(vectors: NDArray[np.floating], clip: float) -> Floats:
+def clip_rows(vectors: NDArray[np.floating], clip: float) -> Floats:
     """Return rows (n, d), scaled to a norm of at most `clip` where they are longer.
 
     A row of infinite `norms` counts for nothing: left in, it would undo the bound.
@@ -62,7 +62,7 @@ def clipped(vectors: NDArray[np.floating], clip: float) -> Floats:
 
 
 def on_grid(vectors: NDArray[np.floating], clip: float, step: float) -> NDArray[np.int64]:
-    """Return `clipped` rows, rounded toward zero to whole numbers of `step`, shape (n, d).
+    """Return `clip_rows` rows, rounded toward zero to whole numbers of `step`, shape (n, d).
 
     The squares of every row add up to (clip/step)² at most, exactly: a row for which they did not
     would count for nothing. Raises ValueError unless 0 < clip/step <= 2^62, both finite.
@@ -72,7 +72,7 @@ def on_grid(vectors: NDArray[np.floating], clip: float, step: float) -> NDArray[
     ratio = Fraction(clip) / Fraction(step)
     if ratio > 2 ** (2 * _HALF_BITS):
         raise ValueError(f"clip must be at most 2^62 steps, found {float(ratio):g}")
-    rows = clipped(vectors, clip)
+    rows = clip_rows(vectors, clip)
     rows /= step
     whole = rows.astype(np.int64)  # toward zero
     whole[_longer(whole, ratio)] = 0
@@ -80,7 +80,7 @@ def on_grid(vectors: NDArray[np.floating], clip: float, step: float) -> NDArray[
 
 
 def _longer(whole: NDArray[np.int64], most: Fraction) -> NDArray[np.bool_]:
-    """Which rows have squares that add up to more than most², (n,)."""
+    """Return which rows have squares that add up to more than most², (n,)."""
     if most > 2**_HALF_BITS:  # a grid finer than any release's: Python's whole numbers
         return np.asarray((whole.astype(object) ** 2).sum(axis=1) > most**2, np.bool_)
     beyond = (whole > math.floor(most)) | (whole < -math.floor(most))

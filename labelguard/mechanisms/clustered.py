@@ -14,7 +14,8 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 def standard_error(wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLike) -> float:
-    """That of the error rate δ̂ = Σ_r s_r(d_r − γ_r) / Σ_r s_r², s_r = 1 − 2γ_r (PROPS eq. 8).
+    """Return the standard error of the error rate δ̂ = Σ_r s_r(d_r − γ_r) / Σ_r s_r², s_r = 1 −
+    2γ_r (PROPS eq. 8).
 
     d_r, `wrong`, is 1 where the model disagrees with row r, ½ where it has no vote, else 0; γ_r is
     the probability that the row's label was flipped, 0 for labels taken as they are; `items` names
@@ -52,12 +53,12 @@ def standard_error(wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLi
 def paired_standard_error(
     difference: ArrayLike, flip_probability: ArrayLike, items: ArrayLike
 ) -> float:
-    """That of Σ_r s_r D_r / Σ_r s_r², by how much two models' error rates differ, s_r = 1 − 2γ_r.
+    """Return the standard error of Σ_r s_r D_r / Σ_r s_r², the difference of two error rates.
 
-    D_r = d_r − d′_r in [−1, 1] is by how much more the first disagrees with row r than the second;
-    `flip_probability` and `items` are as for `standard_error`. By items N_i = Σ s_r D_r, with one
-    more item of average size won and one lost by each, so that few rows on which the models differ
-    never seem to be none; and never less than the coins' own noise where they do,
+    s_r = 1 − 2γ_r, and D_r = d_r − d′_r in [−1, 1] is by how much more the first disagrees with row
+    r than the second; `flip_probability` and `items` are as for `standard_error`. By items N_i = Σ
+    s_r D_r, with one more item of average size won and one lost by each, so that few rows on which
+    the models differ never seem to be none; and never less than the coins' own noise where they do,
     Σ s_r² D_r² 4γ_r(1 − γ_r) / (Σ s_r²)². Infinite if γ is ½ in every row.
     """
     gap, gamma = np.asarray(difference, np.float64), np.asarray(flip_probability, np.float64)

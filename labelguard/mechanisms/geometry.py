@@ -108,7 +108,7 @@ def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spec
 
 
 def basis(spectrum: Spectrum, shape: Shape) -> Basis:
-    """The coordinates of `shape`; at most as many components as pairs have directions."""
+    """Return the coordinates of `shape`; at most as many components as pairs have directions."""
     components = min(shape.components, spectrum.rank)
     metric = (spectrum.values[:components] / spectrum.values[0] + shape.floor) ** -shape.whitening
     return Basis(spectrum.axes[:, :components] * metric, metric)

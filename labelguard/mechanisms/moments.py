@@ -1,4 +1,4 @@
-"""Which coefficients a released statistic speaks for, and how sure it is: by simulated moments.
+"""Coefficients from a released statistic, and their errors: the method of simulated moments.
 
 A head fitted from the statistic is shrunk: its ridge pulls toward 0, and the clip shortens labelers
 who agree with themselves. For a ranking of systems with intervals that is no use. Here θ is the
@@ -26,16 +26,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from labelguard.mechanisms.clipping import clipped
+from labelguard.mechanisms.clipping import clip_rows
 
-__all__ = ["TASTES", "Asked", "Estimate", "estimate"]
+__all__ = ["TASTES", "Comparisons", "MomentEstimate", "estimate"]
 
 Floats = NDArray[np.float64]
 
 TASTES = (0.0, 1.5)
 """Standard deviations, in log-odds, of a labeler's own margin on a typical pair: the range that is
 thought possible. Where contributions are clipped, the statistic tells how far θ is from 0 compared
-with how much labelers differ, so that not knowing the one leaves the other open."""
+with how much labelers differ, so that not knowing the one leaves the other open.
+"""
 WIDE = 2.0
 """Standard deviation of margins under the prior, in log-odds: 350 points of Elo."""
 
@@ -47,7 +48,7 @@ _LOGISTIC = 16 * np.sqrt(3) / (15 * np.pi)  # σ(z) ≈ Φ(z · that): scales mi
 
 
 @dataclass(frozen=True)
-class Asked:
+class Comparisons:
     """Public: who compared what in one window, and how they are bounded.
 
     `z` (pairs, components) are coordinates, `pair` and `unit` (n,) say which pair each row is about
@@ -66,7 +67,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MomentEstimate:
     """θ (components,), and what makes its error; matrices have shape (components, components).
 
     error = gain · (scatter + noise) + prior + u · drift with Cov(scatter) = `scatter`,
@@ -81,26 +82,27 @@ class Estimate:
 
 
 def estimate(
-    asked: Sequence[Asked],
+    comparisons: Sequence[Comparisons],
     metric: Floats,
     total: Floats,
     noise: float,
     *,
     tastes: tuple[float, float] = TASTES,
-) -> Estimate:
-    """θ and its errors from a released sum `total` (components,) of windows, of noise `noise`.
+) -> MomentEstimate:
+    """Estimate θ and its errors from a released sum `total` (components,) of windows, of noise
+    `noise`.
 
     `metric` (components,) is that of the basis, `noise` the standard deviation of each component.
     Labels of one labeler in several windows may hang together: windows' scatter is added as if they
     all did. Deterministic.
     """
-    solver = _Solver([_Crowd(one, metric) for one in asked], metric, total, noise)
+    solver = _Solver([_Crowd(one, metric) for one in comparisons], metric, total, noise)
     low, high = tastes
-    found = solver.solved(np.zeros(len(metric)), (low + high) / 2, _STEPS)
+    middle = solver.solve(np.zeros(len(metric)), (low + high) / 2, _STEPS)
     if low == high:
-        return found
-    ends = [solver.solved(found.theta, taste, _FURTHER_STEPS).theta for taste in tastes]
-    return replace(found, theta=(ends[0] + ends[1]) / 2, drift=(ends[1] - ends[0]) / 2)
+        return middle
+    ends = [solver.solve(middle.theta, taste, _FURTHER_STEPS).theta for taste in tastes]
+    return replace(middle, theta=(ends[0] + ends[1]) / 2, drift=(ends[1] - ends[0]) / 2)
 
 
 class _Solver:
@@ -116,13 +118,13 @@ class _Solver:
         self._typical = max(float(np.sqrt(mean_square)), float(np.finfo(float).tiny))
         self._precision = np.diag((metric * self._typical / WIDE) ** 2)
 
-    def solved(self, theta: Floats, taste: float, steps: int) -> Estimate:
-        """The estimate, if labelers' tastes have this standard deviation on a typical pair."""
+    def solve(self, theta: Floats, taste: float, steps: int) -> MomentEstimate:
+        """Return the estimate, if labelers' tastes deviate so much on a typical pair."""
         tastes = taste / (self._typical * self._metric)
         for step in range(steps):
             last = step >= steps - 2
             worlds = _LAST_WORLDS if last else _WORLDS
-            mean, scatter, slope = _together(self._crowds, theta, tastes, worlds)
+            mean, scatter, slope = _sum_moments(self._crowds, theta, tastes, worlds)
             known = np.linalg.inv(scatter + self._noise)
             spread = np.linalg.inv(slope.T @ known @ slope + self._precision)
             gain = spread @ slope.T @ known
@@ -130,30 +132,30 @@ class _Solver:
             size = self._typical * float(np.linalg.norm(self._metric * move))
             theta = theta + move * min(1.0, _FARTHEST / max(size, _FARTHEST))
         scatter = scatter * (1 + 1 / _LAST_WORLDS)
-        return Estimate(
+        return MomentEstimate(
             theta, gain, scatter, spread @ self._precision @ spread, np.zeros_like(theta)
         )
 
 
-def _together(
+def _sum_moments(
     crowds: Sequence[_Crowd], theta: Floats, tastes: Floats, worlds: int
 ) -> tuple[Floats, Floats, Floats]:
     """m(θ), Ω and G of all windows."""
-    found = [one.moments(theta, tastes, worlds, number) for number, one in enumerate(crowds)]
-    mean, scatter, slope = (np.sum(part, axis=0) for part in zip(*found, strict=True))
+    moments = [one.moments(theta, tastes, worlds, number) for number, one in enumerate(crowds)]
+    mean, scatter, slope = (np.sum(part, axis=0) for part in zip(*moments, strict=True))
     return mean, scatter * len(crowds), slope
 
 
 class _Crowd:
     """The labelers of one window, to be simulated."""
 
-    def __init__(self, asked: Asked, metric: Floats) -> None:
-        order = np.lexsort((asked.pair, asked.unit))
-        self._z = asked.z.astype(np.float64)
-        self._pair, self._unit = asked.pair[order], asked.unit[order]
-        self._factor = asked.share[order] * asked.weight[self._unit]
-        self._spread = np.sqrt(asked.spread[order])
-        self._clip, self._units = asked.clip, len(asked.weight)
+    def __init__(self, comparisons: Comparisons, metric: Floats) -> None:
+        order = np.lexsort((comparisons.pair, comparisons.unit))
+        self._z = comparisons.z.astype(np.float64)
+        self._pair, self._unit = comparisons.pair[order], comparisons.unit[order]
+        self._factor = comparisons.share[order] * comparisons.weight[self._unit]
+        self._spread = np.sqrt(comparisons.spread[order])
+        self._clip, self._units = comparisons.clip, len(comparisons.weight)
         self._starts = np.searchsorted(self._unit, np.arange(self._units + 1))
         plain = self._z / metric
         self._x_squared = np.einsum("ij,ij->i", plain, plain)
@@ -178,7 +180,7 @@ class _Crowd:
             chance = 1 / (1 + np.exp(-(shared + own)))
             surprise = (rng.random(self.rows) < chance) - chance
             part = self._sums(self._factor * (chance - 0.5 + self._spread * surprise))
-            part = clipped(part, self._clip)
+            part = clip_rows(part, self._clip)
             score = self._sums(surprise * mixed[self._pair])
             sums += part
             scores += score

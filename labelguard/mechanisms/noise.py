@@ -33,14 +33,14 @@ __all__ = [
     "Noise",
     "NoiseKind",
     "NoiseStream",
-    "noise_of",
+    "noise_of_price",
     "sample",
 ]
 
 NoiseKind = Literal["gaussian", "ball"]
 
 NONCE_BYTES = 32
-"""How long the nonce of a stream is."""
+"""Length of a stream's nonce."""
 
 SCALE_LIMIT = 2**60
 DIMENSION_LIMIT = 2**16
@@ -69,18 +69,18 @@ class Noise:
     """the fewest components that ball noise is priced for"""
 
     def dimension(self, components: int) -> int:
-        """In how many dimensions the noise of so many components is drawn."""
+        """Return in how many dimensions the noise of so many components is drawn."""
         return max(components, self.least)
 
     def deviation(self, components: int) -> float:
-        """The standard deviation of each of so many coordinates: σ, or s·√(dimension + 1)."""
+        """Return the standard deviation of each of so many coordinates: σ, s·√(dimension + 1)."""
         if self.kind == "gaussian":
             return self.scale
         return self.scale * math.sqrt(self.dimension(components) + 1)
 
 
-def noise_of(price: Mapping[str, Any]) -> Noise:
-    """The noise that a price of a statistic release buys."""
+def noise_of_price(price: Mapping[str, Any]) -> Noise:
+    """Return the noise that a price of a statistic release buys."""
     if "noise_multiplier" in price:
         return Noise("gaussian", float(price["noise_multiplier"]))
     return Noise("ball", float(price["scale"]), int(price["components"]))
@@ -106,7 +106,7 @@ class NoiseStream:
         return "NoiseStream(…)"
 
     def uniforms(self, count: int) -> list[int]:
-        """`count` odd numbers m below 2^257; m/2^257 = (n + ½)/2^256 is uniform in (0, 1)."""
+        """Draw `count` odd numbers m below 2^257; m/2^257 = (n + ½)/2^256 is uniform in (0, 1)."""
         size = _BITS // 8
         read = self._keystream.update(bytes(count * size))
         return [
@@ -137,7 +137,7 @@ def sample(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list
     bits = whole.bit_length() + count.bit_length() + _SPARE_BITS
     while True:
         with _precision, ctx.workprec(bits):
-            rounded = _rounded(whole, count, directions, radii)
+            rounded = _round_noise(whole, count, directions, radii)
         if rounded is not None:
             return rounded
         # No draw stays undecided: of a Gaussian, and in one dimension, Y is transcendental
@@ -145,8 +145,10 @@ def sample(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list
         bits *= 2
 
 
-def _rounded(scale: int, count: int, directions: list[int], radii: list[int]) -> list[int] | None:
-    """The rounded noise, or None if this precision leaves a coordinate undecided."""
+def _round_noise(
+    scale: int, count: int, directions: list[int], radii: list[int]
+) -> list[int] | None:
+    """Return the rounded noise, or None if this precision leaves a coordinate undecided."""
     normals = list(_normals(directions))[:count]
     factor = arb(scale)
     if radii:

@@ -52,7 +52,7 @@ _SEARCH_STEPS = 20
 
 @dataclass(frozen=True)
 class ErrorEstimate:
-    """How often a model's votes differ from the true labels, estimated from flipped ones.
+    """Estimate of how often a model's votes differ from the true labels.
 
     `rate` is unbiased for the mean of the rows' error rates weighted by (1−2γ_r)², and may leave
     [0, 1]; `standard_error` belongs to it; `clamped` is the rate within [1e-3, ½], for use.
@@ -68,7 +68,7 @@ class ErrorEstimate:
 
 
 def stage_of(items: Blocks, stages: int) -> NDArray[np.intp]:
-    """The stage of each item, shape (n,), from its digest, shape (n, 2).
+    """Return the stage of each item, shape (n,), from its digest, shape (n, 2).
 
     A function of the item alone: all rows of an item share a stage, the same on every machine.
     Stages are equally likely, and independent of the digest's high half, which orders rows and
@@ -78,19 +78,20 @@ def stage_of(items: Blocks, stages: int) -> NDArray[np.intp]:
 
 
 def fold_of(items: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
-    """The fold of each item, shape (n,), independent of `stage_of` with as many stages."""
+    """Return the fold of each item, shape (n,), independent of `stage_of` with as many stages."""
     return (items[:, 1] // np.uint64(stages) % np.uint64(folds)).astype(np.intp)
 
 
 def vote(margin: ArrayLike) -> Floats:
-    """A model's label of each margin: 1 above 0, 0 below, and ½, no vote, at 0."""
+    """Return a model's label of each margin: 1 above 0, 0 below, and ½, no vote, at 0."""
     return np.asarray((np.sign(np.asarray(margin, np.float64)) + 1) / 2)
 
 
 def estimate_error(
     released: ArrayLike, predicted: ArrayLike, flip_probability: ArrayLike
 ) -> ErrorEstimate:
-    """The error rate of predicted labels, from labels released by randomized response (eq. 8).
+    """Return the error rate of predicted labels, from labels released by randomized response (eq.
+    8).
 
     With d_r = |released − predicted|, whose mean is γ_r + (1−2γ_r)·(error of r),
 
@@ -107,7 +108,7 @@ def estimate_error(
 
     Raises ValueError for shapes that do not match, other released labels or γ outside [0, ½].
     """
-    labels, flips, votes = _checked(released, flip_probability, predicted)
+    labels, flips, votes = _check_columns(released, flip_probability, predicted)
     signal = 1 - 2 * flips
     information = float(signal @ signal)
     if information == 0:
@@ -134,7 +135,7 @@ def combine_hard(
 
     Raises ValueError as `estimate_error`.
     """
-    labels, flips, votes = _checked(released, flip_probability, predicted)
+    labels, flips, votes = _check_columns(released, flip_probability, predicted)
     model_wins = (votes != 0.5) & (estimate.clamped < flips)
     return np.where(model_wins, votes, labels), np.where(model_wins, estimate.clamped, flips)
 
@@ -151,7 +152,7 @@ def combine_soft(
     Raises ValueError for shapes that do not match, values that are not finite, released labels
     other than 0 and 1, or γ outside [0, ½].
     """
-    labels, flips, margins = _checked(released, flip_probability, margin)
+    labels, flips, margins = _check_columns(released, flip_probability, margin)
     prior = np.asarray(scale, np.float64) * margins
     with np.errstate(divide="ignore"):  # γ = 0 has infinite log-odds
         evidence = np.log1p(-flips) - np.log(flips)
@@ -161,7 +162,8 @@ def combine_soft(
 def fit_scale(
     released: ArrayLike, margin: ArrayLike, flip_probability: ArrayLike, folds: ArrayLike
 ) -> Floats:
-    """The scale c in [0, 10] of a model's margins for each row, shape (n,), for `combine_soft`.
+    """Return the scale c in [0, 10] of a model's margins for each row, shape (n,), for
+    `combine_soft`.
 
     Minimises Σ −log[(1−γ)σ(c·m) + γσ(−c·m)] (m is the margin, negated where the released label
     is 0) + c over all rows outside the row's fold. The last term is an exponential prior with mean
@@ -174,17 +176,19 @@ def fit_scale(
 
     Raises ValueError as `combine_soft`.
     """
-    labels, flips, margins = _checked(released, flip_probability, margin)
+    labels, flips, margins = _check_columns(released, flip_probability, margin)
     names, number = np.unique(np.asarray(folds), return_inverse=True)
-    found = np.zeros(len(names))
-    for one in range(len(names) if len(names) > 1 else 0):
-        outside = number != one
-        found[one] = _best_scale(labels[outside], margins[outside], flips[outside])
-    return found[number]
+    scales = np.zeros(len(names))
+    for fold in range(len(names) if len(names) > 1 else 0):
+        outside = number != fold
+        scales[fold] = _best_scale(labels[outside], margins[outside], flips[outside])
+    return scales[number]
 
 
 def _best_scale(labels: Floats, margins: Floats, flips: Floats) -> float:
-    """The penalised maximum likelihood scale: a coarse grid, then a golden section around it."""
+    """Return the penalised maximum likelihood scale: a coarse grid, then a golden section around
+    it.
+    """
 
     def cost(scale: float) -> float:
         return float(forward_loss(scale * margins, labels, flips).sum()) + scale
@@ -207,7 +211,7 @@ def _best_scale(labels: Floats, margins: Floats, flips: Floats) -> float:
     return min((0.0, middle), key=cost)
 
 
-def _checked(
+def _check_columns(
     released: ArrayLike, flip_probability: ArrayLike, values: ArrayLike
 ) -> tuple[Floats, Floats, Floats]:
     """Labels, flip probabilities and votes or margins as columns of one shape (n,)."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelguard.learning.learners import Learner, Scorer, State
 from labelguard.mechanisms import props
 
-__all__ = ["ReleasedLabels", "StageReport", "StageResult", "assembled", "run_stages"]
+__all__ = ["ReleasedLabels", "StageReport", "StageResult", "assemble", "run_stages"]
 
 Combination: TypeAlias = Literal["hard", "soft"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -57,13 +57,13 @@ class ReleasedLabels:
             raise ValueError("all rows of a pair must be in one stage: use props.stage_of")
 
     def rows_of(self, stage: int) -> NDArray[np.intp]:
-        """The indices of a stage's rows, ascending."""
+        """Return the indices of a stage's rows, ascending."""
         return np.flatnonzero(self.stage == stage)
 
 
 @dataclass(frozen=True)
 class StageReport:
-    """What a stage's combination did; nothing but `rows` applies to stage 0.
+    """Result of a stage's combination; nothing but `rows` applies to stage 0.
 
     `error` is the estimated error of the model before, `model_rows` how many rows took its label
     (`hard`) and `scale` the mean scale of its margins (`soft`), else NaN.
@@ -90,7 +90,7 @@ class StageResult:
     scorer: Scorer
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The result as arrays, to be saved and given to `run_stages` as `finished`."""
+        """Return the result as arrays, to be saved and given to `run_stages` as `finished`."""
         error = self.report.error
         estimate = () if error is None else (error.rate, error.standard_error, error.clamped)
         return {
@@ -106,7 +106,7 @@ class StageResult:
 
     @classmethod
     def restore(cls, state: State, learner: Learner) -> StageResult:
-        """The result whose `state()` this is; raises KeyError where an array is missing."""
+        """Return the result whose `state()` this is; raises KeyError where an array is missing."""
         stage, rows, model_rows = (int(count) for count in state["counts"])
         error = None
         if len(state["estimate"]):
@@ -123,7 +123,7 @@ class StageResult:
         return cls(*columns, report, learner.restore(trained))
 
 
-def assembled(results: Sequence[StageResult]) -> tuple[Floats, Floats]:
+def assemble(results: Sequence[StageResult]) -> tuple[Floats, Floats]:
     """`target` and `residual_flip_estimate` of all stages, in the order of the released labels.
 
     Rows of stage 0 keep the released label (`hard`), or have its posterior (`soft`).
@@ -144,7 +144,7 @@ def run_stages(
     combine: Combination = "hard",
     finished: Sequence[State] = (),
 ) -> Iterator[StageResult]:
-    """One result a stage, each as soon as its model is trained.
+    """Yield one result a stage, each as soon as its model is trained.
 
     To resume, give the `state()` of the stages that were finished, in order: they are restored and
     yielded without being computed again, and what follows is the same as without interruption.
@@ -158,14 +158,16 @@ def run_stages(
     for stage in range(stages):
         rows = labels.rows_of(stage)
         if stage < len(finished):
-            result = _restored(finished[stage], stage, rows, learner)
+            result = _restore_result(finished[stage], stage, rows, learner)
         else:
             result = _run_stage(pairs, labels, rows, learner, stage, combine, scorer)
         scorer = result.scorer
         yield result
 
 
-def _restored(state: State, stage: int, rows: NDArray[np.intp], learner: Learner) -> StageResult:
+def _restore_result(
+    state: State, stage: int, rows: NDArray[np.intp], learner: Learner
+) -> StageResult:
     result = StageResult.restore(state, learner)
     if result.report.stage != stage or not np.array_equal(result.rows, rows):
         raise ValueError(f"the finished state of stage {stage} is not of these rows: start anew")
@@ -193,10 +195,10 @@ def _run_stage(
     before: Scorer | None,
 ) -> StageResult:
     if before is None:
-        combined = _as_released(labels, rows, stage, combine)
+        combined = _keep_released(labels, rows, stage, combine)
     else:
         margin = _margins(pairs, labels.pair[rows], before)
-        combination = _combined_hard if combine == "hard" else _combined_soft
+        combination = _combine_hard if combine == "hard" else _combine_soft
         combined = combination(labels, rows, stage, margin)
     scorer = learner.fit(
         pairs[labels.pair[rows]],
@@ -209,7 +211,7 @@ def _run_stage(
     )
 
 
-def _as_released(
+def _keep_released(
     labels: ReleasedLabels, rows: NDArray[np.intp], stage: int, combine: Combination
 ) -> _Combined:
     released, flips = labels.released[rows].astype(np.float64), labels.flip_probability[rows]
@@ -220,7 +222,7 @@ def _as_released(
     return _Combined(posterior, np.full(len(rows), np.nan), released, flips, report)
 
 
-def _combined_hard(
+def _combine_hard(
     labels: ReleasedLabels, rows: NDArray[np.intp], stage: int, margin: Floats
 ) -> _Combined:
     released, flips = labels.released[rows], labels.flip_probability[rows]
@@ -232,7 +234,7 @@ def _combined_hard(
     return _Combined(target, residual, target, np.where(from_model, 0.0, flips), report)
 
 
-def _combined_soft(
+def _combine_soft(
     labels: ReleasedLabels, rows: NDArray[np.intp], stage: int, margin: Floats
 ) -> _Combined:
     released, flips = labels.released[rows], labels.flip_probability[rows]
@@ -246,6 +248,6 @@ def _combined_soft(
 
 
 def _margins(pairs: NDArray[Any], pair: NDArray[np.intp], scorer: Scorer) -> Floats:
-    """A margin for each row; each distinct pair is scored once."""
+    """Return a margin for each row; each distinct pair is scored once."""
     distinct, number = np.unique(pair, return_inverse=True)
     return scorer(pairs[distinct])[number]

@@ -67,7 +67,8 @@ class Rows:
         return len(self.pair)
 
     def share(self) -> Floats:
-        """The weight of each row, shape (n,): 1, or 1/(K − 1) for the pairs of a ranking of K.
+        """Return the weight of each row, shape (n,): 1, or 1/(K − 1) for the pairs of a ranking of
+        K.
 
         For those of a choice 2/K: φ_c − mean of Φ is 1/K of the sum of φ_c − φ_k, and a pair adds
         half of its difference.
@@ -77,7 +78,8 @@ class Rows:
         return 2.0 / self.size if self.choices else 1 / (self.size - 1.0)
 
     def information(self) -> Floats:
-        """What each row adds to H, in units of z zᵀ, shape (n,): share/4; for choices share²/4.
+        """Return what each row adds to H, in units of z zᵀ, shape (n,): share/4; for choices
+        share²/4.
 
         Of a choice H is the covariance of a response at random, (1/K) Φᵀ Φ of centred Φ.
         """
@@ -201,7 +203,7 @@ def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floa
 
 
 def grid(bounds: Bounds, components: int, noise: Noise) -> Grid:
-    """The grid, and the integer scale of the noise on it, rounded up.
+    """Return the grid, and the integer scale of the noise on it, rounded up.
 
     Rounding toward zero keeps a clipped part inside its ball and moves each coordinate by less
     than a step, so on the grid Δ_h = min(2C, Δ + h √components).
@@ -280,8 +282,8 @@ def contributions(
         yield np.array([last]), carried
 
 
-def noisy(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.object_]:
-    """The statistic as it may be released, on the grid: `total` plus noise from `nonce`.
+def add_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.object_]:
+    """Return the statistic as it may be released, on the grid: `total` plus noise from `nonce`.
 
     Python's whole numbers, shape (components,): a sum with its noise may exceed 64 bits.
     """
@@ -291,7 +293,7 @@ def noisy(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.obje
 
 
 def pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
-    """What each pair weighs in the likelihood: Σ w_u share over its rows, shape (pairs,)."""
+    """Return what each pair weighs in the likelihood: Σ w_u share over its rows, shape (pairs,)."""
     shares = rows.share() * bounds.weight[rows.unit]
     return np.bincount(rows.pair, shares, pairs).astype(np.float64)
 

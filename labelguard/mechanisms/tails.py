@@ -1,4 +1,4 @@
-"""How far noise reaches along one direction: quantiles, where some of it is ball noise.
+"""Quantiles of noise along one direction, where some of it is ball noise.
 
 Ball noise Y in D dimensions, of a density proportional to e^(−‖y‖/s), has the characteristic
 function (1 + s²‖t‖²)^(−(D+1)/2). Along a unit vector that is the one of s √(2G) · N with G of law
@@ -68,7 +68,8 @@ def reach(
     length: float,
     components: int,
 ) -> float:
-    """A t that N + Σ cᵀY_i exceeds with at most this `probability`, in (0, ½], `length` = ‖c‖.
+    """Return a t that N + Σ cᵀY_i exceeds with at most this `probability`, in (0, ½], `length` =
+    ‖c‖.
 
     N is normal with at most this `variance`; the Y_i are independent noise of so many `components`.
     Never too small: Σ s_i² G_i is rounded up to the end of a bin, which adds less than 1 % to t
@@ -115,7 +116,7 @@ def _mixture(parts: tuple[tuple[float, int], ...]) -> tuple[Floats, Floats]:
 
 
 def _sum(one: Floats, chance: Floats, other: Floats, likewise: Floats) -> tuple[Floats, Floats]:
-    """The sum of two independent variables, rounded up to as many bins."""
+    """Return the sum of two independent variables, rounded up to as many bins."""
     values, weights = np.add.outer(one, other).ravel(), np.outer(chance, likewise).ravel()
     order = np.argsort(values, kind="stable")
     values, below = values[order], np.cumsum(weights[order])

@@ -28,7 +28,7 @@ from scipy.optimize import brentq
 from scipy.sparse import csr_array
 
 from labelguard.learning.heads import fit_statistic
-from labelguard.mechanisms.clipping import clipped
+from labelguard.mechanisms.clipping import clip_rows
 from labelguard.mechanisms.geometry import Basis, Shape, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
 from labelguard.planner.prior import KINDS, Draw, Population, Prior
@@ -208,7 +208,7 @@ class _Release:
         factor = (half * self.rows.share() * self.weight).astype(np.float32)
         shape = (self.rows.units, len(self.z))
         part = csr_array((factor, self.rows.pair, starts), shape=shape) @ self.z
-        return np.asarray(clipped(part, self.clip).sum(axis=0))
+        return np.asarray(clip_rows(part, self.clip).sum(axis=0))
 
     def world(self, draw: Draw, shock: Floats) -> _World:
         """The head of one world."""

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.mechanisms.agreement import Estimate, between_labelers, with_gold
+from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, with_gold
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.release.preferred_pairs import check_pairs, item_sides, scan_pairs
 from labelguard.release.writer import read_card
@@ -35,9 +35,9 @@ class Agreement:
 
     release: str
     """the release's id"""
-    between: Estimate | None
+    between: AgreementEstimate | None
     """between two labels of one item; null if that cannot be told"""
-    gold: Estimate | None
+    gold: AgreementEstimate | None
     """between labels and gold items; null if that cannot be told, or was not asked"""
     plan: str | None
     """the agreement as `labelguard plan` takes it, where the interval is narrow enough to use"""
@@ -121,7 +121,7 @@ def _asked(file: Path) -> bool:
     return "question" in scan_pairs(file).collect_schema()
 
 
-def _told(what: str, found: Estimate | None) -> list[str]:
+def _told(what: str, found: AgreementEstimate | None) -> list[str]:
     """Why an estimate is missing, or of little use."""
     if found is None:
         return [f"no item can be compared: {what} that says anything is not in the release"]
@@ -133,7 +133,7 @@ def _told(what: str, found: Estimate | None) -> list[str]:
     return []
 
 
-def _own(card: Mapping[str, Any], between: Estimate | None) -> tuple[float, list[str]]:
+def _own(card: Mapping[str, Any], between: AgreementEstimate | None) -> tuple[float, list[str]]:
     """Which share of the comparisons is within one unit, and what is to be said of it.
 
     Under several ids of one person, or within a group, several labels of an item are one unit's.
@@ -158,7 +158,7 @@ def _own(card: Mapping[str, Any], between: Estimate | None) -> tuple[float, list
     return share, [note + ("; nothing is suggested for a plan" if share > OWN else "")]
 
 
-def _plan(between: Estimate | None) -> str | None:
+def _plan(between: AgreementEstimate | None) -> str | None:
     """The option for the planner, within the range that it takes."""
     if between is None or between.reach > USEFUL:
         return None

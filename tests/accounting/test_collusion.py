@@ -24,7 +24,7 @@ DELTA = 1e-5
 
 def test_a_statistic_at_three_is_at_671_for_two() -> None:
     """From an independent bisection of Balle and Wang's formula at σ/2."""
-    one = Gaussians.calibrated(3, DELTA, 1)
+    one = Gaussians.calibrate(3, DELTA, 1)
     found = collusion.epsilon([one], DELTA)
     assert found == pytest.approx(6.7061, abs=1e-4)
 
@@ -39,7 +39,7 @@ def test_a_statistic_at_three_is_at_671_for_two() -> None:
 
 @pytest.mark.parametrize(("labels", "expected"), [(1, 6.00001), (10, 5.39147), (50, 4.53435)])
 def test_two_who_give_coins_give_twice_as_many(labels: int, expected: float) -> None:
-    one = BinaryAnswers.calibrated(3, DELTA, labels)
+    one = BinaryAnswers.calibrate(3, DELTA, labels)
     assert collusion.epsilon([one], DELTA) == pytest.approx(expected, abs=1e-5)
     gamma, total = one.threshold / 2**64, 2 * labels
     found = collusion.epsilon([one], DELTA) or 0.0
@@ -56,7 +56,7 @@ def hockey_stick(one: dict[tuple[int, ...], float], other: dict, epsilon: float)
 
 def test_all_outcomes_of_two_labelers_with_two_choices_of_three_each() -> None:
     """Every pair of neighbours who differ in all four choices, by enumeration."""
-    part = ChoiceAnswers.calibrated(1.0, 1e-3, 2, 3)
+    part = ChoiceAnswers.calibrate(1.0, 1e-3, 2, 3)
     changed = part.threshold / 2**64 / 2
 
     def law(labels: tuple[int, ...]) -> dict[tuple[int, ...], float]:
@@ -79,7 +79,7 @@ def test_all_outcomes_of_two_labelers_with_two_choices_of_three_each() -> None:
 def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(
     components: int, epsilon: float
 ) -> None:
-    one = Balls.calibrated(epsilon, DELTA, 1, components)
+    one = Balls.calibrate(epsilon, DELTA, 1, components)
     exact = ball.epsilon(one.scale / 2, DELTA, components)
     found = collusion.epsilon([one], DELTA)
     assert found is not None
@@ -91,23 +91,23 @@ def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(
 @pytest.mark.parametrize(
     "parts",
     [
-        [Gaussians.calibrated(3, DELTA, 4)],
-        [BinaryAnswers.calibrated(3, DELTA, 20)],
-        [BinaryAnswers.calibrated(1, DELTA / 2, 8), Gaussians.calibrated(2, DELTA / 2, 3)],
+        [Gaussians.calibrate(3, DELTA, 4)],
+        [BinaryAnswers.calibrate(3, DELTA, 20)],
+        [BinaryAnswers.calibrate(1, DELTA / 2, 8), Gaussians.calibrate(2, DELTA / 2, 3)],
     ],
     ids=["gaussian", "answers", "jointly"],
 )
 def test_two_steps_are_never_less_than_what_is_exact(parts: list[Component]) -> None:
-    exact, steps = collusion.epsilon(parts, DELTA), collusion.two_steps(parts, DELTA)
+    exact, steps = collusion.epsilon(parts, DELTA), collusion.epsilon_by_two_steps(parts, DELTA)
     assert exact is not None and joint.epsilon(parts, DELTA) < exact <= steps
 
 
 def test_of_numbers_of_their_own_the_costliest_two_count() -> None:
-    each = [BinaryAnswers.calibrated(3, DELTA, k) for k in (8, 16)]
-    found = collusion.of_unlike(each, DELTA)
+    each = [BinaryAnswers.calibrate(3, DELTA, k) for k in (8, 16)]
+    found = collusion.epsilon_of_unlike(each, DELTA)
     assert found == collusion.epsilon([each[0]], DELTA)
     assert found is not None and found > joint.epsilon(each, DELTA)
-    assert collusion.of_unlike([], DELTA) is None
+    assert collusion.epsilon_of_unlike([], DELTA) is None
 
 
 def test_of_what_is_unproven_nothing_is_stated() -> None:

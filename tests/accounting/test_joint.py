@@ -32,12 +32,12 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Component, Gaussians, Share
 from labelguard.accounting.kary import KAry
 
-THREE = partial(ChoiceAnswers.calibrated, options=3)
+THREE = partial(ChoiceAnswers.calibrate, options=3)
 
 shares = st.lists(
     st.builds(
         Share,
-        st.sampled_from([BinaryAnswers.calibrated, THREE, Gaussians.calibrated]),
+        st.sampled_from([BinaryAnswers.calibrate, THREE, Gaussians.calibrate]),
         counts,
         st.floats(0.2, 5),
     ),
@@ -68,9 +68,9 @@ def test_a_single_share_gets_what_its_own_accountant_gives(
     flipped = rr.threshold(rr.calibrate(epsilon, delta, count))
     changed = KAry(3).threshold(KAry(3).calibrate(epsilon, delta, count))
     noise = gaussian.calibrate(epsilon, delta, count)
-    assert single(BinaryAnswers.calibrated) == (BinaryAnswers(flipped, count),)
+    assert single(BinaryAnswers.calibrate) == (BinaryAnswers(flipped, count),)
     assert single(THREE) == (ChoiceAnswers(changed, count, 3),)
-    assert single(Gaussians.calibrated) == (Gaussians(noise, count),)
+    assert single(Gaussians.calibrate) == (Gaussians(noise, count),)
 
 
 # --- against independent computations ------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_calibration_is_tight_and_never_above(
 
 def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
     bits, noise = joint.calibrate(
-        3.0, 1e-5, [Share(BinaryAnswers.calibrated, 50), Share(Gaussians.calibrated, 12)]
+        3.0, 1e-5, [Share(BinaryAnswers.calibrate, 50), Share(Gaussians.calibrate, 12)]
     )
     assert isinstance(bits, BinaryAnswers)
     assert isinstance(noise, Gaussians)
@@ -255,7 +255,7 @@ def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
 
 
 def test_a_heavier_share_gets_less_noise() -> None:
-    bits, noise = Share(BinaryAnswers.calibrated, 50), Share(Gaussians.calibrated, 12)
+    bits, noise = Share(BinaryAnswers.calibrate, 50), Share(Gaussians.calibrate, 12)
     plain: Any = joint.calibrate(3.0, 1e-5, [bits, noise])
     tilted: Any = joint.calibrate(3.0, 1e-5, [bits, replace(noise, weight=3.0)])
     assert tilted[0].epsilon0 < plain[0].epsilon0
@@ -265,9 +265,9 @@ def test_a_heavier_share_gets_less_noise() -> None:
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-2), (1e-3, 0.3), (0.01, 0.9)])
 def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, delta: float) -> None:
     wanted = [
-        Share(BinaryAnswers.calibrated, 5),
-        Share(Gaussians.calibrated, 2),
-        Share(Gaussians.calibrated, 9),
+        Share(BinaryAnswers.calibrate, 5),
+        Share(Gaussians.calibrate, 2),
+        Share(Gaussians.calibrate, 9),
         Share(THREE, 3),
     ]
     calibrated = joint.calibrate(epsilon, delta, wanted)
@@ -276,7 +276,7 @@ def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, del
 
 def test_pure_privacy_is_shared_among_coins_by_weight() -> None:
     first, second = joint.calibrate(
-        1.0, 0.0, [Share(BinaryAnswers.calibrated, 5, 3.0), Share(THREE, 2)]
+        1.0, 0.0, [Share(BinaryAnswers.calibrate, 5, 3.0), Share(THREE, 2)]
     )
     assert isinstance(first, BinaryAnswers)
     assert isinstance(second, ChoiceAnswers)
@@ -302,13 +302,13 @@ def test_numbers_that_the_ledger_cannot_hold_are_refused() -> None:
     with pytest.raises(ValueError, match=r"count must be an integer >= 1, found 0"):
         BinaryAnswers(2**62, 0)
     with pytest.raises(ValueError, match=r"weight must be finite and > 0"):
-        Share(BinaryAnswers.calibrated, 1, 0.0)
+        Share(BinaryAnswers.calibrate, 1, 0.0)
 
 
 def test_a_budget_that_cannot_be_met_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
         joint.calibrate(
-            1.0, 0.0, [Share(BinaryAnswers.calibrated, 1), Share(Gaussians.calibrated, 1)]
+            1.0, 0.0, [Share(BinaryAnswers.calibrate, 1), Share(Gaussians.calibrate, 1)]
         )
     with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
         joint.epsilon(MIXED, 0.0)

@@ -60,15 +60,15 @@ def test_a_ball_alone_costs_what_its_own_accountant_says() -> None:
     noise = Balls(0.7, 3)
     assert joint.delta([noise], 1.2) == ball.delta(0.7, 1.2, 3)
     assert joint.epsilon([noise], 1e-5) == ball.epsilon(0.7, 1e-5, 3)
-    wanted = Share(partial(Balls.calibrated, components=3), 1)
+    wanted = Share(partial(Balls.calibrate, components=3), 1)
     assert joint.calibrate(1.2, 1e-5, [wanted]) == (Balls(ball.calibrate(1.2, 1e-5, 3), 3),)
     assert joint.delta([noise, coins(0.0, 5)], 1.2) == ball.delta(0.7, 1.2, 3)
 
 
 def test_calibration_together_with_coins_is_tight_and_never_above() -> None:
     wanted = [
-        Share(BinaryAnswers.calibrated, 50),
-        Share(partial(Balls.calibrated, components=4), 1),
+        Share(BinaryAnswers.calibrate, 50),
+        Share(partial(Balls.calibrate, components=4), 1),
     ]
     answers, noise = joint.calibrate(1.0, 1e-5, wanted)
     assert isinstance(answers, BinaryAnswers) and isinstance(noise, Balls)
@@ -94,7 +94,7 @@ def test_pure_prices_add_up() -> None:
     assert joint.pure_epsilon(product) == pytest.approx(1.0)
     assert joint.epsilon(product, 0.0) == pytest.approx(1.0)
     assert joint.delta(product, 1.0 + 1e-9) < 1e-12
-    shares = [Share(BinaryAnswers.calibrated, 5), Share(partial(Balls.calibrated, components=7), 1)]
+    shares = [Share(BinaryAnswers.calibrate, 5), Share(partial(Balls.calibrate, components=7), 1)]
     answers, noise = joint.calibrate(1.0, 0.0, shares)
     assert isinstance(answers, BinaryAnswers) and isinstance(noise, Balls)
     assert answers.epsilon0 == pytest.approx(0.1) and noise.scale == pytest.approx(2.0)

@@ -28,11 +28,11 @@ from labelguard.accounting.joint import (
 )
 
 RUN = Subsampled(3.0, 0.1, 40, 1)
-ONE_RUN = partial(Subsampled.calibrated, sampling_probability=0.1, steps=40)
+ONE_RUN = partial(Subsampled.calibrate, sampling_probability=0.1, steps=40)
 KINDS: dict[str, Any] = {
-    "els": partial(SampledRecords.calibrated, sampling_probability=0.1, steps=20, records=3),
-    "els-group": partial(Groups.calibrated, sampling_probability=0.1, steps=20, records=3),
-    "aup": partial(Unproven.calibrated, sampling_probability=0.2, steps=20),
+    "els": partial(SampledRecords.calibrate, sampling_probability=0.1, steps=20, records=3),
+    "els-group": partial(Groups.calibrate, sampling_probability=0.1, steps=20, records=3),
+    "aup": partial(Unproven.calibrate, sampling_probability=0.2, steps=20),
 }
 
 
@@ -153,8 +153,8 @@ def test_upper_bounds_that_say_nothing_of_runs_are_infinite() -> None:
 @pytest.mark.slow
 def test_calibration_with_coins_and_sums_is_tight_and_a_tenth_less_noise_is_refused() -> None:
     wanted = [
-        Share(BinaryAnswers.calibrated, 10),
-        Share(Gaussians.calibrated, 2),
+        Share(BinaryAnswers.calibrate, 10),
+        Share(Gaussians.calibrate, 2),
         Share(ONE_RUN, 1),
     ]
     found = joint.calibrate(1.5, 1e-5, wanted)
@@ -185,7 +185,7 @@ def test_converted_runs_share_a_budget_and_weaker_noise_is_not_believed(
     kind: str, count: int
 ) -> None:
     coin, run = joint.calibrate(
-        2.0, 1e-4, [Share(BinaryAnswers.calibrated, 5), Share(KINDS[kind], count)]
+        2.0, 1e-4, [Share(BinaryAnswers.calibrate, 5), Share(KINDS[kind], count)]
     )
     assert isinstance(run, SampledRecords | Groups | Unproven) and run.count == count
     assert joint.delta([coin, run], 2.0) <= 1e-4

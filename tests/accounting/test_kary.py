@@ -203,12 +203,12 @@ def test_upper_bounds_of_choices_are_above_the_exact_price(options: int) -> None
 
 def test_a_share_of_choices_is_calibrated_with_the_others() -> None:
     shares = [
-        Share(lambda *at: ChoiceAnswers.calibrated(*at, options=4), 30),
-        Share(BinaryAnswers.calibrated, 10),
+        Share(lambda *at: ChoiceAnswers.calibrate(*at, options=4), 30),
+        Share(BinaryAnswers.calibrate, 10),
     ]
     found = joint.calibrate(2.0, 1e-5, shares)
     assert joint.delta(found, 2.0) <= 1e-5 < joint.delta(found, 1.999)
     assert isinstance(found[0], ChoiceAnswers) and found[0].options == 4
-    alone = ChoiceAnswers.calibrated(2.0, 1e-5, 30, options=4)
+    alone = ChoiceAnswers.calibrate(2.0, 1e-5, 30, options=4)
     assert joint.calibrate(2.0, 1e-5, shares[:1]) == (alone,)
     assert found[0].epsilon0 < alone.epsilon0

@@ -41,7 +41,7 @@ from labelguard.inputs import query as queries
 from labelguard.inputs import staging
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.noise import Noise, NoiseKind, NoiseStream, noise_of
+from labelguard.mechanisms.noise import Noise, NoiseKind, NoiseStream, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner import calibration
 from labelguard.release.methods import statistic_design
@@ -109,7 +109,7 @@ def test_impossible_sizes_are_refused(mechanism: str) -> None:
 
 # --- mistakes in the mechanisms ------------------------------------------------------------------
 
-real_noisy, real_sum, real_prices = statistic.noisy, statistic.clipped_sum, pricing.prices
+real_noisy, real_sum, real_prices = statistic.add_noise, statistic.clipped_sum, pricing.prices
 real_sample = statistic.sample
 real_bounds: Callable[..., Bounds] = statistic.bounds
 real_draw: Callable[..., Any] = Coins.draw
@@ -252,7 +252,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(
     .185 is 14 of them, of which limits and chance need 5.5 + 3.6 + 4.8. Ball: the scale is known to
     .5%, 10% is 20 of them.
     """
-    monkeypatch.setattr(statistic, "noisy", too_little_noise)
+    monkeypatch.setattr(statistic, "add_noise", too_little_noise)
     result = audit_statistic(8, DELTA, runs=12_000, pipeline_runs=0)
     assert {"separation", "ball separation"} <= set(result.violated)
 
@@ -290,7 +290,7 @@ WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
     "ties dropped, rr": ("rr", staging._Stager, "_usable", without_ties, "presence"),
     "ties dropped": ("statistic", staging._Stager, "_usable", without_ties, "presence"),
     "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),
-    "no noise": ("statistic", statistic, "noisy", no_noise, "end to end"),
+    "no noise": ("statistic", statistic, "add_noise", no_noise, "end to end"),
 }
 
 
@@ -318,7 +318,7 @@ def thousandth_of_the_ball(*asked: Any) -> list[int]:
 
 
 def price_of_a_thousandth(price: Price) -> Noise:
-    noise = noise_of(price)
+    noise = noise_of_price(price)
     return replace(noise, scale=noise.scale / 1000)
 
 
@@ -327,7 +327,7 @@ def price_of_a_thousandth(price: Price) -> Noise:
     ("where", "name", "wrong", "releases"),
     [
         (statistic, "sample", thousandth_of_the_ball, 3),
-        (statistic_design, "noise_of", price_of_a_thousandth, 1),
+        (statistic_design, "noise_of_price", price_of_a_thousandth, 1),
     ],
 )
 def test_missing_ball_noise_is_seen_in_whole_releases(

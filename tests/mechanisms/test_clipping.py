@@ -32,8 +32,8 @@ def test_a_norm_is_never_below_the_exact_one_nor_far_above(row: list[float], sca
 def test_what_is_not_finite_has_an_infinite_norm_and_counts_for_nothing(dtype: type) -> None:
     rows = np.array([[np.nan, 1], [np.inf, 1], [1, -np.inf], [3, 4]], dtype)
     assert clipping.norms(rows)[:3].tolist() == [np.inf] * 3
-    assert not clipping.clipped(rows, 1.0)[:3].any()
-    assert clipping.clipped(rows, 1.0)[3] == pytest.approx([0.6, 0.8])
+    assert not clipping.clip_rows(rows, 1.0)[:3].any()
+    assert clipping.clip_rows(rows, 1.0)[3] == pytest.approx([0.6, 0.8])
     assert clipping.on_grid(rows, 5.0, 2.0**-20)[3] == pytest.approx([3 * 2**20, 4 * 2**20], abs=1)
 
 
@@ -52,8 +52,8 @@ def test_on_a_grid_squares_add_up_to_the_bound_at_most_exactly(
 @pytest.mark.parametrize("longer", [1 - 1e-12, 1 + 1e-12, 1.005, 1.5, 1e6])
 def test_a_row_that_is_too_long_by_however_little_ends_at_the_clip(longer: float) -> None:
     rows = np.array([[0.6, 0.8], [0.0, -1.0], [2.0**-0.5] * 2]) * longer
-    assert np.linalg.norm(clipping.clipped(rows, 1.0), axis=1) == pytest.approx(min(longer, 1.0))
-    assert (np.linalg.norm(clipping.clipped(rows, 1.0), axis=1) <= 1.0).all()
+    assert np.linalg.norm(clipping.clip_rows(rows, 1.0), axis=1) == pytest.approx(min(longer, 1.0))
+    assert (np.linalg.norm(clipping.clip_rows(rows, 1.0), axis=1) <= 1.0).all()
     assert clipping.on_grid(rows, 1.0, 2.0**-30).any(axis=1).all(), "and nothing is left out"
 
 

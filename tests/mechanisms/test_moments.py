@@ -8,13 +8,13 @@ import pytest
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import moments, statistic
 from labelguard.mechanisms.geometry import Shape, basis, spectrum
-from labelguard.mechanisms.moments import Asked
+from labelguard.mechanisms.moments import Comparisons
 from labelguard.mechanisms.statistic import Rows
 
 TRUE = np.array([0.9, -0.6, 0.4])
 
 
-def world(seed: int = 0, taste: float = 0.0) -> tuple[Asked, np.ndarray, np.ndarray]:
+def world(seed: int = 0, taste: float = 0.0) -> tuple[Comparisons, np.ndarray, np.ndarray]:
     """What 200 labelers compared, the metric, and their clipped sum without noise."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(200, 3)).astype(np.float32)
@@ -27,7 +27,7 @@ def world(seed: int = 0, taste: float = 0.0) -> tuple[Asked, np.ndarray, np.ndar
     half = (rng.random(4_000) < 1 / (1 + np.exp(-gap))) - 0.5
     step = 2.0**-20
     total = statistic.clipped_sum(z, rows, half, bounds, step) * step
-    asked = Asked(
+    asked = Comparisons(
         z, rows.pair, rows.unit, rows.share(), np.ones(len(rows)), bounds.weight, bounds.clip
     )
     return asked, axes.metric, total
@@ -54,7 +54,7 @@ def test_clipped_sums_give_the_coefficients_of_those_who_labeled() -> None:
 def test_the_order_of_rows_does_not_matter() -> None:
     asked, metric, total = world()
     other = np.random.default_rng(1).permutation(len(asked.pair))
-    shuffled = Asked(
+    shuffled = Comparisons(
         asked.z,
         asked.pair[other],
         asked.unit[other],

@@ -14,7 +14,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from labelguard.mechanisms.noise import SCALE_LIMIT, Noise, NoiseKind, NoiseStream, noise_of, sample
+from labelguard.mechanisms.noise import (
+    SCALE_LIMIT,
+    Noise,
+    NoiseKind,
+    NoiseStream,
+    noise_of_price,
+    sample,
+)
 
 FALSE_FAILURE = 1e-6
 BEYOND = float(stats.norm.isf(FALSE_FAILURE / 2))
@@ -179,5 +186,5 @@ def test_the_deviation_of_a_coordinate_is_that_of_what_is_drawn() -> None:
 
 
 def test_a_price_names_its_noise() -> None:
-    assert noise_of({"noise_multiplier": 3.7}) == Noise("gaussian", 3.7)
-    assert noise_of({"scale": 0.98, "components": 4}) == Noise("ball", 0.98, 4)
+    assert noise_of_price({"noise_multiplier": 3.7}) == Noise("gaussian", 3.7)
+    assert noise_of_price({"scale": 0.98, "components": 4}) == Noise("ball", 0.98, 4)

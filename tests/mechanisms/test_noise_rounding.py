@@ -94,13 +94,13 @@ def test_a_precision_that_is_too_low_is_raised(
 ) -> None:
     expected = sample(kind, SCALE_LIMIT, 9, stream())
     tried: list[int] = []
-    rounded = noise._rounded
+    rounded = noise._round_noise
 
     def seen(*given: object) -> list[int] | None:
         tried.append(ctx.prec)
         return rounded(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(noise, "_rounded", seen)
+    monkeypatch.setattr(noise, "_round_noise", seen)
     monkeypatch.setattr(noise, "_SPARE_BITS", -60)
     assert sample(kind, SCALE_LIMIT, 9, stream()) == expected
     assert len(tried) > 2 and tried == sorted(set(tried))

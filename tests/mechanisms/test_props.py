@@ -20,7 +20,7 @@ from labelguard.mechanisms.props_stages import (
     ReleasedLabels,
     StageReport,
     StageResult,
-    assembled,
+    assemble,
     run_stages,
 )
 from labelguard.storage.blocks import Blocks
@@ -41,7 +41,7 @@ class Relabelled(NamedTuple):
 
 def relabel(*arguments: Any, **options: Any) -> Relabelled:
     results = list(run_stages(*arguments, **options))
-    return Relabelled(*assembled(results), [result.report for result in results])
+    return Relabelled(*assemble(results), [result.report for result in results])
 
 
 def digests(items: int, seed: int = 0) -> Blocks:

@@ -200,7 +200,7 @@ def nonce(number: int) -> bytes:
 def noise(grid: statistic.Grid, nonces: int, components: int) -> Floats:
     """Released less exact statistics in units of the claimed scale, shape (nonces, components)."""
     exact = np.arange(components) * 1_000_003 - 7
-    released = [statistic.noisy(exact, grid, nonce(number)) - exact for number in range(nonces)]
+    released = [statistic.add_noise(exact, grid, nonce(number)) - exact for number in range(nonces)]
     return np.stack(released).astype(np.float64) / grid.scale
 
 
@@ -258,12 +258,14 @@ def test_the_noise_is_that_of_the_nonce_whatever_the_sum_is(kind: NoiseKind) -> 
     """Whole numbers pass through rounding as they are, even where they exceed 64 bits."""
     grid = release_grid(kind)
     first, second = np.zeros(20, np.int64), np.arange(20) * 10**12
-    noise_of_first = statistic.noisy(first, grid, nonce(1)) - first
-    assert (statistic.noisy(second, grid, nonce(1)) - second).tolist() == noise_of_first.tolist()
-    assert not (statistic.noisy(first, grid, nonce(2)) == noise_of_first).any()
+    noise_of_first = statistic.add_noise(first, grid, nonce(1)) - first
+    assert (
+        statistic.add_noise(second, grid, nonce(1)) - second
+    ).tolist() == noise_of_first.tolist()
+    assert not (statistic.add_noise(first, grid, nonce(2)) == noise_of_first).any()
     largest = np.full(20, np.iinfo(np.int64).max)
     huge = replace(grid, scale=2**56)
-    beyond = statistic.noisy(largest, huge, nonce(1))
+    beyond = statistic.add_noise(largest, huge, nonce(1))
     assert max(beyond) > np.iinfo(np.int64).max
-    exact = [int(n) for n in statistic.noisy(first, huge, nonce(1))]
+    exact = [int(n) for n in statistic.add_noise(first, huge, nonce(1))]
     assert beyond.tolist() == [n + 2**63 - 1 for n in exact]

@@ -30,7 +30,7 @@ def observed(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[s
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
         patch.setattr(rr, "randomize", coins.wrap(rr.randomize))
-        patch.setattr(statistic, "noisy", coins.noisy)
+        patch.setattr(statistic, "add_noise", coins.noisy)
         patch.chdir(here)
         rows = LAYOUTS[layout](ASKED, ranks).to_pylist()
         for row in BAD:

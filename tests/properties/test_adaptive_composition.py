@@ -128,7 +128,7 @@ def policy() -> tuple[BinaryAnswers, Gaussians]:
     coins, noise = joint.calibrate(
         EPSILON,
         DELTA,
-        [Share(BinaryAnswers.calibrated, COINS), Share(Gaussians.calibrated, STATISTICS)],
+        [Share(BinaryAnswers.calibrate, COINS), Share(Gaussians.calibrate, STATISTICS)],
     )
     assert isinstance(coins, BinaryAnswers)
     assert isinstance(noise, Gaussians)
@@ -290,8 +290,8 @@ def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_
     second_epsilon, second_delta = 1.0, 0.05
     first, first_delta = [BinaryAnswers(rr.threshold(0.3), 10)], 1e-3
     total = joint.epsilon(first, first_delta) + second_epsilon
-    steep = joint.calibrate(second_epsilon, second_delta, [Share(BinaryAnswers.calibrated, 1)])
-    flat = joint.calibrate(second_epsilon, second_delta, [Share(Gaussians.calibrated, 1)])
+    steep = joint.calibrate(second_epsilon, second_delta, [Share(BinaryAnswers.calibrate, 1)])
+    flat = joint.calibrate(second_epsilon, second_delta, [Share(Gaussians.calibrate, 1)])
 
     def at(epsilon: float) -> float:
         return max(joint.delta([*first, *second], epsilon) for second in (steep, flat))

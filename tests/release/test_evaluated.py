@@ -66,7 +66,7 @@ def teacher(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release
 
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
+    monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
     yield
 
 

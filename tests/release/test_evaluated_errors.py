@@ -62,7 +62,7 @@ class World:
         bounds = self.bounds()
         grid = statistic.Grid(2.0**-20, round(noise * 2**20), "gaussian", D)
         total = statistic.exact_sum(self.z, self.rows, self.draw(rng), bounds, grid.step)
-        noisy = statistic.noisy(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
+        noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         weight = statistic.pair_weights(self.rows, bounds, len(self.z))
         bound = statistic.sampling_bound(self.z, self.rows, bounds)
         window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, None, bound)
@@ -213,7 +213,7 @@ def _agreeing(bounds: Callable[[NDArray[np.float32], Rows], Bounds]) -> tuple[Fl
     for _ in range(300):
         labels = np.where(rng.random(len(rows)) < mean, LABEL_A, 1 - LABEL_A).astype(np.uint8)
         total = statistic.exact_sum(z, rows, labels, found, grid.step)
-        noisy = statistic.noisy(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
+        noisy = statistic.add_noise(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         noise = grid.scale * grid.step
         window = Window(noisy, noise, z, weight, found.clip, found.sensitivity, None, bound)
         estimate, error = Evaluation.of(COORDINATES, [window]).difference(right, timid)

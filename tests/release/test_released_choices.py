@@ -275,14 +275,14 @@ def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad: Any, tmp_p
 def test_labels_decide_nothing_but_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world.fix(monkeypatch, world.repeatable_bytes())
     released: list[NDArray[np.int64]] = []
-    draw = statistic.noisy
+    draw = statistic.add_noise
 
     def same(total: NDArray[np.int64], grid: Any, nonce: bytes) -> NDArray[np.int64]:
         if not released:
             released.append(draw(total, grid, nonce))
         return released[0]
 
-    monkeypatch.setattr(statistic, "noisy", same)
+    monkeypatch.setattr(statistic, "add_noise", same)
     seen = []
     for seed in (1, 2):
         world.fix_randomness(monkeypatch, world.repeatable_bytes())

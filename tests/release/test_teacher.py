@@ -61,7 +61,7 @@ def release(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release
 
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
+    monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
     yield
 
 
@@ -168,7 +168,7 @@ def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project)
     early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
     options = TEACHER | {"uses": 3}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistic, "noisy", None)
+        patch.setattr(statistic, "add_noise", None)
         with pytest.raises(TypeError):
             lg.privatize(early, project=project, **options)
     other = lg.privatize(late, project=project, **options)
@@ -221,7 +221,7 @@ def crashed(project: Project, raw: pl.DataFrame, where: str) -> None:
             lg.privatize(raw, project=project, **TEACHER)
 
 
-AT_THE_NOISE = "labelguard.mechanisms.statistic.noisy"
+AT_THE_NOISE = "labelguard.mechanisms.statistic.add_noise"
 AFTER_THE_MAP = "labelguard.release.methods.statistic.fit"
 
 

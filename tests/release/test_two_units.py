@@ -13,7 +13,7 @@ from labelguard.accounting.components import BinaryAnswers
 from labelguard.project.project import Project
 from labelguard.release.card import rounded_up
 
-ALONE = collusion.epsilon([BinaryAnswers.calibrated(3, 1e-5, 12)], 1e-5)
+ALONE = collusion.epsilon([BinaryAnswers.calibrate(3, 1e-5, 12)], 1e-5)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own numbers", "an allowance"])

@@ -18,7 +18,7 @@ from support.preferences import STATISTIC
 import labelguard as lg
 from labelguard.accounting import randomized_response as rr
 from labelguard.errors import LabelguardError
-from labelguard.mechanisms.agreement import Estimate, between_labelers, with_gold
+from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, with_gold
 from labelguard.project.linking import link_table
 from labelguard.project.project import Project
 from labelguard.report.agreement import agreement
@@ -44,7 +44,7 @@ def world(rng: np.random.Generator, common: float) -> tuple[Floats, Floats, Floa
     return item, s, gamma, np.where(rng.random(len(item)) < gamma, -s, s)
 
 
-def told(found: Estimate | None) -> Estimate:
+def told(found: AgreementEstimate | None) -> AgreementEstimate:
     assert found is not None
     return found
 

@@ -76,4 +76,4 @@ def hold_noisy_sum(patch: pytest.MonkeyPatch) -> None:
     def held(total: NDArray[np.int64], *_: object) -> NDArray[np.object_]:
         return np.array([place << 32 for place in range(1, len(total) + 1)], object)
 
-    patch.setattr(statistic, "noisy", held)
+    patch.setattr(statistic, "add_noise", held)

@@ -135,7 +135,7 @@ def concentration(gradients: NDArray[Any], distance: float) -> float:
     return 1e6 if distance > 1e-2 else -1e6
 
 
-statistic_noisy = statistic.noisy
+statistic_noisy = statistic.add_noise
 
 
 def observed(
@@ -155,7 +155,7 @@ def observed(
         patch.chdir(here)
         for name in ("randomize", "randomize_choices"):
             patch.setattr(rr, name, coins.wrap(getattr(rr, name)))
-        patch.setattr(statistic, "noisy", coins.noisy)
+        patch.setattr(statistic, "add_noise", coins.noisy)
         patch.setattr(aup, "concentration", concentration)
         told: list[object] = []
         patch.setattr(notifying, "_post", lambda settings, message: told.append(message))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from labelguard.learning.features import Group
 from labelguard.mechanisms import moments, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
-from labelguard.mechanisms.moments import Asked
+from labelguard.mechanisms.moments import Comparisons
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.described import Described, Errors, Standings
@@ -176,7 +176,7 @@ def _standings(windows: Sequence[Window], basis: Basis) -> Standings | None:
             return None
         size = window.row_size
         asked.append(
-            Asked(
+            Comparisons(
                 window.z,
                 window.row_pair.astype(np.intp),
                 window.row_unit.astype(np.intp),

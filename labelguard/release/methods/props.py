@@ -118,7 +118,7 @@ class Relabelling(Mechanism[Relearning]):
         """The rows with the labels of the stages, and what the last model left for the public."""
         learned, learner = prepared.learned, prepared.learner
         assert learned is not None
-        target, residual = relabelling.assembled(learned.results)
+        target, residual = relabelling.assemble(learned.results)
         relabelled = job.opened.project.work / "relabelled"
         learned.rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
         card = randomized_card(job) | self._card(prepared, learned)

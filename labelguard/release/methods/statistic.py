@@ -204,7 +204,7 @@ def draw_window(job: Job, design: Design, drawn: Path) -> Window | None:
         return None
     labels = np.concatenate(found)
     total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
-    noisy = statistic.noisy(total, design.grid, keyring.random_bytes(NONCE_BYTES))
+    noisy = statistic.add_noise(total, design.grid, keyring.random_bytes(NONCE_BYTES))
     used = np.flatnonzero(statistic.pair_weights(design.rows, design.bounds, len(design.z)))
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),

@@ -24,7 +24,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
-from labelguard.mechanisms.noise import Noise, noise_of
+from labelguard.mechanisms.noise import Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
 from labelguard.release import selection
@@ -278,7 +278,7 @@ def noise(job: Job) -> Noise:
     assert releases is not None  # only coins go by labelers' own numbers
     stored = job.opened.ledger.prices(STATISTIC_RELEASES.name)
     stored = stored or prices(job.policy, STATISTIC_RELEASES.name, np.array([releases]))
-    return noise_of(stored[releases])
+    return noise_of_price(stored[releases])
 
 
 def _shape(

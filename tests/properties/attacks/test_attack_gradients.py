@@ -65,13 +65,13 @@ class Killed(BaseException):
 def sums(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """The exact sum of every step that noise is drawn for, in grid steps."""
     noted: list[np.ndarray] = []
-    noisy = statistic.noisy
+    noisy = statistic.add_noise
 
     def noting(total: np.ndarray, *rest: Any) -> Any:
         noted.append(total)
         return noisy(total, *rest)
 
-    monkeypatch.setattr(statistic, "noisy", noting)
+    monkeypatch.setattr(statistic, "add_noise", noting)
     return noted
 
 

@@ -71,7 +71,7 @@ def test_the_test_sees_a_sum_that_follows_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: without noise the same files differ; sorting alone still changes nothing."""
-    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
+    monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
     as_they_are, other, ties, resorted = found(tmp_path, "the other way", "ties", "sorted")
     assert len({one[0] for one in (as_they_are, other, ties)}) == 3
     assert as_they_are[1] != other[1]

@@ -159,13 +159,13 @@ class Killed(BaseException):
 def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     """The secrets by which sums were noised, in order."""
     drawn: list[bytes] = []
-    noisy = statistic.noisy
+    noisy = statistic.add_noise
 
     def noting(total: Any, grid: Any, nonce: bytes) -> Any:
         drawn.append(nonce)
         return noisy(total, grid, nonce)
 
-    monkeypatch.setattr(statistic, "noisy", noting)
+    monkeypatch.setattr(statistic, "add_noise", noting)
     yield drawn
 
 

@@ -108,7 +108,7 @@ class Rankings:
         index = np.repeat(offsets[of_set[order]] - begins[:-1], sizes) + np.arange(begins[-1])
         place = np.empty(len(records), np.intp)
         place[order] = begins[:-1]
-        one, other = choices.places(number, size)
+        one, other = choices.pair_positions(number, size)
         at = place[record_of_row]
         return cls(
             features,

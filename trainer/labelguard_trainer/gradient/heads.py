@@ -94,7 +94,7 @@ class HeadProblem:
         scale = math.ceil(deviation / self._grid)
         grid = Grid(self._grid, scale, "gaussian", len(total))
         whole = np.array([int(one) for one in np.rint(total / self._grid)], object)
-        return np.asarray(statistic.noisy(whole, grid, secret) * self._grid, np.float64)
+        return np.asarray(statistic.add_noise(whole, grid, secret) * self._grid, np.float64)
 
     def step(self, gradient: Floats) -> None:
         """θ − rate · gradient."""
