@@ -11,7 +11,7 @@ from pathlib import Path
 from labelguard.errors import LabelguardError
 
 MECHANISMS = "labelguard.mechanisms"
-"""The group of ways to release labels (`labelguard.release.methods`)."""
+"""The group of ways to release labels (`labelguard.release.mechanisms`)."""
 
 
 def available(group: str) -> list[str]:

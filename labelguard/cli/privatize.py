@@ -28,7 +28,7 @@ from labelguard.cli.preview import found_or_made, patient, print_preview, review
 from labelguard.cli.release import card_facts
 from labelguard.cli.terminal import echo, escape_controls, near, print_facts, prints, progress
 from labelguard.options import RunOptions, declared
-from labelguard.release.methods import AUTO, installed, of_mechanisms
+from labelguard.release.mechanisms import AUTO, installed, of_mechanisms
 
 if TYPE_CHECKING:
     from labelguard.release.preview import Preview

@@ -11,7 +11,7 @@ from labelguard.jobs.steps import Step
 from labelguard.project import policies
 from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
-from labelguard.release.methods import open_mechanism
+from labelguard.release.mechanisms import open_mechanism
 from labelguard.report import overview
 
 

@@ -18,7 +18,7 @@ from labelguard.jobs.steps import Step
 from labelguard.project import runs
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
-from labelguard.release.methods import open_mechanism
+from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.writer import read_card
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")

@@ -26,7 +26,7 @@ from labelguard.jobs.steps import Step
 from labelguard.mechanisms.clustered import paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
 from labelguard.release.head import Head
-from labelguard.release.preferred_pairs import (
+from labelguard.release.pairs_file import (
     PAIRS,
     check_pairs,
     held_out,

@@ -34,7 +34,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
 from labelguard.release.evaluation import coordinates_in
 from labelguard.release.head import FILE, Coordinates, Head, Window, fit, windows_of
-from labelguard.release.preferred_pairs import PAIRS, held_out, item_keys
+from labelguard.release.pairs_file import PAIRS, held_out, item_keys
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.text import no_progress

@@ -19,7 +19,7 @@ from labelguard.options import (
     RunOptions,
     declared,
 )
-from labelguard.release.methods import of_mechanisms
+from labelguard.release.mechanisms import of_mechanisms
 
 __all__ = ["check_options", "options_model", "relative_to", "resolve_pattern"]
 

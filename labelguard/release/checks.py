@@ -23,7 +23,7 @@ from labelguard.ledger.records import Admission, Groups
 from labelguard.project import succession
 from labelguard.project.doubles import refuse_doubles
 from labelguard.release import selection
-from labelguard.release.chosen import fewest
+from labelguard.release.choices import fewest
 from labelguard.release.protocol import Mechanism
 from labelguard.release.selection import PlannedRows
 from labelguard.text import format_budget, pluralize

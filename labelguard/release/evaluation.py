@@ -33,9 +33,9 @@ from labelguard.project.opening import OpenProject
 from labelguard.release import head
 from labelguard.release.described import noises_of, of_noises
 from labelguard.release.head import WINDOW, Coordinates, Head, Window
-from labelguard.release.methods.options import EvaluationOptions
-from labelguard.release.methods.statistic import draw_window, statistic_card, windows_of_sum
-from labelguard.release.methods.statistic_design import (
+from labelguard.release.mechanisms.options import EvaluationOptions
+from labelguard.release.mechanisms.statistic import draw_window, statistic_card, windows_of_sum
+from labelguard.release.mechanisms.statistic_design import (
     Design,
     begun,
     check_new,

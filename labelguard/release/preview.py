@@ -17,7 +17,7 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.planner import advice
 from labelguard.planner.outcomes import Forecast, Interval
 from labelguard.release import card
-from labelguard.release.methods import AUTO
+from labelguard.release.mechanisms import AUTO
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
 from labelguard.release.selection import PlannedRows

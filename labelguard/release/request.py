@@ -38,8 +38,8 @@ from labelguard.planner.horizon import Horizon
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
-from labelguard.release.methods import AUTO, check_options, names, open_mechanism, options_of
-from labelguard.release.methods.options import FeatureOptions
+from labelguard.release.mechanisms import AUTO, check_options, names, open_mechanism, options_of
+from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.text import Progress
 
@@ -51,7 +51,7 @@ class Keywords(TypedDict, total=False):
     """What `privatize` takes, for type checkers; None means: by default.
 
     A test compares these keywords with the options that are declared (`labelguard.options`,
-    `policy.request`, `release.methods.options`, `labelguard_trainer.gradient.options`). Those of
+    `policy.request`, `release.mechanisms.options`, `labelguard_trainer.gradient.options`). Those of
     another package's mechanism pass as a dictionary that names the mechanism too.
     """
 

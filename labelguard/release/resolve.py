@@ -34,9 +34,9 @@ from labelguard.planner.outcomes import Forecast, Sizing, best
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
-from labelguard.release.chosen import fewest
-from labelguard.release.methods import AUTO, names, options_of
-from labelguard.release.methods.options import FeatureOptions
+from labelguard.release.choices import fewest
+from labelguard.release.mechanisms import AUTO, names, options_of
+from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Featured, Mechanism
 from labelguard.release.request import ReleaseRequest
 from labelguard.text import Progress

@@ -26,7 +26,7 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import ReleasedLabels
 from labelguard.project.project import Project
-from labelguard.release.chosen import Choices, authors
+from labelguard.release.choices import Choices, authors
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, over_buckets

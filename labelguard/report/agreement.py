@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, with_gold
 from labelguard.planner.prior import AGREEMENTS
-from labelguard.release.preferred_pairs import check_pairs, item_sides, scan_pairs
+from labelguard.release.pairs_file import check_pairs, item_sides, scan_pairs
 from labelguard.release.writer import read_card
 
 __all__ = ["Agreement", "agreement"]

@@ -44,7 +44,7 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import Noise, NoiseKind, NoiseStream, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner import calibration
-from labelguard.release.methods import statistic_design
+from labelguard.release.mechanisms import statistic_design
 from labelguard.text import LABEL_TIE, no_progress
 
 DELTA = 1e-5

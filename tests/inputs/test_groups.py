@@ -46,8 +46,8 @@ from labelguard.mechanisms import statistic
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
 from labelguard.release import selection
-from labelguard.release.methods import rr
-from labelguard.release.methods import statistic_design as design
+from labelguard.release.mechanisms import rr
+from labelguard.release.mechanisms import statistic_design as design
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.executor import Threads, over_buckets

@@ -19,7 +19,7 @@ from labelguard.jobs import gates
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Learned, Lesson
 from labelguard.mechanisms.clustered import paired_standard_error
-from labelguard.release.preferred_pairs import held_out, item_keys
+from labelguard.release.pairs_file import held_out, item_keys
 
 WORLDS = 3_000
 COVERAGE = 0.925

@@ -17,7 +17,7 @@ from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.steps import Lesson, open_step
 from labelguard.project.project import Project
 from labelguard.release.head import Head
-from labelguard.release.preferred_pairs import held_out, item_keys, read_preferred
+from labelguard.release.pairs_file import held_out, item_keys, read_preferred
 from labelguard.release.writer import Release
 from labelguard.text import no_progress
 

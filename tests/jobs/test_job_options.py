@@ -11,7 +11,7 @@ from labelguard.configuration.checking import names
 from labelguard.errors import LabelguardError
 from labelguard.jobs import settings
 from labelguard.jobs.options import options_model
-from labelguard.release.methods import GROUP
+from labelguard.release.mechanisms import GROUP
 
 OTHERS = """
 from dataclasses import dataclass, field

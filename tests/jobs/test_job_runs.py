@@ -27,7 +27,7 @@ from labelguard.jobs.state import State
 from labelguard.jobs.steps import Learned, Lesson
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject
-from labelguard.release.preferred_pairs import held_out, item_keys
+from labelguard.release.pairs_file import held_out, item_keys
 
 
 @pytest.fixture

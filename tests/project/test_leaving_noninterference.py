@@ -20,7 +20,7 @@ from labelguard.cli.main import main
 from labelguard.inputs import quarantine
 from labelguard.inputs.quarantine import Leavers
 from labelguard.mechanisms import statistic
-from labelguard.release.methods import rr
+from labelguard.release.mechanisms import rr
 
 
 def observed(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[str, ...]) -> Any:

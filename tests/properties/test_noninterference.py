@@ -25,7 +25,7 @@ from support.worlds import Coins, Run, Scenario, differences, observed
 
 from labelguard.jobs import ending
 from labelguard.jobs.settings import Job
-from labelguard.release.methods import rr
+from labelguard.release.mechanisms import rr
 from labelguard.text import LABEL_TIE
 
 SAID = {1: 1, 0: 0, None: 1}

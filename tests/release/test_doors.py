@@ -40,7 +40,7 @@ class door:
 
 
 def opened(options):
-    from labelguard.release.methods.rr import RandomizedResponse
+    from labelguard.release.mechanisms.rr import RandomizedResponse
 
     class Stamped(RandomizedResponse):
         name, version = "stamped", 7

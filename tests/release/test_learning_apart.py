@@ -14,7 +14,7 @@ import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.project import backup, policies, recovery
 from labelguard.project.project import Project
-from labelguard.release.methods.props import differing
+from labelguard.release.mechanisms.props import differing
 from labelguard.report import doctor, overview
 
 

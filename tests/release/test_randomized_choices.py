@@ -28,7 +28,7 @@ from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.release import publish
-from labelguard.release.methods import rr
+from labelguard.release.mechanisms import rr
 from labelguard.release.writer import Release
 
 FALSE_FAILURE = 1e-6

@@ -14,7 +14,7 @@ import labelguard as lg
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.options import ReadingOptions, RunOptions, declared
-from labelguard.release.methods import AUTO, installed, of_mechanisms
+from labelguard.release.mechanisms import AUTO, installed, of_mechanisms
 from labelguard.release.request import Keywords, Ours, request_release
 
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ class door:
 
 
 def opened(options):
-    from labelguard.release.methods.rr import RandomizedResponse
+    from labelguard.release.mechanisms.rr import RandomizedResponse
 
     class Sealed(RandomizedResponse):
         name, version = "sealed", 1

@@ -17,7 +17,7 @@ import labelguard as lg
 from labelguard.budget.policy import Policy, rounded_bound
 from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
-from labelguard.release.methods import rr
+from labelguard.release.mechanisms import rr
 from labelguard.release.selection import SelectedRows, bounded
 from labelguard.report import overview
 

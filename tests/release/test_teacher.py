@@ -222,7 +222,7 @@ def crashed(project: Project, raw: pl.DataFrame, where: str) -> None:
 
 
 AT_THE_NOISE = "labelguard.mechanisms.statistic.add_noise"
-AFTER_THE_MAP = "labelguard.release.methods.statistic.fit"
+AFTER_THE_MAP = "labelguard.release.mechanisms.statistic.fit"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def _run(
     from labelguard_trainer.training import stages
 
     from labelguard.cli.main import main
-    from labelguard.release.methods import props
+    from labelguard.release.mechanisms import props
 
     os.chdir(directory)
     if moment.startswith("inside"):

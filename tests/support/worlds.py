@@ -37,7 +37,7 @@ from labelguard.jobs import notifying
 from labelguard.keys.coins import Purpose
 from labelguard.mechanisms import statistic
 from labelguard.project.project import find
-from labelguard.release.methods import rr
+from labelguard.release.mechanisms import rr
 
 PRICE = ("--epsilon", "3", "--delta", "1e-5")
 AFTERWARDS = (

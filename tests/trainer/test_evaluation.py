@@ -17,7 +17,7 @@ from labelguard_trainer.training.evaluate import evaluate
 
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.props import estimate_error
-from labelguard.release.preferred_pairs import held_out, item_keys
+from labelguard.release.pairs_file import held_out, item_keys
 
 FALSE_FAILURES = 1e-6
 """How often a statistical test below may fail by chance: 4.9 standard errors."""

@@ -17,7 +17,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Learned, Lesson, Step, open_step
-from labelguard.release.preferred_pairs import read_preferred
+from labelguard.release.pairs_file import read_preferred
 from labelguard.text import no_progress
 
 LORA = {"lora": "r=4,alpha=8"}

@@ -11,7 +11,7 @@ from labelguard.configuration.checking import checked
 from labelguard.configuration.project_file import FILE, Hook
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import Where
-from labelguard.release.methods import AUTO, installed
+from labelguard.release.mechanisms import AUTO, installed
 from labelguard.report import overview
 from labelguard.report.overview import Budget, Usage
 from labelguard.text import pluralize

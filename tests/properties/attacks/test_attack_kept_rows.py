@@ -17,7 +17,7 @@ from labelguard.ledger.people import Leaving
 from labelguard.project import erasure, policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.release.methods.props import Relabelling
+from labelguard.release.mechanisms.props import Relabelling
 from labelguard.report import overview
 from labelguard.storage import blocks, buckets
 

@@ -13,8 +13,8 @@ import labelguard as lg
 from labelguard.ledger.ledger import Ledger
 from labelguard.project.opening import OpenProject
 from labelguard.release import selection
-from labelguard.release.methods.rr import RandomizedResponse
-from labelguard.release.methods.statistic import Teacher
+from labelguard.release.mechanisms.rr import RandomizedResponse
+from labelguard.release.mechanisms.statistic import Teacher
 from labelguard.release.protocol import Mechanism
 
 ASKED = public()

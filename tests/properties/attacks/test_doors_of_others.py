@@ -30,7 +30,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class door:
-    mechanism: ClassVar[str] = "labelguard.release.methods.rr:RandomizedResponse"
+    mechanism: ClassVar[str] = "labelguard.release.mechanisms.rr:RandomizedResponse"
 """
 
 

@@ -29,7 +29,7 @@ from labelguard.planner.calibration import AXES, EXPLAINED, best_scale, sampled
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
-from labelguard.release.methods.statistic_design import with_head
+from labelguard.release.mechanisms.statistic_design import with_head
 from labelguard.release.protocol import Featured, Finished, Job
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.gradient import head_records

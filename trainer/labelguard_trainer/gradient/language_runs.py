@@ -22,7 +22,7 @@ from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.statistic import Rows
-from labelguard.release.methods.statistic_design import with_further
+from labelguard.release.mechanisms.statistic_design import with_further
 from labelguard.release.protocol import Finished, Job
 from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.options import Weighting

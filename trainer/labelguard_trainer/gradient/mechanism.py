@@ -26,9 +26,9 @@ from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release import card as cards
-from labelguard.release.methods.props import HEAD, differing
-from labelguard.release.methods.statistic import Noting, note_labels
-from labelguard.release.methods.statistic_design import (
+from labelguard.release.mechanisms.props import HEAD, differing
+from labelguard.release.mechanisms.statistic import Noting, note_labels
+from labelguard.release.mechanisms.statistic_design import (
     check_identity,
     check_new,
     compared,

@@ -9,7 +9,7 @@ from labelguard.budget.event_kind import Sampling
 from labelguard.budget.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
 from labelguard.errors import PolicyError
 from labelguard.options import option
-from labelguard.release.methods.options import LearnerOptions
+from labelguard.release.mechanisms.options import LearnerOptions
 
 if TYPE_CHECKING:
     import numpy as np

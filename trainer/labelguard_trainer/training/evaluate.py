@@ -29,7 +29,7 @@ from labelguard.learning.features import column_features
 from labelguard.mechanisms.clustered import standard_error
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
-from labelguard.release.preferred_pairs import PAIRS, item_sides, longer, read_preferred, scan_pairs
+from labelguard.release.pairs_file import PAIRS, item_sides, longer, read_preferred, scan_pairs
 from labelguard.text import Progress
 from labelguard_trainer.training.request import Request
 

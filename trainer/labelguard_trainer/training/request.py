@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import OpenProject, Where
-from labelguard.release.preferred_pairs import check_pairs, held_out, item_sides, scan_pairs
+from labelguard.release.pairs_file import check_pairs, held_out, item_sides, scan_pairs
 from labelguard.release.writer import read_card, refuse_evaluation
 from labelguard.report import overview
 from labelguard.storage.sums import PART, SUMS, fault, sha256

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import Learned, Lesson, validated
-from labelguard.release.preferred_pairs import PAIRS
+from labelguard.release.pairs_file import PAIRS
 from labelguard.storage.sums import sha256
 from labelguard.text import no_progress
 from labelguard_trainer.training.request import base_of

@@ -29,7 +29,7 @@ from labelguard.mechanisms.randomized_response import (
 )
 from labelguard.project import private_map
 from labelguard.release import card, selection
-from labelguard.release.chosen import Choices
+from labelguard.release.choices import Choices
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.storage import buckets

@@ -29,9 +29,9 @@ from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.coefficients import coefficients_of
 from labelguard.release.head import WINDOW, Head, Window, fit, windows_of
-from labelguard.release.methods import describing
-from labelguard.release.methods.options import StatisticOptions
-from labelguard.release.methods.statistic_design import (
+from labelguard.release.mechanisms import head_summary
+from labelguard.release.mechanisms.options import StatisticOptions
+from labelguard.release.mechanisms.statistic_design import (
     Design,
     check_joins,
     committed,
@@ -95,7 +95,7 @@ class Teacher(Mechanism[Design]):
             total,
             noise,
             scale,
-            describing.described(
+            head_summary.described(
                 provider.groups(),
                 design.x,
                 summed,
@@ -212,7 +212,7 @@ def draw_window(job: Job, design: Design, drawn: Path) -> Window | None:
         *_likelihood(design, design.bounds, used),
         kind=design.grid.kind,
         least=design.grid.least,
-        **describing.of_window(
+        **head_summary.of_window(
             design.x,
             design.z,
             design.rows,

@@ -37,9 +37,9 @@ from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.release.head import Head
-from labelguard.release.methods.options import PropsOptions
-from labelguard.release.methods.rr import draw_labels, randomized_card
-from labelguard.release.methods.statistic_design import check_identity, with_head
+from labelguard.release.mechanisms.options import PropsOptions
+from labelguard.release.mechanisms.rr import draw_labels, randomized_card
+from labelguard.release.mechanisms.statistic_design import check_identity, with_head
 from labelguard.release.protocol import Finished, Job, Lesson, Mechanism, Prepared
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays, buckets

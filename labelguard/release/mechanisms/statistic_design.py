@@ -29,7 +29,7 @@ from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
 from labelguard.release import selection
 from labelguard.release.head import FILE, Head
-from labelguard.release.methods.options import StatisticOptions
+from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.protocol import Finished, Job, Prepared
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets

@@ -1,0 +1,106 @@
+"""The mechanisms of `privatize`, by name: found by entry point, ours like those of other packages.
+
+See `labelguard.release.mechanisms.options` for options, and `labelguard.release.protocol` for what
+a mechanism does. Nothing heavy is loaded before a mechanism is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import is_dataclass
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
+
+from labelguard import plugins
+from labelguard.errors import LabelguardError, PolicyError
+from labelguard.options import Option, check, declared
+from labelguard.spelling import suggest
+
+if TYPE_CHECKING:
+    from labelguard.release.mechanisms.options import Options
+    from labelguard.release.protocol import Mechanism
+
+GROUP = plugins.MECHANISMS
+AUTO = "auto"
+
+
+def installed() -> list[str]:
+    """The names of all mechanisms; randomized response first."""
+    return sorted(plugins.available(GROUP), key=lambda name: (name != "rr", name))
+
+
+def options_of(name: str) -> type[Options]:
+    """The options dataclass of a mechanism; `PolicyError` for an unknown one.
+
+    Raises `LabelguardError` if packages bring several by that name.
+    """
+    door = plugins.find(GROUP, name)
+    if door is None:
+        known = installed()
+        near = suggest(name, [*known, AUTO])
+        raise PolicyError(
+            f"unknown mechanism {name!r}{near}; available: {', '.join(known) or 'none'}"
+        )
+    found: type[Options] = _loaded(door)
+    if not is_dataclass(found):
+        raise PolicyError(f"mechanism {name} cannot be loaded: {door.value} is no dataclass")
+    return found
+
+
+def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
+    """The mechanism `name` with its choices; None means: by default.
+
+    Raises `PolicyError` for an unknown name, or a choice that the mechanism does not have.
+    """
+    given = {choice: value for choice, value in choices.items() if value is not None}
+    check_options(name, given)
+    check(options_of(name), given)
+    chosen = options_of(name)(**given)
+    mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
+    return mechanism
+
+
+def check_options(mechanism: str, given: Collection[str], beside: Collection[str] = ()) -> None:
+    """Raise `PolicyError` for a choice that a mechanism lacks; that no mechanism has, for `auto`.
+
+    One that nothing has is compared with all there are, and with what there is `beside` them.
+    """
+    known = names(options_of(mechanism)) if mechanism != AUTO else set(of_mechanisms())
+    for choice in given:
+        if choice in known:
+            continue
+        near = suggest(choice, {*known, *beside}, "--").replace("_", "-")
+        meant = "" if choice in of_mechanisms() else near
+        if choice == "labeler_column":  # of the command line alone
+            meant = "; say --labeler-column NAME"
+        raise PolicyError(f"{_option(choice)} does not go with --mechanism {mechanism}{meant}")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def names(options: type[Options]) -> set[str]:
+    """Return what can be asked of a mechanism."""
+    return set(declared(options))
+
+
+def of_mechanisms() -> dict[str, tuple[list[str], Option]]:
+    """Return the options of all installed mechanisms by name, and which mechanisms have them.
+
+    A mechanism that cannot be loaded has none.
+    """
+    found: dict[str, tuple[list[str], Option]] = {}
+    for mechanism in installed():
+        with contextlib.suppress(LabelguardError):
+            for name, one in declared(options_of(mechanism)).items():
+                found.setdefault(name, ([], one))[0].append(mechanism)
+    return found
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise PolicyError(f"mechanism {entry.name} cannot be loaded: {error}") from None

@@ -1,0 +1,186 @@
+"""What each mechanism can be asked for, beside what all share (`labelguard.options`).
+
+This is the door for mechanisms. A package adds one by an entry point in the group
+`labelguard.mechanisms`: a frozen dataclass, `Options`, whose fields are made by
+`labelguard.options.option` and have types that exist at run time. It is loaded for `labelguard
+privatize --help` already, so that it only names what is heavy. Options of one name are one option
+of the command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from labelguard.errors import PolicyError
+from labelguard.options import option
+from labelguard.text import DEFAULT_AGREEMENT
+
+
+class Options(Protocol):
+    """A frozen dataclass of options; it refuses values out of range when it is made.
+
+    `mechanism` names, as `module:attribute`, a callable (options) → `Mechanism`. So may `report` a
+    function that tells a card's own sections, (card) → `release.sections.Section`s.
+    """
+
+    mechanism: ClassVar[str]
+
+
+def _usual_features() -> str:
+    from labelguard.learning.features import default_features
+
+    return default_features()
+
+
+@dataclass(frozen=True)
+class RandomizedResponseOptions:
+    """`rr` has none."""
+
+    mechanism: ClassVar[str] = "labelguard.release.mechanisms.rr:RandomizedResponse"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:randomized"
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """Options of mechanisms that fit a head; what is None is chosen by the mechanism.
+
+    `also` are further pairs without labels, which the head labels too.
+    """
+
+    features: str = option(
+        "length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, reward:ID_OR_PATH, "
+        "columns:a,b, or a sum of these; default: those of the project's last release, or the "
+        "best installed, length+style+minilm or length+style+text.",
+        default_factory=_usual_features,
+        metavar="SPEC",
+    )
+    components: int | None = option("Principal components of the features to use.")
+    ridge: float | None = option("Penalty of the head, in labels.")
+    agreement: float = option(
+        "How often two labelers agree, for tuning on simulated labels; default "
+        f"{DEFAULT_AGREEMENT:g}.",
+        default=DEFAULT_AGREEMENT,
+    )
+    also: Any = option("Label these further pairs too.", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        if not 0.55 <= self.agreement <= 0.9:
+            raise PolicyError(f"agreement must be in [0.55, 0.9], found {self.agreement}")
+        from labelguard.mechanisms.geometry import Shape
+
+        Shape(**self.given())
+
+    def given(self) -> dict[str, Any]:
+        """The parts of a `Shape` that are fixed by the request."""
+        asked = {name: getattr(self, name, None) for name in _SHAPE}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def settings(self) -> dict[str, Any]:
+        """For the request's idempotency key; the further pairs have a digest of their own in it."""
+        return {"features": self.features, "agreement": self.agreement, **self.given()}
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """`evaluation`: one statistic of the labelers who are held out, by which heads are judged."""
+
+    mechanism: ClassVar[str] = "labelguard.release.evaluation:HeldOut"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:evaluation"
+
+    head: str | Path | None = option(
+        "In whose coordinates heads are judged: a release, or a directory with head.npz; "
+        "default: those of the project's evaluation before.",
+        metavar="RELEASE",
+    )
+
+
+_SHAPE = ("components", "whitening", "floor", "clip_quantile", "ridge")
+
+
+@dataclass(frozen=True)
+class StatisticOptions(FeatureOptions):
+    """Options of `statistic`; what is None is chosen by simulation on public data."""
+
+    mechanism: ClassVar[str] = "labelguard.release.mechanisms.statistic:Teacher"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:statistic"
+
+    whitening: float | None = option(
+        "How far the components are evened out.", choices=("0", "0.25", "0.5")
+    )
+    floor: float | None = option("Floor of the whitening, above 0.")
+    clip_quantile: float | None = option("Clip at this quantile of labelers' norms without signal.")
+
+
+@dataclass(frozen=True)
+class LearnerOptions(FeatureOptions):
+    """Options of mechanisms by which a model learns: the linear head on features, or another one.
+
+    `reward` and `dpo` train language models; more may be found by entry point.
+    """
+
+    learner: str = option(
+        "What learns; default head, a linear head on the features.", default="head"
+    )
+    model: str | None = option(
+        "Base model of the learner, a hub id or a path.", metavar="ID_OR_PATH"
+    )
+    lora: str | None = option("Train low-rank adapters, for example r=16,alpha=32.", metavar="SPEC")
+    train_config: str | Path | None = option(
+        "YAML file with settings of the learner's training.", metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        head = self.learner == "head"
+        for name in _OF_OTHER_LEARNERS if head else _OF_HEADS:
+            if getattr(self, name) is not None:
+                learners = "another learner than head" if head else "--learner head"
+                raise PolicyError(f"--{name.replace('_', '-')} goes with {learners} only")
+
+    def settings(self) -> dict[str, Any]:
+        """With the learner, and of its own options those that are given.
+
+        Features are of the head alone. A file of settings counts by its content.
+        """
+        own: dict[str, Any] = {"learner": self.learner}
+        if self.learner == "head":
+            return super().settings() | own
+        if self.train_config is not None:
+            own["train_config"] = _digest(self.train_config)
+        return own | {name: value for name in ("model", "lora") if (value := getattr(self, name))}
+
+
+@dataclass(frozen=True)
+class PropsOptions(LearnerOptions):
+    """PROPS in `stages` stages, combining votes `hard` or `soft`, with a learner."""
+
+    mechanism: ClassVar[str] = "labelguard.release.mechanisms.props:Relabelling"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:props"
+
+    stages: int = option("Number of stages; default 2.", default=2, least=2)
+    combine: Literal["hard", "soft"] = option(
+        "Votes decide (hard, default) or probabilities are combined (soft).", default="hard"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.learner != "head" and self.also is not None:
+            raise PolicyError("--also goes with --learner head only")
+
+    def settings(self) -> dict[str, Any]:
+        """With stages and combination."""
+        return super().settings() | {"stages": self.stages, "combine": self.combine}
+
+
+_OF_HEADS = ("components", "ridge")
+_OF_OTHER_LEARNERS = ("model", "lora", "train_config")
+
+
+def _digest(path: str | Path) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise PolicyError(f"--train-config {path} cannot be read: {error.strerror}") from None
