@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from labelguard.accounting import ball, gaussian
+from labelguard.analysis.leaderboard import ELO, MEAN, Standing, ranked
 from labelguard.learning.features import Group
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import statistic
@@ -37,7 +38,6 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.head import Head, Window, fit
-from labelguard.release.leaderboard import ELO, MEAN, Standing, ranked
 from labelguard.release.mechanisms import head_summary
 from labelguard.simulation import tie_probability
 

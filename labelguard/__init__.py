@@ -17,15 +17,15 @@ from labelguard._version import __version__ as __version__
 if TYPE_CHECKING:
     from labelguard import errors
     from labelguard.accounting import account
+    from labelguard.analysis.leaderboard import leaderboard
+    from labelguard.analysis.score import score
     from labelguard.budget.policy import Policy
     from labelguard.planner.forecast import plan
     from labelguard.project import policies
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
     from labelguard.project.waiting import waiting
-    from labelguard.release.leaderboard import leaderboard
     from labelguard.release.pipeline import privatize
-    from labelguard.release.score import score
     from labelguard.release.writer import Release, load
     from labelguard.report.inspection import inspect
     from labelguard.simulation import simulate
@@ -39,12 +39,12 @@ _HOMES = {
     "find": "labelguard.project.project:find",
     "init": "labelguard.project.opening:init",
     "inspect": "labelguard.report.inspection:inspect",
-    "leaderboard": "labelguard.release.leaderboard:leaderboard",
+    "leaderboard": "labelguard.analysis.leaderboard:leaderboard",
     "load": "labelguard.release.writer:load",
     "plan": "labelguard.planner.forecast:plan",
     "policies": "labelguard.project.policies",
     "privatize": "labelguard.release.pipeline:privatize",
-    "score": "labelguard.release.score:score",
+    "score": "labelguard.analysis.score:score",
     "simulate": "labelguard.simulation:simulate",
     "waiting": "labelguard.project.waiting:waiting",
 }

@@ -14,7 +14,7 @@ from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.accounting.account import BallNoise, LabelNoise, RunNoise, StatisticNoise
-    from labelguard.audit.result import AuditResult
+    from labelguard.analysis.audit_bounds import AuditResult
 
 
 epsilon_option = click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
@@ -225,7 +225,7 @@ def audit_rr(**options: Any) -> AuditResult:
     Example:
       labelguard audit rr --epsilon 3 --delta 1e-5
     """
-    from labelguard.audit.randomized_response import audit_randomized_response
+    from labelguard.analysis.audit import audit_randomized_response
 
     with progress() as report:
         return audit_randomized_response(**options, progress=report)
@@ -244,7 +244,7 @@ def audit_statistic(**options: Any) -> AuditResult:
     Example:
       labelguard audit statistic --epsilon 3 --delta 1e-5
     """
-    from labelguard.audit.statistic import audit_statistic as run
+    from labelguard.analysis.audit_statistic import audit_statistic as run
 
     with progress() as report:
         return run(**options, progress=report)

@@ -31,12 +31,12 @@ from labelguard.cli.terminal import (
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
+    from labelguard.analysis.agreement import Agreement
+    from labelguard.analysis.leaderboard import Leaderboard
+    from labelguard.analysis.score import Scored
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verdict import FilesVerdict
     from labelguard.release.coefficients import Coefficients
-    from labelguard.release.leaderboard import Leaderboard
-    from labelguard.release.score import Scored
-    from labelguard.report.agreement import Agreement
     from labelguard.report.overview import ReleaseLine
 
 
@@ -208,13 +208,13 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
-    from labelguard.release.score import score_to
+    from labelguard.analysis.score import score_to
 
     return score_to(_directory(release, project), list(inputs), output, **options)
 
 
 def _leaderboard(value: Leaderboard) -> None:
-    from labelguard.release.leaderboard import COLUMNS, rows
+    from labelguard.analysis.leaderboard import COLUMNS, rows
 
     for board in value.boards:
         if len(value.boards) > 1:
@@ -247,7 +247,7 @@ def leaderboard(
       labelguard leaderboard r0001
       labelguard leaderboard r0001 -o board.html
     """
-    from labelguard.release.leaderboard import leaderboard as ranked
+    from labelguard.analysis.leaderboard import leaderboard as ranked
     from labelguard.report.board import write
 
     path = _directory(release, project)
@@ -291,6 +291,6 @@ def agreement(release: str, gold: Path | None, project: Path | None) -> Agreemen
     Example:
       labelguard agreement r0001
     """
-    from labelguard.report import agreement as report
+    from labelguard.analysis import agreement as report
 
     return report.agreement(_directory(release, project), gold)

@@ -26,7 +26,8 @@ from scipy.stats import chi2
 from labelguard.errors import ProjectError
 from labelguard.learning.features import Group
 from labelguard.mechanisms.moments import WIDE
-from labelguard.release.described import (
+from labelguard.release.head import Head
+from labelguard.release.head_summary import (
     DRAWS,
     LEVEL,
     Described,
@@ -34,7 +35,6 @@ from labelguard.release.described import (
     half_widths,
     normal_draws,
 )
-from labelguard.release.head import Head
 
 LEAST_VARIANCE = 1 / 3
 """Of a coefficient along a principal axis, on features of mean squared norm 1."""

@@ -31,8 +31,8 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.tails import ReleasedNoise, reach
 from labelguard.project.opening import OpenProject
 from labelguard.release import head
-from labelguard.release.described import noises_of, of_noises
 from labelguard.release.head import WINDOW, Coordinates, Head, Window
+from labelguard.release.head_summary import noises_of, of_noises
 from labelguard.release.mechanisms.options import EvaluationOptions
 from labelguard.release.mechanisms.statistic import draw_window, statistic_card, windows_of_sum
 from labelguard.release.mechanisms.statistic_design import (

@@ -26,7 +26,7 @@ from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
-from labelguard.release.described import Described, numbers
+from labelguard.release.head_summary import Described, numbers
 from labelguard.storage import arrays
 from labelguard.text import Progress
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from labelguard import clock
 from labelguard._version import __version__
+from labelguard.analysis.leaderboard import COLUMNS, MEAN, Board, Leaderboard, rows
 from labelguard.errors import LabelguardError
-from labelguard.release.leaderboard import COLUMNS, MEAN, Board, Leaderboard, rows
 from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report import charts
 from labelguard.report.render import FORMS, Report

@@ -32,7 +32,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     ("page", "link", "there"),
     [
         ("docs/index.md", "../labelguard/text.py", "source/labelguard/text.py.md"),
-        ("docs/index.md", "../labelguard/audit", "source/labelguard/audit.md"),
+        ("docs/index.md", "../labelguard/analysis", "source/labelguard/analysis.md"),
         ("docs/index.md", "../SECURITY.md#containers", "security.md#containers"),
         ("docs/index.md", "../README.md", "index.md"),
         ("docs/reference/python.md", "../../tests/conftest.py", "../source/tests/conftest.py.md"),
@@ -54,4 +54,4 @@ def test_the_page_of_a_file_holds_all_of_it() -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     shown = hooks.source(path)
     assert f"\n````python\n{text}\n````\n" in shown and "````" not in text
-    assert "\n- [bounds.py](audit/bounds.py.md)\n" in hooks.source("labelguard/audit")
+    assert "\n- [score.py](analysis/score.py.md)\n" in hooks.source("labelguard/analysis")

@@ -19,12 +19,12 @@ from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard import clock
+from labelguard.analysis.leaderboard import leaderboard
 from labelguard.inputs.connector import Answer
 from labelguard.inputs.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun
-from labelguard.release.leaderboard import leaderboard
 from labelguard.report.board import write as write_board
 from labelguard.report.page import write
 from labelguard.simulation import simulate

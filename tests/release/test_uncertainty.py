@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.described import Errors, normal_draws, simultaneous
+from labelguard.release.head_summary import Errors, normal_draws, simultaneous
 
 EYE = np.eye(2)
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 import labelguard as lg
 from labelguard.accounting.account import LabelNoise, RunNoise, StatisticNoise
+from labelguard.analysis.leaderboard import Leaderboard
 from labelguard.planner.forecast import PlanResult
 from labelguard.project.policy_facts import Activation, PolicyDetails, PolicyLine
-from labelguard.release.leaderboard import Leaderboard
 from labelguard.report.inspection import Inspection
 
 

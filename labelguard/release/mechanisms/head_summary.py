@@ -1,4 +1,4 @@
-"""What a teacher says of itself (`release.described`): from public columns and statistics."""
+"""What a teacher says of itself (`release.head_summary`): from public columns and statistics."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.moments import Comparisons
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.described import Described, Errors, Standings
 from labelguard.release.head import Window
+from labelguard.release.head_summary import Described, Errors, Standings
 
 __all__ = ["described", "of_window", "sources"]
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import labelguard as lg
-from labelguard.release.leaderboard import Board, Leaderboard, Standing
+from labelguard.analysis.leaderboard import Board, Leaderboard, Standing
 
 EVIL = (
     "<script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>"

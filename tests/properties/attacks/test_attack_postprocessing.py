@@ -17,9 +17,9 @@ from support import world
 from support.arenas import arena
 
 import labelguard as lg
+from labelguard.analysis.leaderboard import leaderboard
 from labelguard.mechanisms import statistic
 from labelguard.release import head
-from labelguard.release.leaderboard import leaderboard
 
 OPTIONS: dict[str, Any] = {
     "mechanism": "statistic",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from labelguard.analysis.leaderboard import ELO, MEAN, ranked
 from labelguard.learning.features import Group
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.coefficients import coefficients_of
-from labelguard.release.described import Described, Errors, Standings
 from labelguard.release.head import Head
-from labelguard.release.leaderboard import ELO, MEAN, ranked
+from labelguard.release.head_summary import Described, Errors, Standings
 
 SHAPE = Shape(1, 0.5, 1e-3, 0.5, 3.0)
 SYSTEMS = 12

@@ -29,7 +29,8 @@ from labelguard_trainer.gradient.loop import Checkpoints, Course, threshold
 from scipy.stats import binom
 
 from labelguard.accounting import subsampled
-from labelguard.audit import FALSE_ALARM, bounds
+from labelguard.analysis import audit_bounds as bounds
+from labelguard.analysis.audit_bounds import FALSE_ALARM
 from labelguard.mechanisms.statistic import Rows
 
 CLAIM, DELTA = 1.0, 1e-9

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from support.arenas import SOURCES, STRENGTHS, arena
 
 import labelguard as lg
+from labelguard.analysis.leaderboard import leaderboard, surely_ahead
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.project import Project
 from labelguard.release.coefficients import coefficients_of, described_head
 from labelguard.release.head import FILE
-from labelguard.release.leaderboard import leaderboard, surely_ahead
 from labelguard.release.sections import of_card
 from labelguard.release.writer import Release
 from labelguard.storage import arrays

@@ -1,21 +1,115 @@
-"""From what an attacker saw in two worlds to a lower bound on ε, at a stated probability of error.
+"""Lower bounds on ε from what an attacker saw in two worlds, and the result of an audit.
 
 If every event has P(E) ≤ e^ε P'(E) + δ in neighbouring worlds, then ε ≥ ln((P(E) − δ) / P'(E)).
 Every function takes `alpha`, the probability with which its bound may be too large.
+
+Noise of the right size and the wrong shape can cost a multiple of the claim in events too rare to
+be counted, so `check_law` tests its distribution: the largest distance between the empirical and
+the stated distribution function exceeds √(ln(2/α) / 2n) with a probability of at most α, whatever
+the law is (Dvoretzky, Kiefer and Wolfowitz 1956; Massart 1990). Noise beyond that is not the noise
+that was priced: the bound is infinite.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelguard.accounting import ball, gaussian
 from labelguard.accounting import randomized_response as rr
+from labelguard.errors import PolicyError
 
 Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+
+FALSE_ALARM = 1e-6
+"""How likely an audit condemns a mechanism that keeps its claim, over noise and coins."""
+
+FEWEST_RUNS = 100
+
+Verdict = Literal["holds", "violated"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One distinguisher: the ε that it proves the canary to lose at the audit's δ, and how."""
+
+    name: str
+    """what it looks at"""
+    lower_bound: float
+    """0 if the worlds look alike; infinite (null) if they differ in what no noise touches"""
+    detail: str
+    """what was seen"""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """A claim (ε, δ) of one labeler under `replace_labels`, and the largest lower bound on ε.
+
+    All bounds hold at once with probability `confidence`; where a check takes the stated noise as
+    given, its detail says so.
+    """
+
+    mechanism: str
+    """what was attacked"""
+    claim_epsilon: float
+    """the ε that it claims"""
+    delta: float
+    """at this δ"""
+    lower_bound: float
+    """the largest ε that was proven"""
+    confidence: float
+    """how likely no bound is wrong"""
+    runs: int
+    """how often each world was run"""
+    verdict: Verdict
+    """holds if and only if the lower bound is at most the claim"""
+    checks: tuple[Check, ...]
+    """each bound"""
+
+    @classmethod
+    def of(
+        cls, mechanism: str, epsilon: float, delta: float, runs: int, checks: Sequence[Check]
+    ) -> AuditResult:
+        """The result of `checks` whose probabilities of a false alarm add up to FALSE_ALARM."""
+        bound = max(check.lower_bound for check in checks)
+        verdict: Verdict = "holds" if bound <= epsilon else "violated"
+        confidence = 1 - FALSE_ALARM
+        return cls(mechanism, epsilon, delta, bound, confidence, runs, verdict, tuple(checks))
+
+    @property
+    def holds(self) -> bool:
+        """Whether no check contradicts the claim."""
+        return self.verdict == "holds"
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        """The names of the checks that contradict the claim."""
+        found = (check for check in self.checks if check.lower_bound > self.claim_epsilon)
+        return tuple(check.name for check in found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON data; an infinite bound is null."""
+        data = asdict(self) | {"checks": [asdict(check) for check in self.checks]}
+        for part in (data, *data["checks"]):
+            if math.isinf(part["lower_bound"]):
+                part["lower_bound"] = None
+        return data
+
+
+def check_sizes(*, labels: int, runs: int, pipeline_runs: int) -> None:
+    """Refuse sizes with which an audit could not say anything."""
+    if labels < 1:
+        raise PolicyError(f"labels must be at least 1, found {labels}")
+    if runs < FEWEST_RUNS:
+        raise PolicyError(f"runs must be at least {FEWEST_RUNS}, found {runs}")
+    if pipeline_runs < 0:
+        raise PolicyError(f"pipeline-runs must be at least 0, found {pipeline_runs}")
+
 
 _MOST_SEPARATE = 1e6
 """Standard deviations beyond which two worlds are as good as known apart."""
@@ -174,3 +268,68 @@ def _largest_deviation(one: Floats, other: Floats, alpha: float) -> float:
     freedom = len(one) + len(other) - 2
     squares = float(((one - one.mean()) ** 2).sum() + ((other - other.mean()) ** 2).sum())
     return math.sqrt(squares / (2 * float(gammaincinv(freedom / 2, alpha))))
+
+
+SURPLUS = 2
+"""Of ball noise with so many coordinates more than are released the law of radii is a formula."""
+
+_ROUNDING = 1e-6  # what rounding to a grid, and to doubles, may move a distribution function
+
+
+def check_law(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
+    """0 or infinity: whether each of `uniforms`, (n,) each, can be uniform in [0, 1].
+
+    They are what the stated law makes of what was drawn, by its distribution function.
+    """
+    seen, fits = [], True
+    for what, values in uniforms.items():
+        chance = math.sqrt(math.log(2 * len(uniforms) / alpha) / (2 * len(values))) + _ROUNDING
+        distance = _distance(values)
+        fits &= distance <= chance
+        seen.append(f"{what} {distance:.4f} off the stated law, by chance up to {chance:.4f}")
+    wrong = "" if fits else ": not the noise that is priced"
+    return Check(name, 0.0 if fits else math.inf, "; ".join(seen) + wrong)
+
+
+def _distance(uniforms: Floats) -> float:
+    """sup |F_n − F|, of values that F has made uniform."""
+    values, steps = np.sort(uniforms), np.arange(len(uniforms) + 1) / len(uniforms)
+    return float(np.maximum(steps[1:] - values, values - steps[:-1]).max())
+
+
+def gaussian_uniforms(projections: Floats) -> dict[str, Floats]:
+    """Projections on one direction, in standard deviations, (n,)."""
+    from scipy.special import ndtr
+
+    return {"projections": ndtr(projections)}
+
+
+def ball_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:
+    """Radii, and cosines with a direction of length 1; `noise` (n, components) is in scales.
+
+    Radii are Gamma(d, 1); (1 + cosine)/2 is Beta((d−1)/2, (d−1)/2), in one dimension a sign.
+    """
+    from scipy.special import betainc, gammainc
+
+    radii, components = np.linalg.norm(noise, axis=1), noise.shape[1]
+    if components == 1:
+        along = np.sign(noise[:, 0])
+        return {"noise": (1 + along * gammainc(1, radii)) / 2}  # Laplace
+    half = (components - 1) / 2
+    cosines = noise @ direction / np.maximum(radii, np.finfo(float).tiny)
+    angles = betainc(half, half, np.clip((1 + cosines) / 2, 0, 1))
+    return {"radii": gammainc(components, radii), "angles": angles}
+
+
+def surplus_uniforms(noise: Floats) -> dict[str, Floats]:
+    """Radii of c coordinates of ball noise in c + SURPLUS dimensions; `noise` (n, c) is in scales.
+
+    c coordinates of a direction in c + 2 dimensions are uniform in the ball (Archimedes), so their
+    length is U^(1/c) of the radius R ~ Gamma(c + 2), and P(R U^(1/c) <= r) = P(R <= r) + r^c
+    E[R^(−c); R > r], where the last is (1 + r) e^(−r) / Γ(c + 2).
+    """
+    from scipy.special import gammainc, gammaln, xlogy
+
+    radii, components = np.linalg.norm(noise, axis=1), noise.shape[1]
+    beyond = xlogy(components, radii) + np.log1p(radii) - radii - gammaln(components + SURPLUS)
+    return {"radii": gammainc(components + SURPLUS, radii) + np.exp(beyond)}

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.audit import bounds, fit, whole
-from labelguard.audit.result import FALSE_ALARM, AuditResult, Check, check_sizes
+from labelguard.analysis import audit_bounds as bounds
+from labelguard.analysis import audit_releases as whole
+from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.budget import pricing
 from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.budget.policy import Allowance, Policy
@@ -107,7 +108,7 @@ def audit_statistic(
     check_sizes(labels=labels, runs=runs, pipeline_runs=pipeline_runs)
     gaussian = World.random(labels, components, _noise(epsilon, delta, None), seed)
     balls = World.random(labels, components, _noise(epsilon, delta, components), seed)
-    more = _noise(epsilon, delta, components + fit.SURPLUS)
+    more = _noise(epsilon, delta, components + bounds.SURPLUS)
     surplus = World.random(labels, components, more, seed)
     alpha = FALSE_ALARM / 9
     checks = [_sensitivity(gaussian, balls, epsilon, delta)]
@@ -170,7 +171,9 @@ def _gaussian(
     return [
         Check("separation", separated, seen),
         Check("events", passed, _tried(runs)),
-        fit.check("fit", fit.of_gaussian(np.concatenate([one - expected, other])), alpha),
+        bounds.check_law(
+            "fit", bounds.gaussian_uniforms(np.concatenate([one - expected, other])), alpha
+        ),
     ]
 
 
@@ -194,7 +197,11 @@ def _ball(world: World, delta: float, runs: int, alpha: float, progress: Progres
     return [
         Check("ball separation", separated, f"scale {mean:.4f} of the stated noise"),
         Check("ball events", passed, _tried(runs)),
-        fit.check("ball fit", fit.of_ball(noise / world.grid.scale, _direction(one, other)), alpha),
+        bounds.check_law(
+            "ball fit",
+            bounds.ball_uniforms(noise / world.grid.scale, _direction(one, other)),
+            alpha,
+        ),
     ]
 
 
@@ -202,7 +209,9 @@ def _surplus(world: World, runs: int, alpha: float, progress: Progress) -> Check
     """`surplus fit`: noise in more dimensions than there are components."""
     total = world.sums(_CANARY)[0]
     drawn = _noisy(total, world.grid, runs, "drawing surplus noise", progress)
-    return fit.check("surplus fit", fit.of_surplus((drawn - total) / world.grid.scale), alpha)
+    return bounds.check_law(
+        "surplus fit", bounds.surplus_uniforms((drawn - total) / world.grid.scale), alpha
+    )
 
 
 def _tried(runs: int) -> str:

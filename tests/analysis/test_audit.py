@@ -30,9 +30,11 @@ from scipy import stats
 from support import world
 
 from labelguard.accounting import gaussian
-from labelguard.audit import FALSE_ALARM, AuditResult, Check, bounds, whole
-from labelguard.audit.randomized_response import audit_randomized_response
-from labelguard.audit.statistic import audit_statistic
+from labelguard.analysis import audit_bounds as bounds
+from labelguard.analysis import audit_releases as whole
+from labelguard.analysis.audit import audit_randomized_response
+from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check
+from labelguard.analysis.audit_statistic import audit_statistic
 from labelguard.budget import pricing
 from labelguard.budget.event_kind import Price
 from labelguard.cli.account import audit

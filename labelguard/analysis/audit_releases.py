@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.audit import bounds
-from labelguard.audit.result import Check
+from labelguard.analysis import audit_bounds as bounds
+from labelguard.analysis.audit_bounds import Check
 from labelguard.mechanisms.noise import Noise
 from labelguard.project.project import STATE, Project
 from labelguard.text import Progress

@@ -32,8 +32,8 @@ from labelguard.release.coefficients import (
     unknown_sources,
     unseen,
 )
-from labelguard.release.described import LEVEL, Described, Standings, half_widths, simultaneous
 from labelguard.release.head import Head
+from labelguard.release.head_summary import LEVEL, Described, Standings, half_widths, simultaneous
 from labelguard.release.writer import Release, directory_of
 from labelguard.spelling import suggest_keywords
 from labelguard.text import escape_controls, pluralize

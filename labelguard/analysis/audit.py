@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.audit import bounds, whole
-from labelguard.audit.result import FALSE_ALARM, AuditResult, Check, check_sizes
+from labelguard.analysis import audit_bounds as bounds
+from labelguard.analysis import audit_releases as whole
+from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.budget import pricing
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.policy import Policy

@@ -17,11 +17,11 @@ from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as rr
+from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, with_gold
 from labelguard.project.linking import link_table
 from labelguard.project.project import Project
-from labelguard.report.agreement import agreement
 from labelguard.simulation import simulate
 
 Floats = NDArray[np.float64]

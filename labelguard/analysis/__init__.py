@@ -1,0 +1,1 @@
+"""Analysis of releases, leaderboards and agreement, and audits that attack the mechanisms."""
