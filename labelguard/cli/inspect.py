@@ -26,7 +26,6 @@ from labelguard.inputs.connector import describe_counts
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard.inputs.source_columns import Sources
     from labelguard.report.inspection import Bar, Inspection
 
 __all__ = ["inspect"]
@@ -45,8 +44,6 @@ def _print(found: Inspection) -> None:
             echo(_line(f"  {_MASK}", side))
     if found.examples:
         echo(f"\n{_MASK} which one was preferred is not read here")
-    if found.sources:
-        print_bullets(_offer(one) for one in found.sources)
     if found.notes:
         print_bullets(found.notes)
     if found.problems:
@@ -83,27 +80,11 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
         yield found.answers, f"{found.labels:,} ({compared}) of {pairs}"
     for question in found.questions:
         yield "  question", f"{question.name}: {pluralize(question.pairs, 'pair')}"
-    for source in found.sources:
-        lacking = f", missing in {pluralize(source.missing, 'row')}" if source.missing else ""
-        yield "sources", f"{source.names:,} in {', '.join(source.columns)}{lacking}"
     if found.labelers:
         own = found.labelers
         yield "labelers", f"{own.count:,}"
         spread = f"{own.least:,} / {own.median:,g} / {own.most:,}"
         yield f"  {found.answers} of each", f"{spread}  (min / median / max)"
-
-
-def _offer(found: Sources) -> str:
-    """What may be learnt of sources, by which rule, and on which condition."""
-    return (
-        f"{' and '.join(found.columns)} were declared to tell which of {found.names:,} sources "
-        "wrote a response, and heads may learn that: plan and privatize take --features "
-        f"{found.features} (by=COLUMN tells sources of one "
-        "language or domain apart). Sources alone serve best where all their directions, one less "
-        "than sources, fit the number of components that plan gives; else they are one more group. "
-        "It is sound if labels decide only through releases which sources exist and who compares "
-        "which; else say --assignment-reactive."
-    )
 
 
 def _histogram(bars: tuple[Bar, ...]) -> None:

@@ -22,12 +22,10 @@ from labelguard.inputs.formats import Understood
 from labelguard.inputs.formats.seen import Seen
 from labelguard.inputs.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.inputs.pairs import DistinctPairs, comparisons, distinct_pairs
-from labelguard.inputs.source_columns import Sources, source_columns
 from labelguard.inputs.sources import Input, Part, typed
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.features import default_features
 from labelguard.mechanisms import statistic
 from labelguard.notebook import Rows, card, several
 from labelguard.planner.advice import reading_options
@@ -141,8 +139,6 @@ class Inspection:
     """what was asked, where the input tells it or `--question` does"""
     examples: tuple[Example, ...]
     """a few pairs, in the order of their contents"""
-    sources: tuple[Sources, ...]
-    """of columns that were declared public, those that tell which system wrote each response"""
     problems: tuple[str, ...]
     """why a release would be refused"""
     next: tuple[str, ...]
@@ -194,8 +190,7 @@ def inspect(
     """What `privatize` would understand of `source`: columns, people, pairs, what to watch out for.
 
     `source`, `columns`, `question`, `format`, `split`, `public_columns` and `max_input_bytes` are
-    those of `privatize`; only of columns that are declared public is it said which sources of
-    responses they tell. Needs no project, charges nothing, and leaves nothing behind. Columns of
+    those of `privatize`. Needs no project, charges nothing, and leaves nothing behind. Columns of
     labels are dropped at the door, and the order of rows is forgotten: whatever labels are, the
     answer is the same. A missing labeler id is among the `problems`.
 
@@ -239,25 +234,21 @@ class _Looked:
     format: str
     roles: tuple[Role, ...]
     problems: tuple[str, ...]
-    sources: tuple[Sources, ...]
 
 
 def _look(staged: Staged, reading: Reading, scratch: Path) -> _Looked:
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
     connection = scan.connect(scratch)
-    layouts = []
     for part, found in zip(staged.parts, staged.understood, strict=True):
         layout = scan.look(found.part, connection, found.reading)
-        layouts.append((found, layout))
         private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
         names = {**dict.fromkeys(private), **layout.columns}
         for role, name in names.items():
             column = found.names.get(role) or name or found.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
         problems |= dict.fromkeys(_problems(part, reading, connection))
-    sources = source_columns(layouts, connection)
-    return _Looked(staged.understood[-1].format, tuple(roles), tuple(problems), sources)
+    return _Looked(staged.understood[-1].format, tuple(roles), tuple(problems))
 
 
 def _problems(part: Part, reading: Reading, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
@@ -324,9 +315,8 @@ def _inspection(
         labelers=_labelers(rows) if rows and staged.labelers else None,
         questions=_questions(pairs),
         examples=tuple(_examples(pairs)) if pairs else (),
-        sources=looked.sources,
         problems=looked.problems,
-        next=() if looked.problems else tuple(_commands(source, reading, staged, looked.sources)),
+        next=() if looked.problems else tuple(_commands(source, reading, staged)),
     )
 
 
@@ -385,29 +375,15 @@ def _words(content: str | list[dict[str, object]]) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in content)
 
 
-def _commands(
-    source: Input, reading: Reading, staged: Staged, sources: Sequence[Sources]
-) -> Iterator[str]:
-    """`plan`, and `privatize` with what it takes by default, as they can be run on this input.
-
-    With sources, `plan` is told of them, alone and beside the usual features, and so is
-    `privatize`.
-    """
+def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
+    """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
     asked = reading.columns, reading.format, reading.public_columns, reading.question, reading.split
     words = [*typed(source), *reading_options(*asked)]
-    quarantine = ["--bad-rows", "quarantine"]
     if staged.fault_count:
-        words += quarantine
+        words += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *words])
-    beside = []
-    for one in sources[:1]:
-        lacking = quarantine if one.missing and not staged.fault_count else []
-        beside = [*words, *lacking, "--features", f"{default_features()}+{one.features}"]
-        yield shlex.join(["labelguard", "plan", *beside[:-1], one.features])
-        yield shlex.join(["labelguard", "plan", *beside])
     try:
         find()
     except LabelguardError:
         yield "labelguard init"
-    for taken in filter(None, (beside, words)):
-        yield shlex.join(["labelguard", "privatize", *taken, "-o", "release"])
+    yield shlex.join(["labelguard", "privatize", *words, "-o", "release"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
@@ -187,50 +186,3 @@ def test_an_export_is_shown_with_its_question(tmp_path: Path) -> None:
     assert [question.name for question in found.questions] == [exports.NAME]
     assert found.labelers is not None and found.labelers.count == 4
     assert all("--question preference" in command for command in found.next[-1:])
-
-
-def with_models(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    number = {text: n for n, text in enumerate(dict.fromkeys(str(row["prompt"]) for row in rows))}
-    numbers = [number[str(row["prompt"])] for row in rows]
-    names = [(f"model {n % 3}", f"model {n % 4}") for n in numbers]
-    return [row | {"model_a": a, "model_b": b} for row, (a, b) in zip(rows, names, strict=True)]
-
-
-def test_sources_are_offered_with_their_condition(tmp_path: Path) -> None:
-    path = tmp_path / "labels.parquet"
-    rows = with_models(exports.answers())
-    pq.write_table(pa.Table.from_pylist([*rows, rows[0] | {"model_b": None}]), path)
-    assert not lg.inspect(path).sources
-    found = lg.inspect(path, public_columns=["model"])
-    (sources,) = found.sources
-    assert tuple(asdict(sources).values()) == ("source:model", ("model_a", "model_b"), 4, 1)
-    text = said(str(path), "--public-column", "model")
-    assert "4 in model_a, model_b, missing in 1 row" in " ".join(text.split())
-    assert "--assignment-reactive" in text and "fit the number of components" in text
-    features = [shlex.split(command) for command in found.next if "--features" in command]
-    assert [(words[1], words[words.index("--features") + 1]) for words in features] == [
-        ("plan", "source:model"),
-        ("plan", "length+style+minilm+source:model"),
-        ("privatize", "length+style+minilm+source:model"),
-    ]
-    assert CliRunner().invoke(main, [*features[0][1:], "--epsilons", "8"]).exit_code == 0
-
-
-def test_sources_of_lists_and_of_columns_that_are_named_are_offered() -> None:
-    ranked = {"prompt": "p", "responses": ["a", "b", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
-    listed = pl.DataFrame([ranked | {"systems": ["x", "y", "z"]}])
-    (found,) = lg.inspect(listed, public_columns="systems").sources
-    assert (found.features, found.columns, found.names) == ("source:systems", ("systems",), 3)
-    columns = {"who_a": "left_bot", "who_b": "right_bot"}
-    rows = [row | {"left_bot": "x", "right_bot": "y"} for row in exports.answers()]
-    table, declared = pa.Table.from_pylist(rows), ["left_bot", "right_bot"]
-    (found,) = lg.inspect(table, columns=columns, public_columns=declared).sources
-    assert found.columns == ("left_bot", "right_bot")
-
-
-def test_columns_that_tell_no_source_are_not_offered() -> None:
-    rows = [row | {"score_a": 1, "score_b": 2, "model": "m"} for row in exports.answers()]
-    declared = ["score", "model"]
-    assert lg.inspect(pa.Table.from_pylist(rows), public_columns=declared).sources == ()
-    same = [row | {"model_a": "m", "model_b": "m"} for row in exports.answers()]
-    assert lg.inspect(pa.Table.from_pylist(same), public_columns=declared).sources == ()

@@ -83,7 +83,6 @@ def test_an_inspection_suggests_no_such_column() -> None:
     table = judged(0, "winner_model")
     found = lg.inspect(table)
     assert not [line for line in found.next if "winner" in line]
-    assert not found.sources
 
 
 def kaggle(label: float = 1, **more: Any) -> dict[str, Any]:
