@@ -12,6 +12,7 @@ import ast
 import importlib
 import inspect
 import itertools
+import re
 import textwrap
 import types
 import typing
@@ -163,16 +164,21 @@ def _known(described: Any) -> dict[str, Any]:
 
 
 def _meanings(described: type) -> dict[str, str]:
-    """The docstring below each field of a dataclass and its bases."""
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for part in described.__mro__[:-1]
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(part))))
-        if isinstance(node, ast.ClassDef)
-        for field, text in itertools.pairwise(node.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
+    """The comment above, or the docstring below, each field of a dataclass and its bases."""
+    meanings: dict[str, str] = {}
+    for part in described.__mro__[:-1]:
+        source = textwrap.dedent(inspect.getsource(part))
+        for comment, field in re.findall(r"(?m)^((?: *# .*\n)+) *(\w+):", source):
+            meanings[field] = " ".join(comment.replace("#", "").split())
+        meanings |= {
+            field.target.id: " ".join(text.value.value.split())
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ClassDef)
+            for field, text in itertools.pairwise(node.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        }
+    return meanings
 
 
 def parts(found: Any) -> list[Any]:

@@ -22,27 +22,27 @@ from labelguard.release.writer import read_card
 
 __all__ = ["Agreement", "agreement"]
 
+# An interval that reaches further than this to either side tells too little to go by.
 USEFUL = 0.1
-"""An interval that reaches further than this to either side tells too little to go by."""
 
+# Where more of the comparisons are of one unit with itself, agreement is not that of labelers.
 OWN = 0.01
-"""Where more of the comparisons are of one unit with itself, agreement is not that of labelers."""
 
 
 @dataclass(frozen=True)
 class Agreement:
     """What released labels tell of how labelers agree."""
 
+    # the release's id
     release: str
-    """the release's id"""
+    # between two labels of one item; null if that cannot be told
     between: AgreementEstimate | None
-    """between two labels of one item; null if that cannot be told"""
+    # between labels and gold items; null if that cannot be told, or was not asked
     gold: AgreementEstimate | None
-    """between labels and gold items; null if that cannot be told, or was not asked"""
+    # the agreement as `labelguard plan` takes it, where the interval is narrow enough to use
     plan: str | None
-    """the agreement as `labelguard plan` takes it, where the interval is narrow enough to use"""
+    # what the numbers are about, and what cannot be told
     notes: tuple[str, ...]
-    """what the numbers are about, and what cannot be told"""
 
 
 def agreement(release: Path, gold: Path | None = None) -> Agreement:

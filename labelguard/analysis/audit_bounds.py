@@ -26,8 +26,8 @@ from labelguard.errors import PolicyError
 
 Floats = NDArray[np.float64]
 
+# How likely an audit condemns a mechanism that keeps its claim, over noise and coins.
 FALSE_ALARM = 1e-6
-"""How likely an audit condemns a mechanism that keeps its claim, over noise and coins."""
 
 FEWEST_RUNS = 100
 
@@ -38,12 +38,12 @@ Verdict = Literal["holds", "violated"]
 class Check:
     """One distinguisher: the ε that it proves the canary to lose at the audit's δ, and how."""
 
+    # what it looks at
     name: str
-    """what it looks at"""
+    # 0 if the worlds look alike; infinite (null) if they differ in what no noise touches
     lower_bound: float
-    """0 if the worlds look alike; infinite (null) if they differ in what no noise touches"""
+    # what was seen
     detail: str
-    """what was seen"""
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,22 @@ class AuditResult:
     given, its detail says so.
     """
 
+    # what was attacked
     mechanism: str
-    """what was attacked"""
+    # the ε that it claims
     claim_epsilon: float
-    """the ε that it claims"""
+    # at this δ
     delta: float
-    """at this δ"""
+    # the largest ε that was proven
     lower_bound: float
-    """the largest ε that was proven"""
+    # how likely no bound is wrong
     confidence: float
-    """how likely no bound is wrong"""
+    # how often each world was run
     runs: int
-    """how often each world was run"""
+    # holds if and only if the lower bound is at most the claim
     verdict: Verdict
-    """holds if and only if the lower bound is at most the claim"""
+    # each bound
     checks: tuple[Check, ...]
-    """each bound"""
 
     @classmethod
     def of(
@@ -111,10 +111,10 @@ def check_sizes(*, labels: int, runs: int, pipeline_runs: int) -> None:
         raise PolicyError(f"pipeline-runs must be at least 0, found {pipeline_runs}")
 
 
+# Standard deviations beyond which two worlds are as good as known apart.
 _MOST_SEPARATE = 1e6
-"""Standard deviations beyond which two worlds are as good as known apart."""
+# Scales of ball noise, likewise.
 _MOST_SCALES = 1e4
-"""Scales of ball noise, likewise."""
 
 
 def proportion(hits: ArrayLike, runs: int, alpha: float) -> tuple[Floats, Floats]:
@@ -270,8 +270,8 @@ def _largest_deviation(one: Floats, other: Floats, alpha: float) -> float:
     return math.sqrt(squares / (2 * float(gammaincinv(freedom / 2, alpha))))
 
 
+# Of ball noise with so many coordinates more than are released the law of radii is a formula.
 SURPLUS = 2
-"""Of ball noise with so many coordinates more than are released the law of radii is a formula."""
 
 _ROUNDING = 1e-6  # what rounding to a grid, and to doubles, may move a distribution function
 

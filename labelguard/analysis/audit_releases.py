@@ -41,8 +41,8 @@ Floats = NDArray[np.float64]
 WORLDS = ("as everybody", "against them", "ties")
 _ROWS = 1 << 14
 _FEW_LABELERS = 12
+# Dimensions of ball noise of which one coordinate is released.
 BALL = 4
-"""Dimensions of ball noise of which one coordinate is released."""
 SHAPE: Mapping[str, Any] = {
     "features": "columns:score",
     "public_columns": ("score",),

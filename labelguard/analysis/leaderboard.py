@@ -50,19 +50,19 @@ __all__ = [
     "rows",
 ]
 
+# Points of a log-odd.
 ELO = 400 / math.log(10)
-"""Points of a log-odd."""
+# The mean of a board.
 MEAN = 1000.0
-"""The mean of a board."""
 
+# The headings of `rows`.
 COLUMNS = ("source", "rank", "ranks", "score", "interval", "whatever labels are", "comparisons")
-"""The headings of `rows`."""
 
 _SOURCE = "source"
+# Sources in a repr, and boards in a card.
 _FEW = 3
-"""Sources in a repr, and boards in a card."""
+# Letters of a source in a repr.
 _SHORT = 24
-"""Letters of a source in a repr."""
 
 Floats = NDArray[np.float64]
 
@@ -71,22 +71,22 @@ Floats = NDArray[np.float64]
 class Standing:
     """One source on a board."""
 
+    # its name
     source: str
-    """its name"""
+    # one more than how many are surely ahead of it; equal ranks are ties
     rank: int
-    """one more than how many are surely ahead of it; equal ranks are ties"""
+    # how many there are, less those that it is surely ahead of
     worst_rank: int
-    """how many there are, less those that it is surely ahead of"""
+    # points of Elo
     score: float
-    """points of Elo"""
+    # lower end of its interval
     low: float
-    """lower end of its interval"""
+    # upper end
     high: float
-    """upper end"""
+    # half-width that holds however the labels of one labeler hang together
     clustered: float
-    """half-width that holds however the labels of one labeler hang together"""
+    # labels that it was part of
     comparisons: int
-    """labels that it was part of"""
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Board:
     """Sources that were compared with each other, directly or through others; by rank, then
     by name."""
 
+    # which public stratum; null without strata
     stratum: str | None
-    """which public stratum; null without strata"""
+    # its sources
     standings: tuple[Standing, ...]
-    """its sources"""
+    # who leads and who shares a rank, in words
     words: str
-    """who leads and who shares a rank, in words"""
 
     @property
     def title(self) -> str:
@@ -111,18 +111,18 @@ class Board:
 class Leaderboard:
     """The boards of a release."""
 
+    # the features of its head
     features: str
-    """the features of its head"""
+    # nominal coverage: of each score by itself, of all ranks of a board together
     level: float
-    """nominal coverage: of each score by itself, of all ranks of a board together"""
+    # the mean score of a board
     mean: float
-    """the mean score of a board"""
+    # one for each stratum, and for sources that nothing connects
     boards: tuple[Board, ...]
-    """one for each stratum, and for sources that nothing connects"""
+    # sources that met no other
     alone: tuple[str, ...]
-    """sources that met no other"""
+    # how to read it
     notes: tuple[str, ...]
-    """how to read it"""
 
     def __repr__(self) -> str:
         best = [one for board in self.boards for one in board.standings]

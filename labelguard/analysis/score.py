@@ -99,10 +99,10 @@ def _declared(release: Path) -> tuple[str, ...]:
 class Scored:
     """Pairs that were labeled by a head."""
 
+    # the file
     path: str
-    """the file"""
+    # how many
     pairs: int
-    """how many"""
 
 
 def score_to(release: Path, source: Input, path: Path, **options: Any) -> Scored:

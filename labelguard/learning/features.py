@@ -64,8 +64,8 @@ __all__ = [
 GROUP = "labelguard.features"
 
 Features: TypeAlias = NDArray[np.float32]
+# Hears how many seconds something will take, before it begins; raises if it had better not.
 Wait: TypeAlias = Callable[[float], None]
-"""Hears how many seconds something will take, before it begins; raises if it had better not."""
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _SCALES, _WIDTHS = "scale", "width"

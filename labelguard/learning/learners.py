@@ -34,12 +34,12 @@ __all__ = [
     "State",
 ]
 
+# The entry points by which learners are found.
 GROUP = "labelguard.learners"
-"""The entry points by which learners are found."""
 
 Floats: TypeAlias = NDArray[np.float64]
+# Named arrays that can be saved and restored.
 State: TypeAlias = Mapping[str, NDArray[Any]]
-"""Named arrays that can be saved and restored."""
 
 
 class Scorer(Protocol):
@@ -118,11 +118,10 @@ class PreparedLearner(Protocol):
         ...
 
 
+# Distinct pairs, with the columns prompt, first and second, and options → what learns of them.
+#
+# Raises `LabelguardError` for options or pairs that it cannot work with.
 LearnerFactory: TypeAlias = Callable[[pa.Table, LearnerOptions], PreparedLearner]
-"""Distinct pairs, with the columns prompt, first and second, and options → what learns of them.
-
-Raises `LabelguardError` for options or pairs that it cannot work with.
-"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,11 +29,11 @@ from labelguard.text import escape_controls, pluralize
 
 __all__ = ["LONGEST_NAME", "MOST_SOURCES", "SourceFeatures", "source"]
 
+# More names than this are no systems: the column tells something else.
 MOST_SOURCES = 4096
-"""More names than this are no systems: the column tells something else."""
 
+# Characters: what is longer is a text, not the name of a system.
 LONGEST_NAME = 256
-"""Characters: what is longer is a text, not the name of a system."""
 
 _STRATUM, _SOURCE = "stratum", "source"
 

@@ -23,8 +23,8 @@ from labelguard.learning.features import Features, Learnt, State, without_option
 
 __all__ = ["FUNCTIONS", "Function", "StyleFeatures", "style"]
 
+# Standard deviations at which a function is clipped.
 CLIP = 5.0
-"""Standard deviations at which a function is clipped."""
 
 _PORTION = 1 << 14
 
@@ -91,6 +91,7 @@ def _overlap() -> pl.Expr:
     return _per(distinct.list.set_intersection(pl.col("asked")).list.len(), distinct.list.len())
 
 
+# All functions, in the order of the features.
 FUNCTIONS = (
     Function("words", "log of the number of words", _log(_count)),
     Function("sentences", "log of the number of sentences", _log(_sentences)),
@@ -127,7 +128,6 @@ FUNCTIONS = (
     Function("first-person", "share of words like I, we, my", _words_among(_WRITER)),
     Function("apologies", "log of the number of apologies", _matches(_APOLOGIES)),
 )
-"""All functions, in the order of the features."""
 
 
 def style(options: str, state: State | None) -> StyleFeatures:
@@ -144,8 +144,8 @@ class StyleFeatures(Learnt):
     everywhere has scale 0 and says nothing.
     """
 
+    # The mean squared norm of the group, beside that of others; see `learning.features`.
     weight = 0.25
-    """The mean squared norm of the group, beside that of others; see `learning.features`."""
 
     name = "style"
     arrays = frozenset({"center", "scale"})

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 1 << 15
 COMPONENTS = 128
+# The SVD sees at most this many texts, evenly spaced in their sorted order.
 FACTORISED_TEXTS = 20_000
-"""The SVD sees at most this many texts, evenly spaced in their sorted order."""
 
 _PORTION = 1 << 14
 

@@ -36,22 +36,22 @@ from labelguard.release.head_summary import (
     normal_draws,
 )
 
+# Of a coefficient along a principal axis, on features of mean squared norm 1.
 LEAST_VARIANCE = 1 / 3
-"""Of a coefficient along a principal axis, on features of mean squared norm 1."""
+# Share of a direction's length below which what is outside is rounding.
 NEGLIGIBLE = 1e-3
-"""Share of a direction's length below which what is outside is rounding."""
 
 
 @dataclass(frozen=True)
 class Unseen:
     """The part of directions (columns, n) that is outside of what was released."""
 
+    # what is left of each direction, shape (columns, n)
     rest: Floats
-    """what is left of each direction, shape (columns, n)"""
+    # its length as a share of the direction's, shape (n,)
     share: Floats
-    """its length as a share of the direction's, shape (n,)"""
+    # coefficients along the principal axes that were released, shape (components,)
     known: Floats
-    """coefficients along the principal axes that were released, shape (components,)"""
 
     def draws(self) -> Floats:
         """Simulated errors along the directions, shape (DRAWS, n); always the same ones."""
@@ -94,9 +94,10 @@ def islands(standings: Standings, group: Group) -> NDArray[np.intp]:
     return np.asarray(connected_components(graph, directed=False)[1], np.intp)
 
 
+# Columns that are told one by one; of more, those that carry most.
 MOST = 40
-"""Columns that are told one by one; of more, those that carry most."""
 _IN_WORDS = 4
+# What is preferred where a coefficient is above 0, and below.
 _PHRASES = {
     "length": ("longer responses", "shorter responses"),
     "sentence-length": ("longer sentences", "shorter sentences"),
@@ -104,7 +105,6 @@ _PHRASES = {
     "reading-ease": ("easier reading", "harder reading"),
     "overlap": ("more of the prompt's words", "fewer of the prompt's words"),
 }
-"""What is preferred where a coefficient is above 0, and below."""
 
 Floats = NDArray[np.float64]
 
@@ -113,62 +113,62 @@ Floats = NDArray[np.float64]
 class Coefficient:
     """What one column adds to a decision."""
 
+    # the group of features that it is of
     group: str
-    """the group of features that it is of"""
+    # what it is
     name: str
-    """what it is"""
+    # log-odds for the first side, for a typical difference of this column
     value: float
-    """log-odds for the first side, for a typical difference of this column"""
+    # lower end of its interval; null without one
     low: float | None
-    """lower end of its interval; null without one"""
+    # upper end
     high: float | None
-    """upper end"""
+    # half-width that holds however the labels of one labeler hang together
     clustered: float | None
-    """half-width that holds however the labels of one labeler hang together"""
+    # share of the decision that it carries; below 0 where it works against the rest
     share: float
-    """share of the decision that it carries; below 0 where it works against the rest"""
 
 
 @dataclass(frozen=True)
 class GroupShare:
     """What one group of features adds to a decision."""
 
+    # the part of the features' specification
     group: str
-    """the part of the features' specification"""
+    # how many columns it has
     columns: int
-    """how many columns it has"""
+    # share of the decision that it carries
     share: float
-    """share of the decision that it carries"""
 
 
 @dataclass(frozen=True)
 class Coefficients:
     """What a head decides by."""
 
+    # its features
     features: str
-    """its features"""
+    # directions that were released
     components: int
-    """directions that were released"""
+    # columns that there are; more than components: the rest is held at 0
     directions: int
-    """columns that there are; more than components: the rest is held at 0"""
+    # nominal coverage of each interval
     level: float
-    """nominal coverage of each interval"""
+    # its groups, in order
     groups: tuple[GroupShare, ...]
-    """its groups, in order"""
+    # the columns that have names, by the share that they carry
     columns: tuple[Coefficient, ...]
-    """the columns that have names, by the share that they carry"""
+    # what stands out, in a sentence
     words: str
-    """what stands out, in a sentence"""
+    # what intervals take for granted
     notes: tuple[str, ...]
-    """what intervals take for granted"""
 
     def told(self) -> dict[str, Any]:
         """For a card."""
         return asdict(self)
 
 
+# The headings of `rows`.
 COLUMNS = ("column", "log-odds", "interval", "whatever labels are", "share")
-"""The headings of `rows`."""
 
 
 def rows(columns: Iterable[Coefficient]) -> Iterator[tuple[str, str, str, str, str]]:

@@ -28,8 +28,8 @@ from labelguard.learning.features import Group
 from labelguard.mechanisms.noise import DIMENSION_LIMIT
 from labelguard.mechanisms.tails import ReleasedNoise, reach
 
+# Nominal coverage of intervals.
 LEVEL = 0.95
-"""Nominal coverage of intervals."""
 
 DRAWS = 20_000
 _FEWEST_DRAWS, _MANY = 4_000, 32
