@@ -67,8 +67,12 @@ types: $(DEV)
 size:
 	$(PYTHON) tests/size.py
 
-# mkdocs reads sources and imports none of them; the site is opened at site/index.html.
+# Pages that only the site has come first. mkdocs reads sources and imports none of them; the site is
+# opened at site/index.html.
 docs: $(DEV)
+	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_configuration.py
+	$(BIN)/python docs/generate_licences.py
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/pytest -m site tests/cli/test_built_site.py

@@ -1,9 +1,9 @@
-"""Writes the reference of the command line: docs/cli.md from the commands' own help, and
+"""Write the reference of the command line: docs/cli.md from the commands' own help, and
 docs/json.md from the dataclasses that they return.
 
     python docs/generate_cli.py
 
-A test compares the files with what this writes.
+A test compares cli.md with what this writes; json.md is for the site only (`make docs`).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ ENVIRONMENT = {
 _JSON = """
 ## JSON output
 
-Every command with `--json` prints one JSON document; [its keys](json.md) are those of the results
-of the library.
+Every command with `--json` prints one JSON document. Its keys are those of the library's results; the
+site (`make docs`) lists them all on the page *JSON output*.
 """
 
 _JSON_HEAD = """\

@@ -1,9 +1,10 @@
-"""Writes docs/configuration.md, tables of all that files may say, from the models that check it,
+"""Write docs/configuration.md, tables of every key of the files, from the models that check them,
 and the JSON schemas docs/labelguard.schema.json and docs/job.schema.json.
 
     python docs/generate_configuration.py
 
-A test compares the files with what this writes.
+A test compares the page with what this writes. The schemas are not in the repository: this, or
+`make docs`, makes them.
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ gate:
 _TAIL = """
 ## Editors
 
-[labelguard.schema.json](labelguard.schema.json) and [job.schema.json](job.schema.json) are JSON
-schemas. An editor that knows them completes names and marks mistakes; the first line of a file says
-which it is.
+`python docs/generate_configuration.py` in a clone writes two JSON schemas, `docs/labelguard.schema.json` and
+`docs/job.schema.json`; the site (`make docs`) has them too. An editor that knows them completes names and marks
+mistakes. The first line of a file names its schema.
 
 | file | first line | for |
 |---|---|---|

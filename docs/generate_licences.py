@@ -1,8 +1,8 @@
-"""Writes docs/licences.md: what labelguard and its extras need, and under which licences.
+"""Write docs/licences.md: the packages that labelguard and its extras need, and their licences.
 
     python docs/generate_licences.py
 
-Read from the metadata of what is installed, with all extras; a test compares names and licences.
+Read from the metadata of what is installed, with all extras. The page is for the site (`make docs`).
 A licence that is not among `FREE` stops it: judge it first.
 """
 

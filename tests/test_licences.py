@@ -1,4 +1,4 @@
-"""docs/licences.md: what is needed is on it, and free."""
+"""The page of licences names every package that is needed, and all of them are free."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def licences() -> ModuleType:
 
 
 def test_the_page_names_all_that_labelguard_and_its_extras_need(licences: ModuleType) -> None:
-    """Run `python docs/generate_licences.py`; what is not free stops that."""
-    text = licences.PAGE.read_text()
+    text = licences.page()
     assert text.startswith(licences.HEAD)
     rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", text[len(licences.HEAD) :], re.MULTILINE)
     needed = {name: ", ".join(sorted(by)) for name, by in licences.needed().items()}

@@ -1,12 +1,14 @@
-"""docs/configuration.md and the schemas are those of the models, and its files are understood."""
+"""docs/configuration.md is that of the models, and its files are understood."""
 
 from __future__ import annotations
 
-import json
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 from support.pages import DOCS, blocks, script
 
 from labelguard.configuration import project_file
@@ -19,11 +21,19 @@ def reference() -> ModuleType:
     return script(DOCS / "generate_configuration.py")
 
 
-def test_the_page_and_the_schemas_are_up_to_date(reference: ModuleType) -> None:
+def test_the_page_is_up_to_date(reference: ModuleType) -> None:
     command = "run: python docs/generate_configuration.py"
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), command
-    for path, schema in reference.SCHEMAS.items():
-        assert json.loads(path.read_text(encoding="utf-8")) == schema(), command
+
+
+def test_the_schemas_accept_the_files_of_the_page(reference: ModuleType) -> None:
+    validators = [Draft202012Validator(schema()) for schema in reference.SCHEMAS.values()]
+    [text] = [one for _, one in blocks("configuration.md", "toml") if one.startswith("format")]
+    [job] = [one for _, one in blocks("configuration.md", "yaml") if one.startswith("pull")]
+    files = (tomllib.loads(text), yaml.safe_load(job))
+    for validator, valid, other in zip(validators, files, files[::-1], strict=True):
+        validator.check_schema(validator.schema)
+        assert validator.is_valid(valid) and not validator.is_valid(other)
 
 
 def test_the_files_of_the_page_are_understood(tmp_path: Path) -> None:

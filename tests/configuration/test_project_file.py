@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import jsonschema
 import pytest
-from support.pages import ROOT
+from support.pages import DOCS, script
 
 from labelguard.configuration import project_file
 from labelguard.errors import ProjectError
@@ -100,7 +99,7 @@ def test_the_doctor_checks_what_a_connector_has_of_its_own(
 
 
 def test_the_schema_accepts_what_the_models_accept() -> None:
-    schema = json.loads((ROOT / "docs" / "labelguard.schema.json").read_text(encoding="utf-8"))
+    schema = script(DOCS / "generate_configuration.py").project_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     found = project_file.read(f"format = 1\n{TABLE}[ingest]\nkeep = '9d'".encode(), "it")

@@ -192,13 +192,12 @@ def secret_of(keys: Path) -> bytes:
 
 # ---------------------------------------------------------------- the page's vectors
 
-PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+VECTORS = Path(__file__).parents[2] / "docs" / "format-v1.json"
 
 
 @pytest.fixture(scope="module")
 def vectors() -> dict[str, Any]:
-    blocks = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    loaded: dict[str, Any] = json.loads(blocks[-1])
+    loaded: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
     return loaded
 
 
