@@ -89,8 +89,8 @@ ENVIRONMENT = {
 _JSON = """
 ## JSON output
 
-Every command with `--json` prints one JSON document. Its keys are those of the library's results; the
-site (`make docs`) lists them all on the page *JSON output*.
+Every command with `--json` prints one JSON document. Its keys are those of the library's results;
+the site (`make docs`) lists them on the page *JSON output*.
 """
 
 _JSON_HEAD = """\

@@ -111,9 +111,10 @@ gate:
 _TAIL = """
 ## Editors
 
-`python docs/generate_configuration.py` in a clone writes two JSON schemas, `docs/labelguard.schema.json` and
-`docs/job.schema.json`; the site (`make docs`) has them too. An editor that knows them completes names and marks
-mistakes. The first line of a file names its schema.
+`python docs/generate_configuration.py` in a clone writes two JSON schemas,
+`docs/labelguard.schema.json` and `docs/job.schema.json`; the site (`make docs`) has them too. An
+editor that knows them completes names and marks mistakes. The first line of a file names its
+schema.
 
 | file | first line | for |
 |---|---|---|

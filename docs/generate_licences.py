@@ -2,7 +2,8 @@
 
     python docs/generate_licences.py
 
-Read from the metadata of what is installed, with all extras. The page is for the site (`make docs`).
+Read from the metadata of what is installed, with all extras. The page is for the site
+(`make docs`).
 A licence that is not among `FREE` stops it: judge it first.
 """
 

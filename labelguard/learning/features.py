@@ -21,7 +21,7 @@ Each part, a single one too, is a group: it is scaled to a mean squared norm of 
 is fitted on, so that a few strong numbers are not drowned by 384 weak ones. Of a part with an
 attribute `weight` the norm is that: `style` has ¼, since few of its many functions matter at a
 time, and at 1 they took the place of better directions where labelers are few
-(docs/results/few-labelers.md).
+(docs/results/utility.md#few-labelers).
 
 A package adds a provider by an entry point in the group `labelguard.features`: a callable
 (options, state) → `FeatureProvider`, where `options` is the text after the colon and `state` what

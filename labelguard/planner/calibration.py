@@ -44,7 +44,7 @@ EXPLAINED = 0.7
 """The share of shared utility that is linear in the features, in these worlds: the upper end of
 what held-out accuracies on public sets imply (`Prior`): heads have several groups of features.
 With ½ the scale is 15 % smaller, and on texts the error left larger (200 labelers of ukpconvarg1,
-ε = 1, in one early comparison: .036 in place of .020; docs/results/few-labelers.md)."""
+ε = 1, in one early comparison: .036 in place of .020; docs/results/utility.md#few-labelers)."""
 
 AXES = 128
 """Along which simulated utility is linear, as where shapes are chosen."""
