@@ -18,9 +18,8 @@ from _measure import measure, report
 from numpy.typing import NDArray
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.analysis.audit import audit_randomized_response
+from labelguard.analysis.audit import audit_randomized_response, audit_statistic
 from labelguard.analysis.audit_bounds import AuditResult
-from labelguard.analysis.audit_statistic import audit_statistic
 from labelguard.budget import pricing
 from labelguard.budget.events import Price
 from labelguard.budget.policy import Policy

@@ -19,6 +19,17 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import (
+    betainc,
+    betainccinv,
+    betaincinv,
+    gammainc,
+    gammaincinv,
+    gammaln,
+    ndtr,
+    ndtri,
+    xlogy,
+)
 
 from labelguard.accounting import ball, gaussian
 from labelguard.accounting import randomized_response as rr
@@ -26,9 +37,8 @@ from labelguard.errors import PolicyError
 
 Floats = NDArray[np.float64]
 
-# How likely an audit condemns a mechanism that keeps its claim, over noise and coins.
+# Probability that an audit condemns a mechanism that keeps its claim, over noise and coins.
 FALSE_ALARM = 1e-6
-
 FEWEST_RUNS = 100
 
 Verdict = Literal["holds", "violated"]
@@ -75,7 +85,7 @@ class AuditResult:
     def of(
         cls, mechanism: str, epsilon: float, delta: float, runs: int, checks: Sequence[Check]
     ) -> AuditResult:
-        """The result of `checks` whose probabilities of a false alarm add up to FALSE_ALARM."""
+        """Return the result of `checks` whose false alarms add up to FALSE_ALARM."""
         bound = max(check.lower_bound for check in checks)
         verdict: Verdict = "holds" if bound <= epsilon else "violated"
         confidence = 1 - FALSE_ALARM
@@ -83,17 +93,16 @@ class AuditResult:
 
     @property
     def holds(self) -> bool:
-        """Whether no check contradicts the claim."""
+        """Return True if no check contradicts the claim."""
         return self.verdict == "holds"
 
     @property
-    def violated(self) -> tuple[str, ...]:
-        """The names of the checks that contradict the claim."""
-        found = (check for check in self.checks if check.lower_bound > self.claim_epsilon)
-        return tuple(check.name for check in found)
+    def violated_checks(self) -> tuple[str, ...]:
+        """Return the names of the checks that contradict the claim."""
+        return tuple(check.name for check in self.checks if check.lower_bound > self.claim_epsilon)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON data; an infinite bound is null."""
+        """Return JSON data; an infinite bound is null."""
         data = asdict(self) | {"checks": [asdict(check) for check in self.checks]}
         for part in (data, *data["checks"]):
             if math.isinf(part["lower_bound"]):
@@ -102,7 +111,7 @@ class AuditResult:
 
 
 def check_sizes(*, labels: int, runs: int, pipeline_runs: int) -> None:
-    """Refuse sizes with which an audit could not say anything."""
+    """Raise `PolicyError` for sizes with which an audit could not prove anything."""
     if labels < 1:
         raise PolicyError(f"labels must be at least 1, found {labels}")
     if runs < FEWEST_RUNS:
@@ -118,36 +127,35 @@ _MOST_SCALES = 1e4
 
 
 def proportion(hits: ArrayLike, runs: int, alpha: float) -> tuple[Floats, Floats]:
-    """Lower and upper limits of probabilities, of the shape of `hits`, each wrong with `alpha`.
+    """Return lower and upper limits of probabilities, each wrong with probability `alpha`.
 
+    Both have the shape of `hits`.
     Source: Clopper and Pearson 1934; exact for any probability and any number of runs.
     """
-    from scipy.special import betainccinv, betaincinv
-
-    seen = np.asarray(hits, np.float64)
-    missed = runs - seen
-    low = np.where(seen > 0, betaincinv(np.maximum(seen, 1), missed + 1, alpha), 0.0)
-    high = np.where(missed > 0, betainccinv(seen + 1, np.maximum(missed, 1), alpha), 1.0)
+    counts = np.asarray(hits, np.float64)
+    missed = runs - counts
+    low = np.where(counts > 0, betaincinv(np.maximum(counts, 1), missed + 1, alpha), 0.0)
+    high = np.where(missed > 0, betainccinv(counts + 1, np.maximum(missed, 1), alpha), 1.0)
     return low, high
 
 
 def epsilon_of_events(
-    one: ArrayLike, other: ArrayLike, runs: int, delta: float, alpha: float
+    first: ArrayLike, second: ArrayLike, runs: int, delta: float, alpha: float
 ) -> float:
-    """The largest ε that events chosen beforehand prove, from any distribution; 0 if none does.
+    """Return the largest ε that events chosen beforehand prove, from any distribution; 0 if none.
 
-    `one` and `other` (events,) count how often each event occurred in `runs` runs of either world.
-    Each event and its complement are tried in both directions.
+    `first` and `second` (events,) count how often each event occurred in `runs` runs of either
+    world. Each event and its complement are tried in both directions.
     """
-    each = alpha / (4 * np.size(one))
-    low, high = proportion(one, runs, each)
-    other_low, other_high = proportion(other, runs, each)
+    share = alpha / (4 * np.size(first))
+    low, high = proportion(first, runs, share)
+    second_low, second_high = proportion(second, runs, share)
     largest = 0.0
     for likely, unlikely in (
-        (low, other_high),
-        (other_low, high),
-        (1 - high, 1 - other_low),
-        (1 - other_high, 1 - low),
+        (low, second_high),
+        (second_low, high),
+        (1 - high, 1 - second_low),
+        (1 - second_high, 1 - low),
     ):
         excess = likely - delta
         proves = (excess > 0) & (unlikely > 0)
@@ -156,10 +164,21 @@ def epsilon_of_events(
     return largest
 
 
+def epsilon_of_thresholds(
+    first: NDArray[Any], second: NDArray[Any], thresholds: Floats, delta: float, alpha: float
+) -> float:
+    """Return the ε proven by how often values (runs,) of two worlds exceed each threshold."""
+    hits, second_hits = (
+        len(values) - np.searchsorted(np.sort(values), thresholds, side="right")
+        for values in (first, second)
+    )
+    return epsilon_of_events(hits, second_hits, len(first), delta, alpha)
+
+
 def epsilon_of_guesses(
     right: int, guesses: int, canaries: int, delta: float, alpha: float
 ) -> float:
-    """The ε that one run proves in which so many guesses of canaries' coins were right; 0 if none.
+    """Return the ε that one run with `right` guesses of canaries' coins proves; 0 if none.
 
     Each of `canaries` had a fair coin of its own; were it otherwise, that were a neighbouring
     world. An attacker saw what was released and guessed `guesses` of the coins, whichever they
@@ -170,28 +189,28 @@ def epsilon_of_guesses(
     """
     from scipy.stats import binom
 
-    def likely(epsilon: float) -> bool:
-        """Whether as many right guesses have a probability above alpha at this ε."""
-        kept = 1 / (1 + math.exp(-epsilon))
-        below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, kept))
+    def is_likely(epsilon: float) -> bool:
+        """Return True if as many right guesses have a probability above alpha at this ε."""
+        truthful = 1 / (1 + math.exp(-epsilon))
+        below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, truthful))
         excess = float((below / np.arange(1, right + 1)).max(initial=0.0))
-        return bool(binom.sf(right - 1, guesses, kept) + 2 * canaries * delta * excess > alpha)
+        return bool(binom.sf(right - 1, guesses, truthful) + 2 * canaries * delta * excess > alpha)
 
-    if likely(0.0):
+    if is_likely(0.0):
         return 0.0
     low, high = 0.0, 1.0
-    while not likely(high):
+    while not is_likely(high):
         low, high = high, 2 * high
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if likely(middle) else (middle, high)
+        low, high = (low, middle) if is_likely(middle) else (middle, high)
     return low
 
 
 def epsilon_of_flips(
     flips: ArrayLike, draws: int, labels: int, delta: float, alpha: float
 ) -> float:
-    """The ε that `labels` answers prove, each flipped by a coin of its own; 0 if none.
+    """Return the ε that `labels` answers prove, each flipped by a coin of its own; 0 if none.
 
     `flips` (values,) counts the flips among `draws` labels of each value: whoever flips both values
     with a probability below γ can be turned into randomized response at γ, which is priced exactly.
@@ -203,38 +222,39 @@ def epsilon_of_flips(
 
 
 def epsilon_of_means(
-    one: Floats, other: Floats, delta: float, alpha: float, noise: float | None = None
+    first: Floats, second: Floats, delta: float, alpha: float, noise: float | None = None
 ) -> float:
-    """The ε that two samples of normal variables with one standard deviation prove, (runs,) each.
+    """Return the ε proven by two samples (runs,) of normal variables of one standard deviation.
 
     The Gaussian mechanism is exactly priced by their distance (Balle and Wang 2018).
     """
-    return epsilon_of_distance(distance_of_means(one, other, alpha, noise), delta)
+    return epsilon_of_distance(distance_of_means(first, second, alpha, noise), delta)
 
 
 def distance_of_means(
-    one: Floats, other: Floats, alpha: float, noise: float | None = None
+    first: Floats, second: Floats, alpha: float, noise: float | None = None
 ) -> float:
-    """How far the means of two normal samples are apart at least, in standard deviations.
+    """Return a lower limit of the distance of two normal samples' means, in standard deviations.
 
     The standard deviation is `noise` if that is known; else both it and the distance of the means
     are bounded, each with half of `alpha`. Below 0 if the means may be equal.
     """
-    from scipy.special import ndtri
-
     if noise is None:
+        # An upper limit of the common standard deviation, by the chi-square law.
         alpha /= 2
-        noise = _largest_deviation(one, other, alpha)
+        freedom = len(first) + len(second) - 2
+        squares = sum(float(((sample - sample.mean()) ** 2).sum()) for sample in (first, second))
+        noise = math.sqrt(squares / (2 * float(gammaincinv(freedom / 2, alpha))))
     if noise == 0:
         return math.inf
-    distance = abs(float(one.mean() - other.mean()))
-    standard_error = math.sqrt(1 / len(one) + 1 / len(other))
+    distance = abs(float(first.mean() - second.mean()))
+    standard_error = math.sqrt(1 / len(first) + 1 / len(second))
     # The distance has no sign: its error goes in one direction or the other.
     return distance / noise + float(ndtri(alpha / 2)) * standard_error
 
 
 def epsilon_of_distance(distance: float, delta: float) -> float:
-    """The ε of a Gaussian mechanism whose worlds are `distance` standard deviations apart."""
+    """Return the ε of Gaussian noise whose worlds are `distance` standard deviations apart."""
     if distance <= 0:
         return 0.0
     if distance > _MOST_SEPARATE:
@@ -243,17 +263,15 @@ def epsilon_of_distance(distance: float, delta: float) -> float:
 
 
 def largest_scale(total: float, number: int, alpha: float) -> float:
-    """An upper confidence limit of s, of `number` exponentials of scale s that sum up to `total`.
+    """Return an upper limit of s, for `number` exponentials of scale s that sum up to `total`.
 
     The sum is Gamma(number, s), as that of radii of ball noise is with d for each.
     """
-    from scipy.special import gammaincinv
-
     return total / float(gammaincinv(number, alpha))
 
 
 def epsilon_of_ball(distance: float, delta: float, components: int) -> float:
-    """The ε of ball noise whose worlds are `distance` scales apart."""
+    """Return the ε of ball noise whose worlds are `distance` scales apart."""
     if distance == 0:
         return 0.0
     if distance > _MOST_SCALES:
@@ -261,56 +279,39 @@ def epsilon_of_ball(distance: float, delta: float, components: int) -> float:
     return ball.epsilon(1 / distance, delta, components)
 
 
-def _largest_deviation(one: Floats, other: Floats, alpha: float) -> float:
-    """An upper confidence limit of the common standard deviation, by the chi-square law."""
-    from scipy.special import gammaincinv
-
-    freedom = len(one) + len(other) - 2
-    squares = float(((one - one.mean()) ** 2).sum() + ((other - other.mean()) ** 2).sum())
-    return math.sqrt(squares / (2 * float(gammaincinv(freedom / 2, alpha))))
-
-
-# Of ball noise with so many coordinates more than are released the law of radii is a formula.
+# With so many coordinates of ball noise beyond those released, the law of radii is a formula.
 SURPLUS = 2
 
 _ROUNDING = 1e-6  # what rounding to a grid, and to doubles, may move a distribution function
 
 
 def check_law(name: str, uniforms: Mapping[str, Floats], alpha: float) -> Check:
-    """0 or infinity: whether each of `uniforms`, (n,) each, can be uniform in [0, 1].
+    """Return a bound of 0 if each of `uniforms`, (n,), can be uniform in [0, 1], else infinity.
 
-    They are what the stated law makes of what was drawn, by its distribution function.
+    They are the drawn values under the stated distribution function.
     """
-    seen, fits = [], True
-    for what, values in uniforms.items():
-        chance = math.sqrt(math.log(2 * len(uniforms) / alpha) / (2 * len(values))) + _ROUNDING
-        distance = _distance(values)
+    details, fits = [], True
+    for what, sample in uniforms.items():
+        chance = math.sqrt(math.log(2 * len(uniforms) / alpha) / (2 * len(sample))) + _ROUNDING
+        values, steps = np.sort(sample), np.arange(len(sample) + 1) / len(sample)
+        distance = float(np.maximum(steps[1:] - values, values - steps[:-1]).max())
         fits &= distance <= chance
-        seen.append(f"{what} {distance:.4f} off the stated law, by chance up to {chance:.4f}")
+        details.append(f"{what} {distance:.4f} off the stated law, by chance up to {chance:.4f}")
     wrong = "" if fits else ": not the noise that is priced"
-    return Check(name, 0.0 if fits else math.inf, "; ".join(seen) + wrong)
-
-
-def _distance(uniforms: Floats) -> float:
-    """sup |F_n − F|, of values that F has made uniform."""
-    values, steps = np.sort(uniforms), np.arange(len(uniforms) + 1) / len(uniforms)
-    return float(np.maximum(steps[1:] - values, values - steps[:-1]).max())
+    return Check(name, 0.0 if fits else math.inf, "; ".join(details) + wrong)
 
 
 def gaussian_uniforms(projections: Floats) -> dict[str, Floats]:
-    """Projections on one direction, in standard deviations, (n,)."""
-    from scipy.special import ndtr
-
+    """Return the uniforms of projections on one direction, in standard deviations, (n,)."""
     return {"projections": ndtr(projections)}
 
 
 def ball_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:
-    """Radii, and cosines with a direction of length 1; `noise` (n, components) is in scales.
+    """Return the uniforms of radii, and of cosines with a `direction` of length 1.
 
-    Radii are Gamma(d, 1); (1 + cosine)/2 is Beta((d−1)/2, (d−1)/2), in one dimension a sign.
+    `noise` (n, components) is in scales. Radii are Gamma(d, 1); (1 + cosine)/2 is
+    Beta((d−1)/2, (d−1)/2), in one dimension a sign.
     """
-    from scipy.special import betainc, gammainc
-
     radii, components = np.linalg.norm(noise, axis=1), noise.shape[1]
     if components == 1:
         along = np.sign(noise[:, 0])
@@ -322,14 +323,12 @@ def ball_uniforms(noise: Floats, direction: Floats) -> dict[str, Floats]:
 
 
 def surplus_uniforms(noise: Floats) -> dict[str, Floats]:
-    """Radii of c coordinates of ball noise in c + SURPLUS dimensions; `noise` (n, c) is in scales.
+    """Return the uniforms of radii of c coordinates of ball noise in c + SURPLUS dimensions.
 
-    c coordinates of a direction in c + 2 dimensions are uniform in the ball (Archimedes), so their
-    length is U^(1/c) of the radius R ~ Gamma(c + 2), and P(R U^(1/c) <= r) = P(R <= r) + r^c
+    `noise` (n, c) is in scales. c coordinates of a direction in c + 2 dimensions are uniform in the
+    ball (Archimedes), so their length is U^(1/c) of the radius R ~ Gamma(c + 2), and P(R U^(1/c) <= r) = P(R <= r) + r^c
     E[R^(−c); R > r], where the last is (1 + r) e^(−r) / Γ(c + 2).
     """
-    from scipy.special import gammainc, gammaln, xlogy
-
     radii, components = np.linalg.norm(noise, axis=1), noise.shape[1]
     beyond = xlogy(components, radii) + np.log1p(radii) - radii - gammaln(components + SURPLUS)
     return {"radii": gammainc(components + SURPLUS, radii) + np.exp(beyond)}

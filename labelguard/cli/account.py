@@ -198,7 +198,7 @@ def audit() -> None:
 
 
 def _result(result: AuditResult) -> None:
-    by = f", by {', '.join(result.violated)}" if result.violated else ""
+    by = f", by {', '.join(result.violated_checks)}" if result.violated_checks else ""
     print_facts(
         [
             ("mechanism", result.mechanism),
@@ -244,7 +244,7 @@ def audit_statistic(**options: Any) -> AuditResult:
     Example:
       labelguard audit statistic --epsilon 3 --delta 1e-5
     """
-    from labelguard.analysis.audit_statistic import audit_statistic as run
+    from labelguard.analysis.audit import audit_statistic as run
 
     with progress() as report:
         return run(**options, progress=report)

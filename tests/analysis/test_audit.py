@@ -32,9 +32,8 @@ from support import world
 from labelguard.accounting import gaussian
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis import audit_releases as whole
-from labelguard.analysis.audit import audit_randomized_response
+from labelguard.analysis.audit import audit_randomized_response, audit_statistic
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check
-from labelguard.analysis.audit_statistic import audit_statistic
 from labelguard.budget import pricing
 from labelguard.budget.event_kind import Price
 from labelguard.cli.account import audit
@@ -80,7 +79,7 @@ def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -
     runs = {"rr": 50_000, "statistic": 20_000 if epsilon == 1 else 8_000}[mechanism]
     releases = 1 if epsilon == 3 else 0
     result = AUDITS[mechanism](epsilon, DELTA, runs=runs, pipeline_runs=releases)
-    assert result.holds and result.violated == ()
+    assert result.holds and result.violated_checks == ()
     assert HALF * epsilon < result.lower_bound <= epsilon
     bound = {check.name: check.lower_bound for check in result.checks}
     for shape in {"separation", "ball separation", "ball events"} & bound.keys():
@@ -241,7 +240,7 @@ def test_a_mistake_is_caught_by_its_check(mistake: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(where, name, wrong)
     result = AUDITS[mechanism](3, DELTA, runs=RUNS[mechanism], pipeline_runs=0)
     assert result.verdict == "violated"
-    assert checks <= set(result.violated)
+    assert checks <= set(result.violated_checks)
 
 
 @pytest.mark.slow
@@ -256,7 +255,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(
     """
     monkeypatch.setattr(statistic, "add_noise", too_little_noise)
     result = audit_statistic(8, DELTA, runs=12_000, pipeline_runs=0)
-    assert {"separation", "ball separation"} <= set(result.violated)
+    assert {"separation", "ball separation"} <= set(result.violated_checks)
 
 
 # --- mistakes that show in whole releases --------------------------------------------------------
@@ -311,7 +310,7 @@ def test_a_mistake_is_seen_in_whole_releases(mistake: str, monkeypatch: pytest.M
         monkeypatch.setattr(whole, "_ROWS", 256)
     releases = 2 if mistake == "no noise" else 1
     result = AUDITS[mechanism](3, DELTA, runs=100, pipeline_runs=releases)
-    assert check in result.violated
+    assert check in result.violated_checks
 
 
 def thousandth_of_the_ball(*asked: Any) -> list[int]:
@@ -336,9 +335,8 @@ def test_missing_ball_noise_is_seen_in_whole_releases(
     where: object, name: str, wrong: object, releases: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A right one passes above. Drawn, but not stated: three releases are close together."""
-    survey = whole.Survey.of_statistic(20, 0)
     monkeypatch.setattr(where, name, wrong)
-    seen = whole.check_ball(survey, 3, DELTA, releases, FALSE_ALARM / 9, no_progress)
+    seen = whole.check_ball(20, 0, 3, DELTA, releases, FALSE_ALARM / 9, no_progress)
     assert seen.lower_bound > 3
 
 
@@ -351,7 +349,7 @@ def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be() -> N
     close = np.array([whole.chance_of_closeness((own[:3], own[3:]), 2.0) for own in noise])
     assert 0.02 < (close < 0.2).mean() < 0.21
     moved = noise + np.repeat([6.0, 0.0], 3)
-    apart = [whole.distance(own[:3], own[3:], 2.0, 0.2) for own in moved]
+    apart = [whole.least_distance(own[:3], own[3:], 2.0, 0.2) for own in moved]
     assert (np.array(apart) > 3).mean() < 0.21
 
 
@@ -419,7 +417,7 @@ def test_the_verdict_is_that_no_bound_exceeds_the_claim() -> None:
     checks = [Check("one", 0.9, ""), Check("two", 1.0, "")]
     assert AuditResult.of("rr", 1.0, DELTA, 100, checks).verdict == "holds"
     violated = AuditResult.of("rr", 0.95, DELTA, 100, checks)
-    assert (violated.verdict, violated.violated) == ("violated", ("two",))
+    assert (violated.verdict, violated.violated_checks) == ("violated", ("two",))
     endless = AuditResult.of("rr", 1.0, DELTA, 100, [Check("one", float("inf"), "")])
     assert endless.to_dict()["lower_bound"] is None
     assert endless.to_dict()["checks"][0]["lower_bound"] is None
