@@ -40,8 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.analysis import audit_bounds as bounds
-from labelguard.analysis import audit_releases as releases
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
+from labelguard.analysis.audit_releases import ReleaseAudit
 from labelguard.budget import pricing
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.budget.policy import Allowance, Policy
@@ -93,9 +93,8 @@ def audit_randomized_response(
         progress("comparing answers of one labeler", 0.8)
         checks.append(_check_sharing(canary, alpha))
     if pipeline_runs:
-        checks += releases.check_randomized_response(
-            labels, seed, epsilon, delta, pipeline_runs, alpha, progress
-        )
+        releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
+        checks += releases.check_randomized_response()
     return AuditResult.of(randomized_response.NAME, epsilon, delta, runs, checks)
 
 
@@ -130,8 +129,8 @@ def audit_statistic(
     checks += _check_ball(ball, delta, runs, alpha, progress)
     checks.append(_check_surplus(surplus, runs, alpha, progress))
     if pipeline_runs:
-        sizes = labels, seed, epsilon, delta, pipeline_runs, alpha, progress
-        checks += [*releases.check_statistic(*sizes), releases.check_ball(*sizes)]
+        releases = ReleaseAudit(labels, seed, epsilon, delta, pipeline_runs, alpha, progress)
+        checks += [*releases.check_statistic(), releases.check_ball()]
     return AuditResult.of(statistic.NAME, epsilon, delta, runs, checks)
 
 

@@ -129,8 +129,8 @@ _MOST_SCALES = 1e4
 def proportion(hits: ArrayLike, runs: int, alpha: float) -> tuple[Floats, Floats]:
     """Return lower and upper limits of probabilities, each wrong with probability `alpha`.
 
-    Both have the shape of `hits`.
-    Source: Clopper and Pearson 1934; exact for any probability and any number of runs.
+    Both have the shape of `hits`. Source: Clopper and Pearson 1934; exact for any probability and
+    any number of runs.
     """
     counts = np.asarray(hits, np.float64)
     missed = runs - counts
@@ -326,8 +326,9 @@ def surplus_uniforms(noise: Floats) -> dict[str, Floats]:
     """Return the uniforms of radii of c coordinates of ball noise in c + SURPLUS dimensions.
 
     `noise` (n, c) is in scales. c coordinates of a direction in c + 2 dimensions are uniform in the
-    ball (Archimedes), so their length is U^(1/c) of the radius R ~ Gamma(c + 2), and P(R U^(1/c) <= r) = P(R <= r) + r^c
-    E[R^(−c); R > r], where the last is (1 + r) e^(−r) / Γ(c + 2).
+    ball (Archimedes), so their length is U^(1/c) of the radius R ~ Gamma(c + 2), and
+    P(R U^(1/c) <= r) = P(R <= r) + r^c E[R^(−c); R > r],
+    where the last is (1 + r) e^(−r) / Γ(c + 2).
     """
     radii, components = np.linalg.norm(noise, axis=1), noise.shape[1]
     beyond = xlogy(components, radii) + np.log1p(radii) - radii - gammaln(components + SURPLUS)

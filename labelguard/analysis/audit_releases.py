@@ -158,97 +158,87 @@ def _release(survey: Survey, world: str, allow: str | None = None, **options: An
         return ReleaseView(load(release), release.card["counts"], value, noise)
 
 
-def check_randomized_response(
-    labels: int,
-    seed: int,
-    epsilon: float,
-    delta: float,
-    runs: int,
-    alpha: float,
-    progress: Progress,
-) -> list[Check]:
-    """Run `presence`, `order`, and `end to end` from the flips of released labels."""
-    # Many labelers, so that flips can be counted.
-    survey = Survey(max(-(-_ROWS // labels), 2), labels, seed)
-    options = {"epsilon": epsilon, "delta": delta, "max_labels_per_labeler": labels}
-    worlds = _release_worlds(survey, (runs, 1, 1), progress, **options)
-    rows = pl.concat([view.rows for view in worlds[0]]).join(survey.better(), on="prompt")
-    flips = int((rows["chosen"] != rows["better"]).sum())
-    bound = bounds.epsilon_of_flips(flips, rows.height, labels, delta, alpha)
-    detail = f"{flips / rows.height:.5f} of {rows.height:,} released labels flipped"
-    return [*_compare_views(worlds), Check("end to end", bound, detail)]
+@dataclass(frozen=True)
+class ReleaseAudit:
+    """Checks of `runs` whole releases of each world, at the price of (epsilon, delta).
 
-
-def check_statistic(
-    labels: int,
-    seed: int,
-    epsilon: float,
-    delta: float,
-    runs: int,
-    alpha: float,
-    progress: Progress,
-) -> list[Check]:
-    """Run `presence`, `order`, and `end to end` from released statistics with Gaussian noise.
-
-    The noise is once taken as the release states it and, from more than one run, once estimated:
-    the first finds sums that move too far, the second noise that is not there.
+    Each check with noise is wrong with a probability of at most `alpha`.
     """
-    options = {"mechanism": "statistic", "epsilon": epsilon, "delta": delta, **SHAPE}
-    options["allow"] = "statistic:releases=1"  # ball noise: check_ball
-    worlds = _release_worlds(
-        Survey(_FEW_LABELERS, labels, seed), (runs, runs, 1), progress, **options
-    )
-    first, second = (np.array([view.statistic for view in views]) for views in worlds[:2])
-    noise = worlds[0][0].noise
-    bound = bounds.epsilon_of_means(first, second, delta, alpha / 2, noise)
-    if runs > 1:
-        bound = max(bound, bounds.epsilon_of_means(first, second, delta, alpha / 2))
-    moved = (first.mean() - second.mean()) / noise
-    detail = f"means {moved:.2f} of the noise apart, taken as stated; {runs} of each world"
-    return [*_compare_views(worlds), Check("end to end", bound, detail)]
 
+    labels: int
+    seed: int
+    epsilon: float
+    delta: float
+    runs: int
+    alpha: float
+    progress: Progress
 
-def check_ball(
-    labels: int,
-    seed: int,
-    epsilon: float,
-    delta: float,
-    runs: int,
-    alpha: float,
-    progress: Progress,
-) -> Check:
-    """Run `ball end to end`: both worlds released `runs` times.
+    def check_randomized_response(self) -> list[Check]:
+        """Run `presence`, `order`, and `end to end` from the flips of released labels."""
+        # Many labelers, so that flips can be counted.
+        survey = Survey(max(-(-_ROWS // self.labels), 2), self.labels, self.seed)
+        worlds = self._release(survey, (self.runs, 1, 1), max_labels_per_labeler=self.labels)
+        rows = pl.concat([view.rows for view in worlds[0]]).join(survey.better(), on="prompt")
+        flips = int((rows["chosen"] != rows["better"]).sum())
+        bound = bounds.epsilon_of_flips(flips, rows.height, self.labels, self.delta, self.alpha)
+        detail = f"{flips / rows.height:.5f} of {rows.height:,} released labels flipped"
+        return [*_compare_views(worlds), Check("end to end", bound, detail)]
 
-    The policy pays for ball noise in BALL dimensions; one coordinate of it is released, the others
-    are surplus. The noise is once taken as the release states it, which finds sums that move too
-    far for it, and, from two runs on, once tested, which finds noise that is not there: of k
-    releases of one world the statistics are nearly the same, where noise of the stated scale would
-    seldom let them be.
-    """
-    options = {"mechanism": "statistic", "epsilon": epsilon, "delta": delta, **SHAPE}
-    options["allow"] = f"statistic:releases=1,ball={BALL}"
-    worlds = _release_worlds(Survey(_FEW_LABELERS, labels, seed), (runs, runs), progress, **options)
-    first, second = (np.array([view.statistic for view in views]) for views in worlds)
-    scale = worlds[0][0].noise / Noise("ball", 1.0, BALL).deviation(1)
-    moved = least_distance(first, second, scale, alpha / 2)
-    is_missing = chance_of_closeness((first, second), scale) < alpha / 2
-    bound = math.inf if is_missing else bounds.epsilon_of_ball(moved, delta, BALL)
-    distance = abs(first.mean() - second.mean()) / scale
-    detail = f"means {distance:.2f} of the scale apart, taken as stated; {runs} of each world" + (
-        ": noise of the stated scale is missing" if is_missing else ""
-    )
-    return Check("ball end to end", bound, detail)
+    def check_statistic(self) -> list[Check]:
+        """Run `presence`, `order`, and `end to end` from released statistics with Gaussian noise.
 
+        The noise is once taken as the release states it and, from more than one run, once
+        estimated: the first finds sums that move too far, the second noise that is not there.
+        """
+        worlds = self._release_statistics("statistic:releases=1", (self.runs, self.runs, 1))
+        first, second = (np.array([view.statistic for view in views]) for views in worlds[:2])
+        noise = worlds[0][0].noise
+        bound = bounds.epsilon_of_means(first, second, self.delta, self.alpha / 2, noise)
+        if self.runs > 1:
+            estimated = bounds.epsilon_of_means(first, second, self.delta, self.alpha / 2)
+            bound = max(bound, estimated)
+        moved = (first.mean() - second.mean()) / noise
+        detail = f"means {moved:.2f} of the noise apart, taken as stated; {self.runs} of each world"
+        return [*_compare_views(worlds), Check("end to end", bound, detail)]
 
-def _release_worlds(
-    survey: Survey, runs: tuple[int, ...], progress: Progress, **options: Any
-) -> list[list[ReleaseView]]:
-    """Release each world as often as `runs` says."""
-    worlds = []
-    for number, (world, repeated) in enumerate(zip(WORLDS, runs, strict=False)):
-        progress("releasing synthetic labels", number / len(runs))
-        worlds.append([_release(survey, world, **options) for _ in range(repeated)])
-    return worlds
+    def check_ball(self) -> Check:
+        """Run `ball end to end` from released statistics with ball noise.
+
+        The policy pays for noise in BALL dimensions; one coordinate of it is released, the others
+        are surplus. The noise is once taken as the release states it, which finds sums that move
+        too far for it, and, from two runs on, once tested, which finds noise that is not there: of
+        k releases of one world the statistics are nearly the same, where noise of the stated scale
+        would seldom let them be.
+        """
+        allow = f"statistic:releases=1,ball={BALL}"
+        worlds = self._release_statistics(allow, (self.runs, self.runs))
+        first, second = (np.array([view.statistic for view in views]) for views in worlds)
+        scale = worlds[0][0].noise / Noise("ball", 1.0, BALL).deviation(1)
+        moved = least_distance(first, second, scale, self.alpha / 2)
+        is_missing = chance_of_closeness((first, second), scale) < self.alpha / 2
+        bound = math.inf if is_missing else bounds.epsilon_of_ball(moved, self.delta, BALL)
+        distance = abs(first.mean() - second.mean()) / scale
+        detail = (
+            f"means {distance:.2f} of the scale apart, taken as stated; {self.runs} of each world"
+        )
+        missing = ": noise of the stated scale is missing" if is_missing else ""
+        return Check("ball end to end", bound, detail + missing)
+
+    def _release_statistics(self, allow: str, runs: tuple[int, ...]) -> list[list[ReleaseView]]:
+        # Few labelers: noise covers one, however many there are.
+        survey = Survey(_FEW_LABELERS, self.labels, self.seed)
+        return self._release(survey, runs, mechanism="statistic", allow=allow, **SHAPE)
+
+    def _release(
+        self, survey: Survey, runs: tuple[int, ...], **options: Any
+    ) -> list[list[ReleaseView]]:
+        """Release each world as often as `runs` says."""
+        options |= {"epsilon": self.epsilon, "delta": self.delta}
+        worlds = []
+        for number, (world, repeated) in enumerate(zip(WORLDS, runs, strict=False)):
+            self.progress("releasing synthetic labels", number / len(runs))
+            worlds.append([_release(survey, world, **options) for _ in range(repeated)])
+        return worlds
 
 
 def _compare_views(worlds: list[list[ReleaseView]]) -> list[Check]:

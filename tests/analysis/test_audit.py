@@ -336,8 +336,8 @@ def test_missing_ball_noise_is_seen_in_whole_releases(
 ) -> None:
     """A right one passes above. Drawn, but not stated: three releases are close together."""
     monkeypatch.setattr(where, name, wrong)
-    seen = whole.check_ball(20, 0, 3, DELTA, releases, FALSE_ALARM / 9, no_progress)
-    assert seen.lower_bound > 3
+    check = whole.ReleaseAudit(20, 0, 3, DELTA, releases, FALSE_ALARM / 9, no_progress).check_ball()
+    assert check.lower_bound > 3
 
 
 def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be() -> None:
