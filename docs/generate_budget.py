@@ -1,9 +1,10 @@
-"""Runs the year of docs/budget.md and writes what its commands print into the page.
+"""Run the year of docs/budget.md and write the output of its commands into the page.
 
     python docs/generate_budget.py
 
 The page is its own source: every `$ labelguard …` line of a console block is run, in order, and the
-lines below it are replaced by what was printed. HTML comments say what happens in between:
+lines below it are replaced by its output (`| head -N`: the first N lines of it). HTML comments say
+what happens in between:
 
     <!-- date: 2030-02-01 -->          the clock stands there from now on
     <!-- weekly: 1-20 -->             the job of these Mondays runs, its output unseen
@@ -39,7 +40,7 @@ from labelguard.simulation import simulate
 PAGE = Path(__file__).with_name("budget.md")
 WEEKS = 52
 MONDAY = date(2030, 1, 7)
-EXPORTS = (8, 26, 44)
+EXPORTS = (8, 36)
 WEEKLY = (
     "privatize weeks/{week:02d}.parquet --mechanism statistic --features length --components 1 "
     "--whitening 0 --floor 1 --clip-quantile 0.5 --ridge 1 --exhausted drop"
@@ -87,14 +88,17 @@ def run(command: str) -> str:
 def _console(block: str) -> str:
     printed = []
     for line in re.findall(r"(?m)^\$ (?:.*\\\n)*.*$", block):
-        command = line.removeprefix("$ ").replace("\\\n", " ")
-        printed.append(f"{line}\n{run(command.removeprefix('labelguard '))}")
+        command, _, lines = line.replace("\\\n", " ").partition(" | head -")
+        output = run(command.removeprefix("$ labelguard "))
+        if lines:
+            output = "".join(output.splitlines(keepends=True)[: int(lines)])
+        printed.append(f"{line}\n{output}")
     return "\n".join(printed)
 
 
 @contextlib.contextmanager
 def _year() -> Iterator[Clock]:
-    """An empty directory with the labels of a year, week by week, and three exports of them."""
+    """An empty directory with the labels of a year, week by week, and two exports of them."""
     time, count = Clock(), itertools.count()
 
     def counted(size: int) -> bytes:

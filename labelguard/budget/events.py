@@ -171,7 +171,7 @@ EVENTS: Mapping[str, EventKind] = {
 
 
 ONE_MORE = (
-    "another policy is paid on top, up to the project's ceiling (docs/policies.md): labelguard "
+    "another policy is paid on top, up to the project's ceiling (docs/budget.md): labelguard "
     "policy new NAME --epsilon E --delta D --allow statistic:releases=1, then labelguard policy "
     "activate NAME"
 )
