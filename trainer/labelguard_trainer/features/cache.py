@@ -52,7 +52,7 @@ class VectorCache:
         self._read()
 
     def known(self, keys: Blocks) -> NDArray[np.bool_]:
-        """Which of the keys, shape (n, 2), have a vector."""
+        """Return which of the keys, shape (n, 2), have a vector."""
         return blocks.positions(self._keys, keys) >= 0
 
     def vectors(self, keys: Blocks) -> Vectors:
@@ -133,7 +133,7 @@ def _serialised(keys: Blocks, vectors: Vectors) -> bytes:
 
 
 def _opened(path: Path) -> tuple[Blocks, Vectors] | None:
-    """A segment's keys and its vectors, mapped into memory; None if it is damaged."""
+    """Return a segment's keys and its vectors, mapped into memory; None if it is damaged."""
     try:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != path.stem:

@@ -77,7 +77,7 @@ class EncoderConfig:
 
 
 def _without_prompts(pairs: pa.Table) -> pa.Table:
-    """The same pairs as answers to nothing."""
+    """Return the same pairs as answers to nothing."""
     kind = pairs.schema.field("prompt").type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     empty = pa.repeat(pa.scalar("" if text else [], kind), pairs.num_rows)
@@ -183,7 +183,7 @@ class FrozenEncoder:
         return model.to(device()).eval()
 
     def _loaded(self, kind: Any) -> PreTrainedModel:
-        """The weights as a model of this kind."""
+        """Return the weights as a model of this kind."""
         import torch
 
         with _quiet_loading(self.config.directory):
@@ -269,7 +269,7 @@ def _pooled(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Ten
 
 
 def device() -> str:
-    """Where torch computes: cuda (also AMD's) if there is one, else cpu."""
+    """Return where torch computes: cuda (also AMD's) if there is one, else cpu."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -37,7 +37,7 @@ _FEWEST_TOKENS = 8
 
 
 def minilm(options: str, state: State | None) -> FrozenEncoder:
-    """The provider `minilm`: all-MiniLM-L6-v2 as installed with the extra, offline; d = 384.
+    """Return the provider `minilm`: all-MiniLM-L6-v2 as installed with the extra, offline; d = 384.
 
     Equal to `SentenceTransformer.encode` of the response, up to rounding, wherever it fits in 256
     tokens; with `input=both`, of prompt, line break and response. The difference of two responses
@@ -52,7 +52,8 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
 
 
 def hf(options: str, state: State | None) -> FrozenEncoder:
-    """The provider `hf:ID_OR_PATH`, a model directory or the name of one on the Hugging Face hub.
+    """Return the provider `hf:ID_OR_PATH`, a model directory or the name of one on the Hugging Face
+    hub.
 
     Options: `pooling=mean|last`, `input=both|response`, `template=chat`, `max_tokens=N`,
     `dtype=float32|bfloat16`. Code
@@ -67,7 +68,8 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
 
 
 def directory_of(source: str) -> Path:
-    """A model's directory: the one that is named, or what the hub's client makes of a name."""
+    """Return a model's directory: the one that is named, or what the hub's client makes of a name.
+    """
     return Path(source) if Path(source).is_dir() else _from_hub(source)
 
 
@@ -123,7 +125,7 @@ def read_options(provider: str, given: list[str], allowed: set[str]) -> dict[str
 
 
 def _from_hub(name: str) -> Path:
-    """The directory into which the hub's client downloads what decides the numbers."""
+    """Return the directory into which the hub's client downloads what decides the numbers."""
     if name.startswith((".", "/", "~")):
         raise LabelguardError(f"there is no model directory {name}")
     from huggingface_hub import snapshot_download
@@ -144,7 +146,7 @@ def _from_hub(name: str) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; {} where there is none."""
+    """Return the content of a JSON file; {} where there is none."""
     if not path.is_file():
         return {}
     try:

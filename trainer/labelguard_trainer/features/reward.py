@@ -39,7 +39,7 @@ _HEAD = "ForSequenceClassification"
 
 
 def reward(options: str, state: State | None) -> RewardScore:
-    """The provider `reward:ID_OR_PATH`; d = 1.
+    """Return the provider `reward:ID_OR_PATH`; d = 1.
 
     A model directory, or the name of one on the Hugging Face hub; options `template=chat|lines`
     (default: chat if the tokenizer has a template), `max_tokens=N`, `dtype=float32|bfloat16`.
@@ -122,7 +122,7 @@ def _has_template(directory: Path) -> bool:
 
 
 def _as_chats(pairs: pa.Table) -> pa.Table:
-    """The same pairs; plain texts as a user's message and an assistant's answers."""
+    """Return the same pairs; plain texts as a user's message and an assistant's answers."""
     columns = {}
     for name, role in (("prompt", "user"), ("first", "assistant"), ("second", "assistant")):
         column = content_column(pairs, name)

@@ -45,7 +45,9 @@ class DistinctTexts:
 
 
 def distinct_texts(pairs: pa.Table) -> DistinctTexts:
-    """The distinct (prompt, response) of both sides, in an order that costs no sorting of texts."""
+    """Return the distinct (prompt, response) of both sides, in an order that costs no sorting of
+    texts.
+    """
     prompt = content_column(pairs, "prompt")
     response = pa.concat_arrays([content_column(pairs, side) for side in ("first", "second")])
     prompt_names = _unambiguous(prompt).dictionary_encode()
@@ -83,7 +85,7 @@ class InputTokenizer:
         self._before, self._after = self._frame()
 
     def __call__(self, prompts: pa.Array, responses: pa.Array) -> list[TokenIds]:
-        """One input each, of at least one token; the columns are as in `DistinctTexts`.
+        """Return one input each, of at least one token; the columns are as in `DistinctTexts`.
 
         Raises `LabelguardError` if a chat template is asked for and the tokenizer has none.
         """
@@ -124,7 +126,7 @@ class InputTokenizer:
         return ids
 
     def _frame(self) -> tuple[TokenIds, TokenIds]:
-        """The special tokens before and after a text."""
+        """Return the special tokens before and after a text."""
         [plain], whole = self._split(["a"]), self._tokenizer("a")["input_ids"]
         starts = range(len(whole) - len(plain) + 1)
         at = next(start for start in starts if whole[start : start + len(plain)] == plain)

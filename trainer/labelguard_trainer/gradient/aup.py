@@ -41,7 +41,7 @@ class AupCourse(Course):
 
     @classmethod
     def priced(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
-        """The run that a price pays for."""
+        """Return the run that a price pays for."""
         course = vars(Course.priced(price, clip, units))
         return cls(**course, epsilon=float(price["epsilon"]), delta=float(price["delta"]))
 
@@ -98,7 +98,7 @@ def staying(gradients: NDArray[Any], distance: float, uniforms: Floats) -> NDArr
 
 
 def _close(gradients: NDArray[Any], distance: float) -> NDArray[np.intp]:
-    """How many of all lie within a distance of each, (members,); some members at a time.
+    """Return how many of all lie within a distance of each, (members,); some members at a time.
 
     Of differences, in units of the distance: those of squares lose what the two have in common, and
     squares of small numbers vanish. A gradient that is not finite is near nobody.

@@ -57,7 +57,7 @@ class Comparisons:
         return 0.5 * (1 + np.tanh(score / 2)) - labels[self.row[places]]
 
     def counts(self) -> NDArray[np.int64]:
-        """One record a row."""
+        """Return one record a row."""
         return np.diff(self.starts)
 
     def energy(self) -> Floats:
@@ -160,7 +160,7 @@ class Rankings:
         return int(np.bincount(self.record).max(initial=1))
 
     def counts(self) -> NDArray[np.int64]:
-        """One record a ranking."""
+        """Return one record a ranking."""
         first = np.append(0, np.cumsum(np.diff(self.record, prepend=-1) > 0))
         return np.diff(first[self.starts])
 
@@ -186,14 +186,14 @@ Records: TypeAlias = Comparisons | Rankings
 
 
 def of_pairs(z: NDArray[np.float32], rows: Rows, pairs: DistinctPairs) -> Records:
-    """The records of rows on pairs at z (pairs, d)."""
+    """Return the records of rows on pairs at z (pairs, d)."""
     if rows.ranking is None:
         return Comparisons.of(z, rows)
     return Rankings.of(z, rows, pairs)
 
 
 def weights(records: Records, weighting: Weighting) -> Floats:
-    """What each record of a unit weighs: 1/m, or 1/√m, of m records; (units,)."""
+    """Return what each record of a unit weighs: 1/m, or 1/√m, of m records; (units,)."""
     counts = np.maximum(records.counts(), 1)
     return 1 / (counts if weighting == "mean" else np.sqrt(counts))
 

@@ -90,7 +90,7 @@ class HeadProblem:
         return np.asarray(rows @ features, np.float32)
 
     def noised(self, total: Floats, deviation: float, secret: bytes) -> Floats:
-        """The sum with noise that was drawn exactly, on the grid."""
+        """Return the sum with noise that was drawn exactly, on the grid."""
         scale = math.ceil(deviation / self._grid)
         grid = Grid(self._grid, scale, "gaussian", len(total))
         whole = np.array([int(one) for one in np.rint(total / self._grid)], object)
@@ -122,7 +122,7 @@ def _slices(rows: int, width: int) -> Iterator[slice]:
 
 
 def clip_norm(records: Records, weight: Floats) -> float:
-    """The median norm of a unit's gradient at θ = 0, were labels random and independent.
+    """Return the median norm of a unit's gradient at θ = 0, were labels random and independent.
 
     Raises `InvalidLabels` if no record says anything, or a feature is not finite.
     """
@@ -130,7 +130,7 @@ def clip_norm(records: Records, weight: Floats) -> float:
 
 
 def rates(records: Records, weight: Floats, penalty: Floats, noise: float, steps: int) -> Floats:
-    """How far each coordinate goes in a step, (d,), in closed form from public numbers.
+    """Return how far each coordinate goes in a step, (d,), in closed form from public numbers.
 
     `steps` steps at rate η along a coordinate of curvature h, from 0, give (1 − e^(−ηh·steps))/h of
     the mean gradient: as much as a ridge R, the gradient's 1/(h + R), for η·steps = ln(1 + h/R)/h.
@@ -177,7 +177,7 @@ class HeadRun:
         }
 
     def problem(self) -> HeadProblem:
-        """A head at 0."""
+        """Return a head at 0."""
         return HeadProblem(self.z, self.records, self.weight, self.rate, self.clip)
 
     def margins(self, problem: HeadProblem) -> Floats:
@@ -201,7 +201,7 @@ class HeadRun:
 
 
 def mean_noise(price: Mapping[str, Any], units: int) -> float:
-    """The deviation of the mean of all steps' noise on a mean gradient, in clip norms."""
+    """Return the deviation of the mean of all steps' noise on a mean gradient, in clip norms."""
     q, steps = float(price["sampling_probability"]), int(price["steps"])
     return float(price["noise_multiplier"]) / (q * units * math.sqrt(steps))
 
@@ -215,7 +215,7 @@ def head_run(
     agreement: float | None = None,
     progress: Progress = no_progress,
 ) -> HeadRun:
-    """A head on the pairs of an input that `rows` compare; `given` are parts of its shape.
+    """Return a head on the pairs of an input that `rows` compare; `given` are parts of its shape.
 
     The number of components is that of a statistic with as much noise as all steps' mean has, and
     every step goes as far as a ridge would (`rates`): closed forms, nothing is tuned. Where
@@ -265,7 +265,8 @@ def probability_scale(
     agreement: float,
     progress: Progress = no_progress,
 ) -> float:
-    """The scale of a run on comparisons `rows` of pairs x (pairs, d) at z (pairs, components).
+    """Return the scale of a run on comparisons `rows` of pairs x (pairs, d) at z (pairs,
+    components).
 
     As `planner.calibration` does for statistics: clip and step size shrink a head, so that it says
     .60 where .70 are right, and noise does the opposite. Its coefficients are multiplied by the one

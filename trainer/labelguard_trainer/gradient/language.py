@@ -47,11 +47,11 @@ class Sgd:
         pass
 
     def update(self, gradient: Tensor, rate: float, step: int) -> Tensor:
-        """What to subtract from the parameters, shape (size,), at a step counted from 1."""
+        """Return what to subtract from the parameters, shape (size,), at a step counted from 1."""
         return gradient * rate
 
     def state(self) -> Mapping[str, Tensor]:
-        """What it keeps between steps, tensors to be copied from, and into: nothing."""
+        """Return what it keeps between steps, tensors to be copied from, and into: nothing."""
         return {}
 
 
@@ -71,7 +71,7 @@ class Adam:
         return torch.div(self._first, size, out=size).mul_(rate / (1 - slow**step))
 
     def state(self) -> Mapping[str, Tensor]:
-        """The two moments."""
+        """Return the two moments."""
         return {"first_moment": self._first, "second_moment": self._second}
 
 
@@ -220,7 +220,7 @@ class LanguageProblem:
             return (self.base.export(Path(weights), directory),)
 
     def _gradients(self, units: Indices, labels: Floats) -> Iterator[Tensor]:
-        """The gradient of each of these labelers, by themselves, shape (size,)."""
+        """Yield the gradient of each of these labelers, by themselves, shape (size,)."""
         drawn = self._records.drawn(self._steps, units)
         ends = np.searchsorted(drawn.owners, np.arange(len(units) + 1))
         for begin, end in pairwise(ends.tolist()):
@@ -287,7 +287,7 @@ class LanguageProblem:
         return context
 
     def _scoring(self) -> list[Indices]:
-        """All pairs in batches of similar length."""
+        """Return all pairs in batches of similar length."""
         order = np.argsort(-self._sides.lengths.max(1), kind="stable")
         return np.split(order, range(self._scored, len(order), self._scored))
 
@@ -296,14 +296,14 @@ class LanguageProblem:
 
 
 def _bf16(asked: bool | None, device: torch.device) -> bool:
-    """What was asked for; else whether the device is made for it."""
+    """Return what was asked for; else whether the device is made for it."""
     if asked is not None:
         return asked
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _trainable(base: Course, seed: int) -> Any:
-    """The base model with its adapters, if it has any; new weights are those of the seed."""
+    """Return the base model with its adapters, if it has any; new weights are those of the seed."""
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
         model = base.base_model()
@@ -316,6 +316,6 @@ def _trainable(base: Course, seed: int) -> Any:
 
 
 def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The parts of a flat tensor, in the parameters' shapes."""
+    """Return the parts of a flat tensor, in the parameters' shapes."""
     parts = torch.split(flat, [parameter.numel() for parameter in parameters])
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

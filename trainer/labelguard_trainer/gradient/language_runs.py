@@ -71,7 +71,7 @@ class PreparedLanguage(Base):
         return None if asked is None else float(asked)
 
     def open(self, records: Records, device: str | None = None) -> LanguageProblem:
-        """The model, ready to learn from these records."""
+        """Return the model, ready to learn from these records."""
         gc.collect()  # the trainer by which settings were checked is full of cycles, and of weights
         return LanguageProblem(self.course, records, device=device)
 
@@ -123,7 +123,7 @@ class LanguageRun:
         }
 
     def problem(self) -> LanguageProblem:
-        """The base model."""
+        """Return the base model."""
         return self.prepared.open(self.records)
 
     def margins(self, problem: LanguageProblem) -> NDArray[np.float64]:
@@ -151,7 +151,7 @@ def language_run(
     cohort: float,
     recorded: Mapping[str, Any] | None,
 ) -> LanguageRun:
-    """A reward or DPO model on the texts of pairs that `rows` compare, and of further ones.
+    """Return a reward or DPO model on the texts of pairs that `rows` compare, and of further ones.
 
     The clip norm is `max_grad_norm` of the configuration, or the median norm of gradients at the
     base model whose labels are fair coins; so are G (see `doubled`; `cohort` is its argument) and

@@ -102,7 +102,7 @@ class Course:
 
     @classmethod
     def priced(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
-        """The run that a price pays for, of so many units, clipped at this norm."""
+        """Return the run that a price pays for, of so many units, clipped at this norm."""
         q = threshold(float(price["sampling_probability"]))
         return cls(q, int(price["steps"]), float(price["noise_multiplier"]), clip, units)
 
@@ -146,7 +146,7 @@ class Checkpoints:
             write_atomically(self.directory / _FILE, data, mode=0o600)
 
     def restore(self, problem: Problem) -> int:
-        """How many steps were taken already; the problem stands where it stood then.
+        """Return how many steps were taken already; the problem stands where it stood then.
 
         Raises `ProjectError` for a checkpoint that is damaged, or not this run's.
         """

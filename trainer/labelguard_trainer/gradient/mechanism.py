@@ -62,7 +62,7 @@ class LearnerRun(Protocol):
         """What a card says of it."""
 
     def problem(self) -> Problem:
-        """The model before its first step."""
+        """Return the model before its first step."""
 
     def margins(self, problem: Any) -> NDArray[np.float64]:
         """Log-odds that the first side is preferred, for every pair that it labels."""
@@ -103,11 +103,11 @@ class Training(Mechanism[Run]):
             self.features = column_features(options.features)
 
     def settings(self) -> dict[str, Any]:
-        """What learns, from what, and how it is weighed; the policy has the rest."""
+        """Return what learns, from what, and how it is weighed; the policy has the rest."""
         return self.options.settings()
 
     def first(self, counts: NDArray[np.int64]) -> dict[str, Any]:
-        """The sampling."""
+        """Return the sampling."""
         return {"sampling": self.options.sampling(counts)}
 
     def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Run:
@@ -161,7 +161,7 @@ class Training(Mechanism[Run]):
         sampling: Sampling,
         recorded: Mapping[str, Any] | None,
     ) -> LearnerRun:
-        """A language model, and what of its identity is recorded."""
+        """Return a language model, and what of its identity is recorded."""
         from labelguard_trainer.gradient.language_runs import language_run
 
         if rows.choices or (rows.size is not None and (rows.size > 2).any()):
@@ -223,7 +223,9 @@ class Training(Mechanism[Run]):
 
 
 def _seal(job: Job, grant: Grant, course: Course) -> Callable[[bytes], bytes]:
-    """What tells the checkpoints of a release's run from whatever else is found in their place."""
+    """Return what tells the checkpoints of a release's run from whatever else is found in their
+    place.
+    """
     run = f"{grant.release.id} {course!r} ".encode()
     keys = job.opened.keys
     return lambda data: keys.mac("checkpoint", run + data)
@@ -252,7 +254,7 @@ def _price(job: Job, event: str) -> Price:
 
 
 def used(rows: Rows, sampling: Sampling, *, by_record: bool) -> tuple[NDArray[np.intp], Rows]:
-    """Which rows a run uses, and they with everybody who is sampled as a unit.
+    """Return which rows a run uses, and they with everybody who is sampled as a unit.
 
     Units are numbered anew: who gave no row (they may be exhausted) is not sampled. By record,
     everybody's first so many in canonical order, which is by digests of items: neither a label nor
@@ -306,7 +308,9 @@ def card(
     halted: Any,
     learner: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The sections of a card; all of it public, but for the step of a halt, which was released."""
+    """Return the sections of a card; all of it public, but for the step of a halt, which was
+    released.
+    """
     kind = options.kind
     run: dict[str, Any] = {
         "learner": options.learner,

@@ -55,7 +55,8 @@ class GradientOptions(LearnerOptions):
         self.sampling(np.ones(1, np.int64))
 
     def sampling(self, counts: NDArray[np.int64]) -> Sampling:
-        """What a first policy fixes, for units with so many labels each, (units,): public."""
+        """Return what a first policy fixes, for units with so many labels each, (units,): public.
+        """
         usual = _PROBABILITY
         if self.learner != "head":
             usual = float(f"{min(1.0, _COHORT / max(len(counts), 1)):.2g}")

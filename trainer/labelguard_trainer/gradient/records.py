@@ -48,7 +48,7 @@ class Records:
     weighting: Weighting
 
     def drawn(self, step: int, cohort: Indices) -> Drawn:
-        """The records of `cohort`, distinct labelers, at a step counted from 0."""
+        """Return the records of `cohort`, distinct labelers, at a step counted from 0."""
         held = self._counts[cohort]
         used = np.minimum(held, self.limit)
         owners = np.repeat(np.arange(len(cohort)), used)

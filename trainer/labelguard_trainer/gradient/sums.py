@@ -55,7 +55,9 @@ class ClippedSum:
 
 
 def norm(gradient: Tensor) -> Tensor:
-    """An upper bound of the ℓ2 norm of float32 numbers (size,), float64; infinite if not finite."""
+    """Return an upper bound of the ℓ2 norm of float32 numbers (size,), float64; infinite if not
+    finite.
+    """
     squares = torch.stack([part.double().square().sum() for part in _chunks(gradient)]).sum()
     found = squares.sqrt() * (1 + (len(gradient) + 4) * 2.0**-52)
     return found.where(found.isfinite(), math.inf)

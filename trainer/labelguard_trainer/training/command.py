@@ -31,7 +31,7 @@ def train_group() -> None:
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What both kinds of model take."""
+    """Return what both kinds of model take."""
     options = (
         click.argument("release", metavar="RELEASE", shell_complete=completion.copies),
         click.option(

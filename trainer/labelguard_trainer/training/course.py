@@ -107,7 +107,7 @@ class Course:
         return np.asarray(kept["pair"], np.intp)
 
     def trainer(self, directory: Path, dataset: Dataset, weights: Path | None = None) -> Any:
-        """A trainer on `dataset` (see `rows`) that works in `directory`.
+        """Return a trainer on `dataset` (see `rows`) that works in `directory`.
 
         It starts from the base model, or from the model or adapters saved in `weights`.
         """
@@ -151,13 +151,13 @@ class Course:
         return directory
 
     def merged(self, weights: Path) -> Any:
-        """The base model with saved adapters merged into it."""
+        """Return the base model with saved adapters merged into it."""
         base = self.base_model()
         with quiet():
             return PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
 
     def base_model(self) -> Any:
-        """The base model, newly loaded; it pads with the tokenizer's token."""
+        """Return the base model, newly loaded; it pads with the tokenizer's token."""
         self._check_base()
         with quiet():
             base = models.load_model(self.kind, self.model, **self._init)
@@ -231,7 +231,7 @@ _SCHEMAS = {
 
 
 def is_chat(pairs: pa.Table) -> bool:
-    """Whether the prompts and responses of `pairs` are chats, and not texts."""
+    """Return True if the prompts and responses of `pairs` are chats, and not texts."""
     return not pa.types.is_large_string(content_column(pairs, "prompt").type)
 
 

@@ -92,7 +92,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         return np.asarray(self.beta * (log_ratios[:, 0] - log_ratios[:, 1]))
 
     def scorable(self, dataset: Any) -> Any:
-        """All rows of a data set as `margins` takes them after training; call it before.
+        """Return all rows of a data set as `margins` takes them after training; call it before.
 
         Where training leaves no reference, they have its log-probabilities.
         """
@@ -104,7 +104,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         return dataset
 
     def log_probs(self, dataset: Any) -> NDArray[np.float64]:
-        """The model's log-probabilities of chosen and rejected, shape (n, 2), no gradient.
+        """Return the model's log-probabilities of chosen and rejected, shape (n, 2), no gradient.
 
         Before the first step they are those of a reference that is the model itself.
         """
@@ -115,11 +115,12 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         return score_rows(self, self._tokenized(dataset), self.data_collator.texts, policy)
 
     def compute_ref_log_probs(self, model: Any, inputs: dict[str, Any]) -> Any:
-        """The reference's log-probabilities of a batch's sides: two tensors of shape (n,)."""
+        """Return the reference's log-probabilities of a batch's sides: two tensors of shape (n,).
+        """
         return super().compute_ref_log_probs(model, BatchNoise.split(inputs)[1])
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Tensor:
-        """The weighted mean of one of `losses` over a micro-batch."""
+        """Return the weighted mean of one of `losses` over a micro-batch."""
         if return_outputs:
             raise LabelguardError("no logits are computed: use margins() in place of predict()")
         noise, inputs = BatchNoise.split(inputs)
@@ -148,7 +149,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         return _of_tokens(outputs.log_probs, mask).sum(dim=1), outputs
 
     def _reference(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """The reference's log-probabilities of a training batch, as TRL has them."""
+        """Return the reference's log-probabilities of a training batch, as TRL has them."""
         if not self.precompute_ref_logps:
             chosen, rejected = super().compute_ref_log_probs(self.ref_model or self.model, inputs)
             return chosen, rejected
@@ -174,7 +175,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
 
     @property
     def _departs_from_reference(self) -> bool:
-        """Whether the model is its own reference until the first step, and no other is kept."""
+        """True if the model is its own reference until the first step, and no other is kept."""
         return self.ref_model is None and not is_peft_model(self.model)
 
     def _record_rows(self, noise: BatchNoise, rewards: Tensor, log_probs: Tensor) -> None:
@@ -210,7 +211,9 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
 
 
 def _is_nowhere_else(model: Any, options: Mapping[str, Any]) -> bool:
-    """Whether a model is in memory only, and whole: TRL finds no reference to load beside it."""
+    """Return True if a model is in memory only, and whole: TRL finds no reference to load beside
+    it.
+    """
     if isinstance(model, str) or get_config_model_id(model.config):
         return False
     return options.get("peft_config") is None and not is_peft_model(model)

@@ -52,7 +52,8 @@ class Accuracy:
     """whether the error is too large to tell the model from the labels, or from a coin"""
     baselines: Mapping[str, float]
     """what the same rows say of who needs no training: longer_response, majority_side, and teacher
-    where the release has a head"""
+    where the release has a head
+    """
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def evaluate(
     probes: ArrayLike | None = None,
     probe_baselines: Mapping[str, ArrayLike] = _NONE,
 ) -> Evaluation:
-    """An evaluation from margins z, shape (n,), and what the rows say, NaN for nothing.
+    """Return an evaluation from margins z, shape (n,), and what the rows say, NaN for nothing.
 
     `items` names the item of each row: labels of one pair are no independent witnesses. Rows whose
     z is NaN, for sides that are equal within `max_length`, are counted and left out. Flipped rows
@@ -192,7 +193,7 @@ def _taught(z: Floats, target: Floats, votes: Mapping[str, Floats]) -> TeacherAg
 
 
 def _share(right: Floats, items: NDArray[Any]) -> tuple[float, float]:
-    """A mean of n values in [0, 1], and its standard error."""
+    """Return a mean of n values in [0, 1], and its standard error."""
     return float(right.mean()), standard_error(1 - right, np.zeros(len(right)), items)
 
 
@@ -245,7 +246,7 @@ def of_release(request: Request, progress: Progress) -> Margins:
 
 
 def of_probes(request: Request, progress: Progress) -> Margins:
-    """The same of public pairs, if there are any."""
+    """Return the same of public pairs, if there are any."""
     if request.probes is None:
         return {}
     first = item_sides(request.probes)[1]

@@ -101,7 +101,7 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
 
 
 def _asked(request: Request, identity: str) -> dict[str, Any]:
-    """What decides the weights: a run goes on only if all of it is the same."""
+    """Return what decides the weights: a run goes on only if all of it is the same."""
     return {
         "kind": request.kind,
         "release": request.source.digest,
@@ -125,7 +125,7 @@ def _begun(run: RunDirectory, asked: Mapping[str, Any], args: Any) -> Iterator[N
 def _trainer(
     request: Request, run: RunDirectory, args: Any, progress: Progress
 ) -> tuple[Any, Dataset | None]:
-    """The trainer, and the probes that it will be evaluated on beside its held-out rows."""
+    """Return the trainer, and the probes that it will be evaluated on beside its held-out rows."""
     cache = run.cache(args.process_index)
     said = [name for name, values in request.said.items() if not np.isnan(values).all()]
     rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *said])

@@ -48,12 +48,12 @@ def set_defaults(config: Any) -> None:
 
 
 def _name(model: Any) -> str:
-    """A model's path or its id; "" of one in memory."""
+    """Return a model's path or its id; "" of one in memory."""
     return model if isinstance(model, str) else get_config_model_id(model.config) or ""
 
 
 def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
-    """A copy of `args`, which trainers change, or the default for a model."""
+    """Return a copy of `args`, which trainers change, or the default for a model."""
     if args is None:
         name = _name(model)
         default: Config = kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
@@ -127,7 +127,9 @@ def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
 
 
 def is_fsdp2(args: Any) -> bool:
-    """Whether a run is sharded by FSDP of version 2: by its arguments, or by accelerate launch."""
+    """Return True if a run is sharded by FSDP of version 2: by its arguments, or by accelerate
+    launch.
+    """
     if args.fsdp:
         return bool(args.fsdp_plugin_args["fsdp_version"] == 2)
     launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
@@ -135,7 +137,7 @@ def is_fsdp2(args: Any) -> bool:
 
 
 def datasets_of(train: Any, evaluation: Any) -> list[Any]:
-    """The data sets that a trainer is given. `LabelguardError` for none, and for streams."""
+    """Return the data sets that a trainer is given. `LabelguardError` for none, and for streams."""
     if train is None:
         raise LabelguardError("train_dataset is missing: labelguard.load(release, 'datasets')")
     several = list(evaluation.values()) if isinstance(evaluation, dict) else [evaluation]
@@ -163,7 +165,8 @@ def check_rows(dataset: Any, args: Any) -> None:
 
 
 def tokenizer_of(model: Any, args: Any) -> Any:
-    """The tokenizer saved with a model. `LabelguardError` if it has no path to find it at."""
+    """Return the tokenizer saved with a model. `LabelguardError` if it has no path to find it at.
+    """
     name = _name(model)
     if not name:
         raise LabelguardError("a model in memory has no tokenizer: pass processing_class")
@@ -172,7 +175,7 @@ def tokenizer_of(model: Any, args: Any) -> Any:
 
 
 def check_model(model: Any, tokenizer: Any, args: Any) -> Any:
-    """The model's configuration.
+    """Return the model's configuration.
 
     Raises `LabelguardError` if model, tokenizer and `max_length` do not fit together.
     """
@@ -252,7 +255,7 @@ def check_checkpoint(checkpoint: str | bool, output_dir: str) -> None:
 
 
 def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
-    """The tokenized rows whose sides differ within `max_length`: others have no gradient.
+    """Return the tokenized rows whose sides differ within `max_length`: others have no gradient.
 
     `rows` is how many there were before tokenizing, which leaves out prompts without room for an
     answer.

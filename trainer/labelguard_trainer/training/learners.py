@@ -93,13 +93,14 @@ class PreparedLanguageModel(Base):
         return np.arange(len(self.course.tokens))
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:
-        """The learner, whose models are kept in `directory`."""
+        """Return the learner, whose models are kept in `directory`."""
         from labelguard_trainer.training.stages import StageLearner
 
         return StageLearner(self.course, directory, progress)
 
     def files(self, scorer: Scorer, directory: Path) -> tuple[Path, ...]:
-        """The directory `model`, as `from_pretrained` reads it; adapters are merged into it."""
+        """Return the directory `model`, as `from_pretrained` reads it; adapters are merged into it.
+        """
         from labelguard_trainer.training.stages import StageModel
 
         assert isinstance(scorer, StageModel)

@@ -60,7 +60,7 @@ LOSSES: Mapping[str, Loss] = {"forward": forward, "robust": robust, "soft": soft
 
 
 def loss_of(preference_loss: str) -> Loss:
-    """The loss of that name; `auto` is `forward`, which is `soft` for rows without flips."""
+    """Return the loss of that name; `auto` is `forward`, which is `soft` for rows without flips."""
     return LOSSES["forward" if preference_loss == "auto" else preference_loss]
 
 

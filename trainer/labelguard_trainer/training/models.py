@@ -25,7 +25,7 @@ LONGEST = 1024
 
 
 def load_tokenizer(name: str, **options: Any) -> Any:
-    """The tokenizer of a model; its end of text pads where it has no token for padding."""
+    """Return the tokenizer of a model; its end of text pads where it has no token for padding."""
     from transformers import AutoTokenizer
 
     options.setdefault("trust_remote_code", False)
@@ -41,7 +41,9 @@ def load_tokenizer(name: str, **options: Any) -> Any:
 
 
 def load_config(name: str, **options: Any) -> Any:
-    """The configuration of a model: its architecture, its positions, the size of its vocabulary."""
+    """Return the configuration of a model: its architecture, its positions, the size of its
+    vocabulary.
+    """
     from transformers import AutoConfig
 
     options.setdefault("trust_remote_code", False)
@@ -56,7 +58,8 @@ def usual_length(name: str, init: Mapping[str, Any]) -> int:
 
 
 def load_model(kind: Kind, name: str, **init: Any) -> Any:
-    """A causal language model for `dpo`; for `reward` one with a score, newly made if it has none.
+    """Return a causal language model for `dpo`; for `reward` one with a score, newly made if it has
+    none.
 
     In float32 unless `init` has a `dtype`, as TRL loads it.
     """
@@ -92,7 +95,9 @@ def identity(name: str, **options: Any) -> str:
 
 
 def fixed(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A model's identity, and the settings `given` for just that model, with its usual length."""
+    """Return a model's identity, and the settings `given` for just that model, with its usual
+    length.
+    """
     init = given.get("model_init_kwargs") or {}
     code = given.get("trust_remote_code", False)
     options = {"revision": init.get("revision"), "trust_remote_code": code}
@@ -118,7 +123,7 @@ def check_unchanged(name: str, expected: str, **options: Any) -> None:
 
 
 def _files(directory: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """All plain files below a directory, in order, through links but not in circles."""
+    """Yield all plain files below a directory, in order, through links but not in circles."""
     here = directory.resolve()
     if here in above:
         return

@@ -51,7 +51,7 @@ class BatchNoise:
 
     @classmethod
     def split(cls, batch: Mapping[str, Any]) -> tuple[BatchNoise, dict[str, Any]]:
-        """The noise of a batch, and what is left for the model.
+        """Return the noise of a batch, and what is left for the model.
 
         Raises `LabelguardError` if it lost the noise on the way: without it, training would go on
         as if labels were true.
@@ -63,7 +63,7 @@ class BatchNoise:
         return cls(batch[TARGET], batch[FLIP], batch[WEIGHT]), rest
 
     def mean(self, loss: Loss, margin: Tensor) -> Tensor:
-        """The weighted loss of margins of shape (n,), over the batch's n rows."""
+        """Return the weighted loss of margins of shape (n,), over the batch's n rows."""
         return (self.weight * loss(margin, self.target, self.flip_probability)).mean()
 
     def agreement(self, margin: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class NoisyTraining(_BaseTrainer):
         raise NotImplementedError
 
     def _collator(self, tokenizer: Any, args: Any) -> Any:
-        """What makes batches of texts."""
+        """Return what makes batches of texts."""
         raise NotImplementedError
 
     @staticmethod
@@ -183,7 +183,7 @@ class NoisyTraining(_BaseTrainer):
             return super().train(resume_from_checkpoint, **options)
 
     def scorable(self, dataset: Any) -> Any:
-        """All rows of a data set as `margins` takes them after training; call it before."""
+        """Return all rows of a data set as `margins` takes them after training; call it before."""
         return self._tokenized(dataset)
 
     def _run_epoch(self, **given: Any) -> None:
@@ -212,7 +212,8 @@ class NoisyTraining(_BaseTrainer):
         return with_noise(dataset, args.preference_loss, non_private=args.non_private)
 
     def _tokenized(self, dataset: Any) -> Any:
-        """All rows of a data set that is to be scored; what is too long is cut in its batch."""
+        """Return all rows of a data set that is to be scored; what is too long is cut in its batch.
+        """
         if self._tokens in dataset.column_names:
             return dataset
         guard.check_texts(dataset, self.processing_class)

@@ -80,12 +80,12 @@ class Reporting(TrainerCallback):
 
 
 def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:
-    """All that was logged, but for the summary at the end."""
+    """Return all that was logged, but for the summary at the end."""
     return [_metrics(entry) for entry in state.log_history if _SUMMARY not in entry]
 
 
 def _metrics(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A line without what depends on the machine's speed or on interruptions.
+    """Return a line without what depends on the machine's speed or on interruptions.
 
     Names are sorted, as those of a resumed run are; a number that JSON cannot hold is None.
     """

@@ -107,7 +107,7 @@ class Request:
 
     @property
     def non_private(self) -> bool:
-        """Whether it learns from raw labels."""
+        """True if it learns from raw labels."""
         return self.source.card is None
 
     @property
@@ -131,7 +131,7 @@ def fewer(items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int) -> 
 
 
 def _fitting(said: Mapping[str, NDArray[np.float64]]) -> str:
-    """What `auto` does with rows of a file, which no card speaks of."""
+    """Return what `auto` does with rows of a file, which no card speaks of."""
     for name, loss in (("flip_probability", "forward"), ("label_probability", "soft")):
         if not np.isnan(said[name]).all():
             return loss
@@ -162,7 +162,8 @@ class Source:
 
 
 def open_release(release: str, project: Where) -> Source:
-    """A release by its directory, or by its id in a project; the digest is that of `SHA256SUMS`.
+    """Return a release by its directory, or by its id in a project; the digest is that of
+    `SHA256SUMS`.
 
     Of the project only the ledger is asked, for the directory and what was committed in it. Raises
     `RawLabels` for a file, and `ProjectError` if there is no such release or a file of it was
@@ -207,7 +208,7 @@ def open_raw(file: str) -> Source:
 def read_columns(
     source: Source,
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
-    """What the rows say of their noise, shape (n,) each, and the `item_sides` of each row.
+    """Return what the rows say of their noise, shape (n,) each, and the `item_sides` of each row.
 
     A column that is not there is all NaN.
     """
@@ -228,7 +229,7 @@ def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[n
 
 
 def _sums(directory: Path) -> dict[str, str]:
-    """What `SHA256SUMS` says of each file: the copy that goes with the release."""
+    """Return what `SHA256SUMS` says of each file: the copy that goes with the release."""
     try:
         lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -256,7 +257,7 @@ class Learned:
 
 
 def released(card: Mapping[str, Any], sums: str) -> Learned:
-    """A release by its card."""
+    """Return a release by its card."""
     privacy = card["privacy"]
     return Learned(
         card["release"], sums, privacy["epsilon"], privacy["delta"], str(privacy["unit"])
@@ -264,7 +265,7 @@ def released(card: Mapping[str, Any], sums: str) -> Learned:
 
 
 def base_of(model: str, *, private: bool) -> tuple[Learned, ...]:
-    """The releases that a base model learned from, oldest first.
+    """Return the releases that a base model learned from, oldest first.
 
     Only a directory can tell, by the card in it or, as the `model` of a release, by the release's:
     nothing is known of a hub's model, nor of a copy without its card. Raises `LabelguardError` for
@@ -288,7 +289,7 @@ def base_of(model: str, *, private: bool) -> tuple[Learned, ...]:
 
 
 def front_matter(learned: tuple[Learned, ...]) -> str:
-    """The lines of a card's front matter that say so; without releases, raw labels."""
+    """Return the lines of a card's front matter that say so; without releases, raw labels."""
     import yaml
 
     said = [asdict(one) for one in learned] or _RAW
@@ -296,7 +297,7 @@ def front_matter(learned: tuple[Learned, ...]) -> str:
 
 
 def _learned_from(card: Path) -> tuple[Learned, ...] | str | None:
-    """What a card's front matter says; None for a card of something else."""
+    """Return what a card's front matter says; None for a card of something else."""
     import yaml
 
     try:

@@ -120,7 +120,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The weighted mean of one of `losses` over a micro-batch."""
+        """Return the weighted mean of one of `losses` over a micro-batch."""
         noise, inputs = BatchNoise.split(inputs)
         rewards, outputs = self._rewards(model, inputs)
         chosen, rejected = rewards.chunk(2)
@@ -131,7 +131,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def _rewards(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
-        """The rewards of a batch's 2n texts (chosen, then rejected)."""
+        """Return the rewards of a batch's 2n texts (chosen, then rejected)."""
         outputs = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
@@ -150,7 +150,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
 
 
 def _with_head(peft_config: Any) -> Any:
-    """A copy that trains the head too: a new one would stay as it was drawn."""
+    """Return a copy that trains the head too: a new one would stay as it was drawn."""
     if peft_config is None or HEAD in (peft_config.modules_to_save or ()):
         return peft_config
     peft_config = copy(peft_config)

@@ -18,7 +18,8 @@ from labelguard.errors import LabelguardError
 
 PreferenceLoss: TypeAlias = Literal["auto", "forward", "robust", "soft", "plain"]
 """The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
-cross-entropy with each row's probability, or each label as it is."""
+cross-entropy with each row's probability, or each label as it is.
+"""
 
 AUTO: PreferenceLoss = "auto"
 TARGET, FLIP, WEIGHT = "target_probability", "flip_probability", "row_weight"
@@ -50,7 +51,7 @@ class NoisyRows:
     def read(
         cls, columns: Mapping[str, Any], loss: str = AUTO, *, non_private: bool = False
     ) -> NoisyRows:
-        """What a loss is given of a release's columns (`columns_of`), each of shape (n,).
+        """Return what a loss is given of a release's columns (`columns_of`), each of shape (n,).
 
         `non_private`: rows that say nothing of their noise are taken as they are.
 
@@ -82,7 +83,8 @@ class NoisyRows:
 
 
 def columns_of(dataset: Any) -> dict[str, Any]:
-    """The columns of a `datasets.Dataset` that say something of its rows' noise; NaN where absent.
+    """Return the columns of a `datasets.Dataset` that say something of its rows' noise; NaN where
+    absent.
 
     A column that is not there is all NaN.
     """
@@ -93,7 +95,8 @@ def columns_of(dataset: Any) -> dict[str, Any]:
 
 
 def with_noise(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
-    """A `datasets.Dataset` with `COLUMNS`, by `NoisyRows.read`, weights over the whole of it.
+    """Return a `datasets.Dataset` with `COLUMNS`, by `NoisyRows.read`, weights over the whole of
+    it.
 
     One that has a target and a weight is prepared already: without γ its targets are as they are.
     """

@@ -88,7 +88,7 @@ class RunDirectory:
             yield
 
     def last_checkpoint(self) -> Path | None:
-        """The newest checkpoint that is complete."""
+        """Return the newest checkpoint that is complete."""
         return last_checkpoint(self.checkpoints)
 
     def publish(self) -> None:
@@ -127,7 +127,7 @@ class RunDirectory:
 
 
 def last_checkpoint(directory: Path) -> Path | None:
-    """The newest checkpoint in a directory that was marked as complete."""
+    """Return the newest checkpoint in a directory that was marked as complete."""
     found = [path.parent for path in directory.glob(f"checkpoint-*/{_COMPLETE}")]
     return max(found, key=_step, default=None)
 

@@ -71,7 +71,7 @@ def parse_lora(text: str) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The fields of a `DPOConfig` or `RewardConfig` in a YAML file: a mapping, or nothing.
+    """Return the fields of a `DPOConfig` or `RewardConfig` in a YAML file: a mapping, or nothing.
 
     Raises `LabelguardError` if it cannot be read as one.
     """
@@ -135,7 +135,7 @@ _CHOICES = frozenset({"lr_scheduler_type", "optim"})  # texts of a list that the
 
 
 def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that say how a model was trained, and `digest`, which is of all settings.
+    """Return the fields that say how a model was trained, and `digest`, which is of all settings.
 
     Equal digests are equal settings: what is not shown can still be told to be the same.
     """
@@ -149,5 +149,5 @@ def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_name(model: str) -> str:
-    """A model as it is told to others, who need not know where it lies here."""
+    """Return a model as it is told to others, who need not know where it lies here."""
     return Path(model).absolute().name if Path(model).exists() else model

@@ -44,7 +44,7 @@ class StageLearner:
     def fit(
         self, pairs: Rows, targets: Floats, probabilities: Floats, init: Scorer | None
     ) -> StageModel:
-        """The model before, trained by the likelihood of its targets (`losses.forward`).
+        """Return the model before, trained by the likelihood of its targets (`losses.forward`).
 
         Without a pair that tells anything it stays as it was.
         """
@@ -61,7 +61,7 @@ class StageLearner:
         return model
 
     def restore(self, state: State) -> StageModel:
-        """The model whose state this is; it is loaded when it has to score."""
+        """Return the model whose state this is; it is loaded when it has to score."""
         return StageModel(self, int(state["stage"]), state["digest"].tobytes())
 
     @cached_property
@@ -135,7 +135,7 @@ class StageModel:
         return margins
 
     def state(self) -> dict[str, Any]:
-        """Where it is kept; `digest` is of all that it learned from."""
+        """Return where it is kept; `digest` is of all that it learned from."""
         return {
             "stage": np.array(self.stage),
             "digest": np.frombuffer(self.digest, np.uint8),

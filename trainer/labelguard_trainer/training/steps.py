@@ -121,7 +121,7 @@ class _Training:
             models.load_config(name)
 
     def identity(self) -> Mapping[str, Any]:
-        """The options, the base model's identity and the configuration's digest."""
+        """Return the options, the base model's identity and the configuration's digest."""
         from labelguard_trainer.training import models
 
         path = self._config_file
@@ -172,7 +172,8 @@ class _Training:
         return found
 
     def _course(self, pairs: pa.Table) -> tuple[Course, NDArray[np.float64] | None]:
-        """The pairs' tokens and what the base model says of them, once for all models asked."""
+        """Return the pairs' tokens and what the base model says of them, once for all models asked.
+        """
         if self._asked is None or self._asked[0] is not pairs:
             from labelguard_trainer.training.stages import StageLearner
 

@@ -28,7 +28,7 @@ _TEMPLATE = Path(__file__).with_name("training_card.md.j2")
 def to_markdown(
     request: Request, trained: Trained, asked: Mapping[str, Any], *, adapter: bool
 ) -> str:
-    """The card, with the front matter of a Hugging Face model card.
+    """Return the card, with the front matter of a Hugging Face model card.
 
     `asked` has the base model's identity and the versions of libraries; the result may be an
     adapter. Post-processing: a function of a release has the release's ε and δ, however long it
@@ -62,7 +62,7 @@ def to_markdown(
 
 
 def results(evaluation: Evaluation) -> Iterator[str]:
-    """An evaluation in sentences, each with what it may be read as."""
+    """Yield an evaluation in sentences, each with what it may be read as."""
     if found := evaluation.flipped:
         doubt = "; uninformative: too few rows for their noise" if found.uninformative else ""
         yield (
@@ -95,14 +95,14 @@ def results(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _shown(found: Accuracy) -> str:
-    """An accuracy and where it lies with 95% confidence, as far as that is possible."""
+    """Return an accuracy and where it lies with 95% confidence, as far as that is possible."""
     ends = (found.accuracy + side * 1.96 * found.standard_error for side in (0, -1, 1))
     value, low, high = (min(max(end, 0.0), 1.0) for end in ends)
     return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _beside(baselines: Mapping[str, float]) -> str:
-    """What says as much without training."""
+    """Return what says as much without training."""
     values = (
         f"{name.replace('_', ' ')} {min(max(value, 0.0), 1.0):.3f}"
         for name, value in baselines.items()
