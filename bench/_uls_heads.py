@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from labelguard_trainer.gradient import aup, head_records
-from labelguard_trainer.gradient.head_records import Comparisons
+from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
 from numpy.typing import NDArray
 
@@ -39,7 +39,7 @@ class Cohort:
         members, total = records // held, _SHARE * (records // held) * held
         self.z = draw.normal(size=(total, features)).astype(np.float32)
         unit = np.arange(total) // held
-        found = Comparisons.of(self.z, Rows(draw.permutation(total), unit, _SHARE * members))
+        found = ComparisonRecords.of(self.z, Rows(draw.permutation(total), unit, _SHARE * members))
         weight = head_records.weights(found, "mean")
         self.problem = HeadProblem(self.z, found, weight, np.full(features, 0.01), _CLIP)
         self.units = np.sort(draw.permutation(_SHARE * members)[:members])
@@ -65,13 +65,13 @@ class Cohort:
 
     def noise(self) -> None:
         """What noise of a step costs."""
-        self.problem.noised(np.zeros(self.features), 1.0, bytes(32))
+        self.problem.add_noise(np.zeros(self.features), 1.0, bytes(32))
 
     def aup(self) -> None:
         """A step of AUP, without noise."""
         gradients = self.problem.gradients(self.units, self.labels)
         aup.concentration(gradients, _CLIP)
-        kept = aup.staying(gradients, _CLIP, np.full(len(self.units), 0.5))
+        kept = aup.select_members(gradients, _CLIP, np.full(len(self.units), 0.5))
         self.problem.step(gradients[kept].sum(axis=0) / max(1, int(kept.sum())))
 
     def floor(self) -> Callable[[], Any]:

@@ -25,8 +25,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from labelguard_trainer.gradient.aup import AupCourse
-from labelguard_trainer.gradient.head_records import Comparisons, weights
+from labelguard_trainer.gradient.aup import AupRun
+from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
 from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, mean_noise
 from numpy.typing import NDArray
 from utility import tables
@@ -77,7 +77,7 @@ def noises(per_labeler: int) -> dict[tuple[str, float], float]:
     """Effective noise by mechanism and ε, with the same number of labels in all."""
     labelers = LABELS // per_labeler
     problem, _ = simulated(labelers, per_labeler, 0)
-    records = Comparisons.of(problem.x, problem.rows)
+    records = ComparisonRecords.of(problem.x, problem.rows)
     weight = weights(records, "mean")
     made = HeadProblem(problem.x, records, weight, np.ones(DIMENSIONS), clip_norm(records, weight))
     gradients = made.gradients(np.arange(labelers), problem.labels.astype(np.float64))
@@ -91,7 +91,7 @@ def noises(per_labeler: int) -> dict[tuple[str, float], float]:
         noise = mean_noise({**price, "noise_multiplier": of_uls}, labelers) * clip
         of_aup = subsampled.calibrate(epsilon / 2, DELTA / 2, PROBABILITY, STEPS)
         budget = {"noise_multiplier": of_aup, "epsilon": epsilon, "delta": DELTA}
-        course = AupCourse.priced({**price, **budget}, distance, labelers)
+        course = AupRun.from_price({**price, **budget}, distance, labelers)
         published = course.deviation / math.sqrt(STEPS)
         factor = math.sqrt(8 * (epsilon + math.log(STEPS / DELTA)))
         found["uls", epsilon] = noise * beside

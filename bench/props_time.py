@@ -153,7 +153,7 @@ def forward(model: Any, pairs: NDArray[np.intp]) -> None:
     """Both sides of all pairs through the model, and nothing else."""
     import torch
 
-    trainer, rows = model._trainer, model.learner.course.rows(pairs)
+    trainer, rows = model._trainer, model.learner.training.rows(pairs)
     size = trainer.args.per_device_eval_batch_size
     policy = trainer.model.eval()
     sides = [

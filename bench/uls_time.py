@@ -62,7 +62,7 @@ def uls(problem: Any, labels: Any) -> Callable[[], None]:
 
     def step() -> None:
         total = problem.clipped_sum(units, labels, 1.0)
-        problem.step(problem.noised(total, 1.0, random_bytes(32)) / len(units))
+        problem.step(problem.add_noise(total, 1.0, random_bytes(32)) / len(units))
 
     return step
 
@@ -76,9 +76,9 @@ def aup(problem: Any, labels: Any) -> Callable[[], None]:
     def step() -> None:
         gradients = problem.gradients(units, labels)
         published.concentration(gradients, 2.0)
-        kept = published.staying(gradients, 2.0, np.full(len(units), 0.5))
+        kept = published.select_members(gradients, 2.0, np.full(len(units), 0.5))
         total = gradients[kept].sum(axis=0) / max(1, int(kept.sum()))
-        problem.step(problem.noised(total, 1.0, random_bytes(32)))
+        problem.step(problem.add_noise(total, 1.0, random_bytes(32)))
 
     return step
 

@@ -18,7 +18,7 @@ from dpo.labels import DELTA
 from labelguard_trainer import RewardConfig, RewardTrainer
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.language_runs import PreparedLanguage
-from labelguard_trainer.gradient.loop import Checkpoints, Course
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from labelguard_trainer.gradient.records import Records
 from labelguard_trainer.training.settings import parse_lora
 from peft import LoraConfig
@@ -109,7 +109,7 @@ def _by_gradients(problem: Problem, noise_multiplier: float) -> Outcome:
         coins = np.random.default_rng(0).integers(0, 2, len(problem.labels)).astype(np.float64)
         some = np.arange(min(_SAMPLE, labelers))
         clip = float(np.median(np.linalg.norm(model.gradients(some, coins), axis=1)))
-        course = Course.priced(price, clip, labelers)
+        course = NoisyRun.from_price(price, clip, labelers)
         checkpoints = Checkpoints(Path(scratch), setup.steps, bytes)
         start = now()
         loop.train(model, problem.labels, course, checkpoints, lambda _: None)

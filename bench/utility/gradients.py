@@ -20,10 +20,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from labelguard_trainer.gradient import aup, loop
-from labelguard_trainer.gradient.aup import AupCourse
+from labelguard_trainer.gradient.aup import AupRun
 from labelguard_trainer.gradient.heads import HeadRun, head_run
-from labelguard_trainer.gradient.loop import Checkpoints, Course
-from labelguard_trainer.gradient.mechanism import used
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
+from labelguard_trainer.gradient.mechanism import select_rows
 from labelguard_trainer.gradient.options import AupOptions, ElsOptions, UlsOptions, Weighting
 
 from labelguard.accounting import group, mixture, subsampled
@@ -167,7 +167,7 @@ def els(
     else:
         noise = mixture.calibrate(epsilon, delta, q, steps, records)
     whole = _Task.of(problem)
-    own, rows = used(whole.rows, sampling, by_record=True)
+    own, rows = select_rows(whole.rows, sampling, by_record=True)
     task = replace(whole, rows=rows, labels=whole.labels[own])
     price = _price(noise, sampling)
     with _seeded("els", epsilon, seed):
@@ -185,7 +185,7 @@ def adaptive(
     price = {**_price(noise, sampling), "epsilon": epsilon, "delta": delta}
     run = _run(task, price, "mean", configuration.given())
     made = replace(run, rate=np.full(len(run.rate), configuration.rate)).problem()
-    course = AupCourse.priced(price, configuration.clip * run.clip, task.rows.units)
+    course = AupRun.from_price(price, configuration.clip * run.clip, task.rows.units)
     with _seeded("aup", epsilon, seed):
         done = aup.train(made, task.labels, course, lambda share: None)
     margins = heads.margins(run.basis.coordinates(problem.x), made.theta)
@@ -249,7 +249,7 @@ def _trained(
     else:
         run = _run(task, price, weighting, given, DEFAULT_AGREEMENT)
     made = run.problem()
-    course = Course.priced(price, run.clip, task.rows.units)
+    course = NoisyRun.from_price(price, run.clip, task.rows.units)
     nowhere = Checkpoints(
         Path("nowhere"), course.steps, bytes
     )  # nothing is kept before the last step

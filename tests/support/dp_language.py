@@ -60,5 +60,5 @@ def problem(
 def moved(found: LanguageProblem, steps: int = 2) -> LanguageProblem:
     """The problem a few random steps on, so that no matrix is zero."""
     for step in range(steps):
-        found.step(found.noised(0.0, 1.0, bytes([step]) * 32))
+        found.step(found.add_noise(0.0, 1.0, bytes([step]) * 32))
     return found

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner, Result
-from labelguard_trainer.gradient.language_runs import doubled
+from labelguard_trainer.gradient.language_runs import useful_limit
 from labelguard_trainer.gradient.loop import Checkpoints
 from labelguard_trainer.training import stages as training_stages
 from support import tiny_models
@@ -196,13 +196,13 @@ def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     [stages] = (anew / ".labelguard" / "props").glob("*/")
     shutil.rmtree(stages)
     trained: list[int] = []
-    step = training_stages._Reporting.on_step_end
+    step = training_stages._StageCallback.on_step_end
 
     def counted(self: Any, *arguments: Any, **options: Any) -> None:
         trained.append(1)
         step(self, *arguments, **options)
 
-    monkeypatch.setattr(training_stages._Reporting, "on_step_end", counted)
+    monkeypatch.setattr(training_stages._StageCallback, "on_step_end", counted)
     assert labelguard(*command).exit_code == 0
     resumed, trained[:] = sum(trained), []
     monkeypatch.chdir(anew)
@@ -224,7 +224,7 @@ def test_a_killed_run_goes_on_where_it_was_kept(
     labelguard: Labelguard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = (*GRADIENT[:-1], "14", *ULS, "noisy.yaml", *LORA)
-    keep, taken = Checkpoints.keep, []
+    keep, taken = Checkpoints.save, []
 
     def dying(self: Checkpoints, step: int, *arguments: Any, **options: Any) -> None:
         keep(self, step, *arguments, **options)
@@ -232,7 +232,7 @@ def test_a_killed_run_goes_on_where_it_was_kept(
         if len(taken) == 12:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Checkpoints, "keep", dying)
+    monkeypatch.setattr(Checkpoints, "save", dying)
     assert labelguard(*command, "labels.jsonl").exit_code != 0
     result = labelguard(*command, "labels.jsonl", "-o", "out")
     assert result.exit_code == 0, result.output
@@ -242,7 +242,7 @@ def test_a_killed_run_goes_on_where_it_was_kept(
 
 def test_labels_a_step_are_doubled_while_that_lowers_the_noise() -> None:
     falling = {1: 1.0, 2: 0.71, 4: 0.5, 8: 0.48, 16: 0.47}
-    assert doubled(falling.__getitem__, 0.9, 16) == 4
-    assert doubled(falling.__getitem__, 0.9, 3) == 2
-    assert doubled(falling.__getitem__, 0.6, 16) == 1
-    assert doubled(lambda g: float(np.sqrt(1 / g)), 1.0, 9) == 8
+    assert useful_limit(falling.__getitem__, 0.9, 16) == 4
+    assert useful_limit(falling.__getitem__, 0.9, 3) == 2
+    assert useful_limit(falling.__getitem__, 0.6, 16) == 1
+    assert useful_limit(lambda g: float(np.sqrt(1 / g)), 1.0, 9) == 8

@@ -13,9 +13,9 @@ import torch
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import learners
-from labelguard_trainer.training.course import tokenized
 from labelguard_trainer.training.learners import PreparedLanguageModel
 from labelguard_trainer.training.settings import Kind
+from labelguard_trainer.training.stage_training import tokenize
 from labelguard_trainer.training.stages import StageLearner
 from support import tiny_models
 from transformers import AutoModelForCausalLM
@@ -86,7 +86,7 @@ def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path) -> No
         train_dataset=Dataset(rows),
         processing_class=tokenizer,
     ).train_dataset
-    ours = tokenized(kind, pairs, tokenizer, LONGEST)
+    ours = tokenize(kind, pairs, tokenizer, LONGEST)
     assert {name: made[name][:] for name in ours.column_names} == ours.to_pydict()
 
 
@@ -117,7 +117,7 @@ def _log_probs(path: Path, prepared: PreparedLanguageModel) -> np.ndarray[Any, A
         own = log_probs.gather(1, ids[0, 1:, None])[:, 0]
         return float(own[len(prompt) - 1 :].sum())
 
-    rows = prepared.course.tokens.to_pylist()
+    rows = prepared.training.tokens.to_pylist()
     sides = ("chosen_ids", "rejected_ids")
     return np.array([[of(row["prompt_ids"], row[side]) for side in sides] for row in rows])
 
@@ -162,7 +162,7 @@ def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
     config.write_text("\n".join(lines))
     options = LearnerOptions("certain", None, str(config))
     learner = _opened(learners.dpo(_pairs()[0], options), Path("stages"))
-    course, every = learner.course, np.arange(PAIRS)
+    course, every = learner.training, np.arange(PAIRS)
     rows = course.rows(every, learner.reference, (np.ones(PAIRS), np.zeros(PAIRS)))
     trainer = course.trainer(Path("work"), rows)
     assert np.abs(trainer.margins(rows)).max() < 1e-3
@@ -205,7 +205,7 @@ def test_stages_learn_a_planted_preference_from_flipped_labels(
 
 def test_stages_are_trained_as_in_the_paper_unless_said_otherwise(base: Path) -> None:
     prepared = learners.dpo(_pairs()[0], LearnerOptions(str(base)))
-    trainer = prepared.course.trainer(Path(), prepared.course.example)
+    trainer = prepared.training.trainer(Path(), prepared.training.example)
     args = trainer.args
     assert (args.num_train_epochs, args.per_device_train_batch_size) == (3, 4)
     assert args.learning_rate == 5e-5

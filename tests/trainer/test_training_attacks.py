@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from labelguard_trainer.training import guard, learners, models, settings
-from labelguard_trainer.training.evaluate import Trained, evaluate
+from labelguard_trainer.training.evaluate import TrainingResult, evaluate
 from labelguard_trainer.training.learners import PreparedLanguageModel
 from labelguard_trainer.training.request import Source
 from labelguard_trainer.training.run import train
@@ -116,7 +116,7 @@ def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
     source = Source(Path("labels.jsonl"), "0", None)
     request: Any = SimpleNamespace(source=source, base=(), config=given, lora=None)
     nothing = evaluate([], flip_probability=[], label_probability=[], items=[])
-    facts = dict.fromkeys((field.name for field in fields(Trained)), 0)
+    facts = dict.fromkeys((field.name for field in fields(TrainingResult)), 0)
     trained: Any = SimpleNamespace(**{**facts, "model": str(base), "evaluation": nothing})
     asked = {"model": "sha256:0", "versions": {}}
     card = to_markdown(request, trained, asked, adapter=False)
@@ -250,8 +250,8 @@ def test_a_base_model_that_is_exchanged_while_it_is_published_is_noticed(
 
 def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base: Path) -> None:
     init = {"dtype": "float32", "revision": "main"}
-    assert models.pinned("org/name", "org/name@0a1b", init) == {**init, "revision": "0a1b"}
-    assert models.pinned(str(base), models.identity(str(base)), init) == init
+    assert models.pin_revision("org/name", "org/name@0a1b", init) == {**init, "revision": "0a1b"}
+    assert models.pin_revision(str(base), models.identity(str(base)), init) == init
 
 
 def test_training_on_a_release_notices_that_its_base_was_exchanged(

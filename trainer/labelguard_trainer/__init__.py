@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labelguard_trainer.features.cache import VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
-    from labelguard_trainer.training.evaluate import Trained
+    from labelguard_trainer.training.evaluate import TrainingResult
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
     from labelguard_trainer.training.run import train
 
@@ -27,7 +27,7 @@ _HOMES = {
     "features.cache": ["VectorCache"],
     "features.encoder": ["EncoderConfig", "FrozenEncoder"],
     "training.dpo": ["DPOConfig", "DPOTrainer"],
-    "training.evaluate": ["Trained"],
+    "training.evaluate": ["TrainingResult"],
     "training.reward": ["RewardConfig", "RewardTrainer"],
     "training.run": ["train"],
 }
@@ -39,7 +39,7 @@ __all__ = [
     "FrozenEncoder",
     "RewardConfig",
     "RewardTrainer",
-    "Trained",
+    "TrainingResult",
     "VectorCache",
     "train",
 ]

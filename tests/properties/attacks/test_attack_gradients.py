@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from labelguard_trainer.gradient import heads, loop, mechanism
-from labelguard_trainer.gradient.head_records import Comparisons
+from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
-from labelguard_trainer.gradient.loop import Checkpoints, Course
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from support import world
 from support.preferences import labels, opinions, pairs, public
 
@@ -95,12 +95,12 @@ def checkpoint(project: Project) -> Path:
     return path
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HeadProblem, Course]]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HeadProblem, NoisyRun]]:
     """What every run is made of, as it begins."""
-    seen: list[tuple[HeadProblem, Course]] = []
+    seen: list[tuple[HeadProblem, NoisyRun]] = []
     train = loop.train
 
-    def watching(problem: HeadProblem, labels: Any, course: Course, *rest: Any) -> None:
+    def watching(problem: HeadProblem, labels: Any, course: NoisyRun, *rest: Any) -> None:
         seen.append((problem, course))
         train(problem, labels, course, *rest)
 
@@ -396,18 +396,20 @@ def test_nothing_private_is_in_reprs_of_a_run(
     shown: list[str] = []
     train = loop.train
 
-    def watching(problem: Any, labels: Any, course: Course, kept: Checkpoints, watch: Any) -> None:
+    def watching(
+        problem: Any, labels: Any, course: NoisyRun, kept: Checkpoints, watch: Any
+    ) -> None:
         shown.extend(map(repr, (problem, course, kept)))
         train(problem, labels, course, kept, watch)
 
     monkeypatch.setattr(loop, "train", watching)
-    draw = mechanism.Training.draw
+    draw = mechanism.GradientMechanism.draw
 
     def drawing(self: Any, job: Any, prepared: Any, grant: Any, drawn: Any) -> None:
         shown.extend(map(repr, (self, prepared, grant)))
         draw(self, job, prepared, grant, drawn)
 
-    monkeypatch.setattr(mechanism.Training, "draw", drawing)
+    monkeypatch.setattr(mechanism.GradientMechanism, "draw", drawing)
     noted = world.note_randomness(monkeypatch)
     lg.privatize(TABLE, project=project, **ULS)
     text = " ".join(shown)
@@ -446,7 +448,7 @@ def test_nothing_random_of_a_run_is_left_in_a_project(
 def test_features_that_are_not_finite_are_refused(huge: float) -> None:
     """0 · ∞ and ½ · ∞ differ: what became of them would tell a label."""
     z = np.ones((3, 2), np.float32)
-    records = Comparisons.of(z, Rows(np.arange(3), np.arange(3), 3))
+    records = ComparisonRecords.of(z, Rows(np.arange(3), np.arange(3), 3))
     assert heads.clip_norm(records, np.ones(3)) > 0
     z[1] = huge
     with pytest.raises(InvalidLabels, match="finite"):
@@ -456,7 +458,7 @@ def test_features_that_are_not_finite_are_refused(huge: float) -> None:
 def test_one_huge_feature_hides_no_other_labeler() -> None:
     z = np.ones((3, 2), np.float32)
     z[0] = 1e15
-    records = Comparisons.of(z, Rows(np.arange(3), np.arange(3), 3))
+    records = ComparisonRecords.of(z, Rows(np.arange(3), np.arange(3), 3))
     assert records.energy()[1:] == pytest.approx([0.5, 0.5])
 
 
@@ -469,7 +471,7 @@ def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms
     rng = np.random.default_rng(0)
     z = rng.normal(size=(12, 2)).astype(np.float32)
     rows = Rows(np.arange(12), np.arange(12) // 4, 3)
-    made = HeadProblem(z, Comparisons.of(z, rows), np.ones(3), np.ones(2), 0.5)
+    made = HeadProblem(z, ComparisonRecords.of(z, rows), np.ones(3), np.ones(2), 0.5)
     made.theta = np.array([theta, -theta])
     one, other = np.zeros(12), np.zeros(12)
     other[:4] = 1

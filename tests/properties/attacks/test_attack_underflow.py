@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from labelguard_trainer.gradient import head_records, heads, loop
-from labelguard_trainer.gradient.head_records import Comparisons
+from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
-from labelguard_trainer.gradient.loop import Checkpoints, Course
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 
 import labelguard as lg
 from labelguard.accounting import gaussian
@@ -57,7 +57,7 @@ def rows() -> Rows:
 def problem() -> tuple[HeadProblem, float]:
     """And its clip norm."""
     z, asked = features(), rows()
-    records = Comparisons.of(z, asked)
+    records = ComparisonRecords.of(z, asked)
     weight = head_records.weights(records, "root")
     clip = heads.clip_norm(records, weight)
     return HeadProblem(z, records, weight, np.ones(D), clip), clip
@@ -103,7 +103,7 @@ def test_a_run_at_half_a_nat_does_not_tell_a_label(tmp_path: Path) -> None:
         made, clip = problem()
         noise = 2 * gaussian.calibrate(EPSILON, DELTA, steps)
         price = {"noise_multiplier": noise, "sampling_probability": 1.0, "steps": steps}
-        course = Course.priced(price, clip, OTHERS + 2)
+        course = NoisyRun.from_price(price, clip, OTHERS + 2)
         kept = Checkpoints(tmp_path / "none", steps + 1, lambda data: bytes(32))
         loop.train(made, labels(victims, world), course, kept, lambda share: None)
         return made.theta / clip

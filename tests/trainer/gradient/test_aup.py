@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import aup
-from labelguard_trainer.gradient.aup import AupCourse
-from labelguard_trainer.gradient.head_records import Comparisons
+from labelguard_trainer.gradient.aup import AupRun
+from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
 from labelguard_trainer.gradient.loop import COIN_RANGE
 
@@ -49,15 +49,17 @@ def test_divided_by_the_expected_size_a_score_moves_by_more() -> None:
 def test_outliers_are_left_out_and_those_in_between_by_coin() -> None:
     gradients = np.zeros((12, 2))
     gradients[9:] = [[9.0, 0], [0, 9.0], [-9.0, 0]]
-    assert aup.staying(gradients, 0.5, np.full(12, 0.999)).tolist() == [True] * 9 + [False] * 3
+    assert (
+        aup.select_members(gradients, 0.5, np.full(12, 0.999)).tolist() == [True] * 9 + [False] * 3
+    )
     gradients[7:9] = [[0, -9.0], [7.0, 7.0]]  # seven of twelve lie close together: p = 1/2
-    assert aup.staying(gradients, 0.5, np.full(12, 0.49))[:7].all()
-    assert not aup.staying(gradients, 0.5, np.full(12, 0.51)).any()
-    assert not aup.staying(np.zeros((0, 2)), 0.5, np.zeros(0)).any()
+    assert aup.select_members(gradients, 0.5, np.full(12, 0.49))[:7].all()
+    assert not aup.select_members(gradients, 0.5, np.full(12, 0.51)).any()
+    assert not aup.select_members(np.zeros((0, 2)), 0.5, np.zeros(0)).any()
 
 
 def test_noise_is_that_of_line_15() -> None:
-    course = AupCourse(COIN_RANGE // 5, 100, 3.0, 0.7, 500, 2.0, 1e-5)
+    course = AupRun(COIN_RANGE // 5, 100, 3.0, 0.7, 500, 2.0, 1e-5)
     log = 2.0 + np.log(100 / 1e-5)
     assert course.deviation**2 == pytest.approx(8 * 0.7**2 * log * 3.0**2 / 100**2)
 
@@ -67,10 +69,10 @@ def run(distance: float, epsilon: float, steps: int = 30) -> tuple[int, HeadProb
     rng = np.random.default_rng(0)
     z = rng.normal(size=(400, 3)).astype(np.float32)
     rows = Rows(rng.integers(400, size=4000), np.repeat(np.arange(200), 20), 200)
-    records = Comparisons.of(z, rows)
+    records = ComparisonRecords.of(z, rows)
     labels = (z[rows.pair] @ np.array([1.0, -1.0, 0.5]) > 0).astype(float)
     problem = HeadProblem(z, records, np.full(200, 1 / 20), np.full(3, 0.5), 0.5)
-    course = AupCourse(COIN_RANGE // 2, steps, 0.05, distance, 200, epsilon, 1e-5)
+    course = AupRun(COIN_RANGE // 2, steps, 0.05, distance, 200, epsilon, 1e-5)
     return aup.train(problem, labels, course, lambda share: None), problem
 
 
@@ -108,7 +110,7 @@ def test_who_is_near_is_the_same_at_every_scale(scale: float) -> None:
     scaled = (gradients * scale).astype(np.float32 if scale > 1e-38 else np.float64)
     assert aup.concentration(scaled, 0.5 * scale) == near
     scaled[3] = np.nan
-    assert not aup.staying(scaled, 0.5 * scale, np.full(30, 0.5))[3]
+    assert not aup.select_members(scaled, 0.5 * scale, np.full(30, 0.5))[3]
 
 
 def test_threshold_and_every_score_have_laplace_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.heads import HeadRun, head_run
-from labelguard_trainer.gradient.loop import Checkpoints, Course
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release.protocol import Featured
@@ -34,7 +34,7 @@ def test_scaled_margins_are_log_odds(tmp_path: Path) -> None:
     labels = (np.random.default_rng(2).random(len(rows)) < 1 / (1 + np.exp(-true[rows.pair]))) * 1.0
     found = run(x, rows, 0.73)
     problem = found.problem()
-    course = Course.priced(PRICE, found.clip, rows.units)
+    course = NoisyRun.from_price(PRICE, found.clip, rows.units)
     loop.train(problem, labels, course, Checkpoints(tmp_path, 999, bytes), lambda share: None)
 
     def loss(margin: np.ndarray) -> float:

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.head_records import Comparisons, weights
+from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
 from labelguard_trainer.gradient.heads import HeadProblem
-from labelguard_trainer.gradient.loop import Checkpoints, Course, threshold
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, threshold
 from scipy.stats import binom
 
 from labelguard.accounting import subsampled
@@ -78,7 +78,7 @@ class Watched(HeadProblem):
 
     def __init__(self) -> None:
         z, unit = np.eye(CANARIES, dtype=np.float32), np.repeat(np.arange(CANARIES), LABELS)
-        records = Comparisons.of(z, Rows(unit, unit, CANARIES))
+        records = ComparisonRecords.of(z, Rows(unit, unit, CANARIES))
         super().__init__(z, records, weights(records, "root"), np.ones(CANARIES), CLIP)
         self.seen: list[np.ndarray] = []
 
@@ -94,7 +94,7 @@ def noised_sums(coins: np.ndarray, directory: Path) -> np.ndarray:
     """
     noise = subsampled.calibrate(CLAIM, DELTA, RATE, STEPS)
     price = {"noise_multiplier": noise, "sampling_probability": RATE, "steps": STEPS}
-    course, problem = Course.priced(price, CLIP, CANARIES), Watched()
+    course, problem = NoisyRun.from_price(price, CLIP, CANARIES), Watched()
     kept = Checkpoints(directory, STEPS + 1, lambda data: b"")  # none
     loop.train(problem, np.repeat(coins, LABELS).astype(float), course, kept, lambda share: None)
     return np.array(problem.seen) * (course.divisor / course.clip)
@@ -148,17 +148,17 @@ def test_a_right_run_keeps_its_claim(proven: Audit) -> None:
 def test_noise_that_is_far_too_small_is_found(
     proven: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noised = HeadProblem.noised
+    noised = HeadProblem.add_noise
 
     def quieter(self: HeadProblem, total: Any, deviation: float, secret: bytes) -> Any:
         return noised(self, total, deviation / 8, secret)
 
-    monkeypatch.setattr(HeadProblem, "noised", quieter)
+    monkeypatch.setattr(HeadProblem, "add_noise", quieter)
     assert proven()["sum"] > CLAIM
 
 
 def test_no_noise_is_found(proven: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HeadProblem, "noised", lambda self, total, *_: total)
+    monkeypatch.setattr(HeadProblem, "add_noise", lambda self, total, *_: total)
     assert proven()["sum"] > 3
 
 
@@ -166,12 +166,12 @@ def test_no_noise_is_found(proven: Audit, monkeypatch: pytest.MonkeyPatch) -> No
 def test_noise_that_serves_all_steps_is_found(
     proven: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noised = HeadProblem.noised
+    noised = HeadProblem.add_noise
 
     def repeated(self: HeadProblem, total: Any, deviation: float, secret: bytes) -> Any:
         return noised(self, total, deviation, bytes(32))
 
-    monkeypatch.setattr(HeadProblem, "noised", repeated)
+    monkeypatch.setattr(HeadProblem, "add_noise", repeated)
     assert [name for name, bound in proven().items() if bound > CLAIM] == ["differences"]
 
 
@@ -236,7 +236,7 @@ RUNS, OFTEN, ALPHA = 1500, 0.1, 1e-6
 
 
 def runs_of_one(
-    label: float, course: Course, patch: pytest.MonkeyPatch, directory: Path
+    label: float, course: NoisyRun, patch: pytest.MonkeyPatch, directory: Path
 ) -> tuple[np.ndarray, np.ndarray]:
     """The noised sums of runs of one step with one labeler, in clip norms; who was in them."""
     members: list[int] = []
@@ -248,7 +248,7 @@ def runs_of_one(
         return found
 
     z, rows = np.ones((1, 1), np.float32), Rows(np.zeros(1, int), np.zeros(1, int), 1)
-    records, sums = Comparisons.of(z, rows), []
+    records, sums = ComparisonRecords.of(z, rows), []
     kept = Checkpoints(directory, 2, lambda data: b"")
     with patch.context() as patched:
         patched.setattr(loop, "cohort", counting)
@@ -269,7 +269,7 @@ def test_sizes_of_cohorts_that_are_published_give_a_lone_labeler_away(
     two samples of a normal law; without the sizes by events, of any law.
     """
     noise = subsampled.calibrate(CLAIM, 1e-5, OFTEN, 1)
-    course = Course(threshold(OFTEN), 1, noise, 0.1, 1)
+    course = NoisyRun(threshold(OFTEN), 1, noise, 0.1, 1)
     found = [runs_of_one(label, course, monkeypatch, tmp_path) for label in (0.0, 1.0)]
     above = [(sums[:, None] > np.linspace(-3, 3, 7) * noise).sum(axis=0) for sums, _ in found]
     assert bounds.epsilon_of_events(*above, RUNS, 1e-5, ALPHA) <= CLAIM

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_trainer.gradient import heads
-from labelguard_trainer.gradient.head_records import Comparisons, Rankings, Records, weights
+from labelguard_trainer.gradient.head_records import (
+    ComparisonRecords,
+    RankingRecords,
+    Records,
+    weights,
+)
 from labelguard_trainer.gradient.heads import HeadProblem
 
 from labelguard.mechanisms.statistic import Rows
@@ -17,14 +22,14 @@ from labelguard.mechanisms.statistic import Rows
 CLIP = 0.3
 
 
-def comparisons(units: int = 7, labels: int = 40, d: int = 5, seed: int = 0) -> Comparisons:
+def comparisons(units: int = 7, labels: int = 40, d: int = 5, seed: int = 0) -> ComparisonRecords:
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(20, d)).astype(np.float32)
     rows = Rows(rng.integers(20, size=labels), rng.integers(units, size=labels), units)
-    return Comparisons.of(z, rows)
+    return ComparisonRecords.of(z, rows)
 
 
-def rankings(*, first_only: bool, sizes: tuple[int, ...] = (2, 3, 4), d: int = 3) -> Rankings:
+def rankings(*, first_only: bool, sizes: tuple[int, ...] = (2, 3, 4), d: int = 3) -> RankingRecords:
     """One record of every size, of two units; every pair of a record is a row."""
     rng = np.random.default_rng(3)
     features = rng.normal(size=(sum(sizes), d)).astype(np.float32)
@@ -38,7 +43,7 @@ def rankings(*, first_only: bool, sizes: tuple[int, ...] = (2, 3, 4), d: int = 3
     one, other = np.array(pairs).T
     record = np.repeat(np.arange(len(sizes)), sizes)
     starts = np.array([0, begins[1], begins[-1]])
-    return Rankings(
+    return RankingRecords(
         features, np.arange(sum(sizes)), starts, record, first_only, one.astype(int), other
     )
 
@@ -121,7 +126,7 @@ def test_choices_of_two_are_comparisons() -> None:
     whole = rankings(first_only=False, sizes=(2, 2))
     choice = rankings(first_only=True, sizes=(2, 2))
     z = whole.features[::2] - whole.features[1::2]
-    pairs = Comparisons.of(z, Rows(np.arange(2), np.arange(2), 2))
+    pairs = ComparisonRecords.of(z, Rows(np.arange(2), np.arange(2), 2))
     labels = np.array([1.0, 0.0])
     found = [problem(records).gradients(np.arange(2), labels) for records in (whole, choice, pairs)]
     assert found[0] == pytest.approx(found[2], abs=1e-6)
@@ -150,7 +155,7 @@ def test_labels_of_one_labeler_move_a_sum_by_two_clip_norms_at_most(unit: int, s
 def test_rounding_in_single_precision_does_not_take_a_gradient_past_the_clip_norm(d: int) -> None:
     rng = np.random.default_rng(d)
     z = np.abs(rng.normal(size=(200, d))).astype(np.float32)
-    records = Comparisons.of(z, Rows(np.arange(200), np.arange(200), 200))
+    records = ComparisonRecords.of(z, Rows(np.arange(200), np.arange(200), 200))
     made = HeadProblem(z, records, np.ones(200), np.ones(d), CLIP)
     labels = rng.choice([0.0, 1.0], 200)
     norms = [np.linalg.norm(made.clipped_sum(np.array([u]), labels, CLIP)) for u in range(200)]
@@ -174,7 +179,7 @@ def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(
         z = (np.float64(scale) * rng.normal(size=(30, d))).astype(np.float32)
         z[:10] = (z[:10] / scale * np.minimum(scale * unlike, 1e30)).astype(np.float32)
     rows = Rows(np.arange(30), np.arange(30) // 10, 3)
-    records = Comparisons.of(z, rows)
+    records = ComparisonRecords.of(z, rows)
     weight = weights(records, "root")
     if not records.energy().any():
         return  # refused: nothing differs
@@ -233,7 +238,11 @@ def test_what_overflows_counts_for_nothing_whatever_the_labels() -> None:
     """As NaN it would be told apart from all others, and with it who is in the cohort."""
     z = np.full((4, 2), [1e25, -1e25], np.float32)
     made = HeadProblem(
-        z, Comparisons.of(z, Rows(np.arange(4), np.arange(4), 4)), np.ones(4), np.ones(2), CLIP
+        z,
+        ComparisonRecords.of(z, Rows(np.arange(4), np.arange(4), 4)),
+        np.ones(4),
+        np.ones(2),
+        CLIP,
     )
     made.theta = np.array([1e25, 1e25])  # ∞ − ∞
     with np.errstate(all="ignore"):
@@ -244,8 +253,8 @@ def test_what_overflows_counts_for_nothing_whatever_the_labels() -> None:
 def test_a_bound_by_record_would_not_bound_a_labeler() -> None:
     """The control: the same labels, each clipped by itself, move the sum further."""
     z = np.tile(np.array([[1.0, 0.0]], np.float32), (10, 1))
-    together = Comparisons.of(z, Rows(np.arange(10), np.zeros(10, int), 1))
-    apart = Comparisons.of(z, Rows(np.arange(10), np.arange(10), 10))
+    together = ComparisonRecords.of(z, Rows(np.arange(10), np.zeros(10, int), 1))
+    apart = ComparisonRecords.of(z, Rows(np.arange(10), np.arange(10), 10))
     moved = []
     for records, members in ((together, np.arange(1)), (apart, np.arange(10))):
         made = HeadProblem(z, records, np.ones(len(members)), np.ones(2), CLIP)
@@ -260,13 +269,13 @@ def test_sums_are_whole_numbers_of_the_grid_whatever_the_order_of_labelers() -> 
     total = made.clipped_sum(np.arange(7), labels, CLIP)
     parts = sum(made.clipped_sum(np.array([unit]), labels, CLIP) for unit in range(7))
     assert np.array_equal(total, parts)
-    noised = made.noised(total, 0.5, bytes(32))
+    noised = made.add_noise(total, 0.5, bytes(32))
     assert np.array_equal(noised, np.rint(noised * 2**40) / 2**40)
 
 
 def test_noise_has_the_deviation_that_is_asked_for_and_a_smaller_one_is_seen() -> None:
     made = problem(comparisons(d=50))
-    drawn = [made.noised(np.zeros(50), 0.7, step.to_bytes(32, "big")) for step in range(40)]
+    drawn = [made.add_noise(np.zeros(50), 0.7, step.to_bytes(32, "big")) for step in range(40)]
     ratio = float(np.mean(np.square(drawn))) / 0.7**2
     assert 0.9 < ratio < 1.1  # 2000 normals: fails less than once in 10^3, of one seed
     assert not 0.9 < ratio * 0.9**2 < 1.1

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_trainer.gradient.language import Adam, Sgd
 from labelguard_trainer.gradient.records import Records, Sides
-from labelguard_trainer.gradient.sums import ClippedSum, noisy, norm, uniforms
+from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm, uniforms
 from scipy import stats
 
 from labelguard.accounting import truncation
@@ -25,7 +25,7 @@ LEAST_P = 1e-7
 
 
 def _noise(count: int, deviation: float, seed: bytes) -> torch.Tensor:
-    return noisy(torch.zeros(count, dtype=torch.float64), deviation, seed)
+    return add_normals(torch.zeros(count, dtype=torch.float64), deviation, seed)
 
 
 def _drawn(deviation: float = 2.5) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -131,9 +131,9 @@ def test_uniform_numbers_reach_as_far_as_is_charged() -> None:
 def test_noise_is_added_in_double_precision() -> None:
     """Rounded once: 2^30 + y, and not the sum of two numbers that were rounded before."""
     seed = bytes(32)
-    exact = noisy(torch.full((9,), 2.0**-30, dtype=torch.float64), 1.0, seed)
+    exact = add_normals(torch.full((9,), 2.0**-30, dtype=torch.float64), 1.0, seed)
     assert not torch.equal(exact, _noise(9, 1.0, seed) + 1)
-    far = noisy(torch.full((9,), 2.0**40, dtype=torch.float64), 1.0, seed)
+    far = add_normals(torch.full((9,), 2.0**40, dtype=torch.float64), 1.0, seed)
     assert (far == 2.0**40).all()
 
 
@@ -161,12 +161,12 @@ def test_all_records_of_a_labeler_have_their_turn_and_weigh_the_same() -> None:
     held = Records(np.arange(7), units, 4, 2, "mean")
     seen = np.zeros(7)
     for step in range(5):
-        drawn = held.drawn(step, np.array([1, 3, 0]))
+        drawn = held.select(step, np.array([1, 3, 0]))
         assert drawn.owners.tolist() == [0, 0, 2]
         assert drawn.weights.tolist() == [0.5, 0.5, 1.0]
         seen += np.bincount(drawn.rows, minlength=7)
     assert seen.tolist() == [2, 5, 2, 2, 2, 2, 0]
-    root = Records(np.arange(7), units, 4, 2, "root").drawn(0, np.array([1]))
+    root = Records(np.arange(7), units, 4, 2, "root").select(0, np.array([1]))
     assert root.weights == pytest.approx(2**-0.5)
 
 
@@ -177,13 +177,13 @@ def test_texts_are_padded_to_the_longest_of_their_batch_and_cut(limit: int | Non
         {"prompt_ids": [6], "chosen_ids": [], "rejected_ids": [7]},
     ]
     sides = Sides(pa.Table.from_pylist(rows), limit, 0)
-    found = sides.padded(np.array([1, 0]))
+    found = sides.pad(np.array([1, 0]))
     assert found.ids.tolist() == [
         row[:limit] for row in ([6, 0, 0, 0], [1, 2, 3, 0], [6, 7, 0, 0], [1, 2, 4, 5])
     ]
     assert found.real.sum(1).tolist() == [1, 3, 2, min(4, limit or 4)]
     assert found.response.sum(1).tolist() == [0, 1, 1, min(2, (limit or 4) - 2)]
-    assert sides.padded(np.array([1])).ids.tolist() == [[6, 0], [6, 7]]
+    assert sides.pad(np.array([1])).ids.tolist() == [[6, 0], [6, 7]]
 
 
 @pytest.mark.quick("1.0003")

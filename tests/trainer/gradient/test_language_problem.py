@@ -192,7 +192,7 @@ def test_a_restored_problem_goes_on_to_the_last_bit(
     def learn(problem: LanguageProblem, steps: range) -> None:
         for step in steps:
             total = problem.clipped_sum(EVERYONE[:-2], labels(), 0.5)
-            problem.step(problem.noised(total, 0.1, bytes([step]) * 32) / 6)
+            problem.step(problem.add_noise(total, 0.1, bytes([step]) * 32) / 6)
 
     first, second = (
         dp_language.problem("reward", base, lora, optim=optimizer, seed=seed) for seed in (0, 1)
@@ -271,7 +271,7 @@ def test_a_planted_preference_is_learned_through_clipping_and_noise(
     found = dp_language.problem(kind, base, lora)
     for step in range(20):
         total = found.clipped_sum(EVERYONE[:-1], np.ones(RECORDS), 1.0)
-        found.step(found.noised(total, 0.001, bytes([step]) * 32) / LABELERS)
+        found.step(found.add_noise(total, 0.001, bytes([step]) * 32) / LABELERS)
     assert (found.margins() > 0).mean() > 0.9
 
 
@@ -310,7 +310,7 @@ def test_the_identity_tells_how_the_model_learns(base: str) -> None:
     assert prepared.identity["model"].startswith("sha256:")
     assert prepared.identity["lora"] == {"r": 4, "lora_alpha": 8}
     assert prepared.identity["training"]["max_length"] == 256
-    assert len(prepared.course.tokens) == PAIRS
+    assert len(prepared.training.tokens) == PAIRS
 
 
 def test_a_model_of_more_parameters_than_runs_are_priced_for_is_refused(

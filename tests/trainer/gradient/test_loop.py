@@ -12,7 +12,7 @@ import pytest
 from labelguard_trainer.gradient.loop import (
     COIN_RANGE,
     Checkpoints,
-    Course,
+    NoisyRun,
     cohort,
     threshold,
     train,
@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from labelguard.errors import ProjectError
 
-COURSE = Course(COIN_RANGE // 4, 23, 1.0, 0.5, 40)
+COURSE = NoisyRun(COIN_RANGE // 4, 23, 1.0, 0.5, 40)
 
 
 def seal(data: bytes) -> bytes:
@@ -46,7 +46,7 @@ class Noting:
             raise Killed
         return 0.0
 
-    def noised(self, total: float, deviation: float, secret: bytes) -> float:
+    def add_noise(self, total: float, deviation: float, secret: bytes) -> float:
         assert deviation == pytest.approx(COURSE.noise_multiplier * COURSE.clip, rel=1e-5)
         self.noise.append(float(int.from_bytes(secret[:6], "big")))
         return total + self.noise[-1]
@@ -127,7 +127,7 @@ def test_a_checkpoint_with_another_seal_is_not_gone_on_from() -> None:
 
 def test_progress_tells_no_step_by_itself() -> None:
     told: list[float] = []
-    long = Course(COIN_RANGE // 4, 400, 1.0, 0.5, 40)
+    long = NoisyRun(COIN_RANGE // 4, 400, 1.0, 0.5, 40)
     problem = Noting()
     train(problem, np.zeros(0), long, Checkpoints(Path(), 400, seal), told.append)
     assert len(told) == 20 and told[-1] == 1.0
@@ -135,7 +135,7 @@ def test_progress_tells_no_step_by_itself() -> None:
 
 def test_a_sum_is_divided_by_a_public_number() -> None:
     priced = {"sampling_probability": 0.2, "steps": 9, "noise_multiplier": 2.0}
-    course = Course.priced(priced, 0.5, 50)
+    course = NoisyRun.from_price(priced, 0.5, 50)
     assert course.divisor == pytest.approx(10)
     assert course.probability <= 0.2
     assert course.deviation >= 1.0

@@ -172,7 +172,7 @@ def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 def test_a_killed_run_goes_on_and_is_charged_once(
     project: Project, monkeypatch: pytest.MonkeyPatch, noise_drawn: list[bytes]
 ) -> None:
-    keep = Checkpoints.keep
+    keep = Checkpoints.save
 
     def dying(self: Checkpoints, step: int, *arguments: Any, **options: Any) -> None:
         keep(self, step, *arguments, **options)
@@ -180,7 +180,7 @@ def test_a_killed_run_goes_on_and_is_charged_once(
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "keep", dying)
+        patch.setattr(Checkpoints, "save", dying)
         with pytest.raises(Killed):
             made(project)
     assert len(noise_drawn) == 23

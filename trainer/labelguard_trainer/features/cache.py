@@ -51,16 +51,16 @@ class VectorCache:
         self._row = np.zeros(0, np.intp)
         self._read()
 
-    def known(self, keys: Blocks) -> NDArray[np.bool_]:
+    def contains(self, keys: Blocks) -> NDArray[np.bool_]:
         """Return which of the keys, shape (n, 2), have a vector."""
         return blocks.positions(self._keys, keys) >= 0
 
     def vectors(self, keys: Blocks) -> Vectors:
-        """Their vectors, shape (n, d), float32; every key must be known, and n >= 1."""
-        found = blocks.positions(self._keys, keys)
-        if (found < 0).any():
-            raise KeyError(f"{int((found < 0).sum())} of {len(keys)} keys are not in the cache")
-        segment, row = self._segment[found], self._row[found]
+        """Their vectors, shape (n, d), float32; every key must be in the cache, and n >= 1."""
+        positions = blocks.positions(self._keys, keys)
+        if (positions < 0).any():
+            raise KeyError(f"{int((positions < 0).sum())} of {len(keys)} keys are not in the cache")
+        segment, row = self._segment[positions], self._row[positions]
         vectors = np.empty((len(keys), self._segments[segment[0]].shape[1]), np.float32)
         for number in np.unique(segment):
             here = segment == number
@@ -79,7 +79,7 @@ class VectorCache:
     def store(self, keys: Blocks, vectors: Vectors) -> None:
         """Add vectors, shape (n, d), under their keys, shape (n, 2): one new segment, on disk."""
         order = blocks.order(keys)
-        data = _serialised(keys[order], np.ascontiguousarray(vectors[order], dtype=np.float32))
+        data = _serialize(keys[order], np.ascontiguousarray(vectors[order], dtype=np.float32))
         path = self.directory / f"{hashlib.sha256(data).hexdigest()}.arrow"
         temporary = path.with_name(f"{uuid.uuid4().hex}.partial")
         try:
@@ -89,11 +89,11 @@ class VectorCache:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise self._unwritable(error) from None
-        self._index([_parsed(data)])
+        self._index([_parse_segment(data)])
 
     def _read(self) -> None:
-        found = (_opened(path) for path in sorted(self.directory.glob("*.arrow")))
-        whole = [segment for segment in found if segment is not None]
+        segments = (_open_segment(path) for path in sorted(self.directory.glob("*.arrow")))
+        whole = [segment for segment in segments if segment is not None]
         widths = [vectors.shape[1] for _, vectors in whole]
         self._index([part for part in whole if part[1].shape[1] == widths[0]])
 
@@ -119,7 +119,7 @@ class VectorCache:
         )
 
 
-def _serialised(keys: Blocks, vectors: Vectors) -> bytes:
+def _serialize(keys: Blocks, vectors: Vectors) -> bytes:
     names = pa.FixedSizeBinaryArray.from_buffers(
         _KEY, len(keys), [None, pa.py_buffer(blocks.to_bytes(keys))]
     )
@@ -132,18 +132,18 @@ def _serialised(keys: Blocks, vectors: Vectors) -> bytes:
     return data
 
 
-def _opened(path: Path) -> tuple[Blocks, Vectors] | None:
+def _open_segment(path: Path) -> tuple[Blocks, Vectors] | None:
     """Return a segment's keys and its vectors, mapped into memory; None if it is damaged."""
     try:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != path.stem:
                 return None
-        return _parsed(pa.memory_map(str(path)))
+        return _parse_segment(pa.memory_map(str(path)))
     except (OSError, pa.ArrowException, KeyError, ValueError):
         return None
 
 
-def _parsed(source: bytes | pa.NativeFile) -> tuple[Blocks, Vectors]:
+def _parse_segment(source: bytes | pa.NativeFile) -> tuple[Blocks, Vectors]:
     batch = pa.ipc.open_file(source).get_batch(0)
     keys, vectors = batch["key"], batch["vector"]
     width = vectors.type.list_size

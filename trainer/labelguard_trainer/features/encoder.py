@@ -118,13 +118,13 @@ class FrozenEncoder:
         """About how long the texts of `pairs` that are not yet cached will take, from a few."""
         texts = self._texts(pairs)
         cache = VectorCache(self._identity, self._cache_directory)
-        missing = np.flatnonzero(~cache.known(texts.keys))
+        missing = np.flatnonzero(~cache.contains(texts.keys))
         if len(missing) <= _FEW:
             return 0.0
         few = missing[np.linspace(0, len(missing) - 1, _FEW).astype(np.intp)]
-        self._encoded(texts, few[:1], 0, 1)  # loads the model
+        self._encode(texts, few[:1], 0, 1)  # loads the model
         start = time.perf_counter()
-        self._encoded(texts, few, 0, _FEW)
+        self._encode(texts, few, 0, _FEW)
         return (time.perf_counter() - start) * len(missing) / _FEW
 
     def _texts(self, pairs: pa.Table) -> DistinctTexts:
@@ -137,12 +137,12 @@ class FrozenEncoder:
         if not len(texts.keys):
             return np.zeros((0, self._width), np.float32)
         cache = VectorCache(self._identity, self._cache_directory)
-        missing = np.flatnonzero(~cache.known(texts.keys))
+        missing = np.flatnonzero(~cache.contains(texts.keys))
         if len(missing):
             cache.prepare()
         for done in range(0, len(missing), _PORTION):
             rows = missing[done : done + _PORTION]
-            vectors = self._encoded(texts, rows, done, len(missing))
+            vectors = self._encode(texts, rows, done, len(missing))
             cache.store(texts.keys[rows], vectors)
         vectors = cache.vectors(texts.keys)
         features: Features = vectors[texts.first]
@@ -177,12 +177,12 @@ class FrozenEncoder:
         """The model without a task head."""
         from transformers import AutoModel
 
-        model = self._loaded(AutoModel)
+        model = self._load_model(AutoModel)
         if model.config.is_encoder_decoder:
             model = model.get_encoder()
         return model.to(device()).eval()
 
-    def _loaded(self, kind: Any) -> PreTrainedModel:
+    def _load_model(self, kind: Any) -> PreTrainedModel:
         """Return the weights as a model of this kind."""
         import torch
 
@@ -200,7 +200,7 @@ class FrozenEncoder:
     def _width(self) -> int:
         return int(self._model.config.hidden_size)
 
-    def _encoded(
+    def _encode(
         self, texts: DistinctTexts, rows: NDArray[np.intp], before: int, total: int
     ) -> Features:
         """Vectors of the chosen texts, shape (len(rows), d), longest inputs first."""
@@ -234,16 +234,16 @@ class FrozenEncoder:
         # Padding is on the right, so that positions count from the text's start in every model.
         mask = torch.arange(longest, device=device()) < lengths[:, None]
         with torch.inference_mode():
-            vectors = self._computed(torch.from_numpy(ids).to(device()), mask)
-        found: Features = vectors.float().cpu().numpy()
-        return found
+            vectors = self._compute(torch.from_numpy(ids).to(device()), mask)
+        array: Features = vectors.float().cpu().numpy()
+        return array
 
-    def _computed(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _compute(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Vectors of a batch, (b, t), (b, t) → (b, d)."""
         import torch
 
         hidden = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
-        pooled = _pooled(hidden, mask, self.config.pooling)
+        pooled = _pool(hidden, mask, self.config.pooling)
         if self.config.normalize:
             pooled = torch.nn.functional.normalize(pooled, dim=1)
         return pooled
@@ -260,7 +260,7 @@ def _batches(
         start += count
 
 
-def _pooled(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+def _pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
     """Mean over the real tokens, or the last of them: (b, t, d), (b, t) → (b, d)."""
     if pooling == "last":
         return hidden[range(len(hidden)), mask.sum(dim=1) - 1]
@@ -299,8 +299,8 @@ def _digest(directory: Path, patterns: tuple[str, ...]) -> str:
     """SHA-256 of the names and contents of the files that match, in the order of names."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in directory.glob(pattern)}):
-        found = path.stat()
-        content = _content_digest(path, found.st_ino, found.st_size, found.st_mtime_ns)
+        status = path.stat()
+        content = _content_digest(path, status.st_ino, status.st_size, status.st_mtime_ns)
         digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest()
 

@@ -48,7 +48,7 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
     assert package is not None and package.submodule_search_locations
     directory = Path(package.submodule_search_locations[0]) / "model"
     chosen = read_options("minilm", options.split(",") if options else [], {"dtype", "input"})
-    return FrozenEncoder(configured("minilm", directory, {"input": "response"} | chosen))
+    return FrozenEncoder(encoder_config("minilm", directory, {"input": "response"} | chosen))
 
 
 def hf(options: str, state: State | None) -> FrozenEncoder:
@@ -64,11 +64,12 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
     chosen = read_options("hf", rest, {*_CHOICES, "max_tokens"})
-    return FrozenEncoder(configured("hf", directory_of(source), chosen))
+    return FrozenEncoder(encoder_config("hf", directory_of(source), chosen))
 
 
 def directory_of(source: str) -> Path:
-    """Return a model's directory: the one that is named, or what the hub's client makes of a name.
+    """Return a model's directory: the one that is named, or what the hub's client makes of a
+    name.
     """
     return Path(source) if Path(source).is_dir() else _from_hub(source)
 
@@ -76,8 +77,8 @@ def directory_of(source: str) -> Path:
 minilm.extra = hf.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
 
 
-def configured(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
-    """Settings from the model's own files, and what the specification chose."""
+def encoder_config(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
+    """Return settings from the model's own files, and what the specification chose."""
     if not any(directory.glob(WEIGHTS[0])):
         raise LabelguardError(f"{directory} holds no weights ({WEIGHTS[0]})")
     model = read_json(directory / "config.json")

@@ -24,8 +24,8 @@ from labelguard.learning.features import State
 from labelguard_trainer.features.encoder import FrozenEncoder, device
 from labelguard_trainer.features.providers import (
     EXTRA,
-    configured,
     directory_of,
+    encoder_config,
     read_json,
     read_options,
 )
@@ -54,7 +54,7 @@ def reward(options: str, state: State | None) -> RewardScore:
     directory = directory_of(source)
     _check_scalar(directory)
     usual = {"template": "chat" if _has_template(directory) else "lines"}
-    return RewardScore(configured("reward", directory, usual | chosen))
+    return RewardScore(encoder_config("reward", directory, usual | chosen))
 
 
 reward.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
@@ -80,9 +80,9 @@ class RewardScore(FrozenEncoder):
         """The model with its head."""
         from transformers import AutoModelForSequenceClassification
 
-        return self._loaded(AutoModelForSequenceClassification).to(device()).eval()
+        return self._load_model(AutoModelForSequenceClassification).to(device()).eval()
 
-    def _computed(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _compute(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Scores of a batch, (b, t), (b, t) → (b, 1)."""
         # A model that reads the last token finds it by what is no padding. Without a token of its
         # own for that, any will do that is not in the texts; the mask hides it from the model.

@@ -1,4 +1,4 @@
-"""What an encoder reads: the distinct (prompt, response) of pairs, as token ids.
+"""Inputs of an encoder: the distinct (prompt, response) of pairs, as token ids.
 
 Prompt, line break and response are one input (without a prompt, the response alone). Sentence
 encoders read 256 to 512 tokens, so the *prompt* is cut from the left until the response fits; a
@@ -90,11 +90,11 @@ class InputTokenizer:
         Raises `LabelguardError` if a chat template is asked for and the tokenizer has none.
         """
         if self._template == "chat" and not pa.types.is_large_string(prompts.type):
-            return self._joined(*self._rendered(prompts, responses), [], [], [])
+            return self._join(*self._render_chats(prompts, responses), [], [], [])
         heads, tails = _lines(prompts), _lines(responses)
-        return self._joined(heads, tails, self._before, self._separator, self._after)
+        return self._join(heads, tails, self._before, self._separator, self._after)
 
-    def _joined(
+    def _join(
         self,
         heads: pa.Array,
         tails: pa.Array,
@@ -132,7 +132,7 @@ class InputTokenizer:
         at = next(start for start in starts if whole[start : start + len(plain)] == plain)
         return whole[:at], whole[at + len(plain) :]
 
-    def _rendered(self, prompts: pa.Array, responses: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def _render_chats(self, prompts: pa.Array, responses: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Chats in the tokenizer's template: what the prompt alone gives, and the rest."""
         if not self._tokenizer.chat_template:
             raise LabelguardError("the tokenizer has no chat template; leave out template=chat")

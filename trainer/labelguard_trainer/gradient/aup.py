@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 
 from labelguard.keys import keyring
 from labelguard.mechanisms.noise import NoiseStream, sample
-from labelguard_trainer.gradient.loop import SECRET_BYTES, Course, Problem, Watch, cohort, tell
+from labelguard_trainer.gradient.loop import (
+    SECRET_BYTES,
+    NoisyRun,
+    Problem,
+    Watch,
+    cohort,
+    report_progress,
+)
 
 Floats = NDArray[np.float64]
 
@@ -33,17 +40,17 @@ _PAIRS = 1 << 22  # of members, whose distances are in memory at once
 
 
 @dataclass(frozen=True)
-class AupCourse(Course):
+class AupRun(NoisyRun):
     """A run, all of it public: `clip` is the distance τ, and (ε, δ) are as published."""
 
     epsilon: float
     delta: float
 
     @classmethod
-    def priced(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
+    def from_price(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
         """Return the run that a price pays for."""
-        course = vars(Course.priced(price, clip, units))
-        return cls(**course, epsilon=float(price["epsilon"]), delta=float(price["delta"]))
+        fields = vars(NoisyRun.from_price(price, clip, units))
+        return cls(**fields, epsilon=float(price["epsilon"]), delta=float(price["delta"]))
 
     @property
     def deviation(self) -> float:
@@ -52,30 +59,30 @@ class AupCourse(Course):
         return math.sqrt(grows) * self.clip * self.noise_multiplier / self.divisor
 
 
-def train(problem: Problem, labels: Floats, course: AupCourse, watch: Watch) -> int:
-    """Run until all steps are done or a cohort is not concentrated; how many were done.
+def train(problem: Problem, labels: Floats, run: AupRun, watch: Watch) -> int:
+    """Run until all steps are done or a cohort is not concentrated; return how many were done.
 
     PRIVATE: labels (n,). The problem ends with the mean of its iterates, each before its step
     (line 21). Nothing of it is kept on the way: one that is interrupted begins anew, as nobody saw
     it.
     """
-    first = course.epsilon / 2  # of AboveThreshold; the other half is the noised steps'
+    first = run.epsilon / 2  # of AboveThreshold; the other half is the noised steps'
     above = _laplace(2 * _SENSITIVITY / first)
     mean, done = problem.state(), 0
-    for step in range(course.steps):
-        members = cohort(keyring.random_bytes(SECRET_BYTES), course.threshold, course.units)
+    for step in range(run.steps):
+        members = cohort(keyring.random_bytes(SECRET_BYTES), run.threshold, run.units)
         gradients = problem.gradients(members, labels)
-        score = concentration(gradients, course.clip) - 4 * len(members) / 5
+        score = concentration(gradients, run.clip) - 4 * len(members) / 5
         if score + _laplace(4 * _SENSITIVITY / first) < -above:
             break
-        kept = staying(gradients, course.clip, _uniforms(len(members)))
-        total = gradients[kept].astype(np.float64).sum(axis=0) / max(1, int(kept.sum()))
-        noised = problem.noised(total, course.deviation, keyring.random_bytes(SECRET_BYTES))
+        stays = select_members(gradients, run.clip, _uniforms(len(members)))
+        total = gradients[stays].astype(np.float64).sum(axis=0) / max(1, int(stays.sum()))
+        noisy_mean = problem.add_noise(total, run.deviation, keyring.random_bytes(SECRET_BYTES))
         done = step + 1
         for name, array in problem.state().items():
             mean[name] = mean[name] + (array - mean[name]) / done
-        problem.step(noised)
-        tell(watch, done, course.steps)
+        problem.step(noisy_mean)
+        report_progress(watch, done, run.steps)
     problem.restore(mean)
     return done
 
@@ -87,8 +94,9 @@ def concentration(gradients: NDArray[Any], distance: float) -> float:
     return float(_close(gradients, distance).sum()) / len(gradients)
 
 
-def staying(gradients: NDArray[Any], distance: float, uniforms: Floats) -> NDArray[np.bool_]:
-    """Who is no outlier: all with 2/3 of the cohort within 2τ, none below 1/2, in between by coin.
+def select_members(gradients: NDArray[Any], distance: float, uniforms: Floats) -> NDArray[np.bool_]:
+    """Return who is no outlier: all with 2/3 of the cohort within 2τ, none below 1/2, in between by
+    coin.
 
     `uniforms` (members,) are the coins.
     """
@@ -107,12 +115,12 @@ def _close(gradients: NDArray[Any], distance: float) -> NDArray[np.intp]:
 
     g = gradients / np.float64(distance)
     above = 1 + (g.shape[1] + 4) * 2.0**-52
-    found = np.zeros(len(g), np.intp)
+    counts = np.zeros(len(g), np.intp)
     rows = max(1, _PAIRS // max(len(g), 1))
     for at in range(0, len(g), rows):
         part = slice(at, at + rows)
-        found[part] = (cdist(g[part], g) * above <= 1).sum(axis=1)
-    return found
+        counts[part] = (cdist(g[part], g) * above <= 1).sum(axis=1)
+    return counts
 
 
 def _laplace(scale: float) -> float:

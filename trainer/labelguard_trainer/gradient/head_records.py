@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Comparisons:
+class ComparisonRecords:
     """Pairs, scored by the difference of their sides: Bradley and Terry's loss.
 
     −y log σ(z) − (1 − y) log σ(−z), z = x·θ, has the derivative σ(z) − y. `row` (n,) are the rows
@@ -72,7 +72,7 @@ class Comparisons:
 
 
 @dataclass(frozen=True, eq=False)
-class Rankings:
+class RankingRecords:
     """Rankings of K responses, or choices of the best of K: Plackett-Luce loss (aup-rlhf B.4).
 
     `features` are centred responses, set after set. `index` are the responses of every record, and
@@ -143,7 +143,7 @@ class Rankings:
         power = np.exp(of_place - of_place.max(axis=1, keepdims=True))
         if self.first_only:
             best = (won == won.max(axis=1, keepdims=True)) & (won >= 0)
-            found = power / power.sum(axis=1, keepdims=True) - best / best.sum(
+            residuals = power / power.sum(axis=1, keepdims=True) - best / best.sum(
                 axis=1, keepdims=True
             )
         else:
@@ -151,8 +151,8 @@ class Rankings:
             in_draw = (won[:, None, :] <= won[:, :, None]) & (won >= 0)[:, :, None]
             total = np.where(in_draw, power[:, None, :], 0.0).sum(axis=2)
             share = np.divide(1.0, total, out=np.zeros_like(total), where=won >= 0)
-            found = power * np.where(in_draw, share[:, :, None], 0.0).sum(axis=1) - 1
-        return np.asarray(found[rows, columns])
+            residuals = power * np.where(in_draw, share[:, :, None], 0.0).sum(axis=1) - 1
+        return np.asarray(residuals[rows, columns])
 
     @cached_property
     def _largest(self) -> int:
@@ -182,14 +182,14 @@ class Rankings:
         return weighted_squares(self.features, of_response.astype(np.float64))
 
 
-Records: TypeAlias = Comparisons | Rankings
+Records: TypeAlias = ComparisonRecords | RankingRecords
 
 
-def of_pairs(z: NDArray[np.float32], rows: Rows, pairs: DistinctPairs) -> Records:
+def records_of(z: NDArray[np.float32], rows: Rows, pairs: DistinctPairs) -> Records:
     """Return the records of rows on pairs at z (pairs, d)."""
     if rows.ranking is None:
-        return Comparisons.of(z, rows)
-    return Rankings.of(z, rows, pairs)
+        return ComparisonRecords.of(z, rows)
+    return RankingRecords.of(z, rows, pairs)
 
 
 def weights(records: Records, weighting: Weighting) -> Floats:
@@ -198,7 +198,7 @@ def weights(records: Records, weighting: Weighting) -> Floats:
     return 1 / (counts if weighting == "mean" else np.sqrt(counts))
 
 
-def _by_unit(records: Comparisons, of_feature: NDArray[np.floating]) -> Floats:
+def _by_unit(records: ComparisonRecords, of_feature: NDArray[np.floating]) -> Floats:
     """Σ over the rows of each unit, (units,): no difference of sums over others."""
     sizes = np.diff(records.starts)
     unit = np.repeat(np.arange(len(sizes)), sizes)

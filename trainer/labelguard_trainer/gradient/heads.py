@@ -33,8 +33,8 @@ from labelguard.release.mechanisms.statistic_design import with_head
 from labelguard.release.protocol import Featured, Finished, Job
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.gradient import head_records
-from labelguard_trainer.gradient.head_records import Comparisons, Records
-from labelguard_trainer.gradient.loop import Course
+from labelguard_trainer.gradient.head_records import ComparisonRecords, Records
+from labelguard_trainer.gradient.loop import NoisyRun
 from labelguard_trainer.gradient.options import Weighting
 
 Floats = NDArray[np.float64]
@@ -89,11 +89,11 @@ class HeadProblem:
         rows = csr_array((factor, index, ends), shape=(len(units), len(features)))
         return np.asarray(rows @ features, np.float32)
 
-    def noised(self, total: Floats, deviation: float, secret: bytes) -> Floats:
+    def add_noise(self, total: Floats, deviation: float, secret: bytes) -> Floats:
         """Return the sum with noise that was drawn exactly, on the grid."""
         scale = math.ceil(deviation / self._grid)
         grid = Grid(self._grid, scale, "gaussian", len(total))
-        whole = np.array([int(one) for one in np.rint(total / self._grid)], object)
+        whole = np.array([int(number) for number in np.rint(total / self._grid)], object)
         return np.asarray(statistic.add_noise(whole, grid, secret) * self._grid, np.float64)
 
     def step(self, gradient: Floats) -> None:
@@ -166,7 +166,7 @@ class HeadRun:
         return {"identity": self.provider.identity(), "shape": asdict(self.shape)}
 
     @property
-    def told(self) -> dict[str, Any]:
+    def card_facts(self) -> dict[str, Any]:
         """Features, and how many coefficients."""
         return {
             "features": self.features,
@@ -184,7 +184,7 @@ class HeadRun:
         """Log-odds that the first side is preferred, for every pair, (pairs,)."""
         return self.scale * problem.margins()
 
-    def released(
+    def finish_release(
         self, job: Job, problem: HeadProblem, pairs: DistinctPairs, finished: Finished
     ) -> Finished:
         """With `head.npz`, which scores other pairs too."""
@@ -228,30 +228,30 @@ def head_run(
     shape = replace(Directions.of_features(x, rows).shape(lambda _: noise), **given)
     axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     z = axes.coordinates(x)
-    found = head_records.of_pairs(z, rows, seen.pairs)
-    weight = head_records.weights(found, weighting)
-    clip = clip_norm(found, weight)
+    records = head_records.records_of(z, rows, seen.pairs)
+    weight = head_records.weights(records, weighting)
+    clip = clip_norm(records, weight)
     penalty = shape.ridge * axes.metric**2
     spread, steps = mean_noise(price, units) * clip, int(price["steps"])
-    rate = rates(found, weight, penalty, spread, steps)
+    rate = rates(records, weight, penalty, spread, steps)
     scale = 1.0
-    if agreement is not None and isinstance(found, Comparisons):
-        course = Course.priced(price, clip, units)
-        scale = probability_scale(x, z, rows, weight, rate, course, agreement, progress)
-    return HeadRun(seen.spec, seen.provider, shape, axes, z, found, weight, clip, rate, scale)
+    if agreement is not None and isinstance(records, ComparisonRecords):
+        run = NoisyRun.from_price(price, clip, units)
+        scale = probability_scale(x, z, rows, weight, rate, run, agreement, progress)
+    return HeadRun(seen.spec, seen.provider, shape, axes, z, records, weight, clip, rate, scale)
 
 
 WORLDS = 9
 
 
-class _Simulated(HeadProblem):
+class _SimulatedHead(HeadProblem):
     """A head with noise that is no secret."""
 
-    def __init__(self, *given: object, generator: np.random.Generator) -> None:
-        super().__init__(*given)  # type: ignore[arg-type]
+    def __init__(self, *arguments: object, generator: np.random.Generator) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
         self._generator = generator
 
-    def noised(self, total: Floats, deviation: float, secret: bytes) -> Floats:
+    def add_noise(self, total: Floats, deviation: float, secret: bytes) -> Floats:
         return total + deviation * self._generator.standard_normal(len(total))
 
 
@@ -261,7 +261,7 @@ def probability_scale(
     rows: Rows,
     weight: Floats,
     rate: Floats,
-    course: Course,
+    run: NoisyRun,
     agreement: float,
     progress: Progress = no_progress,
 ) -> float:
@@ -282,20 +282,20 @@ def probability_scale(
     size = min(AXES, axes.rank)
     principal = x @ axes.axes[:, :size].astype(np.float32)
     prior = Prior(agreement, explained=EXPLAINED)
-    records = Comparisons.of(z, mine)
+    records = ComparisonRecords.of(z, mine)
     worlds = []
     for number, draw in enumerate(
         Population(principal, axes.values[:size], mine, prior).draws(WORLDS)
     ):
         progress("simulating calibration", number / WORLDS)
         generator = np.random.default_rng([prior.seed, number])
-        problem = _Simulated(z, records, weight[units], rate, course.clip, generator=generator)
+        problem = _SimulatedHead(z, records, weight[units], rate, run.clip, generator=generator)
         labels = draw.half.astype(np.float64) + 0.5
-        for _ in range(course.steps):
-            members = np.flatnonzero(generator.random(mine.units) < course.probability)
-            total = problem.clipped_sum(members, labels, course.clip)
-            noised = problem.noised(total, course.deviation / times, b"")
-            problem.step(noised * times / course.divisor)
+        for _ in range(run.steps):
+            members = np.flatnonzero(generator.random(mine.units) < run.probability)
+            total = problem.clipped_sum(members, labels, run.clip)
+            noisy_sum = problem.add_noise(total, run.deviation / times, b"")
+            problem.step(noisy_sum * times / run.divisor)
         share = counts / len(mine)
         worlds.append((problem.margins(), share * draw.gain, share * draw.strict))
     margins, gains, stricts = (np.concatenate(part) for part in zip(*worlds, strict=True))

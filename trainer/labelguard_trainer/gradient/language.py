@@ -27,13 +27,13 @@ from trl.trainer.utils import add_fused_lm_head
 
 from labelguard.accounting import truncation
 from labelguard.errors import LabelguardError
-from labelguard_trainer.gradient.records import Drawn, Records, Sides
-from labelguard_trainer.gradient.sums import ClippedSum, noisy, norm
+from labelguard_trainer.gradient.records import Records, Sides, StepRecords
+from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.course import Course, lora_config
 from labelguard_trainer.training.losses import soft
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.reward import HEAD
+from labelguard_trainer.training.stage_training import StageTraining, lora_config
 
 
 class Sgd:
@@ -108,7 +108,7 @@ class LanguageProblem:
     """
 
     def __init__(
-        self, base: Course, records: Records, *, device: torch.device | str | None = None
+        self, base: StageTraining, records: Records, *, device: torch.device | str | None = None
     ) -> None:
         self.base = base
         self._records = records
@@ -146,26 +146,26 @@ class LanguageProblem:
         """
         if len(np.unique(units)) != len(units):
             raise ValueError("a labeler is in a cohort once")
-        found = ClippedSum(self.size, clip, self._device)
+        clipped = ClippedSum(self.size, clip, self._device)
         for gradient in self._gradients(units, labels):
-            found.add(gradient)
-        return found.total
+            clipped.add(gradient)
+        return clipped.total
 
     def gradients(self, units: Indices, labels: Floats) -> NDArray[np.float32]:
         """PRIVATE: each labeler's weighted gradient before clipping, shape (len(units), size)."""
-        found = np.empty((len(units), self.size), np.float32)
+        gradients = np.empty((len(units), self.size), np.float32)
         for at, gradient in enumerate(self._gradients(units, labels)):
-            found[at] = gradient.cpu().numpy()
-        return found
+            gradients[at] = gradient.cpu().numpy()
+        return gradients
 
     def norms(self, units: Indices, labels: Floats) -> Floats:
         """PRIVATE: upper bounds of the norms of these gradients, shape (len(units),)."""
         return np.array([float(norm(gradient)) for gradient in self._gradients(units, labels)])
 
-    def noised(self, total: Any, deviation: float, secret: bytes) -> Tensor:
+    def add_noise(self, total: Any, deviation: float, secret: bytes) -> Tensor:
         """With Gaussian noise of that deviation in each coordinate, shape (size,); see `sums`."""
-        given = torch.as_tensor(total, dtype=torch.float64, device=self._device)
-        return noisy(given.expand(self.size), deviation, secret)
+        summed = torch.as_tensor(total, dtype=torch.float64, device=self._device)
+        return add_normals(summed.expand(self.size), deviation, secret)
 
     def step(self, gradient: Tensor) -> None:
         """One step of the optimizer, with a gradient of shape (size,)."""
@@ -180,15 +180,15 @@ class LanguageProblem:
     def state(self) -> dict[str, NDArray[Any]]:
         """`parameters`, shape (size,), float32; `steps`; the optimizer's tensors by name."""
         flat = torch.cat([parameter.detach().flatten() for parameter in self._parameters])
-        kept = {"parameters": flat, **self._optimizer.state()}
-        arrays = {name: values.cpu().numpy().copy() for name, values in kept.items()}
+        tensors = {"parameters": flat, **self._optimizer.state()}
+        arrays = {name: values.cpu().numpy().copy() for name, values in tensors.items()}
         return {**arrays, "steps": np.array(self._steps)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a `state()` of an equal problem. Raises `ValueError` if it is another's."""
-        kept = self._optimizer.state()
-        if set(state) != {"parameters", "steps", *kept} or any(
-            state[name].shape != (self.size,) for name in ("parameters", *kept)
+        moments = self._optimizer.state()
+        if set(state) != {"parameters", "steps", *moments} or any(
+            state[name].shape != (self.size,) for name in ("parameters", *moments)
         ):
             raise ValueError("the state is that of another model or optimizer")
         with torch.no_grad():
@@ -197,17 +197,17 @@ class LanguageProblem:
                 self._parameters, _views(flat, self._parameters), strict=True
             ):
                 parameter.copy_(part)
-            for name, values in kept.items():
+            for name, values in moments.items():
                 values.copy_(torch.tensor(state[name]))
         self._steps = int(state["steps"])
 
     def margins(self) -> Floats:
         """z of every distinct pair, shape (pairs,); of raw labels' model PRIVATE until released."""
-        found = np.zeros(len(self._sides.lengths))
+        margins = np.zeros(len(self._sides.lengths))
         with torch.no_grad():
             for pairs in self._scoring():
-                found[pairs] = self._margins(pairs).double().cpu().numpy()
-        return found
+                margins[pairs] = self._margins(pairs).double().cpu().numpy()
+        return margins
 
     def export(self, directory: Path) -> tuple[Path, ...]:
         """Write the model as `from_pretrained` reads it, adapters merged, with its tokenizer.
@@ -221,18 +221,18 @@ class LanguageProblem:
 
     def _gradients(self, units: Indices, labels: Floats) -> Iterator[Tensor]:
         """Yield the gradient of each of these labelers, by themselves, shape (size,)."""
-        drawn = self._records.drawn(self._steps, units)
-        ends = np.searchsorted(drawn.owners, np.arange(len(units) + 1))
+        step = self._records.select(self._steps, units)
+        ends = np.searchsorted(step.owners, np.arange(len(units) + 1))
         for begin, end in pairwise(ends.tolist()):
             gradient = torch.zeros(self.size, device=self._device)
             for at in range(begin, end, self._together):
-                self._accumulate(gradient, drawn, slice(at, min(at + self._together, end)), labels)
+                self._accumulate(gradient, step, slice(at, min(at + self._together, end)), labels)
             yield gradient
 
-    def _accumulate(self, gradient: Tensor, drawn: Drawn, own: slice, labels: Floats) -> None:
+    def _accumulate(self, gradient: Tensor, step: StepRecords, part: slice, labels: Floats) -> None:
         """Add the gradients of some of a labeler's records."""
-        records = drawn.rows[own]
-        target, weight = self._tensor(labels[records]), self._tensor(drawn.weights[own])
+        records = step.rows[part]
+        target, weight = self._tensor(labels[records]), self._tensor(step.weights[part])
         for parameter, place in zip(
             self._parameters, _views(gradient, self._parameters), strict=True
         ):
@@ -252,20 +252,20 @@ class LanguageProblem:
 
     def _scores(self, pairs: Indices) -> Tensor:
         """Rewards, or log-probabilities of responses: shape (2, k), the first sides in row 0."""
-        padded = self._sides.padded(pairs)
+        padded = self._sides.pad(pairs)
         ids = torch.from_numpy(padded.ids).to(self._device)
-        given = {
+        inputs = {
             "input_ids": ids,
             "attention_mask": torch.from_numpy(padded.real).long().to(self._device),
             "use_cache": False,
         }
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             if self.base.kind == "reward":
-                scores = self._model(**given).logits.squeeze(-1)
+                scores = self._model(**inputs).logits.squeeze(-1)
             else:
                 response = torch.from_numpy(padded.response).to(self._device)
                 targets = ids.masked_fill(~response, -100)
-                outputs = self._model(**given, labels=targets, fused_lm_head=True)
+                outputs = self._model(**inputs, labels=targets, fused_lm_head=True)
                 scores = outputs.log_probs.float().sum(1)
         sides: Tensor = scores.float().view(2, -1)
         return sides
@@ -274,11 +274,11 @@ class LanguageProblem:
         """Of both sides of every pair by the base model, shape (2, pairs), for `dpo`; public."""
         if self.base.kind == "reward":
             return None
-        found = torch.zeros(2, len(self._sides.lengths), device=self._device)
+        log_probs = torch.zeros(2, len(self._sides.lengths), device=self._device)
         with torch.no_grad(), self._base_only():
             for pairs in self._scoring():
-                found[:, pairs] = self._scores(pairs)
-        return found
+                log_probs[:, pairs] = self._scores(pairs)
+        return log_probs
 
     def _base_only(self) -> AbstractContextManager[Any]:
         if self.base.lora is None:  # nothing has been learned yet
@@ -295,14 +295,14 @@ class LanguageProblem:
         return torch.from_numpy(values.astype(np.float32)).to(self._device)
 
 
-def _bf16(asked: bool | None, device: torch.device) -> bool:
+def _bf16(setting: bool | None, device: torch.device) -> bool:
     """Return what was asked for; else whether the device is made for it."""
-    if asked is not None:
-        return asked
+    if setting is not None:
+        return setting
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _trainable(base: Course, seed: int) -> Any:
+def _trainable(base: StageTraining, seed: int) -> Any:
     """Return the base model with its adapters, if it has any; new weights are those of the seed."""
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)

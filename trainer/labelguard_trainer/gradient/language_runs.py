@@ -1,4 +1,4 @@
-"""What a run on a language model is fixed by, all public: options, records, clip norm and rate.
+"""The public parameters of a run on a language model: options, records, clip norm and rate.
 
 A user says `--learner dpo|reward`, `--model`, `--lora`, `--train-config`, as of PROPS, and is told
 what is wrong with them before anything is charged. A configuration has the fields of TRL's that
@@ -27,7 +27,7 @@ from labelguard.release.protocol import Finished, Job
 from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.options import Weighting
 from labelguard_trainer.gradient.records import Records
-from labelguard_trainer.training.learners import Base
+from labelguard_trainer.training.learners import PreparedBase
 from labelguard_trainer.training.settings import Kind
 
 _READ = {
@@ -39,44 +39,44 @@ _RANGES = {"beta": (1e-6, 1e6), "max_grad_norm": (1e-12, 1e12)}
 """Beyond, gradients or noise are lost in single precision."""
 
 
-class PreparedLanguage(Base):
+class PreparedLanguage(PreparedBase):
     """A base model that learns by noisy steps."""
 
     @classmethod
-    def check(cls, kind: Kind, given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+    def check(cls, kind: Kind, settings: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
         """With what noisy steps cannot use."""
-        super().check(kind, given, lora)
+        super().check(kind, settings, lora)
         if lora.get("lora_dropout"):
             raise LabelguardError(
                 "LoRA's dropout must be 0 here: noise is what keeps a private model from learning "
                 "by heart; leave dropout out"
             )
-        unread = sorted(given.keys() - _READ)
+        unread = sorted(settings.keys() - _READ)
         if unread:
             raise LabelguardError(
                 f"{unread[0]} has no meaning for a gradient mechanism, whose steps are the "
                 f"policy's; its configuration may have {', '.join(sorted(_READ))}"
             )
-        for name in _RANGES.keys() & given:
+        for name in _RANGES.keys() & settings:
             low, high = _RANGES[name]
-            if not (isinstance(given[name], int | float) and low <= given[name] <= high):
+            if not (isinstance(settings[name], int | float) and low <= settings[name] <= high):
                 raise LabelguardError(f"{name} must be between {low:g} and {high:g} here")
-        if given.get("optim", _OPTIMIZERS[0]) not in _OPTIMIZERS:
+        if settings.get("optim", _OPTIMIZERS[0]) not in _OPTIMIZERS:
             raise LabelguardError(f"optim must be one of {', '.join(_OPTIMIZERS)} here")
 
     @property
     def clip(self) -> float | None:
         """The clip norm, if one was asked for."""
-        asked = self.course.settings.get("max_grad_norm")
-        return None if asked is None else float(asked)
+        norm = self.training.settings.get("max_grad_norm")
+        return None if norm is None else float(norm)
 
     def open(self, records: Records, device: str | None = None) -> LanguageProblem:
         """Return the model, ready to learn from these records."""
         gc.collect()  # the trainer by which settings were checked is full of cycles, and of weights
-        return LanguageProblem(self.course, records, device=device)
+        return LanguageProblem(self.training, records, device=device)
 
 
-def doubled(norm_of: Callable[[int], float], cohort: float, most: int) -> int:
+def useful_limit(norm_of: Callable[[int], float], cohort: float, most: int) -> int:
     """G, a power of 2 and at most `most`: doubled as long as that lowers the noise by more than
     doubling the cohort would.
 
@@ -110,12 +110,12 @@ class LanguageRun:
     @property
     def parameters(self) -> dict[str, Any]:
         """Model and settings, clip norm and labels a step."""
-        own = {"clip": self.clip, "limit": self.records.limit}
-        return {"identity": dict(self.prepared.identity), **own}
+        fixed = {"clip": self.clip, "limit": self.records.limit}
+        return {"identity": dict(self.prepared.identity), **fixed}
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What it started from, and how."""
+    def card_facts(self) -> dict[str, Any]:
+        """The model it started from, and its noise."""
         return {
             "identity": dict(self.prepared.identity),
             "labels_a_step": self.records.limit,
@@ -130,7 +130,7 @@ class LanguageRun:
         """Of the model, as it is."""
         return problem.margins()[: self.pairs]
 
-    def released(
+    def finish_release(
         self, job: Job, problem: LanguageProblem, pairs: DistinctPairs, finished: Finished
     ) -> Finished:
         """With the directory `model`, and labels of further pairs."""
@@ -154,8 +154,8 @@ def language_run(
     """Return a reward or DPO model on the texts of pairs that `rows` compare, and of further ones.
 
     The clip norm is `max_grad_norm` of the configuration, or the median norm of gradients at the
-    base model whose labels are fair coins; so are G (see `doubled`; `cohort` is its argument) and
-    all else public. `recorded` are the parameters of a release that is being resumed.
+    base model whose labels are fair coins; so are G (see `useful_limit`; `cohort` is its argument)
+    and all else public. `recorded` are the parameters of a release that is being resumed.
 
     Raises `PolicyError` for rankings of more than two: language models learn from pairs.
     """
@@ -177,11 +177,11 @@ def language_run(
 
         @cache
         def norm(limit: int) -> float:
-            found = prepared.open(records(limit)).norms(some, coins)
-            found = found[np.isfinite(found)]
-            return float(np.median(found[found > 0])) if (found > 0).any() else 0.0
+            norms = prepared.open(records(limit)).norms(some, coins)
+            norms = norms[np.isfinite(norms)]
+            return float(np.median(norms[norms > 0])) if (norms > 0).any() else 0.0
 
-        limit = doubled(lambda g: norm(g) / g ** (weighting == "root") ** 0.5, cohort, most)
+        limit = useful_limit(lambda g: norm(g) / g ** (weighting == "root") ** 0.5, cohort, most)
         clip = prepared.clip or norm(limit)
     if not clip > 0:
         raise InvalidLabels("no label can move the model: both sides of every pair score the same")

@@ -1,6 +1,6 @@
 """The steps of a private run: cohort, clipped sum, noise, step; resumed where it was kept.
 
-`Course` is sampler, steps, noise and clip in one object, made of the price charged. Cohorts are
+`NoisyRun` is sampler, steps, noise and clip in one object, made of the price charged. Cohorts are
 Poisson samples for real: a shuffled order, or cohorts of a fixed size, would have another price.
 
 A run that is killed goes on from the newest checkpoint, with fresh cohorts and fresh noise for the
@@ -44,7 +44,7 @@ class Problem(Protocol):
     def gradients(self, units: NDArray[np.intp], labels: Floats) -> NDArray[Any]:
         """PRIVATE: the gradient of each of these units, not clipped, (units, parameters)."""
 
-    def noised(self, total: Any, deviation: float, secret: bytes) -> Any:
+    def add_noise(self, total: Any, deviation: float, secret: bytes) -> Any:
         """`total` plus Gaussian noise of this standard deviation, from 32 secret bytes."""
 
     def step(self, gradient: Any) -> None:
@@ -86,7 +86,7 @@ SLACK = 1 + 2.0**-48
 
 
 @dataclass(frozen=True)
-class Course:
+class NoisyRun:
     """A run of noisy gradient steps, all of it public and fixed before a label is seen.
 
     In every step each of `units` is in with probability `threshold`/2^64, by a secret coin; the
@@ -101,7 +101,7 @@ class Course:
     units: int
 
     @classmethod
-    def priced(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
+    def from_price(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
         """Return the run that a price pays for, of so many units, clipped at this norm."""
         q = threshold(float(price["sampling_probability"]))
         return cls(q, int(price["steps"]), float(price["noise_multiplier"]), clip, units)
@@ -137,7 +137,7 @@ class Checkpoints:
     every: int
     seal: Callable[[bytes], bytes] = field(repr=False)
 
-    def keep(self, step: int, problem: Problem, *, last: bool) -> None:
+    def save(self, step: int, problem: Problem, *, last: bool) -> None:
         """Note where a run stands after so many steps; the last one ends in the private map."""
         if step % self.every == 0 and not last:
             state = {**problem.state(), _STEP: np.array(step)}
@@ -169,38 +169,40 @@ class Checkpoints:
 
 
 SECRET_BYTES = 32
-_TOLD = 20  # times at which progress is told: how long a single step took tells its cohort's size
+_PROGRESS_UPDATES = (
+    20  # progress is shown so often: how long a single step took tells its cohort's size
+)
 
 Watch: TypeAlias = Callable[[float], None]
-"""Told how far a run is."""
+"""Called with the share of a run that is done."""
 
 
 def train(
     problem: Problem,
     labels: NDArray[np.float64],
-    course: Course,
-    kept: Checkpoints,
+    run: NoisyRun,
+    checkpoints: Checkpoints,
     watch: Watch,
 ) -> None:
     """All steps of a run, or those that remain of one that was interrupted.
 
     PRIVATE: labels (n,), in the order of the problem's records. What the problem has become is
     private until its release is committed, and may be published then. Guarantee: that of
-    `accounting.subsampled` for `course`; randomness is fresh for every step and never stored, so
-    that nothing visible depends on more than `course.steps` noised sums.
+    `accounting.subsampled` for `run`; randomness is fresh for every step and never stored, so
+    that nothing visible depends on more than `run.steps` noised sums.
 
     Source: user-level-dp-finetuning, algorithm 2; aup-rlhf, algorithm 4.
     """
-    for step in range(kept.restore(problem), course.steps):
-        members = cohort(keyring.random_bytes(SECRET_BYTES), course.threshold, course.units)
-        total = problem.clipped_sum(members, labels, course.clip)
-        noised = problem.noised(total, course.deviation, keyring.random_bytes(SECRET_BYTES))
-        problem.step(noised / course.divisor)
-        kept.keep(step + 1, problem, last=step + 1 == course.steps)
-        tell(watch, step + 1, course.steps)
+    for step in range(checkpoints.restore(problem), run.steps):
+        members = cohort(keyring.random_bytes(SECRET_BYTES), run.threshold, run.units)
+        total = problem.clipped_sum(members, labels, run.clip)
+        noisy_sum = problem.add_noise(total, run.deviation, keyring.random_bytes(SECRET_BYTES))
+        problem.step(noisy_sum / run.divisor)
+        checkpoints.save(step + 1, problem, last=step + 1 == run.steps)
+        report_progress(watch, step + 1, run.steps)
 
 
-def tell(watch: Watch, done: int, steps: int) -> None:
-    """Say how far a run is, after one step in 20 of all: no single step's time is told."""
-    if done * _TOLD % steps < _TOLD:
+def report_progress(watch: Watch, done: int, steps: int) -> None:
+    """Report how far a run is, after one step in 20 of all: no single step's time is shown."""
+    if done * _PROGRESS_UPDATES % steps < _PROGRESS_UPDATES:
         watch(done / steps)

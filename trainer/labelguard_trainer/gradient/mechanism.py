@@ -40,14 +40,14 @@ from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays
 from labelguard.text import LABEL_A, LABEL_TIE
 from labelguard_trainer.gradient import aup, loop
-from labelguard_trainer.gradient.aup import AupCourse
+from labelguard_trainer.gradient.aup import AupRun
 from labelguard_trainer.gradient.heads import head_run
-from labelguard_trainer.gradient.loop import Checkpoints, Course, Problem
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, Problem
 from labelguard_trainer.gradient.options import AupOptions, GradientOptions, UlsOptions
 
 
 class LearnerRun(Protocol):
-    """What a run is fixed by beside its sampling and noise, all of it public."""
+    """The public parameters of a run beside its sampling and noise."""
 
     @property
     def clip(self) -> float:
@@ -55,11 +55,11 @@ class LearnerRun(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What the ledger keeps, so that a release that is resumed is prepared alike."""
+        """Parameters that the ledger keeps, so that a release that is resumed is prepared alike."""
 
     @property
-    def told(self) -> Mapping[str, Any]:
-        """What a card says of it."""
+    def card_facts(self) -> Mapping[str, Any]:
+        """Facts for the card."""
 
     def problem(self) -> Problem:
         """Return the model before its first step."""
@@ -67,29 +67,29 @@ class LearnerRun(Protocol):
     def margins(self, problem: Any) -> NDArray[np.float64]:
         """Log-odds that the first side is preferred, for every pair that it labels."""
 
-    def released(
+    def finish_release(
         self, job: Job, problem: Any, pairs: DistinctPairs, finished: Finished
     ) -> Finished:
-        """With the model that `problem` has become, and the labels that it gives further pairs."""
+        """Add the model that `problem` has become, and the labels that it gives further pairs."""
 
 
 FILE = "trained.npz"
-"""What a run became, in the private map of its release."""
+"""The trained model, in the private map of its release."""
 
-_KEPT = 10  # steps between two checkpoints
+_STEPS_BETWEEN = 10  # steps between two checkpoints
 
 
 @dataclass(frozen=True)
-class Run(Prepared):
-    """What a run learns from, all of it public; `own` (n,) are the rows of the release it uses."""
+class GradientRun(Prepared):
+    """A run that is prepared, all of it public; `row` (n,) are the rows of the release it uses."""
 
     pairs: DistinctPairs
     learner: LearnerRun
-    own: NDArray[np.intp]
-    course: Course
+    row: NDArray[np.intp]
+    run: NoisyRun
 
 
-class Training(Mechanism[Run]):
+class GradientMechanism(Mechanism[GradientRun]):
     """A gradient mechanism; which one, its options say."""
 
     version = 1
@@ -110,26 +110,28 @@ class Training(Mechanism[Run]):
         """Return the sampling."""
         return {"sampling": self.options.sampling(counts)}
 
-    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Run:
+    def prepare(
+        self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None
+    ) -> GradientRun:
         """Coordinates or tokens, clip norm and rates, from public columns only."""
         sampling = job.allowance.sampling
         assert sampling is not None
         self.options.check(sampling)
-        seen = self._seen(job)
-        pairs = seen.pairs if seen else distinct_pairs(job.staged)
+        featured = self._featurize(job)
+        pairs = featured.pairs if featured else distinct_pairs(job.staged)
         rows = compared(job, plan, pairs, released_too=True)[1]
         check_new(rows)
-        own, rows = used(rows, sampling, by_record=self.options.kind.by_record)
+        row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
         price = _price(job, self.priced)
         learner: LearnerRun
-        if seen is None:
+        if featured is None:
             learner = self._language(job, pairs, rows, sampling, recorded)
         else:
             if recorded:
-                check_identity("features", recorded["identity"], seen.provider.identity())
+                check_identity("features", recorded["identity"], featured.provider.identity())
             proven = self.options.kind.proven  # a run that may halt is not simulated
             learner = head_run(
-                seen,
+                featured,
                 rows,
                 price,
                 self.options.weighting,
@@ -139,12 +141,12 @@ class Training(Mechanism[Run]):
             )
         if isinstance(self.options, AupOptions):
             distance = self.options.distance * learner.clip
-            course: Course = AupCourse.priced(price, distance, rows.units)
+            run: NoisyRun = AupRun.from_price(price, distance, rows.units)
         else:
-            course = Course.priced(price, learner.clip, rows.units)
-        return Run(plan, learner.parameters, pairs, learner, own, course)
+            run = NoisyRun.from_price(price, learner.clip, rows.units)
+        return GradientRun(plan, learner.parameters, pairs, learner, row, run)
 
-    def _seen(self, job: Job) -> Featured | None:
+    def _featurize(self, job: Job) -> Featured | None:
         """For a head, the input with features that are fitted to it."""
         if self.options.learner != HEAD:
             return None
@@ -170,7 +172,7 @@ class Training(Mechanism[Run]):
                 "model learns from pairs"
             )
         options, policy = self.options, job.policy
-        found = language_run(
+        run = language_run(
             "reward" if options.learner == "reward" else "dpo",
             LearnerOptions(options.model, options.lora, options.train_config),
             pairs,
@@ -181,54 +183,54 @@ class Training(Mechanism[Run]):
             recorded=recorded,
         )
         if recorded:
-            before, now = recorded["identity"], found.parameters["identity"]
+            before, now = recorded["identity"], run.parameters["identity"]
             check_identity(options.learner, *differing(before, now))
-        return found
+        return run
 
-    def draw(self, job: Job, prepared: Run, grant: Grant, drawn: Path | None) -> None:
+    def draw(self, job: Job, prepared: GradientRun, grant: Grant, drawn: Path | None) -> None:
         """Train; what the run became goes into the map, with a note of which labels it used."""
         if drawn is None:
             return
         task = Noting(job.staged.rows_directory, prepared.plan.directory, drawn)
-        found = list(job.over_buckets("reading", note_labels, task))
-        noted = np.concatenate([part for part in found if part is not None])[prepared.own]
+        parts = list(job.over_buckets("reading", note_labels, task))
+        noted = np.concatenate([part for part in parts if part is not None])[prepared.row]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)
-        problem, course = prepared.learner.problem(), prepared.course
-        told: dict[str, NDArray[Any]] = {}
+        problem, run = prepared.learner.problem(), prepared.run
+        outcome: dict[str, NDArray[Any]] = {}
 
         def watch(share: float) -> None:
             job.progress("training", share)
 
-        if isinstance(course, AupCourse):
-            told["steps done"] = np.array(aup.train(problem, labels, course, watch))
+        if isinstance(run, AupRun):
+            outcome["steps done"] = np.array(aup.train(problem, labels, run, watch))
         else:
             directory = job.opened.project.stages / grant.release.id
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            kept = Checkpoints(directory, _KEPT, _seal(job, grant, course))
-            loop.train(problem, labels, course, kept, watch)
-        (drawn / FILE).write_bytes(arrays.packed({**problem.state(), **told}))
+            checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _seal(job, grant, run))
+            loop.train(problem, labels, run, checkpoints, watch)
+        (drawn / FILE).write_bytes(arrays.packed({**problem.state(), **outcome}))
 
-    def finish(self, job: Job, prepared: Run, grant: Grant) -> Finished:
+    def finish(self, job: Job, prepared: GradientRun, grant: Grant) -> Finished:
         """Publish the model, and label every pair by it."""
-        state = _trained(job.opened.project.released / grant.release.id / FILE)
+        state = _load_trained(job.opened.project.released / grant.release.id / FILE)
         steps = state.pop("steps done", None)
         learner = prepared.learner
         problem = learner.problem()
         problem.restore(state)
         probability = 0.5 * (1 + np.tanh(learner.margins(problem) / 2))
         label_pairs(job, prepared.plan, prepared.pairs, probability)
-        said = card(job, self.options, prepared.course, steps, learner.told)
-        finished = Finished(said, ((job.staged, job.outcomes),))
-        return learner.released(job, problem, prepared.pairs, finished)
+        facts = card(job, self.options, prepared.run, steps, learner.card_facts)
+        finished = Finished(facts, ((job.staged, job.outcomes),))
+        return learner.finish_release(job, problem, prepared.pairs, finished)
 
 
-def _seal(job: Job, grant: Grant, course: Course) -> Callable[[bytes], bytes]:
+def _seal(job: Job, grant: Grant, run: NoisyRun) -> Callable[[bytes], bytes]:
     """Return what tells the checkpoints of a release's run from whatever else is found in their
     place.
     """
-    run = f"{grant.release.id} {course!r} ".encode()
+    prefix = f"{grant.release.id} {run!r} ".encode()
     keys = job.opened.keys
-    return lambda data: keys.mac("checkpoint", run + data)
+    return lambda data: keys.mac("checkpoint", prefix + data)
 
 
 def _doubling(epsilon: float, delta: float, sampling: Sampling) -> float:
@@ -253,7 +255,9 @@ def _price(job: Job, event: str) -> Price:
     return stored[runs]
 
 
-def used(rows: Rows, sampling: Sampling, *, by_record: bool) -> tuple[NDArray[np.intp], Rows]:
+def select_rows(
+    rows: Rows, sampling: Sampling, *, by_record: bool
+) -> tuple[NDArray[np.intp], Rows]:
     """Return which rows a run uses, and they with everybody who is sampled as a unit.
 
     Units are numbered anew: who gave no row (they may be exhausted) is not sampled. By record,
@@ -261,8 +265,8 @@ def used(rows: Rows, sampling: Sampling, *, by_record: bool) -> tuple[NDArray[np
     the order of the input decides it. Each is a unit of its own then.
     """
     every = np.arange(len(rows))
-    given, unit = np.unique(rows.unit, return_inverse=True)
-    rows = replace(rows, unit=unit, units=len(given))
+    labelers, unit = np.unique(rows.unit, return_inverse=True)
+    rows = replace(rows, unit=unit, units=len(labelers))
     if not by_record or sampling.records is None:
         return every, rows
     record = every if rows.ranking is None else rows.ranking
@@ -272,15 +276,15 @@ def used(rows: Rows, sampling: Sampling, *, by_record: bool) -> tuple[NDArray[np
     begins = np.searchsorted(unit[order], np.arange(rows.units))
     rank = np.empty(len(first), np.intp)
     rank[order] = np.arange(len(first)) - begins[unit[order]]
-    own = np.flatnonzero((rank < sampling.records)[record])
-    unit_of = np.unique(record[own], return_inverse=True)[1]
-    used = replace(rows, pair=rows.pair[own], unit=unit_of, units=int(unit_of.max()) + 1)
+    row = np.flatnonzero((rank < sampling.records)[record])
+    unit_of = np.unique(record[row], return_inverse=True)[1]
+    used = replace(rows, pair=rows.pair[row], unit=unit_of, units=int(unit_of.max()) + 1)
     if rows.ranking is None or rows.size is None:
-        return own, used
-    return own, replace(used, ranking=rows.ranking[own], size=rows.size[own])
+        return row, used
+    return row, replace(used, ranking=rows.ranking[row], size=rows.size[row])
 
 
-def _trained(path: Path) -> dict[str, NDArray[Any]]:
+def _load_trained(path: Path) -> dict[str, NDArray[Any]]:
     try:
         return dict(arrays.load(path))
     except (OSError, ValueError):
@@ -291,7 +295,7 @@ DISCRETE = (
     "what it may tell that noise drawn in floating point is discrete: the guarantee is that of "
     "continuous noise, and covers how far its values reach, not which of them there are"
 )
-"""What the guarantee of a language model does not cover."""
+"""The limit of the guarantee of a language model."""
 
 _ACCOUNTING = {
     ULS.name: "Poisson-subsampled Gaussian mechanism over labelers, privacy loss distribution",
@@ -304,7 +308,7 @@ _ACCOUNTING = {
 def card(
     job: Job,
     options: GradientOptions,
-    course: Course,
+    run: NoisyRun,
     halted: Any,
     learner: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -312,23 +316,23 @@ def card(
     released.
     """
     kind = options.kind
-    run: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "learner": options.learner,
-        "noise_multiplier": course.noise_multiplier,
-        "sampling_probability": course.threshold / 2**64,
-        "steps": course.steps,
+        "noise_multiplier": run.noise_multiplier,
+        "sampling_probability": run.threshold / 2**64,
+        "steps": run.steps,
         "sampled": "labels" if kind.by_record else job.policy.unit + "s",
-        "population": course.units,
+        "population": run.units,
         **learner,
     }
-    if isinstance(course, AupCourse):
-        run |= {"distance": course.clip, "steps_done": int(halted), "proven": False}
+    if isinstance(run, AupRun):
+        facts |= {"distance": run.clip, "steps_done": int(halted), "proven": False}
     else:
-        run["clip"] = course.clip
+        facts["clip"] = run.clip
     if isinstance(options, UlsOptions):
-        run["weighting"] = options.weighting
+        facts["weighting"] = options.weighting
     if job.allowance.sampling and job.allowance.sampling.records:
-        run["records"] = job.allowance.sampling.records
+        facts["records"] = job.allowance.sampling.records
     head = options.learner == "head"
     return {
         "kind": "teacher" if head else "model",
@@ -337,14 +341,14 @@ def card(
             "accounting": f"{_ACCOUNTING[kind.name]}, {job.allowance.allowed} per "
             f"{job.policy.unit}" + cards.together(job.policy, kind.name)
         },
-        "training": run,
+        "training": facts,
         "not_protected": [] if head else [DISCRETE],
     }
 
 
-def sections(said: Mapping[str, Any]) -> Iterator[Section]:
+def sections(card: Mapping[str, Any]) -> Iterator[Section]:
     """Of a run: how it was sampled, its noise, and what is published of it."""
-    run, unit = said["training"], said["privacy"]["unit"]
+    run, unit = card["training"], card["privacy"]["unit"]
     words = [
         f"A model learned in {run['steps']:,} steps. In each, {run['sampled']} were drawn by "
         "secret coins, what each contributed was bounded, and noise was added to the sum; every "

@@ -1,4 +1,4 @@
-"""What gradient mechanisms can be asked for."""
+"""Options of gradient mechanisms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Weighting = Literal["mean", "root"]
-"""What m labels of a labeler weigh in a step: 1/m each, or 1/√m."""
+"""Weight of each of a labeler's m labels in a step: 1/m each, or 1/√m."""
 
 _STEPS = 100
 _PROBABILITY = 0.2
@@ -34,7 +34,7 @@ class GradientOptions(LearnerOptions):
     and for good.
     """
 
-    mechanism: ClassVar[str] = "labelguard_trainer.gradient.mechanism:Training"
+    mechanism: ClassVar[str] = "labelguard_trainer.gradient.mechanism:GradientMechanism"
     report: ClassVar[str] = "labelguard_trainer.gradient.mechanism:sections"
     kind: ClassVar[TrainingRuns]
     weighting: ClassVar[Weighting] = "mean"
@@ -55,24 +55,25 @@ class GradientOptions(LearnerOptions):
         self.sampling(np.ones(1, np.int64))
 
     def sampling(self, counts: NDArray[np.int64]) -> Sampling:
-        """Return what a first policy fixes, for units with so many labels each, (units,): public.
+        """Return what a first policy fixes, for units with so many labels each, (units,):
+        public.
         """
         usual = _PROBABILITY
         if self.learner != "head":
             usual = float(f"{min(1.0, _COHORT / max(len(counts), 1)):.2g}")
-        asked = self.sampling_probability
+        probability = self.sampling_probability
         steps = _STEPS if self.steps is None else self.steps
-        return Sampling(usual if asked is None else asked, steps)
+        return Sampling(usual if probability is None else probability, steps)
 
     def check(self, sampling: Sampling) -> None:
         """Raise `PolicyError` where another sampling was asked for than the policy has."""
         fixed = {"sampling_probability": sampling.probability, "steps": sampling.steps}
         for name, has in {**fixed, "records": sampling.records}.items():
-            asked = getattr(self, name, None)
-            if asked is not None and asked != has:
+            value = getattr(self, name, None)
+            if value is not None and value != has:
                 raise PolicyError(
                     f"this project's policy has --{name.replace('_', '-')} = {has:g}, fixed when "
-                    f"it was made; asked: {asked:g}; leave the option out or use another project"
+                    f"it was made; asked: {value:g}; leave the option out or use another project"
                 )
 
 
@@ -107,11 +108,11 @@ class ElsOptions(GradientOptions):
         """With the bound on labels: the median of public counts (user-level-dp-finetuning, 6)."""
         import numpy as np
 
-        found = super().sampling(counts)
-        given = counts[counts > 0]
-        usual = int(np.median(given)) if len(given) else 1
+        sampling = super().sampling(counts)
+        labelers = counts[counts > 0]
+        usual = int(np.median(labelers)) if len(labelers) else 1
         records = max(usual, 1) if self.records is None else self.records
-        return Sampling(found.probability, found.steps, records)
+        return Sampling(sampling.probability, sampling.steps, records)
 
 
 @dataclass(frozen=True)

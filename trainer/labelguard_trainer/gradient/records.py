@@ -1,4 +1,4 @@
-"""Which of a labeler's records a step looks at, what each weighs, and the texts of their pairs.
+"""The records of a labeler in a step, their weights, and the texts of their pairs.
 
 A labeler of m > G records shows G of them a step, in turn: at step t those in the places tG, …,
 tG + G − 1 (mod m) of their public order. Cohorts are drawn independently of the step, so over a run
@@ -22,7 +22,7 @@ Indices: TypeAlias = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class StepRecords:
     """k records of a step, labeler by labeler: each of shape (k,)."""
 
     rows: Indices
@@ -47,16 +47,16 @@ class Records:
     limit: int
     weighting: Weighting
 
-    def drawn(self, step: int, cohort: Indices) -> Drawn:
+    def select(self, step: int, cohort: Indices) -> StepRecords:
         """Return the records of `cohort`, distinct labelers, at a step counted from 0."""
-        held = self._counts[cohort]
-        used = np.minimum(held, self.limit)
+        counts = self._counts[cohort]
+        used = np.minimum(counts, self.limit)
         owners = np.repeat(np.arange(len(cohort)), used)
         place = np.arange(len(owners)) - np.repeat(np.cumsum(used) - used, used)
-        turn = (step * self.limit + place) % held[owners]
+        turn = (step * self.limit + place) % counts[owners]
         rows = self._order[self._starts[cohort][owners] + turn]
         power = 1.0 if self.weighting == "mean" else 0.5
-        return Drawn(rows, owners, (1.0 / used[owners]) ** power)
+        return StepRecords(rows, owners, (1.0 / used[owners]) ** power)
 
     @cached_property
     def _counts(self) -> Indices:
@@ -71,7 +71,7 @@ class Records:
         return np.cumsum(self._counts) - self._counts
 
 
-class Padded(NamedTuple):
+class PaddedTexts(NamedTuple):
     """2k texts, the k first sides and then the second ones: each of shape (2k, longest)."""
 
     ids: NDArray[np.int64]
@@ -83,7 +83,7 @@ class Padded(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sides:
-    """The token ids of n pairs, as `course.tokenized` makes them, cut at `limit` tokens."""
+    """The token ids of n pairs, as `stage_training.tokenize` makes them, cut at `limit` tokens."""
 
     tokens: pa.Table
     limit: int | None
@@ -97,19 +97,19 @@ class Sides:
         whole = np.stack([prompt.lengths + side.lengths for side in responses], axis=1)
         return whole if self.limit is None else np.minimum(whole, self.limit)
 
-    def padded(self, pairs: Indices) -> Padded:
+    def pad(self, pairs: Indices) -> PaddedTexts:
         """Texts of k pairs by their numbers, padded on the right to the longest of them."""
         prompt, *responses = self._spans
         lengths = self.lengths[pairs].T.reshape(-1, 1)
         place = np.arange(max(int(lengths.max()), 1))
-        asked = np.tile(prompt.lengths[pairs], 2)[:, None]
+        prompt_lengths = np.tile(prompt.lengths[pairs], 2)[:, None]
         begins = np.tile(prompt.starts[pairs], 2)[:, None]
         answers = np.concatenate([side.starts[pairs] for side in responses])[:, None]
-        response = place >= asked
+        response = place >= prompt_lengths
         real = place < lengths
-        source = np.where(response, answers + place - asked, begins + place)
+        source = np.where(response, answers + place - prompt_lengths, begins + place)
         ids = np.where(real, self._ids[np.where(real, source, 0)], self.padding)
-        return Padded(ids, real, real & response)
+        return PaddedTexts(ids, real, real & response)
 
     @cached_property
     def _columns(self) -> list[Any]:

@@ -49,9 +49,9 @@ class ClippedSum:
         """Add a labeler's gradient, float32, shape (size,)."""
         length = norm(gradient)
         factor = self._clip / length.clamp(min=self._clip) / self._step
-        for part, found in zip(_chunks(self._whole), _chunks(gradient), strict=True):
+        for part, values in zip(_chunks(self._whole), _chunks(gradient), strict=True):
             # Whole numbers of the grid below 2^53 are added exactly.
-            part += (found.double() * factor).trunc_().where(length.isfinite(), 0.0)
+            part += (values.double() * factor).trunc_().where(length.isfinite(), 0.0)
 
 
 def norm(gradient: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ def norm(gradient: Tensor) -> Tensor:
     finite.
     """
     squares = torch.stack([part.double().square().sum() for part in _chunks(gradient)]).sum()
-    found = squares.sqrt() * (1 + (len(gradient) + 4) * 2.0**-52)
-    return found.where(found.isfinite(), math.inf)
+    bound = squares.sqrt() * (1 + (len(gradient) + 4) * 2.0**-52)
+    return bound.where(bound.isfinite(), math.inf)
 
 
 def _chunks(flat: Tensor) -> Iterator[Tensor]:
@@ -75,7 +75,7 @@ _FEW_BITS = 32
 Words = NDArray[np.uint64]
 
 
-def noisy(total: Tensor, deviation: float, seed: bytes) -> Tensor:
+def add_normals(total: Tensor, deviation: float, seed: bytes) -> Tensor:
     """`total` plus independent normals of that standard deviation, float32, as long as `total`.
 
     They are added in float64 and rounded once; the normals are the same on every device. Raises
@@ -88,15 +88,15 @@ def noisy(total: Tensor, deviation: float, seed: bytes) -> Tensor:
     def words(count: int) -> Words:
         return np.frombuffer(stream.update(bytes(count * _WORD)), np.dtype("<u8"))
 
-    found = torch.empty(len(total), dtype=torch.float32, device=total.device)
-    chunks = (torch.split(each, _NORMALS) for each in (total, found))
-    for given, part in zip(*chunks, strict=True):
+    noisy = torch.empty(len(total), dtype=torch.float32, device=total.device)
+    chunks = (torch.split(each, _NORMALS) for each in (total, noisy))
+    for summed, part in zip(*chunks, strict=True):
         pairs = (len(part) + 1) // 2
         uniform = torch.from_numpy(uniforms(words(2 * pairs), words)).to(total.device)
         radius = (-2 * uniform[:pairs].log()).sqrt() * deviation
         angle = uniform[pairs:] * (2 * math.pi)
-        part.copy_(given + torch.cat([radius * angle.cos(), radius * angle.sin()])[: len(part)])
-    return found
+        part.copy_(summed + torch.cat([radius * angle.cos(), radius * angle.sin()])[: len(part)])
+    return noisy
 
 
 def uniforms(words: Words, further: Callable[[int], Words]) -> NDArray[np.float64]:
@@ -104,8 +104,8 @@ def uniforms(words: Words, further: Callable[[int], Words]) -> NDArray[np.float6
 
     There `further`, which makes words, gives 128 bits more: the least number is 2^-193.
     """
-    found = (words.astype(np.float64) + 0.5) * 2.0**-64
+    numbers = (words.astype(np.float64) + 0.5) * 2.0**-64
     few = np.flatnonzero(words < 2**_FEW_BITS)
     high, low = further(2 * len(few)).reshape(2, len(few))
-    found[few] = (words[few] + (high + (low + 0.5) * 2.0**-64) * 2.0**-64) * 2.0**-64
-    return found
+    numbers[few] = (words[few] + (high + (low + 0.5) * 2.0**-64) * 2.0**-64) * 2.0**-64
+    return numbers

@@ -16,16 +16,18 @@ TRL = ("1.16", "1.17")
 
 
 def check() -> None:
-    """Raises `MissingExtra` without the extra `train`, and `LabelguardError` for another TRL."""
+    """Raise `MissingExtra` without the extra `train`, and `LabelguardError` for another TRL."""
     extras.require("train", "training")
     check_trl(version("trl"))
 
 
-def check_trl(found: str) -> None:
-    """Our trainers override what TRL keeps private, which changes with its minor version."""
+def check_trl(installed: str) -> None:
+    """Raise `LabelguardError` for a TRL that the trainers do not fit.
+
+    They override what TRL keeps private, which changes with its minor version."""
     least, below = TRL
-    if not Version(least) <= Version(found) < Version(below):
+    if not Version(least) <= Version(installed) < Version(below):
         raise LabelguardError(
-            f"trl {found} is installed; the trainers need trl>={least},<{below}: "
+            f"trl {installed} is installed; the trainers need trl>={least},<{below}: "
             f"{extras.install_line('train')}"
         )

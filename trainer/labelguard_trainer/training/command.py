@@ -16,7 +16,7 @@ from labelguard.cli.terminal import echo, near, print_facts, prints, progress
 from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
-    from labelguard_trainer.training.evaluate import Trained
+    from labelguard_trainer.training.evaluate import TrainingResult
 
 _FILE: dict[str, Any] = {
     "type": click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -94,13 +94,13 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _trained(value: Trained) -> None:
+def _print_result(value: TrainingResult) -> None:
     print_facts(_facts(value))
     for note in value.notes:
         echo(f"labelguard: note: {note}", err=True)
 
 
-def _facts(value: Trained) -> Iterator[tuple[str, str]]:
+def _facts(value: TrainingResult) -> Iterator[tuple[str, str]]:
     from labelguard_trainer.training.training_card import results
 
     yield "model", near(value.path)
@@ -123,8 +123,8 @@ def _facts(value: Trained) -> Iterator[tuple[str, str]]:
 
 @train_group.command("dpo", short_help="Align a language model by DPO.")
 @_options
-@prints(_trained)
-def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trained:
+@prints(_print_result)
+def train_dpo(release: str, model: str, output: Path, **options: Any) -> TrainingResult:
     """Align a language model by DPO on RELEASE (its id, or a directory with a copy of it).
 
     The loss honours each row's noise, as the release's card says, and the model carries the
@@ -140,8 +140,8 @@ def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trained
 
 @train_group.command("reward", short_help="Train a reward model.")
 @_options
-@prints(_trained)
-def train_reward(release: str, model: str, output: Path, **options: Any) -> Trained:
+@prints(_print_result)
+def train_reward(release: str, model: str, output: Path, **options: Any) -> TrainingResult:
     """Train a reward model on RELEASE (its id, or a directory with a copy of it).
 
     AutoModelForSequenceClassification loads it. Else as `train dpo`.
@@ -153,7 +153,9 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
     return _run("reward", release, model, output, options)
 
 
-def _run(kind: Any, release: str, model: str, output: Path, options: dict[str, Any]) -> Trained:
+def _run(
+    kind: Any, release: str, model: str, output: Path, options: dict[str, Any]
+) -> TrainingResult:
     first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
     with progress(at_once=True) if first else nullcontext(no_progress) as report:
         report("reading the release", None)

@@ -65,10 +65,10 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
     _config = DPOConfig
     _check_architecture = staticmethod(guard.check_language_model)
 
-    def _checked(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
+    def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
         self._given_reference = set(REFERENCE) <= set(train.column_names)
-        own = options.get("ref_model") is None and _is_nowhere_else(model, options)
-        if self._given_reference or own:
+        is_own_reference = options.get("ref_model") is None and _is_nowhere_else(model, options)
+        if self._given_reference or is_own_reference:
             args.precompute_ref_log_probs = True
         guard.check_dpo(args, options)
         return options
@@ -87,7 +87,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         No row is left out: one whose sides are equal after truncation has margin 0. Raises
         `LabelguardError` if the reference is not known any more.
         """
-        dataset = self._tokenized(dataset)
+        dataset = self._tokenize_all(dataset)
         log_ratios = self.log_probs(dataset) - self._reference_log_probs(dataset)
         return np.asarray(self.beta * (log_ratios[:, 0] - log_ratios[:, 1]))
 
@@ -112,10 +112,11 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         def policy(inputs: dict[str, Any]) -> Tensor:
             return torch.stack(self._log_probs(self.model, inputs)[0].chunk(2), dim=1)
 
-        return score_rows(self, self._tokenized(dataset), self.data_collator.texts, policy)
+        return score_rows(self, self._tokenize_all(dataset), self.data_collator.texts, policy)
 
     def compute_ref_log_probs(self, model: Any, inputs: dict[str, Any]) -> Any:
-        """Return the reference's log-probabilities of a batch's sides: two tensors of shape (n,).
+        """Return the reference's log-probabilities of a batch's sides: two tensors of shape
+        (n,).
         """
         return super().compute_ref_log_probs(model, BatchNoise.split(inputs)[1])
 

@@ -1,4 +1,4 @@
-"""How well a model predicts preferences that it has not seen, told from what may be read.
+"""Evaluation of a model on preferences that it has not seen, from public values alone.
 
 Nothing here reads a raw label. Rows of a release say what their labels are worth, and each kind is
 measured in its own way; public pairs (`Probes`) may be measured as they are. z is the margin of
@@ -31,7 +31,7 @@ from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import PAIRS, item_sides, longer, read_preferred, scan_pairs
 from labelguard.text import Progress
-from labelguard_trainer.training.request import Request
+from labelguard_trainer.training.request import TrainingRequest
 
 Floats: TypeAlias = NDArray[np.float64]
 _NONE: Mapping[str, ArrayLike] = MappingProxyType({})
@@ -40,7 +40,7 @@ TEACHER = "teacher"
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often a model agrees with what people prefer."""
+    """Share of pairs on which a model agrees with what people prefer."""
 
     rows: int
     """rows it is measured on"""
@@ -58,7 +58,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class TeacherAgreement:
-    """How close a model comes to a teacher's probabilities, not to people."""
+    """Closeness of a model to a teacher's probabilities, not to people."""
 
     rows: int
     """rows with a label_probability"""
@@ -74,7 +74,7 @@ class TeacherAgreement:
 
 @dataclass(frozen=True)
 class LabelAgreement:
-    """How often a model agrees with labels taken as they are, right or wrong."""
+    """Share of rows on which a model agrees with labels taken as they are, right or wrong."""
 
     rows: int
     """rows that say no probability"""
@@ -88,7 +88,7 @@ class LabelAgreement:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What held-out rows and public pairs say of a model; null where there are none."""
+    """Measurements of a model on held-out rows and public pairs; null where there are none."""
 
     flipped: Accuracy | None
     """by held-out rows with a flip_probability, corrected for the flips"""
@@ -137,22 +137,24 @@ def evaluate(
     if (target[soft] == 0.5).all():
         soft[:] = False
     others = {name: vote(values) for name, values in baselines.items()}
-    found: dict[str, Any] = dict.fromkeys(("flipped", "teacher", "labels", "probes"))
+    parts: dict[str, Any] = dict.fromkeys(("flipped", "teacher", "labels", "probes"))
     if flipped.any():
         of_flipped = _of(others, flipped)
-        found["flipped"] = _corrected(z[flipped], gamma[flipped], names[flipped], of_flipped)
+        parts["flipped"] = _correct_flips(z[flipped], gamma[flipped], names[flipped], of_flipped)
     if soft.any():
-        found["teacher"] = _taught(z[soft], target[soft], _of(others, soft))
+        parts["teacher"] = _compare_with_teacher(z[soft], target[soft], _of(others, soft))
     if rest.any():
         share = _share(vote(z[rest]), names[rest])
-        found["labels"] = LabelAgreement(int(rest.sum()), *share, _means(_of(others, rest)))
+        parts["labels"] = LabelAgreement(int(rest.sum()), *share, _means(_of(others, rest)))
     if probes is not None and np.size(probes):
-        found["probes"] = accuracy(probes, probe_baselines)
-    return Evaluation(**found, left_out=int((~measured).sum()))
+        parts["probes"] = accuracy(probes, probe_baselines)
+    return Evaluation(**parts, left_out=int((~measured).sum()))
 
 
 def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> Accuracy:
-    """That on pairs whose preference is known, n >= 1, an item each; z = 0 counts half."""
+    """Return the accuracy on pairs whose preference is known, n >= 1, an item each; z = 0 counts
+    half.
+    """
     right = vote(margins)
     share, error = _share(right, np.arange(len(right)))
     others = _means({name: vote(values) for name, values in baselines.items()})
@@ -167,20 +169,22 @@ def _means(votes: Mapping[str, Floats]) -> dict[str, float]:
     return {name: float(values.mean()) for name, values in votes.items()}
 
 
-def _corrected(
+def _correct_flips(
     z: Floats, gamma: Floats, items: NDArray[Any], votes: Mapping[str, Floats]
 ) -> Accuracy:
     released = np.ones(len(z))
-    found = estimate_error(released, vote(z), gamma)
+    estimate = estimate_error(released, vote(z), gamma)
     error = standard_error(1 - vote(z), gamma, items)
     uninformative = bool(error > (0.5 - float(gamma.min())) / 2)
     others = {
         name: 1 - estimate_error(released, values, gamma).rate for name, values in votes.items()
     }
-    return Accuracy(found.rows, 1 - found.rate, error, uninformative, others)
+    return Accuracy(estimate.rows, 1 - estimate.rate, error, uninformative, others)
 
 
-def _taught(z: Floats, target: Floats, votes: Mapping[str, Floats]) -> TeacherAgreement:
+def _compare_with_teacher(
+    z: Floats, target: Floats, votes: Mapping[str, Floats]
+) -> TeacherAgreement:
     def agreement(values: Floats) -> float:
         return float(1 - np.abs(values - vote(target - 0.5)).mean())
 
@@ -198,7 +202,7 @@ def _share(right: Floats, items: NDArray[Any]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """A model that was trained."""
 
     path: str
@@ -238,14 +242,14 @@ class Trained:
 Margins = dict[str, NDArray[np.float64]]
 
 
-def of_release(request: Request, progress: Progress) -> Margins:
+def release_baselines(request: TrainingRequest, progress: Progress) -> Margins:
     """Margins of `chosen` in the rows that are evaluated, by baseline, shape (n,) each."""
     rows = request.evaluated
     frame = scan_pairs(request.source.file).select(PAIRS).filter(pl.Series(rows))
     return _margins(request, frame.collect().to_arrow(), request.first[rows], progress)
 
 
-def of_probes(request: Request, progress: Progress) -> Margins:
+def probe_baselines(request: TrainingRequest, progress: Progress) -> Margins:
     """Return the same of public pairs, if there are any."""
     if request.probes is None:
         return {}
@@ -254,25 +258,25 @@ def of_probes(request: Request, progress: Progress) -> Margins:
 
 
 def _margins(
-    request: Request, pairs: pa.Table, first: NDArray[np.bool_], progress: Progress
+    request: TrainingRequest, pairs: pa.Table, first: NDArray[np.bool_], progress: Progress
 ) -> Margins:
-    found = {
+    margins = {
         "longer_response": longer(pairs),
         "majority_side": np.where(first, 1.0, -1.0) * _majority(request),
     }
     head = request.source.file.parent / FILE
     if request.non_private or not head.exists() or not len(pairs):
-        return found
+        return margins
     progress("asking the teacher", None)
-    return found | _teacher(Head.load(head.parent), pairs, progress)
+    return margins | _teacher(Head.load(head.parent), pairs, progress)
 
 
-def _majority(request: Request) -> float:
+def _majority(request: TrainingRequest) -> float:
     """Above 0 where the training rows prefer their items' first sides, below for the second.
 
     A row counts by how much it says: 1 − 2γ of a flipped label, 2p − 1 of a probability.
     """
-    flip, probability = (request.said[f"{name}_probability"] for name in ("flip", "label"))
+    flip, probability = (request.noise_columns[f"{name}_probability"] for name in ("flip", "label"))
     weight = np.where(np.isnan(probability), 1.0, 2 * probability - 1)
     weight = np.where(np.isnan(flip), weight, 1 - 2 * flip)
     rows = ~request.held_out

@@ -18,12 +18,12 @@ from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
-from labelguard_trainer.training.course import TRAINERS, lora_config
-from labelguard_trainer.training.evaluate import Evaluation, Trained
+from labelguard_trainer.training.evaluate import Evaluation, TrainingResult
 from labelguard_trainer.training.models import check_whole, one_line
-from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
-from labelguard_trainer.training.request import Request
+from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, quiet
+from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.runs import RunDirectory
+from labelguard_trainer.training.stage_training import TRAINERS, lora_config
 from labelguard_trainer.training.training_card import draw, to_markdown
 
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
@@ -44,14 +44,14 @@ _PROMPT_DIFFERS = (
 )
 
 
-def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
+def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> TrainingResult:
     """Train, evaluate and publish; the same request resumes what was interrupted."""
     settings.check_fields(request.kind, request.config)
     how = f" with {request.config_file}" if request.config_file else ""
     refused = f"{request.model} cannot be trained{how}"
-    with quiet() as heard:
+    with quiet() as log:
         with one_line(refused):
-            identity, fixed = models.fixed(request.model, request.config)
+            identity, fixed = models.fix_version(request.model, request.config)
             evaluated = {"eval_strategy": "steps" if request.held_out.any() else "no"}
             args = TRAINERS[request.kind][0](
                 output_dir=str(run.checkpoints),
@@ -59,8 +59,8 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
                 non_private=request.non_private,
                 **{**evaluated, **_DEFAULTS, **fixed},
             )
-        asked = _asked(request, identity)
-        with _begun(run, asked, args):
+        parameters = _run_parameters(request, identity)
+        with _begin(run, parameters, args):
             with one_line(refused):
                 trainer, probes = _trainer(request, run, args, progress)
                 # What was loaded must be what the card will say, though others know its path.
@@ -69,13 +69,13 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
                 models.check_unchanged(request.model, identity, **loaded)
                 checkpoint = run.last_checkpoint()
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-                found = _evaluation(request, trainer, probes, progress)
-            notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
-            with guard.saving(run.finished):
-                trainer.save_model(str(run.finished))
+                evaluation = _evaluate(request, trainer, probes, progress)
+            notes = [*_notes(request), *([_PROMPT_DIFFERS] if log.prompt_differs else [])]
+            with guard.saving(run.finished_path):
+                trainer.save_model(str(run.finished_path))
             held_out = int(request.held_out.sum())
             privacy = (request.source.card or {}).get("privacy", {})
-            trained = Trained(
+            trained = TrainingResult(
                 path=str(run.output),
                 kind=request.kind,
                 release=request.source.release,
@@ -90,17 +90,17 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
                 evaluated=int(request.evaluated.sum()),
                 steps=trainer.state.global_step,
                 resumed=checkpoint is not None,
-                evaluation=found,
+                evaluation=evaluation,
                 notes=notes,
             )
             if trainer.is_world_process_zero():
-                _describe(request, run, asked, trained, metrics_of(trainer.state))
+                _describe(request, run, parameters, trained, metrics_of(trainer.state))
                 run.publish()
             trainer.accelerator.wait_for_everyone()
     return trained
 
 
-def _asked(request: Request, identity: str) -> dict[str, Any]:
+def _run_parameters(request: TrainingRequest, identity: str) -> dict[str, Any]:
     """Return what decides the weights: a run goes on only if all of it is the same."""
     return {
         "kind": request.kind,
@@ -115,22 +115,22 @@ def _asked(request: Request, identity: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _begun(run: RunDirectory, asked: Mapping[str, Any], args: Any) -> Iterator[None]:
+def _begin(run: RunDirectory, parameters: Mapping[str, Any], args: Any) -> Iterator[None]:
     """The run's directory, held by the first process; the others wait until it is there."""
-    with nullcontext() if args.process_index else run.begun(asked):
+    with nullcontext() if args.process_index else run.begin(parameters):
         args.distributed_state.wait_for_everyone()
         yield
 
 
 def _trainer(
-    request: Request, run: RunDirectory, args: Any, progress: Progress
+    request: TrainingRequest, run: RunDirectory, args: Any, progress: Progress
 ) -> tuple[Any, Dataset | None]:
     """Return the trainer, and the probes that it will be evaluated on beside its held-out rows."""
     cache = run.cache(args.process_index)
-    said = [name for name, values in request.said.items() if not np.isnan(values).all()]
-    rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *said])
+    columns = [name for name, values in request.noise_columns.items() if not np.isnan(values).all()]
+    rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *columns])
     out = int(request.held_out.sum())
-    told = f"{len(rows) - out:,} rows ({out:,} held out)"
+    counts = f"{len(rows) - out:,} rows ({out:,} held out)"
     held_out = rows.select(np.flatnonzero(request.evaluated))
     lora = lora_config(request.kind, request.lora) if request.lora else None
     progress("loading the model and tokenizing rows", None)
@@ -142,7 +142,7 @@ def _trainer(
         train_dataset=rows.select(np.flatnonzero(~request.held_out)),
         eval_dataset=held_out.add_column(_ROW, np.arange(len(held_out))) if held_out else None,
         peft_config=lora,
-        callbacks=[Reporting(run, told, progress)],
+        callbacks=[TrainingCallback(run, counts, progress)],
     )
     trainer.remove_callback(PrinterCallback)
     if request.probes is None:
@@ -155,8 +155,8 @@ def _read(file: Path, cache: Path) -> Dataset:
     return read(str(file), cache_dir=str(cache))
 
 
-def _evaluation(
-    request: Request, trainer: Any, probes: Dataset | None, progress: Progress
+def _evaluate(
+    request: TrainingRequest, trainer: Any, probes: Dataset | None, progress: Progress
 ) -> Evaluation:
     rows = request.evaluated
     progress(f"evaluating {int(rows.sum()):,} held-out rows", None)
@@ -167,17 +167,17 @@ def _evaluation(
     _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
     return evaluate.evaluate(
         margins,
-        flip_probability=request.said["flip_probability"][rows],
-        label_probability=request.said["label_probability"][rows],
+        flip_probability=request.noise_columns["flip_probability"][rows],
+        label_probability=request.noise_columns["label_probability"][rows],
         items=request.items[rows],
-        baselines=evaluate.of_release(request, progress),
+        baselines=evaluate.release_baselines(request, progress),
         probes=probed,
-        probe_baselines=evaluate.of_probes(request, progress),
+        probe_baselines=evaluate.probe_baselines(request, progress),
     )
 
 
 def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
-    """Raises `LabelguardError` for a model that overflowed: it would say nothing of any pair."""
+    """Raise `LabelguardError` for a model that overflowed: it would say nothing of any pair."""
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     finite = (
         np.isfinite(losses[-1:]).all()
@@ -192,28 +192,30 @@ def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
 
 
 def _describe(
-    request: Request,
+    request: TrainingRequest,
     run: RunDirectory,
-    asked: Mapping[str, Any],
-    trained: Trained,
+    parameters: Mapping[str, Any],
+    trained: TrainingResult,
     metrics: list[Mapping[str, Any]],
 ) -> None:
-    """Everything beside the model."""
-    (run.finished / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of here
-    (run.finished / "README.md").unlink(missing_ok=True)  # peft's: an empty form
-    adapter = (run.finished / "adapter_config.json").exists()
-    card = to_markdown(request, trained, asked, adapter=adapter)
+    """Write everything beside the model."""
+    (run.finished_path / "training_args.bin").unlink(
+        missing_ok=True
+    )  # a pickle, with paths of here
+    (run.finished_path / "README.md").unlink(missing_ok=True)  # peft's: an empty form
+    adapter = (run.finished_path / "adapter_config.json").exists()
+    card = to_markdown(request, trained, parameters, adapter=adapter)
     lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)
     for name, text in (
         ("TRAINING_CARD.md", card),
         ("evaluation.json", trained.evaluation.to_json()),
         ("metrics.jsonl", lines),
     ):
-        write_atomically(run.finished / name, text.encode())
-    draw(metrics, run.finished)
+        write_atomically(run.finished_path / name, text.encode())
+    draw(metrics, run.finished_path)
 
 
-def _notes(request: Request) -> Iterator[str]:
+def _notes(request: TrainingRequest) -> Iterator[str]:
     if request.non_private:
         yield "trained on raw labels: what people said may be read from this model"
     elif request.loss == "plain" and request.source.train_with == "forward":

@@ -1,4 +1,4 @@
-"""What is checked before a step is taken, so that a long run does not end in a stack trace.
+"""Checks before a step is taken, so that a long run does not end in a stack trace.
 
 Checks need no GPU and come before weights are loaded, where they can.
 """
@@ -39,7 +39,7 @@ _TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "iostream erro
 
 
 def set_defaults(config: Any) -> None:
-    """What TRL's defaults get wrong: bf16 on a CPU, and a deprecated name for checkpointing."""
+    """Correct defaults of TRL: bf16 on a CPU, and a deprecated name for checkpointing."""
     if config.bf16 is None and not config.fp16:
         config.bf16 = bool(is_torch_bf16_gpu_available()) and not config.use_cpu
     if config.activation_checkpointing is None:
@@ -81,7 +81,7 @@ _ONLY: Mapping[str, tuple[Any, str]] = {
 
 
 def check_dpo(args: Any, options: Mapping[str, Any]) -> None:
-    """Raises `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
+    """Raise `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
     sharded = is_fsdp2(args) and options.get("ref_model") is None
     refuse(
         {
@@ -102,7 +102,7 @@ def check_dpo(args: Any, options: Mapping[str, Any]) -> None:
 
 
 def check_reward(args: Any, peft_config: Any) -> None:
-    """Raises `LabelguardError` for settings that contradict each other."""
+    """Raise `LabelguardError` for settings that contradict each other."""
     frozen = args.frozen_backbone
     refuse(
         {
@@ -120,7 +120,7 @@ def check_reward(args: Any, peft_config: Any) -> None:
 
 
 def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
-    """Raises `LabelguardError` for the first name whose condition holds, with its reason."""
+    """Raise `LabelguardError` for the first name whose condition holds, with its reason."""
     for name, (holds, reason) in refused.items():
         if holds:
             raise LabelguardError(f"{name} cannot be used here: {reason}")
@@ -152,7 +152,7 @@ def datasets_of(train: Any, evaluation: Any) -> list[Any]:
 
 
 def check_rows(dataset: Any, args: Any) -> None:
-    """Raises `LabelguardError` for no rows, pictures, and rows that the loss cannot be given."""
+    """Raise `LabelguardError` for no rows, pictures, and rows that the loss cannot be given."""
     columns = set(dataset.column_names)
     if not len(dataset):
         raise LabelguardError("a data set has no rows")
@@ -165,7 +165,8 @@ def check_rows(dataset: Any, args: Any) -> None:
 
 
 def tokenizer_of(model: Any, args: Any) -> Any:
-    """Return the tokenizer saved with a model. `LabelguardError` if it has no path to find it at.
+    """Return the tokenizer saved with a model. `LabelguardError` if it has no path to find it
+    at.
     """
     name = _name(model)
     if not name:
@@ -203,14 +204,14 @@ def check_model(model: Any, tokenizer: Any, args: Any) -> Any:
 
 
 def check_language_model(config: Any) -> None:
-    """Raises `LabelguardError` for a model that has no probabilities of a next token."""
+    """Raise `LabelguardError` for a model that has no probabilities of a next token."""
     name = _architecture(config)
     if config.is_encoder_decoder or name.endswith(_CLASSIFIER):
         raise LabelguardError(f"{name} is not a causal language model, which DPO trains")
 
 
 def check_reward_model(config: Any) -> None:
-    """Raises `LabelguardError` for a classifier with more than one output."""
+    """Raise `LabelguardError` for a classifier with more than one output."""
     name = _architecture(config)
     if name.endswith(_CLASSIFIER) and config.num_labels != 1:
         raise LabelguardError(f"{name} has {config.num_labels} outputs; a reward model has one")
@@ -221,7 +222,7 @@ def _architecture(config: Any) -> str:
 
 
 def check_texts(dataset: Any, tokenizer: Any) -> None:
-    """Raises `LabelguardError` for conversations without a template to write them by."""
+    """Raise `LabelguardError` for conversations without a template to write them by."""
     if is_conversational(dataset[0]) and tokenizer.chat_template is None:
         raise LabelguardError(
             "the rows are conversations, and the tokenizer has no chat template: take an "
@@ -230,21 +231,21 @@ def check_texts(dataset: Any, tokenizer: Any) -> None:
 
 
 def check_checkpoint(checkpoint: str | bool, output_dir: str) -> None:
-    """Raises `LabelguardError` if a checkpoint was not written to its end.
+    """Raise `LabelguardError` if a checkpoint was not written to its end.
 
     The state of the trainer is written last; of weights and of what torch saves the files say
     themselves whether they are whole.
     """
-    found = checkpoint if isinstance(checkpoint, str) else get_last_checkpoint(output_dir)
-    if found is None:
+    path = checkpoint if isinstance(checkpoint, str) else get_last_checkpoint(output_dir)
+    if path is None:
         raise LabelguardError(f"there is no checkpoint in {output_dir} to resume from")
-    directory = Path(found)
+    directory = Path(path)
     try:
         json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
-        for path in directory.glob("*.safetensors"):
-            with safe_open(path, framework="np"):
+        for file in directory.glob("*.safetensors"):
+            with safe_open(file, framework="np"):
                 pass
-        whole = all(zipfile.is_zipfile(path) for path in directory.glob("*.pt"))
+        whole = all(zipfile.is_zipfile(file) for file in directory.glob("*.pt"))
     except (OSError, ValueError, SafetensorError):
         whole = False
     if not whole:
@@ -266,18 +267,18 @@ def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
         room = None if limit is None else max(limit - len(row.get("prompt_ids", ())), 0)
         return bool(row["chosen_ids"][:room] != row["rejected_ids"][:room])
 
-    kept = dataset.filter(differ, desc=f"Comparing the sides of the {name} data")
-    if not len(kept):
+    distinct = dataset.filter(differ, desc=f"Comparing the sides of the {name} data")
+    if not len(distinct):
         raise LabelguardError(
             f"no row of the {name} data is left: both sides are equal within max_length={limit}"
         )
-    if len(kept) < rows:
+    if len(distinct) < rows:
         _log.warning(
             "%s of %s rows of the %s data are left out: their sides are equal, or too long, "
             "within max_length=%s",
-            *(f"{rows - len(kept):,}", f"{rows:,}", name, limit),
+            *(f"{rows - len(distinct):,}", f"{rows:,}", name, limit),
         )
-    return kept
+    return distinct
 
 
 @contextmanager

@@ -29,18 +29,18 @@ from labelguard_trainer.training.request import base_of
 from labelguard_trainer.training.settings import Kind
 
 if TYPE_CHECKING:
-    from labelguard_trainer.training.course import Course
+    from labelguard_trainer.training.stage_training import StageTraining
     from labelguard_trainer.training.stages import StageLearner
 
 
 @dataclass(frozen=True)
-class Base:
+class PreparedBase:
     """A base model, its settings and the pairs' tokens, which fit together.
 
     `identity` is what the model starts from and how it learns, as JSON, for ledger and card.
     """
 
-    course: Course
+    training: StageTraining
     identity: Mapping[str, Any]
 
     usual: ClassVar[Mapping[str, Any]] = {}
@@ -59,29 +59,29 @@ class Base:
         extras.require("train", f"--learner {kind}")
         before = base_of(options.model, private=True)
         lora = None if options.lora is None else settings.parse_lora(options.lora)
-        given = {} if options.config is None else settings.read_config(Path(options.config))
-        cls.check(kind, given, lora or {})
+        config = {} if options.config is None else settings.read_config(Path(options.config))
+        cls.check(kind, config, lora or {})
         from labelguard_trainer.training import models
-        from labelguard_trainer.training.course import Course
+        from labelguard_trainer.training.stage_training import StageTraining
 
-        base, fixed = models.fixed(options.model, given)
-        chosen = {**cls.usual, **fixed}
-        course = Course.of(kind, options.model, base, lora, chosen, pairs)
-        told = {"model": base, "lora": lora, "training": settings.public_settings(chosen)}
-        learned = {"learned_from": [asdict(one) for one in before]} if before else {}
-        return cls(course, told | learned)
+        base, values = models.fix_version(options.model, config)
+        chosen = {**cls.usual, **values}
+        training = StageTraining.of(kind, options.model, base, lora, chosen, pairs)
+        identity = {"model": base, "lora": lora, "training": settings.public_settings(chosen)}
+        learned = {"learned_from": [asdict(release) for release in before]} if before else {}
+        return cls(training, identity | learned)
 
     @classmethod
-    def check(cls, kind: Kind, given: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
+    def check(cls, kind: Kind, config: Mapping[str, Any], lora: Mapping[str, Any]) -> None:
         """Raise `LabelguardError` for settings that the learner cannot use."""
-        settings.check_stage_fields(kind, given)
+        settings.check_stage_fields(kind, config)
 
 
 @dataclass(frozen=True)
-class PreparedLanguageModel(Base):
+class PreparedLanguageModel(PreparedBase):
     """A base model, how each stage trains it (props A.1), and the pairs: a `PreparedLearner`."""
 
-    usual = {  # noqa: RUF012 (see `Base`)
+    usual = {  # noqa: RUF012 (see `PreparedBase`)
         "num_train_epochs": 3,
         "per_device_train_batch_size": 4,
         "learning_rate": 5e-5,
@@ -90,16 +90,17 @@ class PreparedLanguageModel(Base):
     @property
     def inputs(self) -> NDArray[np.intp]:
         """The numbers of the pairs, shape (pairs,)."""
-        return np.arange(len(self.course.tokens))
+        return np.arange(len(self.training.tokens))
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:
         """Return the learner, whose models are kept in `directory`."""
         from labelguard_trainer.training.stages import StageLearner
 
-        return StageLearner(self.course, directory, progress)
+        return StageLearner(self.training, directory, progress)
 
     def files(self, scorer: Scorer, directory: Path) -> tuple[Path, ...]:
-        """Return the directory `model`, as `from_pretrained` reads it; adapters are merged into it.
+        """Return the directory `model`, as `from_pretrained` reads it; adapters are merged into
+        it.
         """
         from labelguard_trainer.training.stages import StageModel
 

@@ -51,9 +51,11 @@ def forward(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
 
 def robust(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
     """[(1−γ)ℓ(t; z) − γℓ(1−t; z)]/(1−2γ); with unequal γ to be weighted (`rows`)."""
-    kept = soft(z, target, flip_probability)
+    unflipped = soft(z, target, flip_probability)
     flipped = soft(z, 1 - target, flip_probability)
-    return ((1 - flip_probability) * kept - flip_probability * flipped) / (1 - 2 * flip_probability)
+    return ((1 - flip_probability) * unflipped - flip_probability * flipped) / (
+        1 - 2 * flip_probability
+    )
 
 
 LOSSES: Mapping[str, Loss] = {"forward": forward, "robust": robust, "soft": soft, "plain": plain}

@@ -94,19 +94,23 @@ def identity(name: str, **options: Any) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def fixed(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a model's identity, and the settings `given` for just that model, with its usual
+def fix_version(name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a model's identity, and the settings `config` for just that model, with its usual
     length.
     """
-    init = given.get("model_init_kwargs") or {}
-    code = given.get("trust_remote_code", False)
+    init = config.get("model_init_kwargs") or {}
+    code = config.get("trust_remote_code", False)
     options = {"revision": init.get("revision"), "trust_remote_code": code}
     base = identity(name, **options)
     length = usual_length(name, {**init, **options})
-    return base, {"max_length": length, **given, "model_init_kwargs": pinned(name, base, init)}
+    return base, {
+        "max_length": length,
+        **config,
+        "model_init_kwargs": pin_revision(name, base, init),
+    }
 
 
-def pinned(name: str, identity: str, init: Mapping[str, Any]) -> dict[str, Any]:
+def pin_revision(name: str, identity: str, init: Mapping[str, Any]) -> dict[str, Any]:
     """`init` of `load_model` for the very commit of a hub's model that an identity tells."""
     if Path(name).is_dir():
         return dict(init)
@@ -114,7 +118,7 @@ def pinned(name: str, identity: str, init: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_unchanged(name: str, expected: str, **options: Any) -> None:
-    """Raises `LabelguardError` if a model is not the one whose identity was taken."""
+    """Raise `LabelguardError` if a model is not the one whose identity was taken."""
     if identity(name, **options) != expected:
         raise LabelguardError(
             f"{name} has changed since its identity was recorded; restore what it was and run the "
@@ -159,17 +163,17 @@ def opening(name: str, what: str) -> Iterator[None]:
 
 
 def check_whole(kind: Kind, name: str, init: Mapping[str, Any]) -> None:
-    """Raises `LabelguardError` if a model's files lack weights that transformers would make up.
+    """Raise `LabelguardError` if a model's files lack weights that transformers would make up.
 
     A reward model's head, which is outside its backbone, may be new. `init` is as for `load_model`;
     the weights are named and not kept in memory.
     """
     given = {**init, "output_loading_info": True, "device_map": "meta"}
     given.pop("quantization_config", None)  # it wants a device
-    model, found = load_model(kind, name, **given)
+    model, report = load_model(kind, name, **given)
     backbone = f"{model.base_model_prefix}."
     missing = sorted(
-        key for key in found["missing_keys"] if kind == "dpo" or key.startswith(backbone)
+        key for key in report["missing_keys"] if kind == "dpo" or key.startswith(backbone)
     )
     if missing:
         raise LabelguardError(

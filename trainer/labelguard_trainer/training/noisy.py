@@ -1,4 +1,4 @@
-"""What trainers of noisy rows share; the rest of each is TRL's trainer of the same name.
+"""Shared by trainers of noisy rows; the rest of each is TRL's trainer of the same name.
 
 A batch says what it knows of its rows' noise; rows are scored in batches of similar length.
 """
@@ -36,7 +36,7 @@ class NoisyCollator:
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         lost = [name for name in COLUMNS if name not in examples[0]]
         if lost:
-            raise _lost(lost)
+            raise _lost_noise(lost)
         noise = {name: torch.tensor([row[name] for row in examples]) for name in COLUMNS}
         return {**self.texts(examples), **noise}
 
@@ -58,7 +58,7 @@ class BatchNoise:
         """
         lost = [name for name in COLUMNS if name not in batch]
         if lost:
-            raise _lost(lost)
+            raise _lost_noise(lost)
         rest = {name: value for name, value in batch.items() if name not in COLUMNS}
         return cls(batch[TARGET], batch[FLIP], batch[WEIGHT]), rest
 
@@ -67,7 +67,9 @@ class BatchNoise:
         return (self.weight * loss(margin, self.target, self.flip_probability)).mean()
 
     def agreement(self, margin: Tensor) -> Tensor:
-        """Whether a margin has the sign that its target asks for; NaN where ½ asks for none."""
+        """Return whether a margin has the sign that its target asks for; NaN where ½ asks for
+        none.
+        """
         agrees = (margin * (self.target - 0.5) > 0).float()
         return agrees.masked_fill(self.target == 0.5, torch.nan)
 
@@ -89,17 +91,17 @@ def score_rows(
             collate_fn=collate,
         )
     )
-    found = []
+    batches = []
     training = trainer.model.training
     trainer.model.eval()
     try:
         with torch.no_grad(), trainer.accelerator.autocast():
             for batch in loader:
                 scores = trainer.accelerator.gather_for_metrics(score(batch))
-                found.append(scores.double().cpu().numpy())
+                batches.append(scores.double().cpu().numpy())
     finally:
         trainer.model.train(training)
-    scores = np.concatenate(found)
+    scores = np.concatenate(batches)
     return np.asarray(scores[np.argsort(longest_first)])
 
 
@@ -111,7 +113,7 @@ def _lengths(dataset: Any) -> NDArray[np.int64]:
     return longer
 
 
-def _lost(names: list[str]) -> LabelguardError:
+def _lost_noise(names: list[str]) -> LabelguardError:
     return LabelguardError(
         f"a batch has no {', '.join(names)}: something between the release and the loss (a "
         "collator, a map, remove_columns) dropped it, and noisy labels would be taken as true"
@@ -144,7 +146,7 @@ class NoisyTraining(_BaseTrainer):
         args = guard.own_config(args, self._config, model)
         for dataset in guard.datasets_of(train_dataset, eval_dataset):
             guard.check_rows(dataset, args)
-        options = self._checked(model, args, train_dataset, options)
+        options = self._check_options(model, args, train_dataset, options)
         tokenizer = processing_class or guard.tokenizer_of(model, args)
         self._check_architecture(guard.check_model(model, tokenizer, args))
         self.preference_loss = loss_of(args.preference_loss)
@@ -159,7 +161,7 @@ class NoisyTraining(_BaseTrainer):
                 **options,
             )
 
-    def _checked(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
+    def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
         """Options that are TRL's own, once they are checked together with `args`."""
         raise NotImplementedError
 
@@ -184,9 +186,9 @@ class NoisyTraining(_BaseTrainer):
 
     def scorable(self, dataset: Any) -> Any:
         """Return all rows of a data set as `margins` takes them after training; call it before."""
-        return self._tokenized(dataset)
+        return self._tokenize_all(dataset)
 
-    def _run_epoch(self, **given: Any) -> None:
+    def _run_epoch(self, **arguments: Any) -> None:
         """No step beyond the last: transformers takes one, and counts then.
 
         A training that was interrupted after its last step is resumed there.
@@ -194,7 +196,7 @@ class NoisyTraining(_BaseTrainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
         else:
-            super()._run_epoch(**given)
+            super()._run_epoch(**arguments)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with guard.saving(self.args.output_dir):
@@ -211,8 +213,9 @@ class NoisyTraining(_BaseTrainer):
             self.left_out = rows - len(dataset)
         return with_noise(dataset, args.preference_loss, non_private=args.non_private)
 
-    def _tokenized(self, dataset: Any) -> Any:
-        """Return all rows of a data set that is to be scored; what is too long is cut in its batch.
+    def _tokenize_all(self, dataset: Any) -> Any:
+        """Return all rows of a data set that is to be scored; what is too long is cut in its
+        batch.
         """
         if self._tokens in dataset.column_names:
             return dataset

@@ -25,7 +25,7 @@ _SUMMARY = "train_runtime"
 _OF_TIME = ("_runtime", "_per_second", "num_tokens")  # tokens since a run was resumed
 
 
-class Reporting(TrainerCallback):
+class TrainingCallback(TrainerCallback):
     """Progress of a training on `rows`, metrics, and the mark of complete checkpoints."""
 
     def __init__(self, run: RunDirectory, rows: str, progress: Progress) -> None:
@@ -96,7 +96,7 @@ def _metrics(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-class Heard(logging.Filter):
+class LogFilter(logging.Filter):
     """Keeps loggers silent below errors, and notices what is said again in words of our own.
 
     TRL says that a prompt alone is tokenized in another way with a piece of that prompt, which has
@@ -115,14 +115,14 @@ class Heard(logging.Filter):
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[Heard]:
+def quiet() -> Iterator[LogFilter]:
     """No bar, warning or log line of the libraries meanwhile, and no telemetry."""
     with contextlib.ExitStack() as stack:
-        heard = Heard()
+        log_filter = LogFilter()
         for name in list(logging.root.manager.loggerDict):
             if name.partition(".")[0] in _LIBRARIES:
-                logging.getLogger(name).addFilter(heard)
-                stack.callback(logging.getLogger(name).removeFilter, heard)
+                logging.getLogger(name).addFilter(log_filter)
+                stack.callback(logging.getLogger(name).removeFilter, log_filter)
         stack.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
         transformers_logging.set_verbosity_error()  # its loggers come with its models
         if transformers_logging.is_progress_bar_enabled():
@@ -141,7 +141,7 @@ def quiet() -> Iterator[Heard]:
         constants.HF_HUB_DISABLE_TELEMETRY = True
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        yield heard
+        yield log_filter
 
 
 def _line(entry: Mapping[str, Any]) -> str:

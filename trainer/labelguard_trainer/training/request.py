@@ -1,4 +1,4 @@
-"""What is asked of a training, read and checked before anything heavy is loaded.
+"""The request for a training, read and checked before anything heavy is loaded.
 
 A model is trained on a release, whose files are as they were committed, or on raw labels. What its
 base model learned from, the card beside that says: a guarantee has to cover it too. The front
@@ -30,19 +30,25 @@ from labelguard.release.writer import read_card, refuse_evaluation
 from labelguard.report import overview
 from labelguard.storage.sums import PART, SUMS, fault, sha256
 from labelguard_trainer.training import settings
-from labelguard_trainer.training.rows import AUTO, SAID, NoisyRows, PreferenceLoss, RawLabels
+from labelguard_trainer.training.rows import (
+    AUTO,
+    NOISE_COLUMNS,
+    NoisyRows,
+    PreferenceLoss,
+    RawLabels,
+)
 from labelguard_trainer.training.settings import Kind
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class TrainingRequest:
     """A training: what is learned, from what, and how.
 
     `config` (read from `config_file`) and `lora` are what differs from the defaults; `holdout` is
     the share of items to evaluate on, `held_out`, shape (n,), which rows these are, `evaluated`,
     shape (n,), those of them that are asked about, `items`, shape (n,), the item of each row,
     `first`, shape (n,), whether its chosen side is the item's first, `base` what the model learned
-    from before, and `said` what each row says of its noise, shape (n,) each.
+    from before, and `noise_columns` what each row tells of its noise, shape (n,) each.
     """
 
     kind: Kind
@@ -58,8 +64,8 @@ class Request:
     evaluated: NDArray[np.bool_]
     items: NDArray[np.uint64]
     first: NDArray[np.bool_]
-    base: tuple[Learned, ...]
-    said: Mapping[str, NDArray[np.float64]]
+    base: tuple[LearnedRelease, ...]
+    noise_columns: Mapping[str, NDArray[np.float64]]
 
     @classmethod
     def read(
@@ -74,17 +80,17 @@ class Request:
         holdout: float,
         eval_pairs: int,
         probes: str | Path | None,
-    ) -> Request:
+    ) -> TrainingRequest:
         """Read all files but the texts; raises `LabelguardError` for what cannot be trained."""
         check_pairs(source.file)
         if eval_pairs < 1:
             raise LabelguardError(f"--eval-pairs must be at least 1, found {eval_pairs}")
-        said, (items, first) = read_columns(source)
+        columns, (items, first) = read_columns(source)
         out = held_out(items, holdout)
         if out.all():
             raise LabelguardError(f"no row is left to train on with --holdout {holdout:g}")
-        kept = {name: values[~out] for name, values in said.items()}
-        NoisyRows.read(kept, loss, non_private=source.card is None)
+        training = {name: values[~out] for name, values in columns.items()}
+        NoisyRows.read(training, loss, non_private=source.card is None)
         if probes is not None:
             check_pairs(Path(probes))
         return cls(
@@ -98,11 +104,11 @@ class Request:
             Path(probes) if probes else None,
             Path(config) if config else None,
             out,
-            fewer(items, out, eval_pairs),
+            limit_held_out(items, out, eval_pairs),
             items,
             first,
             base_of(model, private=source.card is not None),
-            said,
+            columns,
         )
 
     @property
@@ -115,10 +121,12 @@ class Request:
         """The loss that `auto` stands for."""
         if self.loss != AUTO:
             return self.loss
-        return _fitting(self.said) if self.source.card is None else self.source.train_with
+        return _loss_for(self.noise_columns) if self.source.card is None else self.source.train_with
 
 
-def fewer(items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
+def limit_held_out(
+    items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int
+) -> NDArray[np.bool_]:
     """Of the held-out rows at most so many, shape (n,), but a whole item at least.
 
     Those of the smallest keys, as if fewer items were held out: a function of the texts alone.
@@ -130,10 +138,10 @@ def fewer(items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int) -> 
     return few
 
 
-def _fitting(said: Mapping[str, NDArray[np.float64]]) -> str:
+def _loss_for(columns: Mapping[str, NDArray[np.float64]]) -> str:
     """Return what `auto` does with rows of a file, which no card speaks of."""
     for name, loss in (("flip_probability", "forward"), ("label_probability", "soft")):
-        if not np.isnan(said[name]).all():
+        if not np.isnan(columns[name]).all():
             return loss
     return "plain"
 
@@ -214,18 +222,20 @@ def read_columns(
     """
     frame = scan_pairs(source.file)
     names = frame.collect_schema().names()
-    found = frame.select(name for name in SAID if name in names).collect()
+    values = frame.select(name for name in NOISE_COLUMNS if name in names).collect()
     sides = item_sides(source.file)
-    return {name: _numbers(source.file, found, name, len(sides[0])) for name in SAID}, sides
+    return {
+        name: _numbers(source.file, values, name, len(sides[0])) for name in NOISE_COLUMNS
+    }, sides
 
 
-def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[np.float64]:
-    if name not in found.columns:
+def _numbers(file: Path, frame: pl.DataFrame, name: str, rows: int) -> NDArray[np.float64]:
+    if name not in frame.columns:
         return np.full(rows, np.nan)
-    kind = found.schema[name]
+    kind = frame.schema[name]
     if not (kind.is_numeric() or kind == pl.Null):
         raise LabelguardError(f"{file}: column {name} must hold numbers")
-    return found[name].cast(pl.Float64).to_numpy()
+    return frame[name].cast(pl.Float64).to_numpy()
 
 
 def _sums(directory: Path) -> dict[str, str]:
@@ -234,11 +244,11 @@ def _sums(directory: Path) -> dict[str, str]:
         lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
         raise ProjectError(f"{directory / SUMS} cannot be read; copy the release again") from None
-    found = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
-    missing = [name for name in _FILES if name not in found]
+    digests = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
+    missing = [name for name in _FILES if name not in digests]
     if missing:
         raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; copy the release again")
-    return found
+    return digests
 
 
 _RAW = "raw labels"
@@ -246,7 +256,7 @@ _CARDS = ("TRAINING_CARD.md", "README.md")
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedRelease:
     """A release that a model is a function of; `sums` is the SHA-256 of its `SHA256SUMS`."""
 
     release: str
@@ -256,15 +266,15 @@ class Learned:
     unit: str
 
 
-def released(card: Mapping[str, Any], sums: str) -> Learned:
+def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
     """Return a release by its card."""
     privacy = card["privacy"]
-    return Learned(
+    return LearnedRelease(
         card["release"], sums, privacy["epsilon"], privacy["delta"], str(privacy["unit"])
     )
 
 
-def base_of(model: str, *, private: bool) -> tuple[Learned, ...]:
+def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
     """Return the releases that a base model learned from, oldest first.
 
     Only a directory can tell, by the card in it or, as the `model` of a release, by the release's:
@@ -275,28 +285,28 @@ def base_of(model: str, *, private: bool) -> tuple[Learned, ...]:
     directory = Path(model)
     release = directory.absolute().parent
     if directory.is_dir() and directory.name == "model" and (release / SUMS).is_file():
-        return (released(read_card(release), sha256(release / SUMS)),)
+        return (release_of_card(read_card(release), sha256(release / SUMS)),)
     for card in (directory / name for name in _CARDS):
-        said = _learned_from(card) if card.is_file() else None
-        if said == _RAW and private:
+        learned = _learned_from(card) if card.is_file() else None
+        if learned == _RAW and private:
             raise LabelguardError(
                 f"{model} was trained on raw labels, says its {card.name}: what is trained on it "
                 "has no guarantee; begin from its own base model"
             )
-        if said is not None:
-            return () if isinstance(said, str) else said
+        if learned is not None:
+            return () if isinstance(learned, str) else learned
     return ()
 
 
-def front_matter(learned: tuple[Learned, ...]) -> str:
+def front_matter(learned: tuple[LearnedRelease, ...]) -> str:
     """Return the lines of a card's front matter that say so; without releases, raw labels."""
     import yaml
 
-    said = [asdict(one) for one in learned] or _RAW
-    return str(yaml.safe_dump({"labelguard": {"learned_from": said}}, sort_keys=False))
+    value = [asdict(release) for release in learned] or _RAW
+    return str(yaml.safe_dump({"labelguard": {"learned_from": value}}, sort_keys=False))
 
 
-def _learned_from(card: Path) -> tuple[Learned, ...] | str | None:
+def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
     """Return what a card's front matter says; None for a card of something else."""
     import yaml
 
@@ -304,10 +314,10 @@ def _learned_from(card: Path) -> tuple[Learned, ...] | str | None:
         matter = card.read_text(encoding="utf-8").partition("---\n")[2].partition("\n---\n")[0]
         if "labelguard" not in matter:
             return None
-        said = yaml.safe_load(matter)
-        if "non-private" in said["tags"] or said["labelguard"]["learned_from"] == _RAW:
+        content = yaml.safe_load(matter)
+        if "non-private" in content["tags"] or content["labelguard"]["learned_from"] == _RAW:
             return _RAW
-        return tuple(Learned(**one) for one in said["labelguard"]["learned_from"])
+        return tuple(LearnedRelease(**entry) for entry in content["labelguard"]["learned_from"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
         raise LabelguardError(
             f"{card} does not say what the model learned from; take the card it was trained with"

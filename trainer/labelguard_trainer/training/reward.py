@@ -65,12 +65,12 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
     _config = RewardConfig
     _check_architecture = staticmethod(guard.check_reward_model)
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         if self.args.frozen_backbone:
             self.model.base_model.requires_grad_(False)
 
-    def _checked(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
+    def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
         lora = options.get("peft_config")
         guard.check_reward(args, lora)
         return {**options, "peft_config": _with_head(lora)}
@@ -96,7 +96,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
             chosen, rejected = self._rewards(self.model, inputs)[0].float().chunk(2)
             return chosen - rejected
 
-        return score_rows(self, self._tokenized(dataset), collate, score)
+        return score_rows(self, self._tokenize_all(dataset), collate, score)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """A directory that `AutoModelForSequenceClassification.from_pretrained` loads.

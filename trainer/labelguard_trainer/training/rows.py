@@ -1,4 +1,4 @@
-"""What the rows of a release say to a loss: a target, the probability of a flip, and a weight.
+"""The noise of released rows, as a loss takes it: a target, the probability of a flip, a weight.
 
 A released row says one of three things of its `chosen`: that its label was flipped with probability
 `flip_probability`; that it is preferred with `label_probability`; or, with only a
@@ -26,7 +26,7 @@ TARGET, FLIP, WEIGHT = "target_probability", "flip_probability", "row_weight"
 COLUMNS = (TARGET, FLIP, WEIGHT)
 """The columns of a prepared data set, which go into every batch as tensors of shape (n,)."""
 
-SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
+NOISE_COLUMNS = ("label_probability", "flip_probability", "residual_flip_estimate")
 Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -61,12 +61,12 @@ class NoisyRows:
         """
         if loss not in get_args(PreferenceLoss):
             raise LabelguardError(f"loss must be {', '.join(get_args(PreferenceLoss))}: {loss!r}")
-        probability, flip, residual = (_floats(columns[name], name) for name in SAID)
+        probability, flip, residual = (_floats(columns[name], name) for name in NOISE_COLUMNS)
         raw = np.isnan(probability) & np.isnan(flip) & np.isnan(residual)
         if raw.any() and not non_private:
             raise RawLabels(
-                f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(SAID)}: raw "
-                "labels are no release; privatize them first, or say that nobody is to be "
+                f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(NOISE_COLUMNS)}: "
+                "raw labels are no release; privatize them first, or say that nobody is to be "
                 "protected: --non-private, in Python non_private=True"
             )
         flipped, soft = ~np.isnan(flip), ~np.isnan(probability)
@@ -88,10 +88,10 @@ def columns_of(dataset: Any) -> dict[str, Any]:
 
     A column that is not there is all NaN.
     """
-    present = [name for name in SAID if name in dataset.column_names]
+    present = [name for name in NOISE_COLUMNS if name in dataset.column_names]
     table = dataset.select_columns(present).with_format("arrow")[:] if present else {}
     absent = np.full(len(dataset), np.nan)
-    return {name: table[name] if name in present else absent for name in SAID}
+    return {name: table[name] if name in present else absent for name in NOISE_COLUMNS}
 
 
 def with_noise(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:

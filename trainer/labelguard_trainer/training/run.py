@@ -10,8 +10,8 @@ from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release.writer import Release
 from labelguard.text import Progress, no_progress
-from labelguard_trainer.training.evaluate import Trained
-from labelguard_trainer.training.request import Request, open_raw, open_release
+from labelguard_trainer.training.evaluate import TrainingResult
+from labelguard_trainer.training.request import TrainingRequest, open_raw, open_release
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.runs import RunDirectory, check_output
 from labelguard_trainer.training.settings import Kind
@@ -32,7 +32,7 @@ def train(
     non_private: bool = False,
     project: Where = None,
     progress: Progress = no_progress,
-) -> Trained:
+) -> TrainingResult:
     """Train `model` (a path, or a hub's id) by DPO, or a reward model on top of it, on a release.
 
     `release` is what `privatize` returned, a directory, or an id in `project`; with `non_private` a
@@ -59,7 +59,7 @@ def train(
     check_output(run.output)
     where = str(release.path if isinstance(release, Release) else release)
     source = open_raw(where) if non_private else open_release(where, project)
-    request = Request.read(
+    request = TrainingRequest.read(
         kind,
         source,
         str(model),

@@ -32,7 +32,7 @@ _COMPLETE = "complete"
 
 
 def check_output(output: Path) -> None:
-    """Raises `LabelguardError` for a directory that is there, or cannot be made."""
+    """Raise `LabelguardError` for a directory that is there, or cannot be made."""
     check_directory(output, "model")
     if os.path.lexists(output):
         raise LabelguardError(f"{output} exists; choose another -o")
@@ -49,7 +49,7 @@ class RunDirectory:
 
     @property
     def path(self) -> Path:
-        """Where it works."""
+        """The directory it works in."""
         return self.output.with_name(f"{self.output.name}.partial")
 
     @property
@@ -63,8 +63,8 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
-    def finished(self) -> Path:
-        """What becomes DIR."""
+    def finished_path(self) -> Path:
+        """The directory that becomes DIR."""
         return self.path / "finished"
 
     def cache(self, process: int) -> Path:
@@ -72,7 +72,7 @@ class RunDirectory:
         return self.path / "cache" / str(process)
 
     @contextlib.contextmanager
-    def begun(self, asked: Mapping[str, Any]) -> Iterator[None]:
+    def begin(self, parameters: Mapping[str, Any]) -> Iterator[None]:
         """Begin, or go on with what the same command began; held against another process.
 
         Raises `LabelguardError` if another command left a checkpoint in it, `ProjectBusy` if one
@@ -81,10 +81,10 @@ class RunDirectory:
         self.path.mkdir(exist_ok=True)
         busy = f"another training works in {self.path}; run this again when it is done"
         with held(self.path, os.O_RDONLY | os.O_DIRECTORY, busy):
-            self._claim(json.loads(json.dumps(asked)))
+            self._claim(json.loads(json.dumps(parameters)))
             self._remove_interrupted()
             shutil.rmtree(self.path / "cache", ignore_errors=True)
-            fresh_directory(self.finished)
+            fresh_directory(self.finished_path)
             yield
 
     def last_checkpoint(self) -> Path | None:
@@ -94,7 +94,7 @@ class RunDirectory:
     def publish(self) -> None:
         """Give what is finished its name, in one step, and remove the rest."""
         check_output(self.output)
-        publish_directory(self.finished, self.output)
+        publish_directory(self.finished_path, self.output)
         for mark in self.checkpoints.glob(f"*/{_COMPLETE}"):
             mark.unlink()  # half a checkpoint is none
         for directory in (self.checkpoints, self.path / "cache"):
@@ -102,18 +102,20 @@ class RunDirectory:
         self.metrics.unlink(missing_ok=True)
         shutil.rmtree(self.path)  # run.json last: it says whose directory this is
 
-    def _claim(self, asked: Mapping[str, Any]) -> None:
+    def _claim(self, parameters: Mapping[str, Any]) -> None:
         file = self.path / "run.json"
         if not file.exists():
             if any(path.name != "run.json.new" for path in self.path.iterdir()):
                 raise LabelguardError(f"{self.path} is no training's directory; choose another -o")
-            write_atomically(file, json.dumps(asked, indent=2).encode())
+            write_atomically(file, json.dumps(parameters, indent=2).encode())
             return
         if self.last_checkpoint() is None:  # nothing to go on with: the command may be mended
-            write_atomically(file, json.dumps(asked, indent=2).encode())
+            write_atomically(file, json.dumps(parameters, indent=2).encode())
             return
         began = _read(file)
-        other = sorted(name for name in {*asked, *began} if asked.get(name) != began.get(name))
+        other = sorted(
+            name for name in {*parameters, *began} if parameters.get(name) != began.get(name)
+        )
         if other:
             raise LabelguardError(
                 f"{self.path} was begun by another command (other: {', '.join(other)}); run that "
@@ -128,12 +130,13 @@ class RunDirectory:
 
 def last_checkpoint(directory: Path) -> Path | None:
     """Return the newest checkpoint in a directory that was marked as complete."""
-    found = [path.parent for path in directory.glob(f"checkpoint-*/{_COMPLETE}")]
-    return max(found, key=_step, default=None)
+    complete = [path.parent for path in directory.glob(f"checkpoint-*/{_COMPLETE}")]
+    return max(complete, key=_step, default=None)
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Say that all of a checkpoint is on disk, once it is: the trainer's last file is not enough.
+    """Mark a checkpoint as complete once all of it is on disk: the trainer's last file is not
+    enough.
 
     A crash of the machine may keep a directory's entries and lose what its files hold.
     """
@@ -148,9 +151,9 @@ def _step(checkpoint: Path) -> int:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         raise LabelguardError(f"{file} cannot be read; remove {file.parent} and begin again")
-    return found
+    return content

@@ -1,4 +1,5 @@
-"""What a user says of a training run: LoRA on one line, and a YAML file of the trainer's fields.
+"""Settings of a training run by its user: LoRA on one line, and a YAML file of the trainer's
+fields.
 
 Settings may name accounts, directories and people's projects, which are nobody else's business:
 `public_settings` is what cards and the ledger say of them.
@@ -19,7 +20,7 @@ from labelguard.configuration import reading
 from labelguard.errors import LabelguardError
 
 Kind: TypeAlias = Literal["dpo", "reward"]
-"""What is trained: a language model by DPO, or a reward model."""
+"""The kind of model that is trained: a language model by DPO, or a reward model."""
 
 _LORA = "r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj]"
 _AT_LEAST_1 = ("a whole number of at least 1", int, lambda value: value >= 1)
@@ -115,7 +116,7 @@ def check_stage_fields(kind: Kind, given: Mapping[str, Any]) -> None:
 
 
 def _refusal(name: str) -> str | None:
-    """Why a field cannot be set, if it cannot."""
+    """Return why a field cannot be set; None if it can."""
     if name == "hub_token":
         return _SECRET
     if name.startswith(("hub_", "push_to_hub")):

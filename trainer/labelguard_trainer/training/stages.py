@@ -24,20 +24,20 @@ from labelguard.storage import arrays
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.course import Course, Floats, Rows
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.runs import last_checkpoint, mark_complete
+from labelguard_trainer.training.stage_training import Floats, Rows, StageTraining
 
 
 class StageLearner:
-    """A `Learner` whose `pairs` are the numbers of a course's pairs.
+    """A `Learner` whose `pairs` are the numbers of a training's pairs.
 
     `directory` is its own: reference.npz, model-STAGE-DIGEST/ and, while it trains, the same with
     `.partial`.
     """
 
-    def __init__(self, course: Course, directory: Path, progress: Progress) -> None:
-        self.course = course
+    def __init__(self, training: StageTraining, directory: Path, progress: Progress) -> None:
+        self.training = training
         self.directory = directory
         self._progress = progress
 
@@ -55,7 +55,7 @@ class StageLearner:
         if before:
             before.close()
         if not model.path.is_dir():
-            learnable = np.isin(pairs, self.course.told)
+            learnable = np.isin(pairs, self.training.comparable_pairs)
             noise = targets[learnable], probabilities[learnable]
             self._train(model, before, pairs[learnable], noise)
         return model
@@ -70,13 +70,13 @@ class StageLearner:
 
         Functions of public pairs, computed once for training and scoring in all stages.
         """
-        if self.course.kind == "reward":
+        if self.training.kind == "reward":
             return None
         path = self.directory / "reference.npz"
         if not path.exists():
             self._progress("scoring all pairs by the base model", None)
-            every = self.course.rows(np.arange(len(self.course.tokens)))
-            trainer = self.course.trainer(self.directory, self.course.example)
+            every = self.training.rows(np.arange(len(self.training.tokens)))
+            trainer = self.training.trainer(self.directory, self.training.example)
             with quiet():
                 known = trainer.log_probs(every)
             with guard.saving(path):
@@ -92,12 +92,12 @@ class StageLearner:
     ) -> None:
         work = model.path.with_suffix(".partial")
         start = before.path if before else None
-        course = self.course
-        rows = course.rows(pairs, self.reference, noise) if len(pairs) else course.example
+        training = self.training
+        rows = training.rows(pairs, self.reference, noise) if len(pairs) else training.example
         _free_memory()
-        trainer = course.trainer(work, rows, start)
+        trainer = training.trainer(work, rows, start)
         if len(pairs):
-            trainer.add_callback(_Reporting(f"stage {model.stage}", self._progress))
+            trainer.add_callback(_StageCallback(f"stage {model.stage}", self._progress))
             checkpoint = last_checkpoint(work)
             with quiet():
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -119,19 +119,19 @@ class StageModel:
 
     @property
     def path(self) -> Path:
-        """Where it is kept: the whole model, or its adapters."""
+        """The directory of the whole model, or its adapters."""
         return self.learner.directory / f"model-{self.stage}-{self.digest.hex()[:16]}"
 
     def __call__(self, pairs: Rows) -> Floats:
         """Margins of pairs, shape (n,); 0 where the two sides are equal within `max_length`."""
         learner = self.learner
         margins = np.zeros(len(pairs))
-        told = np.isin(pairs, learner.course.told)
-        if told.any():
+        comparable = np.isin(pairs, learner.training.comparable_pairs)
+        if comparable.any():
             learner._progress(f"scoring by the model of stage {self.stage}", None)
             with quiet():
-                rows = learner.course.rows(pairs[told], learner.reference)
-                margins[told] = self._trainer.margins(rows)
+                rows = learner.training.rows(pairs[comparable], learner.reference)
+                margins[comparable] = self._trainer.margins(rows)
         return margins
 
     def state(self) -> dict[str, Any]:
@@ -151,15 +151,15 @@ class StageModel:
 
     def export(self, directory: Path) -> Path:
         """Write what `from_pretrained` reads into `directory`: adapters merged, the tokenizer."""
-        return self.learner.course.export(self.path, directory)
+        return self.learner.training.export(self.path, directory)
 
     @cached_property
     def _trainer(self) -> Any:
-        course = self.learner.course
-        return course.trainer(self.learner.directory, course.example, self.path)
+        training = self.learner.training
+        return training.trainer(self.learner.directory, training.example, self.path)
 
 
-class _Reporting(TrainerCallback):
+class _StageCallback(TrainerCallback):
     """Progress, and the mark of complete checkpoints."""
 
     def __init__(self, what: str, progress: Progress) -> None:

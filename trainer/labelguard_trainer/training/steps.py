@@ -29,7 +29,7 @@ from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.settings import Kind, parse_lora, read_config
 
 if TYPE_CHECKING:
-    from labelguard_trainer.training.course import Course
+    from labelguard_trainer.training.stage_training import StageTraining
 
 
 _SCORING = (
@@ -38,13 +38,13 @@ _SCORING = (
 )
 """Fields of a training's configuration that say how pairs are scored, too."""
 _SECONDS = 10.0
-"""How long a hub may take to answer."""
+"""Seconds that a hub may take to answer."""
 _CURVE = ("step", "loss", "agreement", "eval_loss", "eval_agreement")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What a job says of a language model's training; as the options of `labelguard train`."""
+    """Options of a job for a language model's training; as the options of `labelguard train`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
@@ -65,7 +65,7 @@ class TrainOptions:
     ] = 0.1
 
 
-class _Training:
+class _TrainStep:
     """A training of one kind; paths are relative to `base`, the directory of job.yaml."""
 
     kind: ClassVar[Kind]
@@ -80,7 +80,7 @@ class _Training:
         self.options = validated(TrainOptions, options)
         self.holdout = self.options.holdout
         self._base = base
-        self._asked: tuple[pa.Table, Course, NDArray[np.float64] | None] | None = None
+        self._scoring: tuple[pa.Table, StageTraining, NDArray[np.float64] | None] | None = None
 
     @property
     def name(self) -> str:
@@ -125,8 +125,8 @@ class _Training:
         from labelguard_trainer.training import models
 
         path = self._config_file
-        told = {"model": models.identity(self._model), "train_config": path and sha256(path)}
-        return asdict(self.options) | told
+        files = {"model": models.identity(self._model), "train_config": path and sha256(path)}
+        return asdict(self.options) | files
 
     def train(self, lesson: Lesson) -> Learned:
         """As `labelguard train`; what was interrupted goes on at its last checkpoint."""
@@ -157,40 +157,43 @@ class _Training:
         """As the trainer's own; 0 where both sides are equal within `max_length`."""
         from labelguard_trainer.training.reporting import quiet
 
-        course, reference = self._course(pairs)
-        found = np.zeros(pairs.num_rows)
+        training, reference = self._prepare_scoring(pairs)
+        margins = np.zeros(pairs.num_rows)
         with tempfile.TemporaryDirectory() as directory, quiet():
             whole = Path(directory, "whole")
             if (model / "adapter_config.json").exists():
-                course.merged(model).save_pretrained(whole)
+                training.merge_adapters(model).save_pretrained(whole)
             else:
                 whole = model
-            trainer = course.trainer(Path(directory), course.example, whole)
-            found[course.told] = trainer.margins(course.rows(course.told, reference))
-        if not np.isfinite(found).all():
+            trainer = training.trainer(Path(directory), training.example, whole)
+            margins[training.comparable_pairs] = trainer.margins(
+                training.rows(training.comparable_pairs, reference)
+            )
+        if not np.isfinite(margins).all():
             raise LabelguardError(f"the model in {model.name} says no number of some pairs")
-        return found
+        return margins
 
-    def _course(self, pairs: pa.Table) -> tuple[Course, NDArray[np.float64] | None]:
-        """Return the pairs' tokens and what the base model says of them, once for all models asked.
+    def _prepare_scoring(self, pairs: pa.Table) -> tuple[StageTraining, NDArray[np.float64] | None]:
+        """Return the pairs' tokens and what the base model says of them, once for all models
+        asked.
         """
-        if self._asked is None or self._asked[0] is not pairs:
+        if self._scoring is None or self._scoring[0] is not pairs:
             from labelguard_trainer.training.stages import StageLearner
 
-            course = self._open(pairs)
+            training = self._open(pairs)
             with tempfile.TemporaryDirectory() as directory:
-                reference = StageLearner(course, Path(directory), no_progress).reference
-            self._asked = (pairs, course, reference)
-        return self._asked[1:]
+                reference = StageLearner(training, Path(directory), no_progress).reference
+            self._scoring = (pairs, training, reference)
+        return self._scoring[1:]
 
-    def _open(self, pairs: pa.Table) -> Course:
+    def _open(self, pairs: pa.Table) -> StageTraining:
         from labelguard_trainer.training import models
-        from labelguard_trainer.training.course import Course
+        from labelguard_trainer.training.stage_training import StageTraining
 
-        given = {name: value for name, value in self._config().items() if name in _SCORING}
-        base, settings = models.fixed(self._model, given)
+        scoring = {name: value for name, value in self._config().items() if name in _SCORING}
+        base, settings = models.fix_version(self._model, scoring)
         sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
-        return Course.of(self.kind, self._model, base, None, settings, sides)
+        return StageTraining.of(self.kind, self._model, base, None, settings, sides)
 
     @property
     def _model(self) -> str:
@@ -206,13 +209,13 @@ class _Training:
         return read_config(self._config_file) if self._config_file else {}
 
 
-class Dpo(_Training):
+class Dpo(_TrainStep):
     """Direct preference optimization of a language model."""
 
     kind = "dpo"
 
 
-class Reward(_Training):
+class Reward(_TrainStep):
     """A reward model."""
 
     kind = "reward"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from labelguard.release.card import guarantee, words
 from labelguard.storage.files import write_atomically
 from labelguard.text import format_budget, pluralize
-from labelguard_trainer.training.evaluate import Accuracy, Evaluation, Trained
-from labelguard_trainer.training.request import Request, front_matter, released
+from labelguard_trainer.training.evaluate import Accuracy, Evaluation, TrainingResult
+from labelguard_trainer.training.request import TrainingRequest, front_matter, release_of_card
 from labelguard_trainer.training.settings import public_name, public_settings
 
 if TYPE_CHECKING:
@@ -26,11 +26,15 @@ _TEMPLATE = Path(__file__).with_name("training_card.md.j2")
 
 
 def to_markdown(
-    request: Request, trained: Trained, asked: Mapping[str, Any], *, adapter: bool
+    request: TrainingRequest,
+    trained: TrainingResult,
+    parameters: Mapping[str, Any],
+    *,
+    adapter: bool,
 ) -> str:
     """Return the card, with the front matter of a Hugging Face model card.
 
-    `asked` has the base model's identity and the versions of libraries; the result may be an
+    `parameters` has the base model's identity and the versions of libraries; the result may be an
     adapter. Post-processing: a function of a release has the release's ε and δ, however long it
     trains. The base model's releases count too, but for the one that it is trained on again.
     """
@@ -38,13 +42,13 @@ def to_markdown(
 
     card, digest = request.source.card, request.source.digest
     before = [one for one in request.base if one.sums != digest]
-    learned = (*before, released(card, digest)) if card else ()
+    learned = (*before, release_of_card(card, digest)) if card else ()
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         adapter=adapter,
-        asked=asked,
+        asked=parameters,
         before=[f"`{o.release}`, {format_budget(asdict(o))} for every {o.unit}" for o in before],
         card=card,
         digest=digest,
@@ -63,11 +67,11 @@ def to_markdown(
 
 def results(evaluation: Evaluation) -> Iterator[str]:
     """Yield an evaluation in sentences, each with what it may be read as."""
-    if found := evaluation.flipped:
-        doubt = "; uninformative: too few rows for their noise" if found.uninformative else ""
+    if flipped := evaluation.flipped:
+        doubt = "; uninformative: too few rows for their noise" if flipped.uninformative else ""
         yield (
-            f"accuracy {_shown(found)} on {pluralize(found.rows, 'held-out row')}, corrected for "
-            f"their flips (1 − γ̂){doubt}{_beside(found.baselines)}"
+            f"accuracy {format_accuracy(flipped)} on {pluralize(flipped.rows, 'held-out row')}, "
+            f"corrected for their flips (1 − γ̂){doubt}{_beside(flipped.baselines)}"
         )
     if taught := evaluation.teacher:
         yield (
@@ -84,8 +88,8 @@ def results(evaluation: Evaluation) -> Iterator[str]:
         )
     if probed := evaluation.probes:
         yield (
-            f"accuracy {_shown(probed)} on {pluralize(probed.rows, 'pair')} that the user declared "
-            f"public{_beside(probed.baselines)}"
+            f"accuracy {format_accuracy(probed)} on {pluralize(probed.rows, 'pair')} that the user "
+            f"declared public{_beside(probed.baselines)}"
         )
     if evaluation.left_out:
         yield (
@@ -94,9 +98,9 @@ def results(evaluation: Evaluation) -> Iterator[str]:
         )
 
 
-def _shown(found: Accuracy) -> str:
+def format_accuracy(measured: Accuracy) -> str:
     """Return an accuracy and where it lies with 95% confidence, as far as that is possible."""
-    ends = (found.accuracy + side * 1.96 * found.standard_error for side in (0, -1, 1))
+    ends = (measured.accuracy + side * 1.96 * measured.standard_error for side in (0, -1, 1))
     value, low, high = (min(max(end, 0.0), 1.0) for end in ends)
     return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
@@ -141,9 +145,9 @@ def draw(lines: Lines, directory: Path) -> None:
 
 def _panel(axes: Axes, lines: Lines, name: str) -> None:
     for prefix, label, color in _PARTS:
-        found = [line for line in lines if line.get(prefix + name) is not None]
-        if found:
-            steps, values = ([line[key] for line in found] for key in ("step", prefix + name))
+        entries = [line for line in lines if line.get(prefix + name) is not None]
+        if entries:
+            steps, values = ([line[key] for line in entries] for key in ("step", prefix + name))
             axes.plot(steps, values, ".-", color=color, label=label, linewidth=1)
     axes.grid(alpha=0.3)
     if axes.lines:

@@ -1,4 +1,4 @@
-"""What all stages of a PROPS run with a language model share: base model, settings, tokens.
+"""Shared by all stages of a PROPS run with a language model: base model, settings, tokens.
 
 Pairs become token ids in large batches and once, as TRL's trainers would make them of each row. A
 text ends with the end-of-sequence token; a chat is written by the tokenizer's template.
@@ -51,11 +51,11 @@ _DEFAULTS = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Course:
+class StageTraining:
     """A base model by its id or path, how every stage is trained, and n distinct pairs.
 
     `identity` is the base model's (`models.identity`), `lora` are arguments of `peft.LoraConfig`,
-    `settings` fields of the trainer's configuration, and `tokens` the pairs as `tokenized`
+    `settings` fields of the trainer's configuration, and `tokens` the pairs as `tokenize`
     makes them.
     """
 
@@ -76,8 +76,8 @@ class Course:
         lora: Mapping[str, Any] | None,
         settings: Mapping[str, Any],
         pairs: pa.Table,
-    ) -> Course:
-        """Raises `LabelguardError` unless model, settings and pairs can be trained together."""
+    ) -> StageTraining:
+        """Raise `LabelguardError` unless model, settings and pairs can be trained together."""
         with quiet(), one_line("model and settings of training cannot be used"):
             arguments = _arguments(kind, settings, Path("unused"))
             tokenizer = guard.tokenizer_of(model, arguments)
@@ -86,15 +86,15 @@ class Course:
                     f"the pairs are chats, and the tokenizer of {model} has no chat template"
                 )
             check_whole(kind, model, arguments.model_init_kwargs or {})
-            tokens = tokenized(kind, pairs, tokenizer, arguments.max_length)
-            course = cls(kind, model, identity, lora, settings, tokenizer, tokens)
+            tokens = tokenize(kind, pairs, tokenizer, arguments.max_length)
+            training = cls(kind, model, identity, lora, settings, tokenizer, tokens)
             with tempfile.TemporaryDirectory() as directory:
                 _check_names(model, tokenizer, Path(directory, "tokenizer"))
-                course.trainer(Path(directory), course.example)
-        return course
+                training.trainer(Path(directory), training.example)
+        return training
 
     @cached_property
-    def told(self) -> Rows:
+    def comparable_pairs(self) -> Rows:
         """The pairs whose sides differ within `max_length`, ascending.
 
         Of the others nothing can be learned or said. Raises `LabelguardError` if there is no other.
@@ -103,8 +103,8 @@ class Course:
         dataset = Dataset(self.tokens.append_column("pair", pa.array(every)))
         with quiet():
             arguments = _arguments(self.kind, self.settings, Path("unused"))
-            kept = guard.distinguishable(dataset, arguments, len(every), "input")
-        return np.asarray(kept["pair"], np.intp)
+            comparable = guard.distinguishable(dataset, arguments, len(every), "input")
+        return np.asarray(comparable["pair"], np.intp)
 
     def trainer(self, directory: Path, dataset: Dataset, weights: Path | None = None) -> Any:
         """Return a trainer on `dataset` (see `rows`) that works in `directory`.
@@ -133,7 +133,7 @@ class Course:
 
         `directory` appears whole, or not at all.
         """
-        merged = self.merged(weights) if self.lora else None
+        merged = self.merge_adapters(weights) if self.lora else None
         partial = directory.with_name(f"{directory.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
@@ -150,7 +150,7 @@ class Course:
             shutil.rmtree(partial, ignore_errors=True)
         return directory
 
-    def merged(self, weights: Path) -> Any:
+    def merge_adapters(self, weights: Path) -> Any:
         """Return the base model with saved adapters merged into it."""
         base = self.base_model()
         with quiet():
@@ -169,7 +169,7 @@ class Course:
         return self.settings.get("model_init_kwargs") or {}
 
     def _check_base(self) -> None:
-        """What is read by its path at every stage must be what the card will say."""
+        """Raise `LabelguardError` if the base model is not the one that the card will name."""
         revision = self._init.get("revision")
         models.check_unchanged(self.model, self.identity, revision=revision)
 
@@ -197,11 +197,11 @@ class Course:
     @property
     def example(self) -> Dataset:
         """One pair, for trainers that only score: they want something to train on."""
-        return self.rows(self.told[:1])
+        return self.rows(self.comparable_pairs[:1])
 
 
 def _check_names(model: str, tokenizer: Any, directory: Path) -> None:
-    """Raises `LabelguardError` if a release may not hold a tokenizer's files."""
+    """Raise `LabelguardError` if a release may not hold a tokenizer's files."""
     tokenizer.save_pretrained(directory)
     try:
         sums.hashes_of(directory)
@@ -235,7 +235,7 @@ def is_chat(pairs: pa.Table) -> bool:
     return not pa.types.is_large_string(content_column(pairs, "prompt").type)
 
 
-def tokenized(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = None) -> pa.Table:
+def tokenize(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = None) -> pa.Table:
     """Token ids of pairs with columns prompt, first and second, in their order.
 
     For `dpo` prompt_ids, chosen_ids and rejected_ids: the prompt ends where either side parts from
