@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.head_records import Comparisons, weights
+from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
 from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
-from labelguard_trainer.gradient.loop import Checkpoints, Course
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from numpy.typing import NDArray
 from support.asked import features
 
@@ -42,11 +42,11 @@ def measured(worlds: Worlds, x: NDArray[np.float32], rows: Rows, epsilon: float)
     shape = worlds.public.directions.shape(lambda _: Noise("gaussian", mean))
     axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
     z = axes.coordinates(x)
-    records = Comparisons.of(z, rows)
+    records = ComparisonRecords.of(z, rows)
     weight = weights(records, "root")
     clip = clip_norm(records, weight)
     price = {"noise_multiplier": multiplier, "sampling_probability": PROBABILITY, "steps": STEPS}
-    course = Course.priced(price, clip, rows.units)
+    course = NoisyRun.from_price(price, clip, rows.units)
     spread = 2 * mean * clip / rows.units
     rate = rates(records, weight, shape.ridge * axes.metric**2, spread, STEPS)
     public, found = worlds.public, []
