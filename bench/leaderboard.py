@@ -38,7 +38,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.head import Head, Window, fit
-from labelguard.release.mechanisms import head_summary
+from labelguard.release.mechanisms import statistic_summary
 from labelguard.simulation import tie_probability
 
 DELTA = 1e-5
@@ -71,7 +71,9 @@ class World:
         bounds = statistic.bounds(z, self.rows, shape.clip_quantile)
         window = self._window(z, bounds, noise, rng)
         coefficients, total, deviation = fit([window], axes, shape)
-        about = head_summary.described(self._groups(), self.x, [window], shape, axes, coefficients)
+        about = statistic_summary.described(
+            self._groups(), self.x, [window], shape, axes, coefficients
+        )
         features = "source:model"
         return Head(features, "", {}, shape, axes, coefficients, total, deviation, about=about)
 
@@ -97,7 +99,7 @@ class World:
             bounds.sensitivity,
             kind=noise.kind,
             least=noise.least,
-            **head_summary.of_window(self.x, z, self.rows, bounds, used, self._groups()),
+            **statistic_summary.of_window(self.x, z, self.rows, bounds, used, self._groups()),
         )
 
     def plain(self) -> Floats:

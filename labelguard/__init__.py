@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
     from labelguard.project.waiting import waiting
-    from labelguard.release.pipeline import privatize
+    from labelguard.release.privatize import privatize
     from labelguard.release.writer import Release, load
     from labelguard.report.inspection import inspect
     from labelguard.simulation import simulate
@@ -43,7 +43,7 @@ _HOMES = {
     "load": "labelguard.release.writer:load",
     "plan": "labelguard.planner.forecast:plan",
     "policies": "labelguard.project.policies",
-    "privatize": "labelguard.release.pipeline:privatize",
+    "privatize": "labelguard.release.privatize:privatize",
     "score": "labelguard.analysis.score:score",
     "simulate": "labelguard.simulation:simulate",
     "waiting": "labelguard.project.waiting:waiting",

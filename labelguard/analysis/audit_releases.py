@@ -36,7 +36,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.project import policies
 from labelguard.project.project import STATE, Project
 from labelguard.release.head import FILE, Head
-from labelguard.release.pipeline import privatize
+from labelguard.release.privatize import privatize
 from labelguard.release.writer import load
 from labelguard.text import Progress
 

@@ -173,7 +173,7 @@ def _ingested(
     project: Path | None, namespace: str | None, options: Mapping[str, Any]
 ) -> Iterator[tuple[Input, dict[str, Any]]]:
     """What a project ingested, and how it is read; `UsageError` where nothing can be meant."""
-    from labelguard.release.request import open_ingested
+    from labelguard.release.intake import open_ingested
 
     with contextlib.ExitStack() as stack:
         try:

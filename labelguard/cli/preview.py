@@ -18,7 +18,7 @@ from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.project import Project
-    from labelguard.release.preview import Preview
+    from labelguard.release.plan import Preview
 
 
 def print_preview(found: Preview, *, err: bool = False, notes: bool = True) -> None:

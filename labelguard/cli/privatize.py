@@ -31,7 +31,7 @@ from labelguard.options import RunOptions, declared
 from labelguard.release.mechanisms import AUTO, installed, of_mechanisms
 
 if TYPE_CHECKING:
-    from labelguard.release.preview import Preview
+    from labelguard.release.plan import Preview
     from labelguard.release.writer import Release
 
 
@@ -165,7 +165,7 @@ def privatize(
       labelguard privatize labels.parquet --epsilon 3 --once --yes -o release
     """
     from labelguard.project import policies
-    from labelguard.release import pipeline
+    from labelguard.release.privatize import privatize as release_labels
 
     source = list(inputs) or None
     if dry_run:
@@ -174,7 +174,7 @@ def privatize(
     if not says_how_often(options) and not policies.listing(home):
         options |= ask()
     with progress() as report:
-        release = pipeline.privatize(
+        release = release_labels(
             source,
             project=home,
             progress=report,
@@ -187,11 +187,11 @@ def privatize(
 
 def _look(source: list[str] | None, project: Path | None, options: dict[str, Any]) -> Preview:
     """Preview a release; a first one that nobody said more of as by --once."""
-    from labelguard.release import pipeline
+    from labelguard.release.privatize import plan
 
     said = says_how_often(options)
     with progress() as report:
-        found = pipeline.plan(
+        found = plan(
             source, project=project, progress=report, **options | ({} if said else {"once": True})
         ).preview
     if said or not found.first:

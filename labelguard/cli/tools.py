@@ -162,8 +162,8 @@ def push(name: str, release_id: str, title: str | None, project: Path | None) ->
     Example:
       labelguard push label-studio r0001
     """
-    from labelguard.release import delivery
+    from labelguard.release import writer
 
     with progress() as report:
-        release, where = delivery.push(name, release_id, title, project, report)
+        release, where = writer.push(name, release_id, title, project, report)
     return Pushed(release, name, where)

@@ -16,7 +16,7 @@ from labelguard.jobs.state import Facts, State, UnderWay
 from labelguard.jobs.steps import Step, open_step
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
-from labelguard.release import pipeline
+from labelguard.release.privatize import plan
 from labelguard.text import Progress, no_progress, pluralize
 
 _GATES = {
@@ -138,7 +138,7 @@ def _release(
         return True, Found(record.id, finishes, record.drawn or 0), {}
     options = {"mechanism": asked.mechanism, "exhausted": asked.exhausted, **asked.options}
     try:
-        found = pipeline.plan(
+        found = plan(
             asked.source, namespace=asked.namespace, project=home, progress=progress, **options
         ).preview
     except BudgetExceeded:

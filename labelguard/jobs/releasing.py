@@ -22,8 +22,8 @@ from labelguard.options import Exhausted
 from labelguard.project import recovery
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.release.pipeline import privatize
-from labelguard.release.preview import Preview
+from labelguard.release.plan import Preview
+from labelguard.release.privatize import privatize
 from labelguard.text import Progress, pluralize
 
 

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard._version import __version__
 from labelguard.budget.policy import Policy
+from labelguard.inputs.staged import Staged
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.release import sections
 from labelguard.release.sections import triple
+from labelguard.release.selection import PlannedRows
 from labelguard.text import escape_controls, format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -66,6 +70,60 @@ def not_protected(policy: Policy) -> list[str]:
     return [*NOT_PROTECTED, *(line for holds, line in declared if holds)]
 
 
+def common_card(
+    staged: Staged,
+    policy: Policy,
+    plan: PlannedRows,
+    release: ReleaseRecord,
+    rows: int,
+    further: int,
+) -> dict[str, Any]:
+    """Return the parts that cards of all mechanisms have; `further` pairs were labeled beside."""
+    forecast = release.settings.get("forecast")
+    return {
+        "release": release.id,
+        "labelguard": __version__,
+        "format": 1,
+        "created_at": release.created_at,
+        "kind": "labels",
+        "mechanism": release.settings["mechanism"],
+        "mechanism_version": release.settings["mechanism_version"],
+        "privacy": {
+            "epsilon": policy.epsilon,
+            "delta": policy.delta,
+            "unit": policy.unit,
+            "adjacency": "replace_labels",
+            "accounting": "",
+            "ties": policy.ties_of(release.event),
+            "tie_status_public": policy.tie_status_public,
+            "skip_status": "public" if policy.skips == "public" else "protected",
+            "assignment": "reactive" if policy.assignment_reactive else "fixed",
+            "public_columns": list(policy.public_columns),
+            "held_out": policy.held_out,
+        },
+        "counts": {
+            "rows_read": staged.rows_read,
+            "rows": rows,
+            "labelers": len(plan.units),
+            "charged": release.charged,
+            "released_before": plan.rows - (release.drawn or 0),
+            "further_pairs": further,
+            "of_other_part": {"units": plan.other_units, "labels": plan.other_labels},
+            "dropped_by_bound": plan.over_bound,
+            "duplicates": plan.duplicates,
+            "identical_sides": staged.identical_sides,
+            "skipped": staged.skipped,
+            "set_aside": staged.fault_count,
+            **({"left_out": dict(staged.left_out)} if staged.left_out else {}),
+            # An item, as a unit, has nobody's labels.
+            **({} if policy.unit == "item" else {"unit_pairs": plan.unit_pairs}),
+        },
+        **({"forecast": forecast} if forecast else {}),
+        "train_with": "",
+        "not_protected": not_protected(policy),
+    }
+
+
 _FIRST = (
     "release",
     "labelguard",
@@ -81,7 +139,7 @@ _LAST = ("budget", "train_with", "not_protected")
 """What cards begin and end with; in between is what their mechanisms add."""
 
 
-def assembled(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The common card with a mechanism's own sections; those of one name are joined."""
     card = dict(common)
     for name, value in own.items():

@@ -1,11 +1,11 @@
-"""Whether an input may be charged, and a plan of it: what is refused, and what to know of the rest.
+"""Check an input, and a plan of it, before it is charged; note what is to know of what passes.
 
 Decided from public columns, the ledger and the request alone, before anything is charged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labelguard.budget import events
@@ -29,9 +29,11 @@ from labelguard.release.selection import PlannedRows
 from labelguard.text import format_budget, pluralize
 
 
-def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
-    """Judge a staged input. Raises `PolicyError` for another source or other columns than before,
-    `InvalidLabels` for two ids that may be one person.
+def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
+    """Return the admission of a staged input.
+
+    Raise `PolicyError` for another source or other columns than before, `InvalidLabels` for two ids
+    that may be one person.
     """
     sourcebook.check(ledger.sources(), source, staged.columns)
     met, known = staged.identities, ledger.identities()
@@ -40,13 +42,14 @@ def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
     return Admission(source, staged.columns, met.without(known))
 
 
-def check_choices(staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties) -> None:
+def check_staged(
+    staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties, terms: Mapping[str, Any]
+) -> None:
     """Raise `PolicyError` for choices of the best of several, where they cannot be released.
 
-    Where no `mechanism` was named yet, one is taken that releases them.
-
-    The pairs of a choice without the chosen response are ties in it, whatever became of ties: which
-    these are tells the choice.
+    Where no `mechanism` was named yet, one is taken that releases them. The pairs of a choice
+    without the chosen response are ties in it, whatever became of ties: which these are tells the
+    choice. Raise `InvalidLabels` if `terms` code labels of a format that has codes of its own.
     """
     if staged.choices and mechanism and not mechanism.choices:
         raise PolicyError(
@@ -55,6 +58,11 @@ def check_choices(staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties) 
         )
     if staged.choices and ties == "drop":
         raise PolicyError("--ties drop goes with pairs and rankings; a choice has no ties")
+    if staged.own_values and "label_values" in terms:
+        raise InvalidLabels(
+            f"format {', '.join(sorted(staged.own_values))} has label values of its own; "
+            "leave out --label-values, or name another --format"
+        )
 
 
 def check_fewest(staged: Staged, allowance: Allowance) -> None:
@@ -62,9 +70,11 @@ def check_fewest(staged: Staged, allowance: Allowance) -> None:
 
     Public columns tell. A label of a pair chooses between two.
     """
-    if allowance.choices == PAIR or (found := fewest(staged)) >= allowance.choices:
+    if allowance.choices == PAIR or (options := fewest(staged)) >= allowance.choices:
         return
-    what = f"a choice among {found} different responses" if staged.choices else "a label of a pair"
+    what = (
+        f"a choice among {options} different responses" if staged.choices else "a label of a pair"
+    )
     raise PolicyError(
         f"{what} costs more than this policy prices, choices among {allowance.choices} or more "
         f"(rr:labels=K,choices={allowance.choices}); leave such rows out, or release them under a "
@@ -84,10 +94,10 @@ def check_plan(
     resumed: bool,
     accept_delta: bool,
 ) -> list[str]:
-    """Notes on a plan that may be charged to a `ledger`; its units are of one `part`.
+    """Return notes on a plan that may be charged to a `ledger`; its units are of one `part`.
 
     `people`: how many units are charged by now, this release included. `drop`: labels of exhausted
-    labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises `NobodyOfPart`,
+    labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raise `NobodyOfPart`,
     `InvalidLabels` for contents that changed under their id, `PolicyError` if δ is too large or no
     label fits, `BudgetExceeded` if labelers lack allowance.
     """
@@ -97,7 +107,7 @@ def check_plan(
             "another content in an earlier release; a changed content needs an id of its own"
         )
     if not len(plan.units) and plan.other_units:
-        raise NobodyOfPart(_nobody(plan, policy, part))
+        raise NobodyOfPart(_nobody_message(plan, policy, part))
     short = int(plan.short.sum())
     if plan.new and _reveals_one(people, policy) and not accept_delta:
         raise PolicyError(
@@ -124,23 +134,23 @@ def check_plan(
 
 
 def check_price(request: PolicyRequest, total: Total) -> list[str]:
-    """Notes on what was asked and what the project gives, where it costs `total` over its life.
+    """Return notes on the price asked and the `total` that the project costs over its life.
 
-    Raises `PolicyError` if that is more than what was asked for.
+    Raise `PolicyError` if that is more than what was asked for.
     """
     request.check_price(total.epsilon, total.delta)
-    given = {"epsilon": total.epsilon, "delta": total.delta}
-    asked = {name: getattr(request, name) for name in given if getattr(request, name) is not None}
-    if asked.items() <= given.items():
+    price = {"epsilon": total.epsilon, "delta": total.delta}
+    limits = {name: getattr(request, name) for name in price if getattr(request, name) is not None}
+    if limits.items() <= price.items():
         return []
     return [
-        f"asked: {format_budget(given | asked)}; the project gives {format_budget(given)} in all, "
+        f"asked: {format_budget(price | limits)}; the project gives {format_budget(price)} in all, "
         "fixed with its policies; another price needs another policy: labelguard policy new"
     ]
 
 
-def _nobody(plan: PlannedRows, policy: Policy, part: Part) -> str:
-    """That an input has nobody of the part that is asked for."""
+def _nobody_message(plan: PlannedRows, policy: Policy, part: Part) -> str:
+    """Return the error message for an input that has nobody of this part."""
     everybody = pluralize(plan.other_units, policy.unit)
     drawn = f"a share of {policy.held_out:g}, drawn by a keyed hash"
     if part == "training":
@@ -157,6 +167,7 @@ def _nobody(plan: PlannedRows, policy: Policy, part: Part) -> str:
 def _notes(
     plan: PlannedRows, policy: Policy, part: Part, people: int, use: EventKind
 ) -> Iterator[str]:
+    """Yield notes on labels that are left out, and on a large δ that was accepted."""
     if plan.other_labels:
         whose = pluralize(plan.other_units, policy.unit)
         why = "held out" if part == "training" else "not held out"
@@ -173,11 +184,12 @@ def _notes(
 
 
 def _reveals_one(people: int, policy: Policy) -> bool:
-    """Whether δ is so large that a mechanism may publish all labels of one unit in n."""
+    """Return True if δ is so large that a mechanism may publish all labels of one unit in n."""
     return policy.delta >= 1 / max(people, 1)
 
 
 def _large_delta(people: int, policy: Policy) -> str:
+    """Return what is wrong with a δ that is not below one over the number of units."""
     return (
         f"delta {policy.delta:g} is not below 1/{people}, one over the number of "
         f"{policy.unit}s that are charged"

@@ -1,11 +1,11 @@
 """A release from the moment on when its private map is complete: no label is read any more.
 
-What is left to do is to learn, to publish and to commit. A mechanism that learns for hours does so
-`apart`: public texts and rows as drawn go into a directory of the release's own, and the project is
-let go. Its scratch space, raw labels in it, is removed by whoever holds the project, which is this
-job for the last time and from then on any other: so nothing raw is left while it learns, and what
-is left nobody else touches. Then the project is held again, by a job of its own like any other, and
-what happened meanwhile decides whether the release may still appear:
+What is left to do is to learn, to publish and to commit. A mechanism that learns for hours is
+detached: public texts and rows as drawn go into a directory of the release's own, and the project
+is let go. Its scratch space, raw labels in it, is removed by whoever holds the project, which is
+this job for the last time and from then on any other: so nothing raw is left while it learns, and
+what is left nobody else touches. Then the project is held again, by a job of its own like any
+other, and what happened meanwhile decides whether the release may still appear:
 
 - other releases were made, or pseudonyms changed: its card says what was true when it was drawn;
 - policies and people do not change while it is under way (`policies.settled_epoch`);
@@ -21,105 +21,100 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from labelguard.errors import LedgerError, ProjectError
-from labelguard.inputs.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project import recovery
+from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.project.waiting import waiting
-from labelguard.release import delivery, publish, selection
-from labelguard.release.protocol import Job, Lesson, Mechanism, Prepared
-from labelguard.release.writer import Release, read_card
-from labelguard.storage import blocks, buckets
+from labelguard.release import card, selection
+from labelguard.release.protocol import Mechanism, Prepared, ReleaseContext, TrainingInputs
+from labelguard.release.publish import publish_release, snapshot_for_training
+from labelguard.release.selection import PlannedRows
+from labelguard.release.writer import Release, deliver, read_card
+from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import fresh_directory
 from labelguard.storage.sums import fault
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Drawn:
+class DrawnRelease:
     """A release that was drawn, with all that is needed to finish it.
 
-    `told` is what its card says of the project on the day (see `publish.told`), `output` where a
-    copy goes, `authors` (n, 2), sorted, whose labels are in it, once it is `apart`.
+    `facts` are what its card says of the project on the day (see `card_context`), `output` where a
+    copy goes, `authors` (n, 2), sorted, whose labels are in it, once it is detached.
     """
 
-    job: Job
+    context: ReleaseContext
     mechanism: Mechanism[Any]
     prepared: Prepared
     grant: Grant
     epoch: int
-    told: Mapping[str, Any]
+    facts: Mapping[str, Any]
     output: Path | None
     notes: tuple[str, ...]
     authors: Blocks = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
 
     @property
     def id(self) -> str:
-        """Of the release."""
+        """Return the id of the release."""
         return self.grant.release.id
 
-    def apart(self, claimed: contextlib.ExitStack) -> Drawn:
-        """The same as it goes on without the project, under a claim that ends with `claimed`."""
-        job = self.job
-        claimed.enter_context(job.opened.project.claim(self.id))
-        directory = fresh_directory(job.opened.project.kept(self.id), mode=0o700)
-        kept = keep(job.staged, job.outcomes, directory)
+    def detach(self, claims: contextlib.ExitStack) -> DrawnRelease:
+        """Return the release as it goes on without the project, under a claim in `claims`."""
+        context, project = self.context, self.context.opened.project
+        claims.enter_context(project.claim(self.id))
+        directory = fresh_directory(project.kept(self.id), mode=0o700)
+        snapshot = snapshot_for_training(context.staged, context.outcomes, directory)
         return replace(
             self,
-            job=replace(job, staged=kept.staged, outcomes=kept.outcomes),
-            prepared=self.prepared.renumbered(kept.rows),
+            context=replace(context, staged=snapshot.staged, outcomes=snapshot.outcomes),
+            prepared=self.prepared.renumber(snapshot.rows),
             authors=selection.authors_of(self.prepared.plan),
         )
 
-    def learned(self) -> Drawn:
-        """The same with what the mechanism learned."""
-        job = self.job
-        directory = job.opened.project.stages / self.id
+    def train(self) -> DrawnRelease:
+        """Return the release with what the mechanism learned."""
+        directory = self.context.opened.project.stages / self.id
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lesson = Lesson(job.outcomes, directory, job.progress)
-        return replace(self, prepared=self.mechanism.learn(lesson, self.prepared))
+        inputs = TrainingInputs(self.context.outcomes, directory, self.context.progress)
+        return replace(self, prepared=self.mechanism.learn(inputs, self.prepared))
 
-    def committed(self) -> Release:
-        """The release, published and committed; for who holds the project."""
-        opened, grant = self.job.opened, self.grant
+    def publish(self) -> tuple[int, Mapping[str, str]]:
+        """Write the release from what was drawn; return its rows and the hashes of its files."""
+        finished = self.mechanism.finish(self.context, self.prepared, self.grant)
+        return publish_release(self.context, self.prepared.plan, self.grant, finished, self.facts)
+
+    def commit(self) -> Release:
+        """Publish and commit the release; for the job that holds the project."""
+        opened = self.context.opened
         rows, hashes = self.publish()
-        opened.ledger.commit(grant, self.epoch, rows, hashes)
+        opened.ledger.commit(self.grant, self.epoch, rows, hashes)
         opened.project.clear(self.id)
         record = opened.ledger.release(self.id)
         assert record is not None
-        return answer(opened.project, record, self.output, self.notes)
+        return return_release(opened.project, record, self.output, self.notes)
 
-    def committed_later(self, home: Project) -> Release:
-        """The same in a job of its own, which waits for the project.
+    def commit_after_training(self, home: Project) -> Release:
+        """Publish and commit the release in a job of its own, which waits for the project.
 
         Raises `LedgerError` if the release may not appear any more; it stays charged.
         """
-        progress = self.job.progress
+        progress = self.context.progress
         with waiting(lambda text: progress(text, None)), OpenProject.job(home) as opened:
             epoch = opened.ledger.begin_job()
-            self._check(opened, epoch)
-            found = recovery.settle(opened, self.id, epoch)
+            self._check_not_given_up(opened, epoch)
+            recovered = recovery.settle(opened, self.id, epoch)
             opened.project.work.mkdir(mode=0o700, parents=True)
-            notes = tuple(dict.fromkeys((*self.notes, *found)))
-            job = replace(self.job, opened=opened)
-            return replace(self, job=job, epoch=epoch, notes=notes).committed()
+            notes = tuple(dict.fromkeys((*self.notes, *recovered)))
+            context = replace(self.context, opened=opened)
+            return replace(self, context=context, epoch=epoch, notes=notes).commit()
 
-    def publish(self) -> tuple[int, Mapping[str, str]]:
-        """Write the release from what was drawn; its rows, and the hashes of its files."""
-        finished = self.mechanism.finish(self.job, self.prepared, self.grant)
-        return publish.publish(self.job, self.prepared.plan, self.grant, finished, self.told)
-
-    def _check(self, opened: OpenProject, epoch: int) -> None:
-        """Whether the release may still appear, after others had the project.
-
-        Of one that may not nothing is left on disk.
-        """
+    def _check_not_given_up(self, opened: OpenProject, epoch: int) -> None:
+        """Raise `LedgerError` if the release may not appear any more, and leave nothing of it."""
         record = opened.ledger.release(self.id)
         if record is None:
             raise LedgerError(
@@ -138,7 +133,26 @@ class Drawn:
         )
 
 
-def answer(
+def card_context(context: ReleaseContext, plan: PlannedRows, grant: Grant) -> dict[str, Any]:
+    """Return project facts for the card, captured when the labels are drawn.
+
+    The policies beside this one, and what its labelers have used and left.
+    """
+    ledger = context.opened.ledger
+    capacity, used = ledger.labelers(grant.release.event).of(plan.units)
+    met = capacity > 0  # who was never charged has no budget yet
+    capacity, used = capacity[met], used[met]
+    return {
+        "privacy": policies.standing(ledger),
+        "budget": {
+            "allowed": card.spread(capacity),
+            "used": card.spread(used),
+            "left": card.spread(capacity - used),
+        },
+    }
+
+
+def return_release(
     home: Project,
     record: ReleaseRecord,
     output: Path | None,
@@ -146,7 +160,7 @@ def answer(
     *,
     reused: bool = False,
 ) -> Release:
-    """A committed release, copied to `output` if that is asked for.
+    """Return a committed release, copied to `output` if that is asked for.
 
     Raises `ProjectError` if one that was made before is not as it was committed.
     """
@@ -155,49 +169,6 @@ def answer(
     if broken:
         raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
     if output:
-        delivery.deliver(path, output, record.files)
+        deliver(path, output, record.files)
         path = output
     return Release(record.id, path, read_card(path), reused, tuple(notes))
-
-
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """The input without anything but texts, the rows as drawn, and which they were in the input.
-
-    Row i of `staged` and of `outcomes` is row `rows[i]` of the input as it was staged, (n,).
-    """
-
-    staged: Staged
-    outcomes: Path
-    rows: NDArray[np.intp]
-
-
-def keep(staged: Staged, outcomes: Path, directory: Path) -> Kept:
-    """Write the texts and the rows as drawn (see `publish.Outcomes`) into an empty directory.
-
-    Rows of an input are numbered as they came, and a file may be sorted by its labels. What is kept
-    is numbered in the order of the secret keys of its rows instead, and holds no other rows.
-    """
-    kept = Kept(replace(staged, directory=directory), directory / "outcomes", np.zeros(0, np.intp))
-    found = [kept.rows]
-    with buckets.BucketWriter(kept.staged.texts_directory) as writer:
-        for bucket in range(buckets.BUCKETS):
-            texts = buckets.read_bucket(staged.texts_directory, bucket)
-            drawn = None if texts is None else buckets.read_parts(outcomes, bucket)
-            if texts is None or drawn is None:
-                continue
-            drawn = drawn.take(pa.array(blocks.order(buckets.blocks(drawn, "key"))))
-            old = buckets.column(drawn, "row")
-            new = sum(map(len, found)) + np.arange(len(old), dtype=old.dtype)
-            here = np.full(len(old), bucket, np.uint8)
-            # Rows of texts are numbered in ascending order.
-            place = np.searchsorted(buckets.column(texts, "row"), old)
-            writer.append(_numbered(texts.take(pa.array(place)), new), here)
-            buckets.write_part(kept.outcomes, bucket, _numbered(drawn, new), here)
-            found.append(old.astype(np.intp))
-    return replace(kept, rows=np.concatenate(found))
-
-
-def _numbered(table: pa.Table, row: NDArray[np.generic]) -> pa.Table:
-    at = table.schema.get_field_index("row")
-    return table.set_column(at, table.schema.field(at), pa.array(row, table.schema.field(at).type))

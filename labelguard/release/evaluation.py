@@ -43,7 +43,7 @@ from labelguard.release.mechanisms.statistic_design import (
     joined,
     window_of,
 )
-from labelguard.release.protocol import Finished, Job, Mechanism
+from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays
 from labelguard.storage.sums import fault
@@ -191,7 +191,7 @@ class HeldOut(Mechanism[Design]):
     part: Part = "held-out"
 
     def __init__(self, options: EvaluationOptions, coordinates: Coordinates | None = None) -> None:
-        """`coordinates` are known within a project (see `within`)."""
+        """`coordinates` are known within a project (see `bind`)."""
         self.options, self._coordinates = options, coordinates
         self.features = column_features(coordinates.features) if coordinates else ()
 
@@ -201,7 +201,7 @@ class HeldOut(Mechanism[Design]):
         assert self._coordinates
         return self._coordinates
 
-    def within(self, opened: OpenProject) -> HeldOut:
+    def bind(self, opened: OpenProject) -> HeldOut:
         """With the coordinates of the head that was named, or of the evaluation before.
 
         A head is known by its coordinates, not by where it lies.
@@ -222,18 +222,20 @@ class HeldOut(Mechanism[Design]):
         """The coordinates, by their digest."""
         return {"coordinates": self.coordinates.digest()}
 
-    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Design:
+    def prepare(
+        self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
+    ) -> Design:
         """The new labels' pairs in these coordinates.
 
         Raises `PolicyError` for other coordinates than those of the sum that this window joins.
         """
         coordinates = self.coordinates
-        first = recorded["first"] if recorded else joined(job, self.part)
+        first = recorded["first"] if recorded else joined(context, self.part)
         if first is not None:
-            self._check_joined(job, first)
-        provider = coordinates.provider(job.progress)
-        pairs = distinct_pairs(job.staged)
-        _, rows = compared(job, plan, pairs)
+            self._check_joined(context, first)
+        provider = coordinates.provider(context.progress)
+        pairs = distinct_pairs(context.staged)
+        _, rows = compared(context, plan, pairs)
         if first is None and not recorded:
             check_new(rows)
         used, pair = np.unique(rows.pair, return_inverse=True)
@@ -247,7 +249,7 @@ class HeldOut(Mechanism[Design]):
             )
         rows, z = replace(rows, pair=pair), coordinates.basis.coordinates(x)
         return window_of(
-            job,
+            context,
             rows,
             z,
             statistic.unclipped_bounds(z, rows) if len(rows) else None,  # a judge has no bias
@@ -261,21 +263,23 @@ class HeldOut(Mechanism[Design]):
             first=first,
         )
 
-    def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
+    def draw(
+        self, context: ReleaseContext, prepared: Design, grant: Grant, drawn: Path | None
+    ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
-        if drawn is not None and (window := draw_window(job, prepared, drawn)):
+        if drawn is not None and (window := draw_window(context, prepared, drawn)):
             window.save(drawn / WINDOW)
 
-    def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
+    def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """The sum of all windows, as a file."""
-        found = windows_of_sum(job, grant, self.part)
-        file = job.opened.project.work / FILE
+        found = windows_of_sum(context, grant, self.part)
+        file = context.opened.project.work / FILE
         file.write_bytes(Evaluation.of(self.coordinates, found).to_bytes())
-        card = statistic_card(job, prepared, grant, found, self.coordinates.features)
+        card = statistic_card(context, prepared, grant, found, self.coordinates.features)
         return Finished(card | {"kind": NAME, "train_with": "nothing"}, (), files=(file,))
 
-    def _check_joined(self, job: Job, first: str) -> None:
-        found = Evaluation.load(job.opened.project.releases / first).coordinates
+    def _check_joined(self, context: ReleaseContext, first: str) -> None:
+        found = Evaluation.load(context.opened.project.releases / first).coordinates
         if found.digest() != self.coordinates.digest():
             raise PolicyError(
                 "evaluations add up in one set of coordinates only, and this head has others than "

@@ -1,4 +1,4 @@
-"""What a mechanism does in a release, and in which order; `labelguard.release.pipeline` calls it.
+"""What a mechanism does in a release, and in which order; `labelguard.release.privatize` calls it.
 
 `prepare` sees public columns only and comes before the charge. `draw` alone reads labels, behind a
 grant, and fills the private map. Once that is complete and the ledger knows it, no label is read
@@ -88,7 +88,7 @@ class Further:
 
 
 @dataclass(frozen=True)
-class Job:
+class ReleaseContext:
     """What a mechanism works with during one release.
 
     `outcomes` is where rows as drawn are written, by item (see `publish.Outcomes`). `featured` are
@@ -118,21 +118,21 @@ class Prepared:
     """What is fixed before the charge. `parameters` go to the ledger: a release that is resumed is
     prepared by them again.
 
-    `apart`: `learn` may take hours, so that the project is let go for it (see `release.drawn`). It
-    goes with no further pairs.
+    `long_running`: `learn` may take hours, so that the project is let go for it (see
+    `release.drawn`). It goes with no further pairs.
     """
 
     plan: PlannedRows
     parameters: Mapping[str, Any]
-    apart: bool = field(default=False, kw_only=True)
+    long_running: bool = field(default=False, kw_only=True)
 
-    def renumbered(self, rows: NDArray[np.intp]) -> Self:
+    def renumber(self, rows: NDArray[np.intp]) -> Self:
         """The same for staged rows with other numbers: row i was `rows[i]` (see `drawn.keep`)."""
         return self
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingInputs:
     """What `learn` works with: no project, no ledger, and no label but as it was released.
 
     `outcomes` are the rows as drawn (see `publish.Outcomes`). `directory` is the release's own: a
@@ -178,7 +178,7 @@ class Mechanism(Protocol[P]):
     also: Input | None = None
     """Further pairs to label by a head; their digest is part of the idempotency key."""
 
-    def within(self, opened: OpenProject) -> Self:
+    def bind(self, opened: OpenProject) -> Self:
         """The same for a project, with what it has to know of earlier releases before a request."""
         return self
 
@@ -186,20 +186,22 @@ class Mechanism(Protocol[P]):
         """What was asked for, beyond the policy; part of the request's idempotency key."""
         return {}
 
-    def first(self, counts: NDArray[np.int64]) -> Mapping[str, Any]:
+    def policy_defaults(self, counts: NDArray[np.int64]) -> Mapping[str, Any]:
         """Fields of a `policy.Request` that a first policy fixes for this mechanism.
 
         `counts` (units,) are how many labels each unit of the input gave: public.
         """
         return {}
 
-    def check(self, job: Job) -> None:
+    def check(self, context: ReleaseContext) -> None:
         """Raise `PolicyError` where `prepare` would, and that is known without features: a preview
         asks it too.
         """
         return
 
-    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> P:
+    def prepare(
+        self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
+    ) -> P:
         """Public work before the charge.
 
         `recorded` are the parameters of the release that is being resumed: they are taken as they
@@ -207,17 +209,17 @@ class Mechanism(Protocol[P]):
         """
         ...
 
-    def draw(self, job: Job, prepared: P, grant: Grant, drawn: Path | None) -> None:
+    def draw(self, context: ReleaseContext, prepared: P, grant: Grant, drawn: Path | None) -> None:
         """Labels in, the private map out, into the directory `drawn`, with randomness of its own.
 
         Without that directory the release was drawn before, and no label is read.
         """
         ...
 
-    def learn(self, lesson: Lesson, prepared: P) -> P:
+    def learn(self, inputs: TrainingInputs, prepared: P) -> P:
         """Whatever takes long, once all labels are drawn; what it found goes on to `finish`."""
         return prepared
 
-    def finish(self, job: Job, prepared: P, grant: Grant) -> Finished:
+    def finish(self, context: ReleaseContext, prepared: P, grant: Grant) -> Finished:
         """From the private map and public columns, the released rows."""
         ...

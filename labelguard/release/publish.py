@@ -6,7 +6,7 @@ Nothing here reads a raw label: the input is released rows and public columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +14,47 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard._version import __version__
+from labelguard.inputs.staged import Staged
 from labelguard.ledger.ledger import Grant
-from labelguard.project import policies
 from labelguard.release import card
-from labelguard.release.protocol import Finished, Job
+from labelguard.release.protocol import Finished, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import ReleaseWriter, output_schema, preferred
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 
+# Columns of released rows that a mechanism may give; NaN and absent ones become null.
 PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
-"""Columns of released rows that a mechanism may give; NaN and absent ones become null."""
 
 
-def publish(
-    job: Job, plan: PlannedRows, grant: Grant, finished: Finished, told: Mapping[str, Any]
+def publish_release(
+    context: ReleaseContext,
+    plan: PlannedRows,
+    grant: Grant,
+    finished: Finished,
+    facts: Mapping[str, Any],
 ) -> tuple[int, Mapping[str, str]]:
-    """Write and rename the release; returns its number of rows and the hashes of its files.
+    """Write and rename the release; return its number of rows and the hashes of its files.
 
-    `told` are parts of the card that were known before (see `told`).
+    `facts` are parts of the card that were known before (see `drawn.card_context`).
     """
     questions = any(source.questions for source, _ in finished.outcomes)
-    schema = output_schema(job.staged.content_type, questions=questions)
+    schema = output_schema(context.staged.content_type, questions=questions)
     sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
     task = Outcomes(sources, schema)
-    with ReleaseWriter(grant, job.opened.project.releases) as writer:
-        for table in job.over_buckets("writing", rows_of_bucket, task):
+    with ReleaseWriter(grant, context.opened.project.releases) as writer:
+        for table in context.over_buckets("writing", rows_of_bucket, task):
             if table is not None:
                 writer.write(table)
         if not writer.rows and finished.outcomes:
             writer.write(schema.empty_table())
-        common = card.assembled(_card(job, plan, grant, writer.rows, finished), told)
-        writer.describe(card.assembled(common, finished.card))
+        common = card.common_card(
+            context.staged, context.policy, plan, grant.release, writer.rows, finished.further
+        )
+        writer.describe(card.merge(card.merge(common, facts), finished.card))
         for path in finished.files:
             writer.take(path)
     return writer.rows, writer.hashes
-
-
-def told(job: Job, plan: PlannedRows, grant: Grant) -> dict[str, Any]:
-    """What a card says of the project when its labels were drawn, whatever happens until it ends.
-
-    The policies beside this one, and what its labelers have used and left.
-    """
-    ledger = job.opened.ledger
-    capacity, used = ledger.labelers(grant.release.event).of(plan.units)
-    met = capacity > 0  # who was never charged has no budget yet
-    capacity, used = capacity[met], used[met]
-    return {
-        "privacy": policies.standing(ledger),
-        "budget": {
-            "allowed": card.spread(capacity),
-            "used": card.spread(used),
-            "left": card.spread(capacity - used),
-        },
-    }
 
 
 @dataclass(frozen=True)
@@ -85,19 +71,23 @@ class Outcomes:
 
 
 def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
-    """The rows of one bucket of items as they are published, in their order; None without any."""
-    found = []
+    """Return the rows of one bucket of items as published, in their order; None without any."""
+    parts = []
     for texts_directory, directory in task.sources:
         texts = buckets.read_bucket(texts_directory, bucket)
         # Parts are one file for every bucket of units: without texts none has to be looked at.
         outcomes = None if texts is None else buckets.read_parts(directory, bucket)
         if texts is not None and outcomes is not None:
-            found.append(_Rows.of(texts, outcomes, task.schema))
-    return _sorted(found) if found else None
+            parts.append(_ReleasedRows.of(texts, outcomes, task.schema))
+    if len(parts) < 2:
+        return parts[0].table if parts else None
+    items = np.concatenate([part.items for part in parts])
+    keys = np.concatenate([part.keys for part in parts])
+    return pa.concat_tables([part.table for part in parts]).take(pa.array(_order(items, keys)))
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ReleasedRows:
     """Released rows of one bucket, with what they are sorted by."""
 
     table: pa.Table
@@ -105,7 +95,7 @@ class _Rows:
     keys: Blocks
 
     @classmethod
-    def of(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema) -> _Rows:
+    def of(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema) -> _ReleasedRows:
         """Join texts and outcomes."""
         # Rows of texts are numbered in ascending order.
         row = np.searchsorted(buckets.column(texts, "row"), buckets.column(outcomes, "row"))
@@ -115,25 +105,25 @@ class _Rows:
         row, items = row[order], items[order]
         value = buckets.column(outcomes, "value")[order]
 
-        given = "item_id" in texts.column_names
+        has_ids = "item_id" in texts.column_names
         columns = [
             texts["prompt"].combine_chunks().take(pa.array(row)),
             *preferred(texts, row, value != 0),
-            texts["item_id"].take(pa.array(row)) if given else blocks.hexadecimal(items),
+            texts["item_id"].take(pa.array(row)) if has_ids else blocks.hexadecimal(items),
             *_probabilities(outcomes, order),
         ]
         questions = "question" in schema.names
         if questions:
-            asked = "question" in texts.column_names
+            has_questions = "question" in texts.column_names
             nothing = pa.nulls(len(row), pa.string())
-            columns.append(texts["question"].take(pa.array(row)) if asked else nothing)
-        own = output_schema(texts.schema.field("prompt").type, questions=questions)
-        table = pa.table(columns, schema=own)
-        return cls(table if own == schema else table.cast(schema), items, keys[order])
+            columns.append(texts["question"].take(pa.array(row)) if has_questions else nothing)
+        content = output_schema(texts.schema.field("prompt").type, questions=questions)
+        table = pa.table(columns, schema=content)
+        return cls(table if content == schema else table.cast(schema), items, keys[order])
 
 
 def _probabilities(outcomes: pa.Table, order: NDArray[np.intp]) -> list[pa.Array]:
-    """The three columns of probabilities."""
+    """Return the three columns of probabilities."""
     columns = []
     for name in PROBABILITIES:
         if name in outcomes.column_names:
@@ -144,17 +134,8 @@ def _probabilities(outcomes: pa.Table, order: NDArray[np.intp]) -> list[pa.Array
     return columns
 
 
-def _sorted(found: list[_Rows]) -> pa.Table:
-    """Rows of several sources as one table in the order of a release."""
-    if len(found) == 1:
-        return found[0].table
-    items = np.concatenate([rows.items for rows in found])
-    keys = np.concatenate([rows.keys for rows in found])
-    return pa.concat_tables([rows.table for rows in found]).take(pa.array(_order(items, keys)))
-
-
 def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
-    """The permutation that sorts rows by item, then by row key (which is unique)."""
+    """Return the permutation that sorts rows by item, then by row key (which is unique)."""
     order: NDArray[np.intp] = np.argsort(np.ascontiguousarray(items[:, 0]))
     if not (np.diff(items[order, 0]) == 0).any():  # every item once: nothing else to compare
         return order
@@ -166,51 +147,45 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     return order
 
 
-def _card(
-    job: Job, plan: PlannedRows, grant: Grant, rows: int, finished: Finished
-) -> dict[str, Any]:
-    """What cards of all mechanisms say."""
-    staged, policy, further = job.staged, job.policy, finished.further
-    forecast = grant.release.settings.get("forecast")
-    return {
-        "release": grant.release.id,
-        "labelguard": __version__,
-        "format": 1,
-        "created_at": grant.release.created_at,
-        "kind": "labels",
-        "mechanism": grant.release.settings["mechanism"],
-        "mechanism_version": grant.release.settings["mechanism_version"],
-        "privacy": {
-            "epsilon": policy.epsilon,
-            "delta": policy.delta,
-            "unit": policy.unit,
-            "adjacency": "replace_labels",
-            "accounting": "",
-            "ties": policy.ties_of(grant.release.event),
-            "tie_status_public": policy.tie_status_public,
-            "skip_status": "public" if policy.skips == "public" else "protected",
-            "assignment": "reactive" if policy.assignment_reactive else "fixed",
-            "public_columns": list(policy.public_columns),
-            "held_out": policy.held_out,
-        },
-        "counts": {
-            "rows_read": staged.rows_read,
-            "rows": rows,
-            "labelers": len(plan.units),
-            "charged": grant.release.charged,
-            "released_before": plan.rows - (grant.release.drawn or 0),
-            "further_pairs": further,
-            "of_other_part": {"units": plan.other_units, "labels": plan.other_labels},
-            "dropped_by_bound": plan.over_bound,
-            "duplicates": plan.duplicates,
-            "identical_sides": staged.identical_sides,
-            "skipped": staged.skipped,
-            "set_aside": staged.fault_count,
-            **({"left_out": dict(staged.left_out)} if staged.left_out else {}),
-            # An item, as a unit, has nobody's labels.
-            **({} if policy.unit == "item" else {"unit_pairs": plan.unit_pairs}),
-        },
-        **({"forecast": forecast} if forecast else {}),
-        "train_with": "",
-        "not_protected": card.not_protected(policy),
-    }
+@dataclass(frozen=True, eq=False)
+class TrainingSnapshot:
+    """The input without anything but texts, the rows as drawn, and which they were in the input.
+
+    Row i of `staged` and of `outcomes` is row `rows[i]` of the input as it was staged, (n,).
+    """
+
+    staged: Staged
+    outcomes: Path
+    rows: NDArray[np.intp]
+
+
+def snapshot_for_training(staged: Staged, outcomes: Path, directory: Path) -> TrainingSnapshot:
+    """Write the texts and the rows as drawn (see `Outcomes`) into an empty directory.
+
+    Rows of an input are numbered as they came, and a file may be sorted by its labels. The snapshot
+    is numbered in the order of the secret keys of its rows instead, and holds no other rows.
+    """
+    snapshot, drawn_rows = replace(staged, directory=directory), directory / "outcomes"
+    rows = [np.zeros(0, np.intp)]
+    with buckets.BucketWriter(snapshot.texts_directory) as writer:
+        for bucket in range(buckets.BUCKETS):
+            texts = buckets.read_bucket(staged.texts_directory, bucket)
+            drawn = None if texts is None else buckets.read_parts(outcomes, bucket)
+            if texts is None or drawn is None:
+                continue
+            drawn = drawn.take(pa.array(blocks.order(buckets.blocks(drawn, "key"))))
+            old = buckets.column(drawn, "row")
+            new = sum(map(len, rows)) + np.arange(len(old), dtype=old.dtype)
+            here = np.full(len(old), bucket, np.uint8)
+            # Rows of texts are numbered in ascending order.
+            place = np.searchsorted(buckets.column(texts, "row"), old)
+            writer.append(_renumber(texts.take(pa.array(place)), new), here)
+            buckets.write_part(drawn_rows, bucket, _renumber(drawn, new), here)
+            rows.append(old.astype(np.intp))
+    return TrainingSnapshot(snapshot, drawn_rows, np.concatenate(rows))
+
+
+def _renumber(table: pa.Table, row: NDArray[np.generic]) -> pa.Table:
+    """Return a table with other numbers in its column `row`."""
+    at = table.schema.get_field_index("row")
+    return table.set_column(at, table.schema.field(at), pa.array(row, table.schema.field(at).type))

@@ -1,28 +1,18 @@
-"""All that one `privatize` is asked for, and how it reads its inputs.
-
-Inputs are the labels, or what was ingested of them, and further pairs without any.
-"""
+"""The request of one `privatize`: its mechanism, its cost, how its input is read, how it is run."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, TypedDict
 
 from labelguard.budget.label_values import Skips, Ties
 from labelguard.budget.policy import Unit
 from labelguard.budget.request import PolicyRequest
-from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.inputs import groups
-from labelguard.inputs.layouts import LAYOUTS, Reading, side_roles
-from labelguard.inputs.pairs import distinct_pairs
-from labelguard.inputs.sources import Input, file_part, typed
-from labelguard.inputs.staged import Staged
-from labelguard.inputs.staging import StagingOptions, stage
-from labelguard.learning.carried import Carried
+from labelguard.errors import PolicyError
+from labelguard.inputs.sources import Input, typed
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -35,16 +25,14 @@ from labelguard.options import (
     declared,
 )
 from labelguard.planner.horizon import Horizon
-from labelguard.project import ingestion
-from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
+from labelguard.release.intake import Ingested, Intake
 from labelguard.release.mechanisms import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.mechanisms.options import FeatureOptions
-from labelguard.release.protocol import Further, Mechanism
-from labelguard.text import Progress
+from labelguard.release.protocol import Mechanism
 
+# The mechanisms of labelguard.
 Ours = Literal["auto", "rr", "statistic", "props", "evaluation", "uls", "els", "els-group", "aup"]
-"""The mechanisms of labelguard."""
 
 
 class Keywords(TypedDict, total=False):
@@ -110,149 +98,6 @@ class Keywords(TypedDict, total=False):
     head: str | Path | None
 
 
-@dataclass(frozen=True)
-class Ingested:
-    """An input: all answers of a source that count."""
-
-    source: str
-
-
-def choose_ingested(
-    home: Project, named: str | None, options: Mapping[str, Any]
-) -> tuple[Ingested, Project, dict[str, Any]]:
-    """The input of a release of what was ingested, of the source `named` or the only one.
-
-    With it, the project and the options under which its connectors say that it is read; what the
-    caller says counts before that. Raises `InvalidLabels`, `ConnectorError`.
-    """
-    source = ingestion.source_of(home, named)
-    settings = ingestion.reading_of(home, source)
-    home = replace(home, namespace=source, columns=settings.columns)
-    own = dict(options)
-    if own.get("question") is None:
-        own["question"] = settings.question
-    return Ingested(source), home, own
-
-
-def ingested_parts(source: Input, opened: OpenProject, columns: Mapping[str, str]) -> Input:
-    """What is to be read: answers that were ingested as files in the work directory.
-
-    `columns` are those that were named for roles.
-    """
-    if not isinstance(source, Ingested):
-        return source
-    opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
-    return [
-        replace(file_part(path, columns, f"answers of {path.stem}"), answers=path) for path in found
-    ]
-
-
-@contextlib.contextmanager
-def open_ingested(
-    where: Where, named: str | None, options: Mapping[str, Any]
-) -> Iterator[tuple[Input, dict[str, Any]]]:
-    """What was ingested as an input of who releases nothing, and the options by which it is read.
-
-    `named` and `options` are those of `choose_ingested`, which says what it raises. Answers lie
-    open in the project's work directory until it ends, so that the project is held meanwhile.
-    """
-    source, home, own = choose_ingested(located(where), named, options)
-    with OpenProject.job(home) as project:
-        found = ingested_parts(source, project, home.columns)
-        words = () if named is None else ("--source", named)
-        yield (
-            [replace(part, typed=words) for part in found],
-            own | {"columns": {**home.columns, **(own.get("columns") or {})}},
-        )
-
-
-_PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Intake(ReadingOptions):
-    """Reads an input as its options say."""
-
-    @classmethod
-    def of(cls, home: Project, options: Mapping[str, Any]) -> Self:
-        """From options of a command, with the columns that the project names."""
-        return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
-
-    def __post_init__(self) -> None:
-        check(Intake, vars(self))
-
-    @property
-    def skip_bad(self) -> bool:
-        """Whether bad rows are left out."""
-        return self.bad_rows == "quarantine"
-
-    def stage(
-        self,
-        opened: OpenProject,
-        source: Input,
-        reading: Reading,
-        progress: Progress,
-        *,
-        drop_ties: bool = False,
-    ) -> Staged:
-        """An input of labels in the work directory."""
-        options = StagingOptions(
-            reading,
-            opened.project.namespace,
-            self.skip_bad,
-            drop_ties,
-            groups.in_force(opened.ledger, reading.unit),
-            opened.ledger.tombstones(),
-            self.max_input_bytes,
-            spool=opened.project.work,
-        )
-        opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return stage(
-            ingested_parts(source, opened, self.columns),
-            opened.project.work / "input",
-            opened.keys,
-            options,
-            lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
-        )
-
-    def stage_further(
-        self,
-        opened: OpenProject,
-        source: Input | None,
-        features: tuple[Carried, ...],
-        public_columns: tuple[str, ...],
-        labeled: Staged,
-        progress: Progress,
-    ) -> Further | None:
-        """Further pairs, without labels and labelers, if there are any."""
-        if source is None:
-            return None
-        public = {*_PUBLIC_CONTENT, *side_roles(self.columns)}
-        columns = {role: name for role, name in self.columns.items() if role in public}
-        reading = Reading(
-            columns,
-            "none",
-            features,
-            labelled=False,
-            question=self.question,
-            format=self.format,
-            public_columns=public_columns,
-        )
-        staged = stage(
-            source,
-            opened.project.work / "also",
-            opened.keys,
-            StagingOptions(reading, "", quarantine=self.skip_bad, spool=opened.project.work),
-            lambda name, rows: progress(f"reading {name}: {rows:,} pairs", None),
-        )
-        if staged.chat != labeled.chat:
-            raise InvalidLabels(
-                "the pairs of --also must be texts if the labels are of texts, chats if of chats"
-            )
-        return Further(staged, distinct_pairs(staged))
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRequest(RunOptions):
     """What one `privatize` is asked for: by which mechanism, at which cost, of which input, how.
@@ -275,7 +120,7 @@ class ReleaseRequest(RunOptions):
         if self.mechanism == AUTO:
             self.head()
         else:
-            self.opened(self.mechanism)
+            self.open_mechanism(self.mechanism)
 
     @property
     def periods(self) -> int:
@@ -288,7 +133,7 @@ class ReleaseRequest(RunOptions):
         """Whether it says for how many releases a first policy is made."""
         return self.once or self.uses is not None or self.recurring is not None
 
-    def opened(self, name: str, features: str | None = None) -> Mechanism[Any]:
+    def open_mechanism(self, name: str, features: str | None = None) -> Mechanism[Any]:
         """Mechanism `name` with its choices; `features` where none were asked for, if it takes any.
 
         Raises `PolicyError` for an option that it does not have, or a value out of range.
@@ -301,7 +146,7 @@ class ReleaseRequest(RunOptions):
         return open_mechanism(name, **choices)
 
     def head(self, features: str | None = None) -> FeatureOptions:
-        """What is asked of heads, by whichever mechanism; `features` as in `opened`."""
+        """What is asked of heads, by whichever mechanism; `features` as in `open_mechanism`."""
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
         check(FeatureOptions, choices)

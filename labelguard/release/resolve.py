@@ -7,6 +7,7 @@ about labels.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,6 +27,7 @@ from labelguard.learning.carried import Carried
 from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.planner import components, tuning
 from labelguard.planner.advice import FEWEST, worth_it
 from labelguard.planner.components import Directions
@@ -41,13 +43,14 @@ from labelguard.release.protocol import Featured, Mechanism
 from labelguard.release.request import ReleaseRequest
 from labelguard.text import Progress
 
-FORECAST = ("statistic", "props")
-"""Mechanisms of whose heads, on features, a forecast says what they give; rr's noise is known."""
+# Mechanisms of whose heads, on features, a forecast says what they give; rr's noise is known.
+_FORECAST = ("statistic", "props")
+_FEW_DRAWS = 6
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a run is, as far as it is known.
+class ResolvedRequest:
+    """A request with its mechanism, its policy and what a first policy is sized by.
 
     `policy_id` is None until a first policy is stored. Before the input is read, `mechanism` may
     be open, and of a first `policy` δ is provisional, which decides nothing about how rows are
@@ -57,37 +60,120 @@ class Terms:
     request: ReleaseRequest
     policy_id: int | None
     policy: Policy
-    asked: PolicyRequest
+    policy_request: PolicyRequest
     mechanism: Mechanism[Any] | None
     features: str | None
     forecast: Forecast | None = None
     featured: Featured | None = None
 
     @property
-    def first(self) -> bool:
-        """Whether the release makes the project's first policy."""
+    def is_first(self) -> bool:
+        """Return True if the release makes the project's first policy."""
         return self.policy_id is None
 
     @property
     def event(self) -> str:
-        """The kind of event; while the mechanism is open, one that the policy pays for."""
+        """Return the kind of event; while the mechanism is open, one that the policy pays for."""
         return self.mechanism.priced if self.mechanism else self.policy.events[0]
 
     @property
+    def allowance(self) -> Allowance:
+        """Return what the policy allows of these events."""
+        return self.policy.allowance(self.event)
+
+    @property
     def columns(self) -> tuple[Carried, ...]:
-        """Public columns that are read for features."""
+        """Return the public columns that are read for features."""
         if self.mechanism and self.request.mechanism != AUTO:
             return self.mechanism.features
         return column_features(self.request.head(self.features).features)
 
     @property
     def also(self) -> Input | None:
-        """Further pairs to label."""
+        """Return the further pairs to label."""
         return self.mechanism.also if self.mechanism else self.request.head().also
 
+    def under_policy(self, mechanism: Mechanism[Any]) -> ResolvedRequest:
+        """Return the same by a mechanism; raise `PolicyError` if the policy does not fit it."""
+        request = PolicyRequest(**self.request.terms, event=mechanism.priced)
+        policy = request.under(self.policy)
+        return replace(self, mechanism=mechanism, policy_request=request, policy=policy)
 
-def begin(request: ReleaseRequest, opened: OpenProject) -> Terms:
-    """What is known before the input is read.
+    def settings(self, again: int) -> dict[str, object]:
+        """Return what fixes the release, for the ledger and its idempotency key."""
+        assert self.mechanism is not None
+        part = self.mechanism.part
+        return {
+            "mechanism": self.mechanism.name,
+            "mechanism_version": self.mechanism.version,
+            "format": 1,
+            "policy": self.policy_id or 1,  # it fixes all that a `ReleaseRequest` may say
+            "choices": self.mechanism.settings(),
+            "exhausted": self.request.exhausted,
+            "again": again,
+            **({} if part == "training" else {"part": part}),
+        }
+
+
+@dataclass(frozen=True)
+class RequestIdentity:
+    """The idempotency key of a request, and the release that it made or began before, if any.
+
+    `again` counts its --again: each is an event of its own.
+    """
+
+    again: int
+    key: str
+    record: ReleaseRecord | None
+
+
+def identify_request(
+    resolved: ResolvedRequest, opened: OpenProject, digest: bytes
+) -> tuple[ResolvedRequest, RequestIdentity]:
+    """Return the identity of a request for an input with this public `digest`.
+
+    An --again that crashed is taken up. Where the mechanism is open, it is the one by which this
+    request was answered, if it was, whichever others were used since.
+    """
+
+    def identify(candidate: ResolvedRequest, again: int) -> RequestIdentity:
+        settings = json.dumps(candidate.settings(again), sort_keys=True).encode()
+        key = opened.keys.mac("idempotency", digest + settings).hex()
+        return RequestIdentity(again, key, opened.ledger.find(key))
+
+    identity = identify(resolved, int(resolved.request.again))
+    while identity.again and identity.record and identity.record.state == "committed":
+        identity = identify(resolved, identity.again + 1)
+    if identity.record or identity.again:
+        return resolved, identity
+    for candidate in _by_earlier_mechanisms(resolved, opened.ledger):
+        earlier = identify(candidate, again=0)
+        if earlier.record:
+            return candidate, earlier
+    return resolved, identity
+
+
+def _by_earlier_mechanisms(resolved: ResolvedRequest, ledger: Ledger) -> Iterator[ResolvedRequest]:
+    """Yield the request by each other mechanism of releases under the policy in force.
+
+    The newest come first; there are none unless the mechanism is open.
+    """
+    request = resolved.request
+    if request.mechanism != AUTO or resolved.is_first or resolved.mechanism is None:
+        return
+    tried = {resolved.mechanism.name}
+    for record in reversed(ledger.releases()):
+        name = str(record.settings["mechanism"])
+        if record.event not in resolved.policy.events or name in tried or record.part != "training":
+            continue
+        tried.add(name)
+        with contextlib.suppress(PolicyError):  # it was not made by what is asked now
+            features = record.settings["choices"].get("features")
+            yield resolved.under_policy(request.open_mechanism(name, features))
+
+
+def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> ResolvedRequest:
+    """Return what is known before the input is read.
 
     Raises `PolicyError` if what is asked contradicts the policy in force, or itself.
     """
@@ -95,24 +181,24 @@ def begin(request: ReleaseRequest, opened: OpenProject) -> Terms:
     record = policies.in_force(ledger)
     name: str | None = request.mechanism
     if name == AUTO:
-        standing = standing_mechanism(ledger, record) if record else None
-        name = standing or implied_mechanism(request.terms)
+        name = (_mechanism_in_use(ledger, record) if record else None) or _implied(request.terms)
     features = _recorded_features(ledger)
-    mechanism = request.opened(name, features) if name else None
+    mechanism = request.open_mechanism(name, features) if name else None
     if name is None or "features" in names(options_of(name)):
         check_features(request.head(features).features)
     if mechanism and mechanism.part == "held-out":
         _check_held_out(mechanism, record.policy if record else None)
-    mechanism = mechanism.within(opened) if mechanism else None
+    mechanism = mechanism.bind(opened) if mechanism else None
     event = mechanism.priced if mechanism else RANDOMIZED_LABELS.name
     if record and not mechanism:
         event = record.policy.events[0]
-    fixed = mechanism.first(np.ones(1, np.int64)) if mechanism and record is None else {}
+    defaults = mechanism.policy_defaults(np.ones(1, np.int64)) if mechanism and not record else {}
     uses = request.uses if record and event == STATISTIC_RELEASES.name else None
-    asked = PolicyRequest(**request.terms, **fixed, event=event, uses=uses)
-    if record is None:
-        return Terms(request, None, policies.first(ledger, asked, 1), asked, mechanism, features)
-    return Terms(request, record.id, asked.under(record.policy), asked, mechanism, features)
+    asks = PolicyRequest(**request.terms, **defaults, event=event, uses=uses)
+    policy = asks.under(record.policy) if record else policies.first(ledger, asks, 1)
+    return ResolvedRequest(
+        request, record.id if record else None, policy, asks, mechanism, features
+    )
 
 
 def _check_held_out(mechanism: Mechanism[Any], policy: Policy | None) -> None:
@@ -133,118 +219,87 @@ def _check_held_out(mechanism: Mechanism[Any], policy: Policy | None) -> None:
         )
 
 
-def settle(
-    terms: Terms,
+def resolve_from_input(
+    resolved: ResolvedRequest,
     ledger: Ledger,
     staged: Staged,
     progress: Progress,
     wait: Wait | None,
     *,
     forecast: bool,
-) -> Terms:
-    """The same with all that public columns decide: the mechanism, and a first policy's numbers.
+) -> ResolvedRequest:
+    """Add what public columns decide: an open mechanism, and the numbers of a first policy.
 
     `forecast`: what the mechanism may be expected to give is wanted at a first release; features
-    are computed for it, and `wait` hears how long that takes.
+    are computed for it, and `wait` is called with how long that takes.
     """
-    request, named = terms.request, terms.mechanism
-    if not terms.first and named is not None:
-        return terms
-    periods = request.periods if terms.first else 1
-    if periods > 1 and terms.policy.unit == "item":
+    request, named = resolved.request, resolved.mechanism
+    if not resolved.is_first and named is not None:
+        return resolved
+    periods = request.periods if resolved.is_first else 1
+    if periods > 1 and resolved.policy.unit == "item":
         raise PolicyError("a content is labeled once: leave out --uses and --recurring")
-    if named is not None and not (named.name in FORECAST and "features" in named.settings()):
-        return _first(terms, ledger, staged, _room(named, staged, periods))
-    if terms.first:
-        terms = _first(terms, ledger, staged, {})
-    options = request.head(terms.features)
-    featured = cache(lambda: Featured.of(staged, options.features, progress, wait))
     allowed: dict[str, int | None] = {}
+    if named is not None and not (named.name in _FORECAST and "features" in named.settings()):
+        allowed |= _required_allowance(named, staged, periods)
+        return _with_first_policy(resolved, ledger, staged, allowed)
+    if resolved.is_first:
+        resolved = _with_first_policy(resolved, ledger, staged, allowed)
+    options = request.head(resolved.features)
+    featured = cache(lambda: Featured.of(staged, options.features, progress, wait))
     if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
-        terms, allowed = _sized(terms, featured(), options, periods, progress)
-    elif terms.first:
-        allowed |= _room(named, staged, periods)
-    if not terms.first:
-        assert terms.mechanism is not None
-        asked = PolicyRequest(**request.terms, event=terms.mechanism.priced)
-        terms = replace(terms, asked=asked, policy=asked.under(terms.policy))
+        sizing = _choose_size(resolved, featured(), options, periods, progress)
+        mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)
+        resolved = replace(resolved, mechanism=mechanism, forecast=sizing.forecast)
+        if named is None or periods > 1:
+            allowed["uses"] = sizing.releases
+            allowed["max_labels_per_labeler"] = sizing.max_labels_per_labeler
     else:
+        allowed |= _required_allowance(named, staged, periods)
+    if resolved.is_first:
         # Of one statistic release the noise may be of a ball.
-        if terms.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
-            budget = terms.policy.epsilon, terms.policy.delta
-            allowed["ball"] = fewest_components(featured(), *budget, options)
-        terms = _first(terms, ledger, staged, allowed)
-    made = featured.cache_info().currsize
-    return replace(terms, featured=featured() if made else None)
+        if resolved.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
+            allowed["ball"] = _fewest_components(featured(), resolved.policy, options)
+        resolved = _with_first_policy(resolved, ledger, staged, allowed)
+    elif resolved.mechanism:
+        resolved = resolved.under_policy(resolved.mechanism)
+    return replace(resolved, featured=featured() if featured.cache_info().currsize else None)
 
 
-def _sized(
-    terms: Terms, featured: Featured, options: FeatureOptions, periods: int, progress: Progress
-) -> tuple[Terms, dict[str, int | None]]:
-    """With a mechanism and its forecast; and what a first policy has to allow, if that is open."""
-    named = terms.mechanism
-    sizing = size_release(
-        *(featured, terms.policy.epsilon, terms.policy.delta, options, progress),
-        mechanism=named.name if named else None,
-        periods=periods,
-    )
-    mechanism = named or terms.request.opened(sizing.mechanism, terms.features)
-    own = {"uses": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
-    wanted = named is None or periods > 1
-    return replace(terms, mechanism=mechanism, forecast=sizing.forecast), own if wanted else {}
-
-
-def others(terms: Terms, ledger: Ledger) -> Iterator[Terms]:
-    """The same request by other mechanisms that releases of the policy in force were made by,
-    newest first; none unless the mechanism is open.
-    """
-    request = terms.request
-    if request.mechanism != AUTO or terms.first or terms.mechanism is None:
-        return
-    tried = {terms.mechanism.name}
-    for record in reversed(ledger.releases()):
-        name = str(record.settings["mechanism"])
-        if record.event not in terms.policy.events or name in tried or record.part != "training":
-            continue
-        tried.add(name)
-        with contextlib.suppress(PolicyError):  # it was not made by what is asked now
-            mechanism = request.opened(name, record.settings["choices"].get("features"))
-            asked = PolicyRequest(**request.terms, event=mechanism.priced)
-            policy = asked.under(terms.policy)
-            yield replace(terms, mechanism=mechanism, asked=asked, policy=policy)
-
-
-def _room(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, int]:
-    """What so many releases like this one have to be allowed, whatever they are worth."""
+def _required_allowance(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, int]:
+    """Return the allowance needed for `periods` releases of this size, by option."""
     if periods == 1:
         return {}
     if mechanism.priced == RANDOMIZED_LABELS.name:
         bound = bounds_for(staged.labels_of_units(), periods)[0]
-        assert bound is not None  # of several periods nobody knows everybody's own number
+        assert bound is not None  # several periods have no own number of labels
         return {"max_labels_per_labeler": bound}
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
-    once = events.kind(mechanism.priced).first(None, None)
-    one = Allowance(mechanism.priced, once, **mechanism.first(staged.labels_of_units()))
+    kind = events.kind(mechanism.priced)
+    fixed = mechanism.policy_defaults(staged.labels_of_units())
+    several = replace(Allowance(mechanism.priced, kind.first(None, None), **fixed), allowed=periods)
     raise PolicyError(
-        f"a first release makes a policy of one {one.kind.noun}; make one of several: labelguard "
-        f"policy new NAME --allow {events.write(replace(one, allowed=periods))}"
+        f"a first release makes a policy of one {kind.noun}; make one of several: labelguard "
+        f"policy new NAME --allow {events.write(several)}"
     )
 
 
-def _first(
-    terms: Terms, ledger: Ledger, staged: Staged, allowed: Mapping[str, int | None]
-) -> Terms:
-    """With a first policy for the units of an input; it allows so much, or what was asked for."""
-    given = {name: uses for name, uses in allowed.items() if uses is not None}
+def _with_first_policy(
+    resolved: ResolvedRequest, ledger: Ledger, staged: Staged, allowed: Mapping[str, int | None]
+) -> ResolvedRequest:
+    """Add a first policy for the units of an input, which allows what was asked or `allowed`."""
+    terms: dict[str, Any] = {name: uses for name, uses in allowed.items() if uses is not None}
     counts = staged.labels_of_units()
-    fixed = terms.mechanism.first(counts) if terms.mechanism else {}
-    if terms.event == RANDOMIZED_LABELS.name and terms.request.once and not staged.choices:
-        given = _without_reserve(counts, terms.policy.unit) | given
-    if terms.event == RANDOMIZED_LABELS.name and staged.choices:
-        given["choices"] = fewest(staged)
-    asked = PolicyRequest(**{**given, **terms.request.terms, **fixed}, event=terms.event)
-    return replace(terms, asked=asked, policy=policies.first(ledger, asked, len(counts)))
+    defaults = resolved.mechanism.policy_defaults(counts) if resolved.mechanism else {}
+    if resolved.event == RANDOMIZED_LABELS.name and staged.choices:
+        terms["choices"] = fewest(staged)
+    elif resolved.event == RANDOMIZED_LABELS.name and resolved.request.once:
+        terms = _without_reserve(counts, resolved.policy.unit) | terms
+    terms |= {**resolved.request.terms, **defaults}
+    request = PolicyRequest(**terms, event=resolved.event)
+    policy = policies.first(ledger, request, len(counts))
+    return replace(resolved, policy_request=request, policy=policy)
 
 
 def _without_reserve(counts: NDArray[np.int64], unit: str) -> dict[str, int]:
@@ -257,97 +312,87 @@ def _without_reserve(counts: NDArray[np.int64], unit: str) -> dict[str, int]:
 
 
 def _recorded_features(ledger: Ledger) -> str | None:
-    """What heads of this project learn from, as its last release with one has it."""
+    """Return the features of the project's last release with a head."""
     for record in reversed(ledger.releases()):
         if features := record.settings["choices"].get("features"):
             return str(features)
     return None
 
 
-_FEW_DRAWS = 6
-
-
-def implied_mechanism(terms: Mapping[str, Any]) -> str | None:
-    """The mechanism that options of a policy mean, if they are of one alone."""
+def _implied(terms: Mapping[str, Any]) -> str | None:
+    """Return the mechanism that options of a policy imply, if they belong to one alone."""
     if terms.get("ties") == "zero":
         return "statistic"
     return "rr" if terms.get(RANDOMIZED_LABELS.option) else None
 
 
-def standing_mechanism(ledger: Ledger, record: PolicyRecord) -> str | None:
-    """The mechanism of the newest release that the policy in force could pay for, or its only one.
+def _mechanism_in_use(ledger: Ledger, record: PolicyRecord) -> str | None:
+    """Return the mechanism of the newest release that the policy in force could pay for.
 
-    None where it pays for several and nothing was released.
+    Without any, the policy's only one; None where it pays for several.
     """
     payable = record.policy.events
-    made = [
-        r
-        for r in ledger.releases()
-        if r.state != "refunded" and r.event in payable and r.part == "training"
-    ]
-    if made:
-        return str(made[-1].settings["mechanism"])
+    for release in reversed(ledger.releases()):
+        if release.state != "refunded" and release.event in payable and release.part == "training":
+            return str(release.settings["mechanism"])
     return payable[0] if len(payable) == 1 else None
 
 
-def size_release(
+def _choose_size(
+    resolved: ResolvedRequest,
     featured: Featured,
-    epsilon: float,
-    delta: float,
     options: FeatureOptions,
+    periods: int,
     progress: Progress,
-    *,
-    mechanism: str | None = None,
-    periods: int = 1,
 ) -> Sizing:
-    """What serves best at this price, or what this `mechanism` gives, and what it has to be
-    allowed for so many releases like this one.
+    """Return the mechanism that serves best, or what a named one gives, sized for `periods`.
 
     Raises `PolicyError` where randomized response serves best and further pairs want a head.
     """
-    x, rows = featured.x, featured.compared
+    x, rows, policy = featured.x, featured.compared, resolved.policy
+    named = resolved.mechanism.name if resolved.mechanism else None
     prior = Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
 
     def simulate(draws: int, mechanism: str | None, bound: int | None) -> Sizing:
-        found = tuning.forecast(
-            *(x, rows, [epsilon], delta, prior),
+        forecasts = tuning.forecast(
+            *(x, rows, [policy.epsilon], policy.delta, prior),
             draws=draws,
             bounds=(bound,),
             periods=periods,
             growth=False,
             progress=progress,
         )
-        own = [one for one in found if mechanism in (None, one.mechanism)]
-        return Sizing.of(best(own, epsilon), periods)
+        candidates = [f for f in forecasts if mechanism in (None, f.mechanism)]
+        return Sizing.of(best(candidates, policy.epsilon), periods)
 
     # One bound that lets in the labels of all periods: a lower one would be used up early.
     every = bounds_for(np.bincount(rows.unit), periods)[0]
-    if mechanism is None and periods == 1 and not rows.choices:
-        sizing = tuning.recommend(x, rows, epsilon, delta, prior, progress=progress)
+    if named is None and periods == 1 and not rows.choices:
+        budget = policy.epsilon, policy.delta
+        sizing = tuning.recommend(x, rows, *budget, prior, progress=progress)
     else:
-        sizing = simulate(_FEW_DRAWS, mechanism, every)
-    found = sizing.forecast
-    if rows.units >= FEWEST and not worth_it(found, rows.units):
+        sizing = simulate(_FEW_DRAWS, named, every)
+    forecast = sizing.forecast
+    if rows.units >= FEWEST and not worth_it(forecast, rows.units):
         # Few worlds are not enough to call a release of little use.
-        sizing = simulate(tuning.DRAWS, found.mechanism, found.max_labels_per_labeler or every)
-    if mechanism is None and sizing.mechanism == "rr" and options.also is not None:
+        bound = forecast.max_labels_per_labeler or every
+        sizing = simulate(tuning.DRAWS, forecast.mechanism, bound)
+    if named is None and sizing.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
     return sizing
 
 
-def fewest_components(
-    featured: Featured, epsilon: float, delta: float, options: FeatureOptions
-) -> int | None:
-    """The fewest components that a first policy's ball noise is for; None: Gaussian noise is less.
+def _fewest_components(featured: Featured, policy: Policy, options: FeatureOptions) -> int | None:
+    """Return the fewest components that ball noise is for; None where Gaussian noise is less.
 
     From public columns alone, and before anything is released: a shape of noise that were chosen
     later would not be covered by the price. Components that are asked for count up to the number of
     directions: noise for more would be paid for nothing, for the life of the policy.
     """
-    tuning.check_budgets([epsilon], delta)
-    noises = components.cheapest(epsilon, delta)
+    tuning.check_budgets([policy.epsilon], policy.delta)
+    noises = components.cheapest(policy.epsilon, policy.delta)
     directions = Directions.of_features(featured.x, featured.compared)
-    asked = options.components
-    noise = noises(directions.best(noises) if asked is None else min(asked, directions.rank))
+    wanted = options.components
+    noise = noises(directions.best(noises) if wanted is None else min(wanted, directions.rank))
     return noise.least if noise.kind == "ball" else None

@@ -1,4 +1,4 @@
-"""Releases: written behind a grant, verified by their hashes, loaded for training.
+"""Releases on disk: written behind a grant, verified by hashes, loaded, copied and pushed.
 
 A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
 mechanism adds (`head.npz`, a directory `model`); an evaluation has no rows, and no `data.parquet`.
@@ -7,10 +7,12 @@ It is built under a temporary name, flushed, and renamed, so that it exists whol
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,14 +25,21 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard import extras
-from labelguard.errors import LabelguardError, ProjectError
+from labelguard.errors import LabelguardError, LedgerError, ProjectError
+from labelguard.inputs import connector as connectors
 from labelguard.ledger.ledger import Grant
 from labelguard.notebook import card, several
+from labelguard.project.opening import OpenProject, Where
 from labelguard.release import card as cards
 from labelguard.spelling import suggest, suggest_keywords
-from labelguard.storage.files import fresh_directory, publish_directory
-from labelguard.storage.sums import SUMS, hashes_of, sums_text
-from labelguard.text import format_budget, pluralize
+from labelguard.storage.files import (
+    check_directory,
+    fresh_directory,
+    fsync_path,
+    publish_directory,
+)
+from labelguard.storage.sums import SUMS, fault, hashes_of, sums_text
+from labelguard.text import Progress, format_budget, no_progress, pluralize
 
 if TYPE_CHECKING:
     import datasets
@@ -63,7 +72,7 @@ class Release:
         return f"Release({self.id!r}, {'; '.join(value for _, value in self._facts())}{again})"
 
     def _facts(self) -> list[tuple[str, str]]:
-        """What the card says first."""
+        """Return the first facts of the card, by name."""
         rows = self.card["counts"].get("rows", 0)
         return [
             ("mechanism", self.card["mechanism"]),
@@ -79,7 +88,7 @@ class Release:
 
 
 def directory_of(release: Release | str | Path) -> Path:
-    """The directory of a release. Raises `TypeError` for what names none."""
+    """Return the directory of a release. Raise `TypeError` for what names none."""
     if isinstance(release, Release):
         return release.path
     if isinstance(release, str | os.PathLike):
@@ -90,29 +99,23 @@ def directory_of(release: Release | str | Path) -> Path:
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
-    """Columns of `data.parquet`; `content` is the type of prompts and responses.
+    """Return the columns of `data.parquet`; `content` is the type of prompts and responses.
 
     `questions`: the rows say which question they answer.
     """
-    schema = pa.schema(
-        [
-            ("prompt", content),
-            ("chosen", content),
-            ("rejected", content),
-            ("item_id", pa.string()),
-            ("label_probability", pa.float64()),
-            ("flip_probability", pa.float64()),
-            ("residual_flip_estimate", pa.float64()),
-        ]
-    )
+    texts = [(name, content) for name in ("prompt", "chosen", "rejected")]
+    probabilities = ("label_probability", "flip_probability", "residual_flip_estimate")
+    columns = [*texts, ("item_id", pa.string()), *((name, pa.float64()) for name in probabilities)]
+    schema = pa.schema(columns)
     return schema.append(pa.field("question", pa.string())) if questions else schema
 
 
 def preferred(
     pairs: pa.Table, row: NDArray[np.intp], first: NDArray[np.bool_]
 ) -> tuple[pa.Array, pa.Array]:
-    """The chosen and the rejected responses of some rows of pairs, of which the `first` or the
-    second side is preferred.
+    """Return the chosen and the rejected responses of some rows of pairs.
+
+    Of each the `first` or the second side is preferred, (n,).
     """
     sides = pa.concat_arrays([*pairs["first"].chunks, *pairs["second"].chunks])
     chosen = row + np.where(first, 0, pairs.num_rows)
@@ -156,19 +159,16 @@ class ReleaseWriter:
 
         It may have been made private, as what is under way is; now it is as readable as the rows.
         """
-        taken = self._temporary / path.name
-        shutil.move(path, taken)
-        for one in (taken, *taken.rglob("*")):
-            if not one.is_symlink():  # would change what it leads to; `hashes_of` refuses it
-                one.chmod(0o755 if one.is_dir() else 0o644)
+        target = self._temporary / path.name
+        shutil.move(path, target)
+        for file in (target, *target.rglob("*")):
+            if not file.is_symlink():  # would change what it leads to; `hashes_of` refuses it
+                file.chmod(0o755 if file.is_dir() else 0o644)
 
     def describe(self, card: Mapping[str, Any]) -> None:
         """Write the card."""
-        for name, text in (
-            ("card.json", cards.to_json(card)),
-            ("CARD.md", cards.to_markdown(card)),
-        ):
-            (self._temporary / name).write_text(text, encoding="utf-8")
+        for name, text in (("card.json", cards.to_json), ("CARD.md", cards.to_markdown)):
+            (self._temporary / name).write_text(text(card), encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -188,7 +188,7 @@ class ReleaseWriter:
 
 
 def read_card(directory: Path) -> dict[str, Any]:
-    """The card of a release directory."""
+    """Return the card of a release directory; raise `ProjectError` where there is none."""
     try:
         loaded: dict[str, Any] = json.loads((directory / "card.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -219,7 +219,7 @@ def load(release: Release | str | Path, kind: Literal["pandas"]) -> pd.DataFrame
 def load(release: Release | str | Path, kind: Literal["datasets"]) -> datasets.Dataset: ...
 @suggest_keywords
 def load(release: Release | str | Path, kind: str = "polars") -> Any:
-    """A release's rows as a Polars or pandas frame, an Arrow table, or a `datasets.Dataset`.
+    """Return a release's rows as a Polars or pandas frame, an Arrow table, or a `datasets.Dataset`.
 
     `release` is what `privatize` returned, or the path of a release directory; `kind` is polars,
     arrow, pandas or datasets. The columns are those of `output_schema`.
@@ -259,3 +259,101 @@ _KINDS: Mapping[str, Callable[[Path], Any]] = {
     "pandas": lambda path: import_module("pandas").read_parquet(path, engine="pyarrow"),
     "datasets": lambda path: import_module("datasets").Dataset.from_parquet(str(path)),
 }
+
+
+def check_output(output: Path | None) -> None:
+    """Raise `ProjectError`, before any work, for a directory that could not take a release."""
+    if output is None:
+        return
+    check_directory(output, "release")
+    if output.exists() and not _is_empty(output) and not (output / "card.json").is_file():
+        raise ProjectError(f"{output} exists and is not an empty directory; choose another -o")
+    parent = output if output.exists() else next(p for p in output.absolute().parents if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ProjectError(f"{parent} is not a writable directory; choose another -o")
+
+
+def check_new_output(output: Path | None) -> None:
+    """Raise `ProjectError`, before a release is charged, for a directory that holds something."""
+    if output is not None and output.exists() and not _is_empty(output):
+        raise ProjectError(f"{output} holds another release; choose another -o")
+
+
+def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
+    """Copy a release to `output`, whole or not at all, unless it is there already.
+
+    Only its own `files` are copied, whatever lies beside them.
+    """
+    if output.exists() and not _is_empty(output):
+        try:
+            same = read_card(output)["release"] == read_card(release)["release"]
+        except ProjectError:
+            same = False
+        if not same:
+            raise ProjectError(
+                f"the release is safe in {release}, but {output} holds another release, or "
+                "something else; copy it from there"
+            )
+        broken = fault(output, files)
+        if broken:
+            raise ProjectError(f"{broken}; remove {output} and run this again")
+        return
+    try:
+        with _beside(output) as temporary:
+            for name in (*files, SUMS):
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(release / name, temporary / name)
+            shutil.copymode(release, temporary)
+            for path in (*temporary.rglob("*"), temporary):
+                fsync_path(path)
+            temporary.rename(output)  # replaces nothing but an empty directory
+            fsync_path(output.absolute().parent)
+    except OSError as error:
+        raise ProjectError(
+            f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _beside(output: Path) -> Iterator[Path]:
+    """Yield a new directory beside `output`, on the same file system, and remove it at the end."""
+    parent = output.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_empty(directory: Path) -> bool:
+    return directory.is_dir() and not any(directory.iterdir())
+
+
+def push(
+    name: str,
+    release_id: str,
+    title: str | None = None,
+    project: Where = None,
+    progress: Progress = no_progress,
+) -> tuple[str, str]:
+    """Publish a committed release by connector `name`; return its id, and where it is.
+
+    The id may be shortened. Raises `LedgerError` if there is no such release, or its files are not
+    those that were committed; `ConnectorError` as the connector does.
+    """
+    opened = OpenProject.open(project)
+    settings = connectors.named(opened.project.connectors, name)
+    done = [record for record in opened.ledger.releases() if record.state == "committed"]
+    matches = [record for record in done if record.id.startswith(release_id)]
+    if len(matches) != 1:
+        raise LedgerError(
+            f"{release_id} names {len(matches)} committed releases; see: labelguard release list"
+        )
+    record = matches[0]
+    directory = opened.project.releases / record.id
+    broken = fault(directory, record.files)
+    if broken:
+        raise LedgerError(f"release {record.id}: {broken}; nothing was published")
+    where = connectors.connector(settings).push(directory, title or record.id, progress)
+    return record.id, where

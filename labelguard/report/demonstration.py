@@ -28,7 +28,7 @@ from labelguard.planner import tuning
 from labelguard.planner.advice import NAMES
 from labelguard.project.opening import init
 from labelguard.release.head import Head
-from labelguard.release.pipeline import privatize
+from labelguard.release.privatize import privatize
 from labelguard.release.sections import Chart, Mark, Series
 from labelguard.release.writer import load
 from labelguard.report import charts

@@ -207,7 +207,7 @@ def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("labelguard.release.publish.publish", stop)
+        interrupted.setattr("labelguard.release.drawn.publish_release", stop)
         result = CliRunner().invoke(main, [*ASKED, *FIRST, "--yes"])
     assert result.exit_code == 130
     again = f"labelguard privatize labels.parquet --mechanism rr {' '.join(FIRST)} --yes"

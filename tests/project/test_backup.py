@@ -269,7 +269,7 @@ def test_an_unfinished_release_is_given_up_and_stays_charged(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.run.Run._draw", _fails)
+        patch.setattr("labelguard.release.privatize.Run.draw", _fails)
         with pytest.raises(ProjectError):
             lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)

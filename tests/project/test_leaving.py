@@ -47,7 +47,7 @@ from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure, policies
 from labelguard.project.project import Project
-from labelguard.release.pipeline import plan
+from labelguard.release.privatize import plan
 from labelguard.report import overview
 
 # ---------------------------------------------------------------- later releases

@@ -27,7 +27,7 @@ from labelguard.keys.identities import normal_form, plain
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, linking, policies
 from labelguard.project.project import Project
-from labelguard.release.pipeline import plan
+from labelguard.release.privatize import plan
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 20}

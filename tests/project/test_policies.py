@@ -33,7 +33,7 @@ from labelguard.ledger.witness import Witness
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.project.recovery import abandon
-from labelguard.release.pipeline import plan
+from labelguard.release.privatize import plan
 from labelguard.report import overview
 from labelguard.simulation import simulate
 

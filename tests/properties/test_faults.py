@@ -25,7 +25,7 @@ from support.rounds import some
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.project.opening import OpenProject
-from labelguard.release.run import Run
+from labelguard.release.privatize import Run
 from labelguard.report import overview
 
 SEED = 20260102
@@ -267,7 +267,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
 
         project, ledger = ring.copy("restarted")
         ring.choose(through(ledger, cluster.port))
-        draw = Run._draw
+        draw = Run.draw
 
         def restart(*arguments: Any) -> None:
             cluster.stop()
@@ -275,7 +275,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
             draw(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Run, "_draw", restart)
+            patch.setattr(Run, "draw", restart)
             with pytest.raises(LedgerError, match="cannot be used") as caught:
                 perform(ring.command, project)
         assert SECRET not in str(caught.value) and "\n" not in str(caught.value)

@@ -28,8 +28,8 @@ from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
-from labelguard.release.drawn import Drawn
-from labelguard.release.run import Run
+from labelguard.release.drawn import DrawnRelease
+from labelguard.release.privatize import Run
 from labelguard.release.writer import Release
 from labelguard.report import overview
 
@@ -40,8 +40,8 @@ LABELS = opinions(LABELERS * ITEMS, 1).reshape(LABELERS, ITEMS, -1)
 MOMENTS = {
     "charged": (Ledger, "charge"),
     "started": (Ledger, "start"),
-    "drawn": (Run, "_draw"),
-    "published": (Drawn, "publish"),
+    "drawn": (Run, "draw"),
+    "published": (DrawnRelease, "publish"),
 }
 asked_rows = st.sets(st.tuples(st.integers(0, LABELERS - 1), st.integers(0, ITEMS - 1)), min_size=1)
 

@@ -32,7 +32,7 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis
 from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release.drawn import Drawn
+from labelguard.release.drawn import DrawnRelease
 from labelguard.release.evaluation import FILE, Evaluation
 from labelguard.release.head import Head
 from labelguard.report import overview
@@ -305,7 +305,10 @@ def test_a_release_that_was_killed_is_finished(
     def evaluate(raw: pl.DataFrame = RAW) -> Any:
         return lg.privatize(raw, project=project, head=teacher.path, **EVALUATION)
 
-    for owner, step, state in ((Ledger, "mark_drawn", "computing"), (Drawn, "publish", "drawn")):
+    for owner, step, state in (
+        (Ledger, "mark_drawn", "computing"),
+        (DrawnRelease, "publish", "drawn"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, step, die)
             with pytest.raises(KeyboardInterrupt):

@@ -20,8 +20,8 @@ from labelguard.errors import NoProject, NotAgreed
 from labelguard.extras import MissingExtra
 from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release.pipeline import plan
-from labelguard.release.preview import Preview
+from labelguard.release.plan import Preview
+from labelguard.release.privatize import plan
 
 SMALL = survey(labelers=24, per_labeler=6, items=40)
 COLUMNS: dict[str, Any] = {

@@ -27,7 +27,6 @@ from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release import publish
 from labelguard.release.mechanisms import rr
 from labelguard.release.writer import Release
 
@@ -189,7 +188,7 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "publish", stopped)
+        patch.setattr("labelguard.release.drawn.publish_release", stopped)
         with pytest.raises(KeyboardInterrupt):
             released(rows(seed=1), project, **PRICE)
     made = released(rows(seed=2), project, **PRICE)

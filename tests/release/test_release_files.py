@@ -16,8 +16,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import backup, restore
 from labelguard.project.project import Project
-from labelguard.release.delivery import deliver
-from labelguard.release.writer import Release
+from labelguard.release.writer import Release, deliver
 from labelguard.report import overview
 from labelguard.storage.sums import SUMS, fault, hashes_of
 

@@ -13,8 +13,8 @@ from support.preferences import STATISTIC
 import labelguard as lg
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.learning.features import open_provider
-from labelguard.release import pipeline
 from labelguard.release.head import Head
+from labelguard.release.privatize import plan
 
 MODELS = ("best", "middle", "worst")
 OPTIONS: dict[str, Any] = STATISTIC | {
@@ -106,8 +106,8 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> No
 @pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
 def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[str, Any]) -> None:
     lg.privatize(battles(0), project=project, **OPTIONS)
-    for release in (pipeline.plan, lg.privatize):
+    for release in (plan, lg.privatize):
         with pytest.raises(PolicyError, match="the sum that this window joins has"):
             release(battles(1), project=project, **OPTIONS | other)
-    assert pipeline.plan(battles(0), project=project, **OPTIONS).preview.reused
-    assert pipeline.plan(battles(1), project=project, again=True, **OPTIONS | other).preview.charged
+    assert plan(battles(0), project=project, **OPTIONS).preview.reused
+    assert plan(battles(1), project=project, again=True, **OPTIONS | other).preview.charged

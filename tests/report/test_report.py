@@ -154,7 +154,7 @@ def test_how_often_a_guess_is_right_is_rounded_up(epsilon: float, right: str) ->
 
 def test_releases_of_all_states_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     from labelguard.project.recovery import abandon
-    from labelguard.release import publish
+    from labelguard.release import drawn
 
     lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"max_labels_per_labeler": 40})
 
@@ -162,7 +162,7 @@ def test_releases_of_all_states_are_told(project: Project, monkeypatch: pytest.M
         raise RuntimeError
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(publish, "publish", crash)
+        patch.setattr(drawn, "publish_release", crash)
         lg.privatize(TABLE, project=project, mechanism="rr")
     crashed = OpenProject.open(project).ledger.releases()[-1]
     abandon(crashed.id, project)

@@ -85,7 +85,7 @@ def _command(job: dict[str, Any]) -> int:
 def _serve() -> None:
     import labelguard.cli.main
     import labelguard.project.restore
-    import labelguard.release.pipeline
+    import labelguard.release.privatize
     import labelguard.report.overview  # noqa: F401
 
     forks.serve(_work)

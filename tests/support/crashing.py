@@ -25,9 +25,8 @@ from labelguard.ledger import ledger
 from labelguard.project import erasure, policies, restore
 from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
-from labelguard.release import pipeline
-from labelguard.release.drawn import Drawn
-from labelguard.release.run import Run
+from labelguard.release.drawn import DrawnRelease
+from labelguard.release.privatize import Run, privatize
 
 
 class Steps:
@@ -89,8 +88,8 @@ AFTER = {
     "charge": (ledger.Ledger, "charge"),
     "start": (ledger.Ledger, "start"),
     "complete": (PrivateMap, "complete"),
-    "draw": (Run, "_draw"),
-    "publish": (Drawn, "publish"),
+    "draw": (Run, "draw"),
+    "publish": (DrawnRelease, "publish"),
     "commit": (ledger.Ledger, "commit"),
 }
 
@@ -112,7 +111,7 @@ def perform(command: dict[str, Any], project: Path) -> object:
         return restore.restore(command["source"], project, keys=keys)
     if command["do"] == "retrain":
         return retrain(project / "job.yaml")
-    return pipeline.privatize(command["source"], project=project, **options)
+    return privatize(command["source"], project=project, **options)
 
 
 def run(job: dict[str, Any]) -> int:

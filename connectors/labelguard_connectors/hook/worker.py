@@ -29,8 +29,8 @@ from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
-from labelguard.release import delivery
-from labelguard.release.pipeline import privatize
+from labelguard.release import writer
+from labelguard.release.privatize import privatize
 from labelguard.text import Progress, no_progress
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.schedule import Completes, Schedule, agreed
@@ -170,7 +170,7 @@ class Worker:
 
     def _publish(self, done: Turn, progressed: Progressed, name: str, release: str) -> None:
         """The newest release of its source as a new data set of the connector's tool."""
-        _, where = delivery.push(name, release, project=self._project)
+        _, where = writer.push(name, release, project=self._project)
         progressed.pushed[name] = release
         progressed.write(self._project.state)
         done.published.append(where)
@@ -258,7 +258,7 @@ def release_export(
     place = None
     progressed = Progressed.read(home.state, EXPORTS)
     if schedule.push and progressed.pushed.get(settings.name) != release.id:
-        _, place = delivery.push(settings.name, release.id, project=home, progress=progress)
+        _, place = writer.push(settings.name, release.id, project=home, progress=progress)
         progressed.pushed[settings.name] = release.id
         progressed.write(home.state, EXPORTS)
     return Ran(release.id, str(release.path), release.reused, place, release.notes)

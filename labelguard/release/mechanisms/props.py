@@ -40,7 +40,13 @@ from labelguard.release.head import Head
 from labelguard.release.mechanisms.options import PropsOptions
 from labelguard.release.mechanisms.rr import draw_labels, randomized_card
 from labelguard.release.mechanisms.statistic_design import check_identity, with_head
-from labelguard.release.protocol import Finished, Job, Lesson, Mechanism, Prepared
+from labelguard.release.protocol import (
+    Finished,
+    Mechanism,
+    Prepared,
+    ReleaseContext,
+    TrainingInputs,
+)
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays, buckets
 from labelguard.storage.files import fresh_directory, write_atomically
@@ -66,7 +72,7 @@ class Relearning(Prepared):
     learner: PreparedLearner
     learned: Learned | None = None
 
-    def renumbered(self, rows: NDArray[np.intp]) -> Self:
+    def renumber(self, rows: NDArray[np.intp]) -> Self:
         """With the pairs of those rows."""
         return replace(self, pairs=self.pairs.renumbered(rows))
 
@@ -89,57 +95,59 @@ class Relabelling(Mechanism[Relearning]):
         return self.options.settings()
 
     def prepare(
-        self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None
+        self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
     ) -> Relearning:
         """Features of the public pairs, or whatever the learner takes of them."""
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
-        pairs = distinct_pairs(job.staged)
-        learner = prepared_learner(self.options, pairs, job.progress, recorded)
+        pairs = distinct_pairs(context.staged)
+        learner = prepared_learner(self.options, pairs, context.progress, recorded)
         parameters = {"learner": self.options.learner, "identity": dict(learner.identity)}
         # A head is a matter of seconds; whatever else learns may need the night.
-        apart = self.options.learner != HEAD
-        return Relearning(plan, parameters, pairs, learner, apart=apart)
+        long_running = self.options.learner != HEAD
+        return Relearning(plan, parameters, pairs, learner, long_running=long_running)
 
-    def draw(self, job: Job, prepared: Relearning, grant: Grant, drawn: Path | None) -> None:
+    def draw(
+        self, context: ReleaseContext, prepared: Relearning, grant: Grant, drawn: Path | None
+    ) -> None:
         """As `rr`."""
-        draw_labels(job, prepared, grant, drawn)
+        draw_labels(context, prepared, grant, drawn)
 
-    def learn(self, lesson: Lesson, prepared: Relearning) -> Relearning:
+    def learn(self, inputs: TrainingInputs, prepared: Relearning) -> Relearning:
         """Relabel the released rows, stage by stage."""
-        rows = _Released.read(lesson.outcomes)
+        rows = _Released.read(inputs.outcomes)
         labels = rows.labels(prepared.pairs, self.options.stages)
-        results = self._stages(lesson, prepared, labels)
-        public = fresh_directory(lesson.directory / "public", mode=0o700)
+        results = self._stages(inputs, prepared, labels)
+        public = fresh_directory(inputs.directory / "public", mode=0o700)
         files = prepared.learner.files(results[-1].scorer, public)
         return replace(prepared, learned=Learned(rows, tuple(results), files))
 
-    def finish(self, job: Job, prepared: Relearning, grant: Grant) -> Finished:
+    def finish(self, context: ReleaseContext, prepared: Relearning, grant: Grant) -> Finished:
         """The rows with the labels of the stages, and what the last model left for the public."""
         learned, learner = prepared.learned, prepared.learner
         assert learned is not None
         target, residual = relabelling.assemble(learned.results)
-        relabelled = job.opened.project.work / "relabelled"
+        relabelled = context.opened.project.work / "relabelled"
         learned.rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
-        card = randomized_card(job) | self._card(prepared, learned)
-        finished = Finished(card, ((job.staged, relabelled),), files=learned.files)
+        card = randomized_card(context) | self._card(prepared, learned)
+        finished = Finished(card, ((context.staged, relabelled),), files=learned.files)
         scorer = learned.results[-1].scorer
         if not isinstance(learner, HeadOfPairs) or not isinstance(scorer, HeadScorer):
             return finished
-        return with_head(finished, job, learner.head(scorer), learner.provider, prepared.pairs)
+        return with_head(finished, context, learner.head(scorer), learner.provider, prepared.pairs)
 
     def _stages(
-        self, lesson: Lesson, prepared: Relearning, labels: ReleasedLabels
+        self, inputs: TrainingInputs, prepared: Relearning, labels: ReleasedLabels
     ) -> list[StageResult]:
         """All stages; those that an interrupted run finished are taken from disk."""
-        directory, count = lesson.directory, self.options.stages
+        directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
         saved = [arrays.load(path) for path in _consecutive(directory, count)]
         stages = relabelling.run_stages(
             prepared.learner.inputs,
             labels,
-            prepared.learner.open(models, lesson.progress),
+            prepared.learner.open(models, inputs.progress),
             stages=count,
             combine=self.options.combine,
             finished=saved,
@@ -147,7 +155,7 @@ class Relabelling(Mechanism[Relearning]):
         results: list[StageResult] = []
         try:
             for number in range(count):
-                lesson.progress(f"stage {number + 1} of {count}", None)
+                inputs.progress(f"stage {number + 1} of {count}", None)
                 result = next(stages)
                 if number >= len(saved):
                     write_atomically(_stage_path(directory, number), arrays.packed(result.state()))

@@ -30,7 +30,7 @@ from labelguard.mechanisms.randomized_response import (
 from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.choices import Choices
-from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
+from labelguard.release.protocol import Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.storage import buckets
 
@@ -55,23 +55,27 @@ class RandomizedResponse(Mechanism[Prepared]):
     def __init__(self, options: object = None) -> None:
         """There is nothing to choose."""
 
-    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Prepared:
+    def prepare(
+        self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
+    ) -> Prepared:
         """Nothing to choose. `PolicyError` where no coin can be fair enough for choices."""
         most = int(plan.capacity.max(initial=1))
-        if job.staged.choices and job.policy.epsilon / most < LEAST_EPSILON0:
+        if context.staged.choices and context.policy.epsilon / most < LEAST_EPSILON0:
             raise PolicyError(
-                f"ε = {job.policy.epsilon:g} for {most} choices is too small: at least "
+                f"ε = {context.policy.epsilon:g} for {most} choices is too small: at least "
                 f"{LEAST_EPSILON0:g} for each"
             )
         return Prepared(plan, {})
 
-    def draw(self, job: Job, prepared: Prepared, grant: Grant, drawn: Path | None) -> None:
+    def draw(
+        self, context: ReleaseContext, prepared: Prepared, grant: Grant, drawn: Path | None
+    ) -> None:
         """Draw the coins of new labels; the released rows are known with them."""
-        draw_labels(job, prepared, grant, drawn)
+        draw_labels(context, prepared, grant, drawn)
 
-    def finish(self, job: Job, prepared: Prepared, grant: Grant) -> Finished:
+    def finish(self, context: ReleaseContext, prepared: Prepared, grant: Grant) -> Finished:
         """The rows as drawn."""
-        return Finished(randomized_card(job), ((job.staged, job.outcomes),))
+        return Finished(randomized_card(context), ((context.staged, context.outcomes),))
 
 
 @dataclass(frozen=True)
@@ -96,20 +100,22 @@ class Randomizing:
     choices: bool
 
 
-def draw_labels(job: Job, prepared: Prepared, grant: Grant, drawn: Path | None) -> None:
+def draw_labels(
+    context: ReleaseContext, prepared: Prepared, grant: Grant, drawn: Path | None
+) -> None:
     """Draw every new label of the plan, once, into the private map that was begun at `drawn`."""
     task = Randomizing(
-        job.staged.rows_directory,
+        context.staged.rows_directory,
         prepared.plan.directory,
-        job.outcomes,
+        context.outcomes,
         drawn,
-        job.policy,
+        context.policy,
         grant.prices,
         Coins.fresh(),
-        job.staged.labelers,
-        job.staged.choices,
+        context.staged.labelers,
+        context.staged.choices,
     )
-    for _ in job.over_buckets("randomizing", randomize_bucket, task):
+    for _ in context.over_buckets("randomizing", randomize_bucket, task):
         pass
 
 
@@ -187,17 +193,17 @@ def _threshold(price: Price, options: int) -> int:
     return KAry(price.get("options", PAIR)).among(options, price["threshold"])
 
 
-def randomized_card(job: Job) -> dict[str, Any]:
+def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     """What the card of a release from randomized labels says.
 
     Flip probabilities are over the labels; those of earlier releases have theirs.
     """
-    policy = job.policy
+    policy = context.policy
     kind = "randomized response"
-    fewest = job.allowance.choices
-    if job.staged.choices or fewest > PAIR:
+    fewest = context.allowance.choices
+    if context.staged.choices or fewest > PAIR:
         kind = f"K-ary randomized response, K = {fewest} or more"
-    rows = buckets.read_parts(job.outcomes)
+    rows = buckets.read_parts(context.outcomes)
     flips: NDArray[np.float64] = np.zeros(0)
     if rows is not None:
         flips = buckets.column(rows, "flip_probability").astype(np.float64)
@@ -209,7 +215,7 @@ def randomized_card(job: Job) -> dict[str, Any]:
             + card.together(policy, RANDOMIZED_LABELS.name)
         },
         "flip_probability": spread,
-        **({"choices": {"fewest": fewest, "rows": CHOICE_ROWS}} if job.staged.choices else {}),
+        **({"choices": {"fewest": fewest, "rows": CHOICE_ROWS}} if context.staged.choices else {}),
         "train_with": "forward",
         "not_protected": [card.LINKABLE] if differ else [],
     }

@@ -29,7 +29,7 @@ from labelguard.project import private_map
 from labelguard.release import card, selection
 from labelguard.release.coefficients import coefficients_of
 from labelguard.release.head import WINDOW, Head, Window, fit, windows_of
-from labelguard.release.mechanisms import head_summary
+from labelguard.release.mechanisms import statistic_summary
 from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.mechanisms.statistic_design import (
     Design,
@@ -39,7 +39,7 @@ from labelguard.release.mechanisms.statistic_design import (
     label_pairs,
     with_head,
 )
-from labelguard.release.protocol import Finished, Job, Mechanism
+from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.text import LABEL_TIE
@@ -64,25 +64,29 @@ class Teacher(Mechanism[Design]):
         """Features, and what of the shape was asked for."""
         return self.options.settings()
 
-    def check(self, job: Job) -> None:
+    def check(self, context: ReleaseContext) -> None:
         """Whether the window would fit the sum that it joins."""
-        check_joins(job, self.options)
+        check_joins(context, self.options)
 
-    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Design:
+    def prepare(
+        self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
+    ) -> Design:
         """Features, shape, coordinates: tuned by simulation on public columns, or as recorded."""
-        return design(job, plan, self.options, recorded)
+        return design(context, plan, self.options, recorded)
 
-    def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
+    def draw(
+        self, context: ReleaseContext, prepared: Design, grant: Grant, drawn: Path | None
+    ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
-        if drawn is not None and (window := draw_window(job, prepared, drawn)):
-            before = windows_before(job, prepared, self.part)
-            found = calibration_of(job, prepared, window, before, self.options.agreement)
+        if drawn is not None and (window := draw_window(context, prepared, drawn)):
+            before = windows_before(context, prepared, self.part)
+            found = calibration_of(context, prepared, window, before, self.options.agreement)
             replace(window, **vars(found)).save(drawn / WINDOW)
 
-    def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
+    def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
         design, provider = prepared, prepared.provider
-        summed = windows_of_sum(job, grant, self.part)
+        summed = windows_of_sum(context, grant, self.part)
         coefficients, total, noise = fit(summed, design.basis, design.shape)
         scale = summed[-1].scale
         head = Head(
@@ -95,7 +99,7 @@ class Teacher(Mechanism[Design]):
             total,
             noise,
             scale,
-            head_summary.described(
+            statistic_summary.described(
                 provider.groups(),
                 design.x,
                 summed,
@@ -106,12 +110,12 @@ class Teacher(Mechanism[Design]):
                 design_effect=summed[-1].design_effect,
             ),
         )
-        label_pairs(job, design.plan, design.pairs, head.probability(design.x))
-        said = statistic_card(job, design, grant, summed, self.options.features)
+        label_pairs(context, design.plan, design.pairs, head.probability(design.x))
+        said = statistic_card(context, design, grant, summed, self.options.features)
         said["statistic"] |= {"probability_scale": scale}
         said |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of(head).told()}
-        finished = Finished(said, ((job.staged, job.outcomes),))
-        return with_head(finished, job, head, provider, design.pairs)
+        finished = Finished(said, ((context.staged, context.outcomes),))
+        return with_head(finished, context, head, provider, design.pairs)
 
 
 _ACCOUNTING = {
@@ -121,7 +125,7 @@ _ACCOUNTING = {
 
 
 def statistic_card(
-    job: Job, design: Design, grant: Grant, found: Sequence[Window], features: str
+    context: ReleaseContext, design: Design, grant: Grant, found: Sequence[Window], features: str
 ) -> dict[str, Any]:
     """What the card of a statistic of windows says; its own one, if labels were new, is the last of
     those `found`.
@@ -131,8 +135,8 @@ def statistic_card(
     noise = design.noise if drawn else _noise_of(last)
     return {
         "privacy": {
-            "accounting": f"{_ACCOUNTING[design.noise.kind]}, {job.allowance.allowed} per "
-            f"{job.policy.unit}" + card.together(job.policy, STATISTIC_RELEASES.name)
+            "accounting": f"{_ACCOUNTING[design.noise.kind]}, {context.allowance.allowed} per "
+            f"{context.policy.unit}" + card.together(context.policy, STATISTIC_RELEASES.name)
         },
         "statistic": {
             "windows": len(found),
@@ -158,7 +162,11 @@ def _noise_of(window: Window) -> Noise:
 
 
 def calibration_of(
-    job: Job, design: Design, window: Window, before: Sequence[Window], agreement: float
+    context: ReleaseContext,
+    design: Design,
+    window: Window,
+    before: Sequence[Window],
+    agreement: float,
 ) -> Calibration:
     """Of the head of the sum that `window` joins, by simulation on public columns.
 
@@ -180,7 +188,7 @@ def calibration_of(
         window.kind,
         Prior(agreement, explained=EXPLAINED),
         windows=sum(float(one.weight.sum()) for one in every) / float(window.weight.sum()),
-        progress=job.progress,
+        progress=context.progress,
     )
 
 
@@ -193,13 +201,15 @@ class Noting:
     drawn: Path
 
 
-def draw_window(job: Job, design: Design, drawn: Path) -> Window | None:
+def draw_window(context: ReleaseContext, design: Design, drawn: Path) -> Window | None:
     """Sum the new labels and add noise, whose randomness ends with this call.
 
     Which labels were used is noted in the map that was begun at `drawn`. None if no label is new.
     """
-    task = Noting(job.staged.rows_directory, design.plan.directory, drawn)
-    found = [part for part in job.over_buckets("summing", note_labels, task) if part is not None]
+    task = Noting(context.staged.rows_directory, design.plan.directory, drawn)
+    found = [
+        part for part in context.over_buckets("summing", note_labels, task) if part is not None
+    ]
     if design.bounds is None or design.grid is None:
         return None
     labels = np.concatenate(found)
@@ -212,7 +222,7 @@ def draw_window(job: Job, design: Design, drawn: Path) -> Window | None:
         *_likelihood(design, design.bounds, used),
         kind=design.grid.kind,
         least=design.grid.least,
-        **head_summary.of_window(
+        **statistic_summary.of_window(
             design.x,
             design.z,
             design.rows,
@@ -262,17 +272,17 @@ def _likelihood(
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
-def windows_before(job: Job, design: Design, part: Part) -> list[Window]:
+def windows_before(context: ReleaseContext, design: Design, part: Part) -> list[Window]:
     """The windows of the sum that a new window joins; none if it begins one."""
     if design.first is None:
         return []
-    records = committed(job.opened.ledger, part)
-    return list(windows_of(job.opened.project.released, design.first, records))
+    records = committed(context.opened.ledger, part)
+    return list(windows_of(context.opened.project.released, design.first, records))
 
 
-def windows_of_sum(job: Job, grant: Grant, part: Part) -> list[Window]:
+def windows_of_sum(context: ReleaseContext, grant: Grant, part: Part) -> list[Window]:
     """The windows of the sum, of one part's labels, that a release belongs to, its own last."""
     own = grant.release
     first = own.settings["parameters"]["first"] or own.id
-    records = [*committed(job.opened.ledger, part), own]
-    return list(windows_of(job.opened.project.released, first, records))
+    records = [*committed(context.opened.ledger, part), own]
+    return list(windows_of(context.opened.project.released, first, records))

@@ -30,7 +30,7 @@ from labelguard.planner.components import Directions
 from labelguard.release import selection
 from labelguard.release.head import FILE, Head
 from labelguard.release.mechanisms.options import StatisticOptions
-from labelguard.release.protocol import Finished, Job, Prepared
+from labelguard.release.protocol import Finished, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -46,38 +46,45 @@ def check_identity(what: str, recorded: str, found: str) -> None:
 
 
 def label_pairs(
-    job: Job, plan: PlannedRows, pairs: DistinctPairs, probability: NDArray[np.float64]
+    context: ReleaseContext,
+    plan: PlannedRows,
+    pairs: DistinctPairs,
+    probability: NDArray[np.float64],
 ) -> None:
     """Write every planned row with its pair's `probability` (pairs,) of the first side."""
     of_row = probability[pairs.of_row]
     for bucket in range(buckets.BUCKETS):
-        found = selection.read_selected(plan.directory, job.staged.rows_directory, bucket)
+        found = selection.read_selected(plan.directory, context.staged.rows_directory, bucket)
         if found is None:
             continue
         rows, table = found
         row = buckets.column(table, "row")[rows.index].astype(np.intp)
         items = buckets.blocks(table, "item")[rows.index]
-        write_labeled(job.outcomes, bucket, row, rows.key, items, of_row[row])
+        write_labeled(context.outcomes, bucket, row, rows.key, items, of_row[row])
 
 
 def with_head(
-    finished: Finished, job: Job, head: Head, provider: PairFeatures, labeled: DistinctPairs
+    finished: Finished,
+    context: ReleaseContext,
+    head: Head,
+    provider: PairFeatures,
+    labeled: DistinctPairs,
 ) -> Finished:
     """The release with its head and, by it, labels of the further pairs that are not `labeled`."""
-    file = job.opened.project.work / FILE
+    file = context.opened.project.work / FILE
     file.write_bytes(head.to_bytes())
-    further = job.further
+    further = context.further
 
     def probability(new: NDArray[np.intp]) -> NDArray[np.float64]:
         assert further is not None
         return head.probability(provider(further.pairs.table.take(pa.array(new))))
 
-    return with_further(replace(finished, files=(file,)), job, labeled, probability)
+    return with_further(replace(finished, files=(file,)), context, labeled, probability)
 
 
 def with_further(
     finished: Finished,
-    job: Job,
+    context: ReleaseContext,
     labeled: DistinctPairs,
     probability: Callable[[NDArray[np.intp]], NDArray[np.float64]],
 ) -> Finished:
@@ -85,16 +92,16 @@ def with_further(
 
     `probability` tells that of the first side of those further pairs, by their numbers.
     """
-    if job.further is None:
+    if context.further is None:
         return finished
-    pairs = job.further.pairs
-    directory = job.opened.project.work / "also-outcomes"
+    pairs = context.further.pairs
+    directory = context.opened.project.work / "also-outcomes"
     new = np.flatnonzero(~pairs.among(labeled))
     keys = np.zeros((len(new), 2), np.uint64)
     keys[:, 1] = new
     found = probability(new) if len(new) else np.zeros(0)
     write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], found)
-    outcomes = (*finished.outcomes, (job.further.staged, directory))
+    outcomes = (*finished.outcomes, (context.further.staged, directory))
     return replace(finished, outcomes=outcomes, further=len(new))
 
 
@@ -142,33 +149,36 @@ class Design(Prepared):
 
 
 def design(
-    job: Job, plan: PlannedRows, options: StatisticOptions, recorded: Mapping[str, Any] | None
+    context: ReleaseContext,
+    plan: PlannedRows,
+    options: StatisticOptions,
+    recorded: Mapping[str, Any] | None,
 ) -> Design:
     """The design of a release, from public columns only; as `recorded` if it is being resumed.
 
     Raises `PolicyError` for features other than those of the sum it would join, `InvalidLabels`
     if the features say nothing about the pairs.
     """
-    first_release = recorded["first"] if recorded else joined(job, "training")
-    first = _fitting(job, options, first_release)
-    pairs, provider, x = _features(job, options.features, first)
+    first_release = recorded["first"] if recorded else joined(context, "training")
+    first = _fitting(context, options, first_release)
+    pairs, provider, x = _features(context, options.features, first)
     identity = provider.identity()
     if recorded:
         check_identity("features", recorded["identity"], identity)
-    counts, rows = compared(job, plan, pairs)
+    counts, rows = compared(context, plan, pairs)
     if first is None and not recorded:
         check_new(rows)
     if first is not None:
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _shape(x, rows, noise(job), options, recorded, job)
+        shape = _shape(x, rows, noise(context), options, recorded, context)
         coordinates = basis(spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
-    parameters |= {"choices": True} if job.staged.choices else {}
+    parameters |= {"choices": True} if context.staged.choices else {}
     z = coordinates.coordinates(x)
     return window_of(
-        job,
+        context,
         rows,
         z,
         statistic.bounds(z, rows, shape.clip_quantile) if len(rows) else None,
@@ -183,17 +193,19 @@ def design(
     )
 
 
-def check_joins(job: Job, options: StatisticOptions) -> None:
+def check_joins(context: ReleaseContext, options: StatisticOptions) -> None:
     """Raise `PolicyError` as `design` does for what does not fit the sum that a window joins."""
-    _fitting(job, options, joined(job, "training"))
+    _fitting(context, options, joined(context, "training"))
 
 
-def _fitting(job: Job, options: StatisticOptions, first_release: str | None) -> Head | None:
+def _fitting(
+    context: ReleaseContext, options: StatisticOptions, first_release: str | None
+) -> Head | None:
     """The head that began the sum which a window joins, if any; kind, features and shape fit."""
-    _check_kind(job, first_release)
+    _check_kind(context, first_release)
     if first_release is None:
         return None
-    first = Head.load(job.opened.project.releases / first_release)
+    first = Head.load(context.opened.project.releases / first_release)
     if first.features != options.features:
         raise PolicyError(
             f"the sum that this window joins has the features {first.features}; asked: "
@@ -205,13 +217,13 @@ def _fitting(job: Job, options: StatisticOptions, first_release: str | None) -> 
 
 
 def window_of(
-    job: Job, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **known: Any
+    context: ReleaseContext, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **known: Any
 ) -> Design:
     """The design of a window of labels `rows` on pairs at `z`, with its bounds and its noise.
 
     `bounds` are None without a row; `known` are the other members of the design.
     """
-    paid = noise(job)
+    paid = noise(context)
     grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
     return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **known)
 
@@ -225,10 +237,10 @@ def check_new(rows: Rows) -> None:
         )
 
 
-def _check_kind(job: Job, first: str | None) -> None:
+def _check_kind(context: ReleaseContext, first: str | None) -> None:
     """Choices add up with choices alone: their likelihood is another."""
-    record = job.opened.ledger.release(first) if first else None
-    if record and bool(record.settings["parameters"].get("choices")) != job.staged.choices:
+    record = context.opened.ledger.release(first) if first else None
+    if record and bool(record.settings["parameters"].get("choices")) != context.staged.choices:
         raise PolicyError(
             "the sum that this window joins is of another kind: choices add up with choices, "
             "comparisons and rankings with each other; begin anew with --again"
@@ -236,23 +248,25 @@ def _check_kind(job: Job, first: str | None) -> None:
 
 
 def _features(
-    job: Job, spec: str, first: Head | None
+    context: ReleaseContext, spec: str, first: Head | None
 ) -> tuple[DistinctPairs, PairFeatures, NDArray[np.float32]]:
     """Distinct pairs and their features: of a first policy, those that it was sized by."""
-    known = job.featured
+    known = context.featured
     if known is not None and known.spec == spec and first is None:
         return known.pairs, known.provider, known.x
-    pairs = distinct_pairs(job.staged)
-    provider = _provider(job, spec, first, pairs)
+    pairs = distinct_pairs(context.staged)
+    provider = _provider(context, spec, first, pairs)
     return pairs, provider, provider(pairs.table)
 
 
-def _provider(job: Job, spec: str, first: Head | None, pairs: DistinctPairs) -> PairFeatures:
+def _provider(
+    context: ReleaseContext, spec: str, first: Head | None, pairs: DistinctPairs
+) -> PairFeatures:
     """The features: those of the sum that the window joins, or fitted on these pairs."""
     if first is None:
-        return open_fitted(spec, pairs.table, job.progress)
+        return open_fitted(spec, pairs.table, context.progress)
     provider = open_provider(spec, first.state)
-    provider.report_to(job.progress)
+    provider.report_to(context.progress)
     if provider.identity() != first.identity:
         raise PolicyError(
             f"the features {spec} are no longer those of the sum that this window joins "
@@ -272,12 +286,12 @@ def _check_shape(options: StatisticOptions, first: Head) -> None:
             )
 
 
-def noise(job: Job) -> Noise:
+def noise(context: ReleaseContext) -> Noise:
     """The noise of each release: as the ledger has its price, or calibrated for the first."""
-    releases = job.allowance.allowed
+    releases = context.allowance.allowed
     assert releases is not None  # only coins go by labelers' own numbers
-    stored = job.opened.ledger.prices(STATISTIC_RELEASES.name)
-    stored = stored or prices(job.policy, STATISTIC_RELEASES.name, np.array([releases]))
+    stored = context.opened.ledger.prices(STATISTIC_RELEASES.name)
+    stored = stored or prices(context.policy, STATISTIC_RELEASES.name, np.array([releases]))
     return noise_of_price(stored[releases])
 
 
@@ -287,7 +301,7 @@ def _shape(
     noise: Noise,
     options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
-    job: Job,
+    context: ReleaseContext,
 ) -> Shape:
     """As recorded, as asked, and the number of components from public columns."""
     if recorded:
@@ -342,34 +356,34 @@ def compare(task: _Comparing, bucket: int) -> _Compared | None:
 
 
 def compared(
-    job: Job, plan: PlannedRows, pairs: DistinctPairs, *, released_too: bool = False
+    context: ReleaseContext, plan: PlannedRows, pairs: DistinctPairs, *, released_too: bool = False
 ) -> tuple[NDArray[np.int64], Rows]:
     """How many labels of the release each pair has, new ones or not; and the rows of the new ones.
 
     Public: which pairs these compare, and whose they are, bucket by bucket. `released_too`: the
     rows are those of all labels, so that they are the same when a drawn release is finished.
     """
-    task = _Comparing(plan.directory, job.staged.rows_directory, released_too)
-    parts = list(enumerate(job.over_buckets("planning", compare, task)))
+    task = _Comparing(plan.directory, context.staged.rows_directory, released_too)
+    parts = list(enumerate(context.over_buckets("planning", compare, task)))
     found = [(plan.first_unit[bucket], part) for bucket, part in parts if part is not None]
     pair = [pairs.of_row[part.row] for _, part in found]
     counts = np.bincount(np.concatenate(pair), minlength=len(pairs))
     unit = np.concatenate([first + part.unit for first, part in found]).astype(np.intp)
     of_used = np.concatenate([p[part.used] for p, (_, part) in zip(pair, found, strict=True)])
-    if not job.staged.pairs_of_rankings:
+    if not context.staged.pairs_of_rankings:
         return counts, Rows(of_used, unit, len(plan.units))
     # Not by ranking_id, which may be one for several rankings.
     group = blocks.unique(np.concatenate([part.item for _, part in found]))[1]
     ranking = np.unique(unit * (group.max(initial=0) + 1) + group, return_inverse=True)[1]
     size = np.concatenate([part.size for _, part in found if part.size is not None])
-    return counts, Rows(of_used, unit, len(plan.units), ranking, size, job.staged.choices)
+    return counts, Rows(of_used, unit, len(plan.units), ranking, size, context.staged.choices)
 
 
-def joined(job: Job, part: Part) -> str | None:
+def joined(context: ReleaseContext, part: Part) -> str | None:
     """The release that began the sum which a new window joins; None with `--again`, and at first:
     then a sum begins.
     """
-    return None if job.again else begun(job.opened.ledger, part)
+    return None if context.again else begun(context.opened.ledger, part)
 
 
 def begun(ledger: Ledger, part: Part) -> str | None:

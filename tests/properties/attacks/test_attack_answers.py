@@ -20,8 +20,8 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs.pairs import read_pairs
-from labelguard.release import pipeline
 from labelguard.release.head import Head
+from labelguard.release.privatize import plan
 
 PAIRS = 60
 ANSWERS = ("winner_model", "score", "rating", "vote", "rank", "is_better", "thumb", "grade")
@@ -140,8 +140,8 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
         verdict_a=pl.format("system {}", last), verdict_b=pl.lit("other")
     )
     with pytest.raises(InvalidLabels, match="column verdict_a"):
-        pipeline.plan(words, **options)
-    seen = pipeline.plan(words, **options, public_columns=["verdict"]).preview
+        plan(words, **options)
+    seen = plan(words, **options, public_columns=["verdict"]).preview
     assert list(seen.public_columns) == ["verdict"]
     made = lg.privatize(words, **options, public_columns="verdict")
     assert made.card["privacy"]["public_columns"] == ["verdict"]
@@ -150,7 +150,7 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
     assert lg.privatize(words, **options, public_columns=["verdict", "verdict"]).reused
     for other in (["verdict", "more"], [], ["more"]):
         with pytest.raises(PolicyError, match="--public-column"):
-            pipeline.plan(words, **options, public_columns=other)
+            plan(words, **options, public_columns=other)
     assert lg.policies.show(project=tmp_path).public_columns == ("verdict",)
     assert lg.score(made, words).height == PAIRS
     kept = {"epsilon": 3, "delta": 1e-5, "allow": ["statistic:releases=1"], "project": tmp_path}

@@ -32,7 +32,7 @@ from labelguard.project import erasure, policies, recovery
 from labelguard.project.backup import backup
 from labelguard.project.project import Project, find
 from labelguard.project.restore import restore
-from labelguard.release.drawn import Drawn
+from labelguard.release.drawn import DrawnRelease
 from labelguard.release.head import Head
 from labelguard.report import overview
 from labelguard.storage import arrays
@@ -187,11 +187,11 @@ def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
 def test_a_release_that_was_drawn_is_finished_from_its_map(
     project: Project, monkeypatch: pytest.MonkeyPatch, sums: list[np.ndarray]
 ) -> None:
-    def crash(self: Drawn) -> None:
+    def crash(self: DrawnRelease) -> None:
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Drawn, "publish", crash)
+        patch.setattr(DrawnRelease, "publish", crash)
         lg.privatize(TABLE, project=project, **ULS)
     release = lg.privatize(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"

@@ -35,9 +35,9 @@ def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(
     keys: set[int] = set()
     draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.of
 
-    def drawing(self: Any, job: Any, prepared: Any, grant: Any, drawn: Any) -> None:
-        shown.extend(map(repr, (job, prepared.plan, grant, drawn, self)))
-        draw(self, job, prepared, grant, drawn)
+    def drawing(self: Any, context: Any, prepared: Any, grant: Any, drawn: Any) -> None:
+        shown.extend(map(repr, (context, prepared.plan, grant, drawn, self)))
+        draw(self, context, prepared, grant, drawn)
 
     def charging(self: Ledger, asked: Any, *arguments: Any, **named: Any) -> Any:
         shown.append(repr(asked))

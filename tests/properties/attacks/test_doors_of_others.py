@@ -89,7 +89,7 @@ def test_work_that_an_executor_left_out_is_no_release(
 ) -> None:
     project = lg.init(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.run.open_executor", lambda workers: Lazy())
+        patch.setattr("labelguard.release.privatize.open_executor", lambda workers: Lazy())
         with pytest.raises(LabelguardError, match="answered for 8 of 16 buckets"):
             lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
     assert [line.state for line in overview.releases(project.state)] == ["computing"]

@@ -61,12 +61,12 @@ def test_it_draws_no_second_coin_of_a_released_label(
 ) -> None:
     project, dying = lg.init(tmp_path), Dying("randomize_bucket")
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.run.open_executor", lambda workers: dying)
+        patch.setattr("labelguard.release.privatize.open_executor", lambda workers: dying)
         with pytest.raises(Crash):
             lg.privatize(TABLE, project=project, **BUDGET)
         # It comes as far as the map, and not to the released rows.
         haunted = Haunted(dying.kind, replace(dying.left, outcomes=tmp_path / "lost"))
-        patch.setattr("labelguard.release.run.open_executor", lambda workers: haunted)
+        patch.setattr("labelguard.release.privatize.open_executor", lambda workers: haunted)
         made = lg.privatize(TABLE, project=project, **BUDGET)
     later = lg.privatize(TABLE, mechanism="rr", project=project, exhausted="drop")
     assert later.card["counts"]["charged"] == 0

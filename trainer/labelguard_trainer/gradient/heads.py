@@ -30,7 +30,7 @@ from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.statistic_design import with_head
-from labelguard.release.protocol import Featured, Finished, Job
+from labelguard.release.protocol import Featured, Finished, ReleaseContext
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.gradient import head_records
 from labelguard_trainer.gradient.head_records import ComparisonRecords, Records
@@ -185,7 +185,11 @@ class HeadRun:
         return self.scale * problem.margins()
 
     def finish_release(
-        self, job: Job, problem: HeadProblem, pairs: DistinctPairs, finished: Finished
+        self,
+        context: ReleaseContext,
+        problem: HeadProblem,
+        pairs: DistinctPairs,
+        finished: Finished,
     ) -> Finished:
         """With `head.npz`, which scores other pairs too."""
         head = Head(
@@ -197,7 +201,7 @@ class HeadRun:
             self.scale * self.basis.projection @ problem.theta,
             scale=self.scale,
         )
-        return with_head(finished, job, head, self.provider, pairs)
+        return with_head(finished, context, head, self.provider, pairs)
 
 
 def mean_noise(price: Mapping[str, Any], units: int) -> float:

@@ -23,7 +23,7 @@ from labelguard.inputs.pairs import DistinctPairs
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release.mechanisms.statistic_design import with_further
-from labelguard.release.protocol import Finished, Job
+from labelguard.release.protocol import Finished, ReleaseContext
 from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.options import Weighting
 from labelguard_trainer.gradient.records import Records
@@ -131,13 +131,17 @@ class LanguageRun:
         return problem.margins()[: self.pairs]
 
     def finish_release(
-        self, job: Job, problem: LanguageProblem, pairs: DistinctPairs, finished: Finished
+        self,
+        context: ReleaseContext,
+        problem: LanguageProblem,
+        pairs: DistinctPairs,
+        finished: Finished,
     ) -> Finished:
         """With the directory `model`, and labels of further pairs."""
-        directory = job.opened.project.work / "model"
+        directory = context.opened.project.work / "model"
         finished = replace(finished, files=problem.export(directory))
         probability = 0.5 * (1 + np.tanh(problem.margins()[self.pairs :] / 2))
-        return with_further(finished, job, pairs, lambda new: probability[new])
+        return with_further(finished, context, pairs, lambda new: probability[new])
 
 
 def language_run(

@@ -34,7 +34,7 @@ from labelguard.release.mechanisms.statistic_design import (
     compared,
     label_pairs,
 )
-from labelguard.release.protocol import Featured, Finished, Job, Mechanism, Prepared
+from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays
@@ -68,7 +68,7 @@ class LearnerRun(Protocol):
         """Log-odds that the first side is preferred, for every pair that it labels."""
 
     def finish_release(
-        self, job: Job, problem: Any, pairs: DistinctPairs, finished: Finished
+        self, context: ReleaseContext, problem: Any, pairs: DistinctPairs, finished: Finished
     ) -> Finished:
         """Add the model that `problem` has become, and the labels that it gives further pairs."""
 
@@ -106,26 +106,26 @@ class GradientMechanism(Mechanism[GradientRun]):
         """Return what learns, from what, and how it is weighed; the policy has the rest."""
         return self.options.settings()
 
-    def first(self, counts: NDArray[np.int64]) -> dict[str, Any]:
+    def policy_defaults(self, counts: NDArray[np.int64]) -> dict[str, Any]:
         """Return the sampling."""
         return {"sampling": self.options.sampling(counts)}
 
     def prepare(
-        self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None
+        self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
     ) -> GradientRun:
         """Coordinates or tokens, clip norm and rates, from public columns only."""
-        sampling = job.allowance.sampling
+        sampling = context.allowance.sampling
         assert sampling is not None
         self.options.check(sampling)
-        featured = self._featurize(job)
-        pairs = featured.pairs if featured else distinct_pairs(job.staged)
-        rows = compared(job, plan, pairs, released_too=True)[1]
+        featured = self._featurize(context)
+        pairs = featured.pairs if featured else distinct_pairs(context.staged)
+        rows = compared(context, plan, pairs, released_too=True)[1]
         check_new(rows)
         row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
-        price = _price(job, self.priced)
+        price = _price(context, self.priced)
         learner: LearnerRun
         if featured is None:
-            learner = self._language(job, pairs, rows, sampling, recorded)
+            learner = self._language(context, pairs, rows, sampling, recorded)
         else:
             if recorded:
                 check_identity("features", recorded["identity"], featured.provider.identity())
@@ -137,7 +137,7 @@ class GradientMechanism(Mechanism[GradientRun]):
                 self.options.weighting,
                 recorded["shape"] if recorded else self.options.given(),
                 self.options.agreement if proven else None,
-                job.progress,
+                context.progress,
             )
         if isinstance(self.options, AupOptions):
             distance = self.options.distance * learner.clip
@@ -146,18 +146,18 @@ class GradientMechanism(Mechanism[GradientRun]):
             run = NoisyRun.from_price(price, learner.clip, rows.units)
         return GradientRun(plan, learner.parameters, pairs, learner, row, run)
 
-    def _featurize(self, job: Job) -> Featured | None:
+    def _featurize(self, context: ReleaseContext) -> Featured | None:
         """For a head, the input with features that are fitted to it."""
         if self.options.learner != HEAD:
             return None
-        known = job.featured
+        known = context.featured
         if known is not None and known.spec == self.options.features:
             return known
-        return Featured.of(job.staged, self.options.features, job.progress)
+        return Featured.of(context.staged, self.options.features, context.progress)
 
     def _language(
         self,
-        job: Job,
+        context: ReleaseContext,
         pairs: DistinctPairs,
         rows: Rows,
         sampling: Sampling,
@@ -171,12 +171,12 @@ class GradientMechanism(Mechanism[GradientRun]):
                 "rankings and choices of several responses go with --learner head; a language "
                 "model learns from pairs"
             )
-        options, policy = self.options, job.policy
+        options, policy = self.options, context.policy
         run = language_run(
             "reward" if options.learner == "reward" else "dpo",
             LearnerOptions(options.model, options.lora, options.train_config),
             pairs,
-            job.further.pairs if job.further else None,
+            context.further.pairs if context.further else None,
             rows,
             weighting=options.weighting,
             cohort=_doubling(policy.epsilon, policy.delta, sampling),
@@ -187,49 +187,51 @@ class GradientMechanism(Mechanism[GradientRun]):
             check_identity(options.learner, *differing(before, now))
         return run
 
-    def draw(self, job: Job, prepared: GradientRun, grant: Grant, drawn: Path | None) -> None:
+    def draw(
+        self, context: ReleaseContext, prepared: GradientRun, grant: Grant, drawn: Path | None
+    ) -> None:
         """Train; what the run became goes into the map, with a note of which labels it used."""
         if drawn is None:
             return
-        task = Noting(job.staged.rows_directory, prepared.plan.directory, drawn)
-        parts = list(job.over_buckets("reading", note_labels, task))
+        task = Noting(context.staged.rows_directory, prepared.plan.directory, drawn)
+        parts = list(context.over_buckets("reading", note_labels, task))
         noted = np.concatenate([part for part in parts if part is not None])[prepared.row]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)
         problem, run = prepared.learner.problem(), prepared.run
         outcome: dict[str, NDArray[Any]] = {}
 
         def watch(share: float) -> None:
-            job.progress("training", share)
+            context.progress("training", share)
 
         if isinstance(run, AupRun):
             outcome["steps done"] = np.array(aup.train(problem, labels, run, watch))
         else:
-            directory = job.opened.project.stages / grant.release.id
+            directory = context.opened.project.stages / grant.release.id
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _seal(job, grant, run))
+            checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _seal(context, grant, run))
             loop.train(problem, labels, run, checkpoints, watch)
         (drawn / FILE).write_bytes(arrays.packed({**problem.state(), **outcome}))
 
-    def finish(self, job: Job, prepared: GradientRun, grant: Grant) -> Finished:
+    def finish(self, context: ReleaseContext, prepared: GradientRun, grant: Grant) -> Finished:
         """Publish the model, and label every pair by it."""
-        state = _load_trained(job.opened.project.released / grant.release.id / FILE)
+        state = _load_trained(context.opened.project.released / grant.release.id / FILE)
         steps = state.pop("steps done", None)
         learner = prepared.learner
         problem = learner.problem()
         problem.restore(state)
         probability = 0.5 * (1 + np.tanh(learner.margins(problem) / 2))
-        label_pairs(job, prepared.plan, prepared.pairs, probability)
-        facts = card(job, self.options, prepared.run, steps, learner.card_facts)
-        finished = Finished(facts, ((job.staged, job.outcomes),))
-        return learner.finish_release(job, problem, prepared.pairs, finished)
+        label_pairs(context, prepared.plan, prepared.pairs, probability)
+        facts = card(context, self.options, prepared.run, steps, learner.card_facts)
+        finished = Finished(facts, ((context.staged, context.outcomes),))
+        return learner.finish_release(context, problem, prepared.pairs, finished)
 
 
-def _seal(job: Job, grant: Grant, run: NoisyRun) -> Callable[[bytes], bytes]:
+def _seal(context: ReleaseContext, grant: Grant, run: NoisyRun) -> Callable[[bytes], bytes]:
     """Return what tells the checkpoints of a release's run from whatever else is found in their
     place.
     """
     prefix = f"{grant.release.id} {run!r} ".encode()
-    keys = job.opened.keys
+    keys = context.opened.keys
     return lambda data: keys.mac("checkpoint", prefix + data)
 
 
@@ -244,14 +246,14 @@ def _doubling(epsilon: float, delta: float, sampling: Sampling) -> float:
     return min(two / (2 * one), 1.0)
 
 
-def _price(job: Job, event: str) -> Price:
+def _price(context: ReleaseContext, event: str) -> Price:
     """Of a run: as the ledger has it, or calibrated for the first."""
-    runs = job.allowance.allowed
+    runs = context.allowance.allowed
     assert runs is not None  # only coins go by labelers' own numbers
-    stored = job.opened.ledger.prices(event)
+    stored = context.opened.ledger.prices(event)
     if runs not in stored:
-        job.progress("calibrating", None)
-        stored = pricing.prices(job.policy, event, np.array([runs]))
+        context.progress("calibrating", None)
+        stored = pricing.prices(context.policy, event, np.array([runs]))
     return stored[runs]
 
 
@@ -306,7 +308,7 @@ _ACCOUNTING = {
 
 
 def card(
-    job: Job,
+    context: ReleaseContext,
     options: GradientOptions,
     run: NoisyRun,
     halted: Any,
@@ -321,7 +323,7 @@ def card(
         "noise_multiplier": run.noise_multiplier,
         "sampling_probability": run.threshold / 2**64,
         "steps": run.steps,
-        "sampled": "labels" if kind.by_record else job.policy.unit + "s",
+        "sampled": "labels" if kind.by_record else context.policy.unit + "s",
         "population": run.units,
         **learner,
     }
@@ -331,15 +333,15 @@ def card(
         facts["clip"] = run.clip
     if isinstance(options, UlsOptions):
         facts["weighting"] = options.weighting
-    if job.allowance.sampling and job.allowance.sampling.records:
-        facts["records"] = job.allowance.sampling.records
+    if context.allowance.sampling and context.allowance.sampling.records:
+        facts["records"] = context.allowance.sampling.records
     head = options.learner == "head"
     return {
         "kind": "teacher" if head else "model",
         "train_with": "soft",
         "privacy": {
-            "accounting": f"{_ACCOUNTING[kind.name]}, {job.allowance.allowed} per "
-            f"{job.policy.unit}" + cards.together(job.policy, kind.name)
+            "accounting": f"{_ACCOUNTING[kind.name]}, {context.allowance.allowed} per "
+            f"{context.policy.unit}" + cards.together(context.policy, kind.name)
         },
         "training": facts,
         "not_protected": [] if head else [DISCRETE],

@@ -1,0 +1,369 @@
+"""`privatize`: raw preference labels in, a labeler-level private release out, its budget accounted.
+
+The order of a release is read → plan → check → charge → draw → learn → publish, and each step can
+crash:
+
+1. the input is staged canonically, and the release's idempotency key is computed from its public
+   columns; a request that was answered before is answered again without looking at labels;
+2. rows, bounds and charges are planned and checked from public columns;
+3. one ledger transaction charges and reserves; it yields the grant that the next steps need;
+4. labels are randomized into the PRIVATE map, which is flushed and renamed as a whole; the ledger
+   then marks the release as drawn, with the map's keyed digest, and the randomness, which was in
+   memory only, is forgotten;
+5. what a mechanism learns, it learns from released rows (`release.drawn`); where that takes long,
+   other jobs may have the project meanwhile, and the scratch space with raw labels is gone before;
+6. the output is written from the map and the public texts alone, flushed, renamed, committed.
+
+A crash before the mark discards what was drawn, and the same command draws everything afresh:
+nothing was visible, so one charge is right. After it, the map is taken as it is and no label is
+read. So there is one charge and one answer, whatever happens, and no randomness to come back to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeAlias, Unpack
+
+import numpy as np
+
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
+from labelguard.budget.policy import Bound
+from labelguard.errors import LedgerError, NoProject, ProjectError
+from labelguard.inputs.sources import Input
+from labelguard.learning.features import Wait
+from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.project import attempts, policies, recovery
+from labelguard.project.opening import OpenProject, Where, init, located
+from labelguard.project.project import Project
+from labelguard.release import checks, selection
+from labelguard.release.drawn import DrawnRelease, card_context, return_release
+from labelguard.release.intake import describe_input, resolve_source, set_aside
+from labelguard.release.plan import Plan, Preview, preview_release
+from labelguard.release.protocol import Mechanism, Prepared, ReleaseContext
+from labelguard.release.request import (
+    Keywords,
+    Ours,
+    ReleaseRequest,
+    check_names,
+    request_release,
+)
+from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
+from labelguard.release.selection import PlannedRows
+from labelguard.release.writer import Release, check_new_output, check_output
+from labelguard.storage import blocks
+from labelguard.storage.executor import open_executor
+from labelguard.text import Progress, no_progress
+
+# Called with what a release will be before anything is charged; what it raises stops the run.
+Review: TypeAlias = Callable[[Preview], None]
+
+
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Ours = "auto",
+    namespace: str | None = None,
+    project: Where = None,
+    progress: Progress = no_progress,
+    review: Review | None = None,
+    wait: Wait | None = None,
+    **options: Unpack[Keywords],
+) -> Release:
+    """Release a table of preference labels with labeler-level label differential privacy.
+
+    `source` is a path, a glob, `-` for standard input, a table (pyarrow, polars, pandas, datasets),
+    splits by name, a list of these, or a list of rows (dictionaries); without one, what was
+    ingested is released (`project.ingestion`). The first call fixes the project's policy, unless
+    one was made before (`project.policies`); later calls release new labels under it, and labels
+    released before keep their value at no cost. `namespace` names the source of these labelers' ids
+    (default: that of `labelguard.toml`, or the only one ingested; see `project.linking`). `review`
+    is called with a `Preview` before anything is charged, unless a run is taken up that was begun
+    before; `wait`, at a first release, with the seconds that computing features for its forecast
+    will take. What they raise stops the run.
+
+    `options` are those of the command line (docs/cli.md), with `_` for `-`; `--for` is `duration`,
+    and `--public-column` `public_columns`. Those of another package's mechanism, which a type
+    checker does not know, pass as a dictionary with that mechanism.
+
+    Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
+    that it pays for, against anyone who sees neither raw labels nor the memory of a running job
+    (docs/guarantees.md).
+
+    Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
+    `LedgerError`, `ProjectError`; then nothing new was released.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study)
+        >>> made.card["counts"]["rows"], made.card["privacy"]["epsilon"]
+        (900, 3.0)
+        >>> lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study).reused
+        True
+    """
+    check_names(mechanism, options)
+    home = located(project)
+    with attempts.noted(home), explain_full_disk(home), contextlib.ExitStack() as claims:
+        source, home, settings = resolve_source(source, home, namespace, options)
+        request = request_release(home, mechanism, settings)
+        check_output(request.output)
+        with OpenProject.job(home) as opened:
+            release = Run(opened, request, progress, review, wait).release(source)
+            if isinstance(release, Release):
+                return release
+            if not release.prepared.long_running:
+                return release.train().commit()
+            release = release.detach(claims)
+        return release.train().commit_after_training(home)
+
+
+def plan(
+    source: Input | None = None,
+    *,
+    mechanism: str = "auto",
+    namespace: str | None = None,
+    project: Where = None,
+    progress: Progress = no_progress,
+    **options: Any,
+) -> Plan:
+    """Return the plan of a release: what `privatize` would fix, charge and give.
+
+    Takes what `privatize` takes and raises what it raises. Where there is no project, it is the
+    plan of one that would be made. Its rows are in a directory that the next command clears.
+    """
+    check_names(mechanism, options)
+    with _project_or_none(project) as home, explain_full_disk(home):
+        source, home, settings = resolve_source(source, home, namespace, options)
+        request = request_release(home, mechanism, settings)
+        with OpenProject.job(home) as opened:
+            run = Run(opened, request, progress)
+            run.read(source, forecast=True)
+            plan, record = run.plan(), run.record
+            reused = record.id if record and record.state == "committed" else None
+            return replace(plan, preview=replace(plan.preview, reused=reused))
+
+
+class Run:
+    """One run of `privatize` as far as it needs raw labels: each step a method, in their order.
+
+    It is under the project's lock. `read` sets the `context` of the release, the idempotency `key`
+    of the request, and the `record` of the release that this request made or began before.
+    """
+
+    context: ReleaseContext
+    key: str
+    record: ReleaseRecord | None
+
+    def __init__(
+        self,
+        opened: OpenProject,
+        request: ReleaseRequest,
+        progress: Progress,
+        review: Review | None = None,
+        wait: Wait | None = None,
+    ) -> None:
+        self.opened, self.request, self.progress = opened, request, progress
+        self.project, self.ledger = opened.project, opened.ledger
+        self.review, self.wait = review, wait
+        self.executor = open_executor(request.workers)
+        self.resolved = resolve_from_ledger(request, opened)
+        total = policies.total(self.ledger, self.resolved.policy)
+        self.notes = checks.check_price(self.resolved.policy_request, total)
+
+    @property
+    def mechanism(self) -> Mechanism[Any]:
+        """Return how labels are released: settled once the input was read."""
+        assert self.resolved.mechanism is not None
+        return self.resolved.mechanism
+
+    def release(self, source: Input) -> DrawnRelease | Release:
+        """Read, plan, check, charge and draw; or return what this very request made before."""
+        self.read(source)
+        record, output = self.record, self.request.output
+        if record and record.state == "committed":
+            self.project.clear(record.id)  # a crash may have come before
+            return return_release(self.project, record, output, self.notes, reused=True)
+        if record:
+            self.project.check_free(record.id)
+        check_new_output(output)
+        epoch = self.ledger.begin_job()
+        self.notes += recovery.settle(self.opened, record.id if record else None, epoch)
+        plan = self.plan()
+        if record is None:
+            self.notes = list(plan.preview.notes)
+            if self.review:
+                self.review(plan.preview)
+        parameters = record.settings["parameters"] if record else None
+        prepared = self.mechanism.prepare(self.context, plan.rows, parameters)
+        grant = self.charge(source, plan, prepared, epoch)
+        grant = self.draw(prepared, grant, epoch)
+        self.notes += set_aside(self.project, self.context.staged, grant.release.id)
+        facts = card_context(self.context, plan.rows, grant)
+        notes = tuple(self.notes)
+        return DrawnRelease(
+            self.context, self.mechanism, prepared, grant, epoch, facts, output, notes
+        )
+
+    def read(self, source: Input, *, forecast: bool = False) -> None:
+        """Stage the input, settle on what is done to it, and identify this request.
+
+        `forecast`: what a first release may be expected to give is wanted.
+        """
+        opened, intake, resolved = self.opened, self.request.intake, self.resolved
+        policy, columns = resolved.policy, resolved.columns
+        staged = intake.stage_labels(opened, source, policy, resolved.event, columns, self.progress)
+        ties = policy.ties_of(resolved.event)
+        checks.check_staged(staged, resolved.mechanism, ties, self.request.terms)
+        self.notes += describe_input(staged)
+        declared = policy.public_columns
+        further = intake.stage_further(
+            opened, resolved.also, columns, declared, staged, self.progress
+        )
+        if resolved.is_first or resolved.mechanism is None:
+            intake.check_usable(staged)  # forecasts may take long
+        wanted = forecast or self.review is not None
+        resolved = resolve_from_input(
+            resolved, self.ledger, staged, self.progress, self.wait, forecast=wanted
+        )
+        checks.check_fewest(staged, resolved.allowance)
+        self.admission = checks.check_source(self.ledger, self.project.namespace, staged)
+        digest = staged.public_digest + (further.staged.public_digest if further else b"")
+        self.resolved, identity = identify_request(resolved, opened, digest)
+        self.key, self.record, self.again = identity.key, identity.record, identity.again
+        if self.record is None or self.record.state != "committed":
+            intake.check_usable(staged)
+        self.context = ReleaseContext(
+            opened,
+            self.resolved.policy,
+            self.resolved.allowance,
+            self.request.again,
+            self.executor,
+            self.progress,
+            staged,
+            further,
+            self.project.work / "outcomes",
+            self.resolved.featured,
+        )
+
+    def plan(self) -> Plan:
+        """Select and price rows, and check what they would charge; from public columns alone."""
+        event, part, record = self.resolved.event, self.mechanism.part, self.record
+        policy, staged = self.resolved.policy, self.context.staged
+        begun = record if record and record.state != "committed" else None
+        drawn = begun if begun and begun.state == "drawn" else None
+        rows = selection.plan_rows(
+            staged,
+            self.project,
+            self.opened.keys,
+            self.ledger.labelers(event, excluding=None if drawn else begun),
+            again=self.request.again,
+            finished=drawn.id if drawn else None,
+            earlier=recovery.known(self.ledger.releases(), event),
+            bound=Bound.of(policy, event, named=staged.labelers or staged.recorded),
+            part=part,
+            held_out=policy.held_out,
+            executor=self.executor,
+            progress=lambda share: self.progress("planning", share),
+        )
+        self.notes += checks.check_plan(
+            rows,
+            policy,
+            event,
+            part,
+            self.ledger,
+            people=len(blocks.unique(np.concatenate([rows.units, self.ledger.charged()]))[0]),
+            drop=self.request.exhausted == "drop" or begun is not None,
+            resumed=begun is not None,
+            accept_delta=self.request.accept_delta,
+        )
+        prices = self._prices(rows)
+        if record is None:
+            self.mechanism.check(self.context)
+        charged = self.ledger.labelers(event, excluding=None)
+        preview = preview_release(
+            self.resolved, self.context, self.key, rows, prices, charged, self.notes
+        )
+        return Plan(rows, prices, preview)
+
+    def _prices(self, rows: PlannedRows) -> Mapping[int, Price]:
+        """Return what a use costs for every k of the rows: from the ledger, or calibrated now."""
+        known = self.ledger.prices(self.resolved.event)
+        missing = np.setdiff1d(rows.capacity, np.array(sorted(known), dtype=np.int64))
+        if not len(missing):
+            return known
+        self.progress("calibrating", None)
+        return {**known, **pricing.prices(self.resolved.policy, self.resolved.event, missing)}
+
+    def charge(self, source: Input, plan: Plan, prepared: Prepared, epoch: int) -> Grant:
+        """Charge and reserve in one transaction of the ledger; return the grant of what follows."""
+        settings = self.resolved.settings(self.again) | selection.counts_of(plan.rows)
+        settings["parameters"] = dict(prepared.parameters)
+        settings["request"] = self.request.repeatable(self.mechanism.name, source, self.project)
+        if plan.preview.discouraged:
+            settings["discouraged"] = plan.preview.discouraged
+        if forecast := self.resolved.forecast:
+            expected = {"accuracy": forecast.accuracy, "label_error": forecast.label_error}
+            settings["forecast"] = {name: asdict(value) for name, value in expected.items()}
+        charge = Charge(
+            mechanism=self.mechanism.name,
+            event=self.resolved.event,
+            idempotency_key=self.key,
+            settings=settings,
+            labelers=plan.rows.units,
+            capacity=plan.rows.capacity,
+            charged=plan.rows.charged,
+            prices=plan.prices,
+        )
+        policy = self.context.policy
+        grant = self.ledger.charge(charge, policy, epoch, resumed=self.record)
+        self.ledger.start(grant, epoch, self.admission)
+        return grant
+
+    def draw(self, prepared: Prepared, grant: Grant, epoch: int) -> Grant:
+        """Draw what is new into the private map, and mark in the ledger that it is complete."""
+        release, planned = grant.release, prepared.plan
+        if planned.new > release.charged:
+            raise LedgerError(f"release {release.id} was charged less than it would draw")
+        if release.state == "drawn":
+            self.mechanism.draw(self.context, prepared, grant, None)
+            return grant
+        private_map = self.opened.private_map
+        directory = private_map.begin(release.id)
+        self.mechanism.draw(self.context, prepared, grant, directory)
+        digest = private_map.complete(release.id, directory)
+        return self.ledger.mark_drawn(grant, epoch, digest, planned.drawn)
+
+
+@contextlib.contextmanager
+def _project_or_none(where: Where) -> Iterator[Project]:
+    """Yield the project, or a temporary one where there is none."""
+    try:
+        home = located(where)
+    except NoProject:
+        # What the environment names belongs to a project that is there, or should be.
+        elsewhere = ("LABELGUARD_KEY", "LABELGUARD_LEDGER")
+        if where is not None or any(name.startswith(elsewhere) for name in os.environ):
+            raise
+    else:
+        yield home
+        return
+    with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
+        yield init(Path(directory), lasting=False)
+
+
+@contextlib.contextmanager
+def explain_full_disk(home: Project) -> Iterator[None]:
+    """Raise `ProjectError` for a full disk or memory, saying what it means for a release."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        raise ProjectError(
+            f"cannot write in {home.state}: {getattr(error, 'strerror', None) or error}; "
+            "nothing is lost: make room and run the same command again"
+        ) from None
