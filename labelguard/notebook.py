@@ -16,10 +16,10 @@ from labelguard.text import escape_controls
 
 __all__ = ["Picture", "Rows", "card", "several"]
 
+# Letters of a text; the rest is left out.
 _LONGEST = 200
-"""Letters of a text; the rest is left out."""
+# Rows of a table, and facts of one name; the rest is left out.
 _MOST = 12
-"""Rows of a table, and facts of one name; the rest is left out."""
 _FORMULA = re.compile(r"[$\\]")
 _CELL = 'style="text-align:left;vertical-align:top;padding:.1em 1em .1em 0;overflow-wrap:anywhere"'
 

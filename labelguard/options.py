@@ -17,8 +17,8 @@ from typing import Any, Literal
 from labelguard.errors import PolicyError
 from labelguard.text import AUTO_FORMAT, FORMAT_NAMES
 
+# How options say that they are a path (`metavar`).
 FILE, NAMES_OR_PATHS = "FILE", ("ID_OR_PATH", "RELEASE")
-"""How options say that they are a path (`metavar`)."""
 
 Exhausted = Literal["refuse", "drop"]
 BadRows = Literal["stop", "quarantine"]
@@ -63,10 +63,10 @@ class Option:
     flag: str
     least: int | None
     in_jobs: bool
+    # whether it may be given several times
     many: bool
-    """whether it may be given several times"""
+    # whether its value is a table of texts
     table: bool
-    """whether its value is a table of texts"""
 
     def check(self, value: Any) -> None:
         """Raise `PolicyError` for a value of another type, none of the choices, or too small."""

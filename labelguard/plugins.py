@@ -10,8 +10,8 @@ from pathlib import Path
 
 from labelguard.errors import LabelguardError
 
+# The group of ways to release labels (`labelguard.release.mechanisms`).
 MECHANISMS = "labelguard.mechanisms"
-"""The group of ways to release labels (`labelguard.release.mechanisms`)."""
 
 
 def available(group: str) -> list[str]:

@@ -29,8 +29,8 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Rng = np.random.Generator
 
+# Qualities of a response, in the order of their sentences, and the weights labelers share.
 QUALITY_WEIGHTS = {"concrete": 0.85, "complete": 1.0, "long": -0.25, "hedged": -0.6, "polite": 0.33}
-"""Qualities of a response, in the order of their sentences, and the weights labelers share."""
 
 _DEVIATION = 0.15  # standard deviation of a labeler's own weight around each shared weight
 _COUNT_SPREAD = 1.3  # standard deviation of the log of the expected labels per labeler

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
+# How often two labelers agree on a strict label, where nobody says: that of public sets.
 DEFAULT_AGREEMENT = 0.73
-"""How often two labelers agree on a strict label, where nobody says: that of public sets."""
 DEFAULT_FEATURES = "length+style+minilm"
 
 AUTO_FORMAT = "auto"
+# The formats of inputs that have a name (`labelguard.inputs.formats`).
 FORMAT_NAMES = (
     *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
     "kaggle",
     *("argilla", "label-studio", "potato"),
 )
-"""The formats of inputs that have a name (`labelguard.inputs.formats`)."""
 
+# Called with what is being done and, where it is known, the share of it that is done.
 Progress: TypeAlias = Callable[[str, float | None], None]
-"""Called with what is being done and, where it is known, the share of it that is done."""
 
+# Canonical labels: the second side preferred, the first side preferred, a tie, none given.
 LABEL_B, LABEL_A, LABEL_TIE, LABEL_SKIP = 0, 1, 2, 3
-"""Canonical labels: the second side preferred, the first side preferred, a tie, none given."""
 
 
 def no_progress(step: str, share: float | None) -> None:

@@ -123,11 +123,11 @@ def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     return overview.labeler(labeler_id, project)
 
 
+# What a journal entry holds for `budget verify`, too long for a table.
 _UNSEEN = (
     *("files", "settings", "quote", "charges", "prices", "members", "tombstones"),
     *("identities", "distinct", "sources", "columns"),
 )
-"""What a journal entry holds for `budget verify`, too long for a table."""
 
 
 def _journal(entries: Sequence[JournalEntry]) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
+# What shells type as it is: bash would put `$(…)`, found in a name on disk, into the line.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What shells type as it is: bash would put `$(…)`, found in a name on disk, into the line."""
 
 
 def files(_: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:

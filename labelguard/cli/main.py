@@ -106,12 +106,12 @@ def _fail(
 class Failure:
     """Why a command came to nothing."""
 
+    # the kind of error, as Python has it
     error: str
-    """the kind of error, as Python has it"""
+    # what is wrong, where, and what to do
     message: str
-    """what is wrong, where, and what to do"""
+    # the exit code of the command
     exit_code: int
-    """the exit code of the command"""
 
 
 @click.group(cls=Main, context_settings=HELP)
@@ -124,14 +124,14 @@ def main() -> None:
 class Founded:
     """A project that was made."""
 
+    # its directory
     project: str
-    """its directory"""
+    # the directory of its keys
     keys: str
-    """the directory of its keys"""
+    # ε that all its policies together may cost
     max_epsilon: float
-    """ε that all its policies together may cost"""
+    # their δ
     max_delta: float
-    """their δ"""
 
 
 def _founded(value: Founded) -> None:

@@ -17,8 +17,8 @@ from labelguard.storage import files
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Settings of every group and of commands that may be run without one.
 HELP = {"help_option_names": ["-h", "--help"]}
-"""Settings of every group and of commands that may be run without one."""
 
 
 def _there(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:

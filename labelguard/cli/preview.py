@@ -89,8 +89,8 @@ def _expectations(found: Preview) -> Iterator[tuple[str, str]]:
         yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
 
 
+# Seconds that are worth a question.
 _LONG = 60.0
-"""Seconds that are worth a question."""
 _SIGNS = {"epsilon": "ε", "delta": "δ"}
 
 

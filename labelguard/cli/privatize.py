@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 class Made:
     """A release that was made, or found."""
 
+    # its id
     id: str
-    """its id"""
+    # its directory
     path: str
-    """its directory"""
+    # whether it was made before: no label was looked at, nothing was charged
     reused: bool
-    """whether it was made before: no label was looked at, nothing was charged"""
+    # its card, as `release show` prints it
     card: Mapping[str, Any]
-    """its card, as `release show` prints it"""
+    # commands worth trying next
     next: Sequence[str]
-    """commands worth trying next"""
+    # what else to know
     notes: Sequence[str]
-    """what else to know"""
 
     @classmethod
     def of(cls, release: Release, next_steps: Sequence[str]) -> Made:

@@ -18,8 +18,8 @@ __all__ = ["Line", "Lines", "Reporter"]
 
 Clock: TypeAlias = Callable[[], float]
 
+# Seconds of which nothing is told, and from which nothing is concluded.
 _SOON = 5.0
-"""Seconds of which nothing is told, and from which nothing is concluded."""
 _RARELY = 600.0
 
 

@@ -136,12 +136,12 @@ def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -
 class Pushed:
     """A release that was published in an annotation tool."""
 
+    # the release
     release: str
-    """the release"""
+    # by which connector
     connector: str
-    """by which connector"""
+    # where it is to be seen
     where: str
-    """where it is to be seen"""
 
 
 def _pushed(value: Pushed) -> None:

@@ -23,8 +23,8 @@ Text = Annotated[str, Field(min_length=1, max_length=1024)]
 T = TypeVar("T")
 
 _SECRETS = ("key", "secret", "token", "password")
+# What pydantic adds to the way to a value: which type of a union it tried.
 _TAG = re.compile(r"(constrained-)?(str|int|float)|(tuple|list|dict|function)\W.*|nullable")
-"""What pydantic adds to the way to a value: which type of a union it tried."""
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_BYTES", "parse_toml", "parse_yaml", "read"]
 
+# The most bytes of a file of settings.
 MOST_BYTES = 64 << 10
-"""The most bytes of a file of settings."""
 _MOST_DEPTH = 20
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 _LINE = re.compile(r"at line ([0-9]+)")
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+# a.b.c… of more parts than tables may be nested; tomllib's memory grows with their square.
 _LONG_NAME = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MOST_DEPTH},}}")
-"""a.b.c… of more parts than tables may be nested; tomllib's memory grows with their square."""
 
 
 def read(path: Path, *, hint: str = "", empty: bool = False) -> dict[str, Any]:

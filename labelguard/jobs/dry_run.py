@@ -31,34 +31,34 @@ _GATES = {
 class Intended:
     """What a run would do."""
 
+    # the job's name
     job: str
-    """the job's name"""
+    # the run that would be taken up; null if a new one would begin
     under_way: int | None
-    """the run that would be taken up; null if a new one would begin"""
+    # connectors that would be pulled first; what they hold that is new is not counted here
     pulls: Sequence[str]
-    """connectors that would be pulled first; what they hold that is new is not counted here"""
+    # whether there would be a release
     releases: bool
-    """whether there would be a release"""
+    # why, or why not
     why: str
-    """why, or why not"""
+    # how labels would be released
     mechanism: str
-    """how labels would be released"""
+    # labels that would be released for the first time
     new_labels: int
-    """labels that would be released for the first time"""
+    # uses that this would charge; 0 where a release that was begun is finished
     charged: int
-    """uses that this would charge; 0 where a release that was begun is finished"""
+    # uses left to a labeler afterwards: min, median, max
     left: Mapping[str, float]
-    """uses left to a labeler afterwards: min, median, max"""
+    # left, or exhausted: what waits cannot be released
     budget: str
-    """left, or exhausted: what waits cannot be released"""
+    # what would be trained; null if there would be nothing new to learn from
     trains: str | None
-    """what would be trained; null if there would be nothing new to learn from"""
+    # what the gate would read and cost; not asked if there would be no model to judge
     gate: str
-    """what the gate would read and cost; not asked if there would be no model to judge"""
+    # the model in use
     replaces: str | None
-    """the model in use"""
+    # where a model that the gate lets pass would be; null if there would be none
     promotes: str | None
-    """where a model that the gate lets pass would be; null if there would be none"""
 
 
 def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> Intended:

@@ -22,8 +22,8 @@ from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.writer import read_card
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
+# Steps that read raw labels.
 _READING = ("pull", "release", "evaluate")
-"""Steps that read raw labels."""
 
 
 def line(

@@ -38,11 +38,11 @@ from labelguard.release.pairs_file import (
 __all__ = ["Judgement", "check", "judge"]
 
 ACCURACY, LIKELIHOOD = "accuracy", "log-likelihood per label"
+# What a coin reaches.
 CHANCE = {ACCURACY: 0.5, LIKELIHOOD: -math.log(2)}
-"""What a coin reaches."""
 _RANGE = {ACCURACY: (0.0, 1.0), LIKELIHOOD: (-math.inf, 0.0)}
+# How sure each end of an interval is; 95% lie between them.
 _SURE = 0.975
-"""How sure each end of an interval is; 95% lie between them."""
 _FREE = "nothing"
 _CHARGED = "one statistic release of the labelers who are held out"
 
@@ -51,30 +51,30 @@ _CHARGED = "one statistic release of the labelers who are held out"
 class Judgement:
     """Whether a candidate replaces the model in use, and by which evidence."""
 
+    # released, probes, held-out or none
     by: str
-    """released, probes, held-out or none"""
+    # whether it does
     promote: bool
-    """whether it does"""
+    # in a sentence
     why: str
-    """in a sentence"""
+    # what the candidate reaches, within what is possible; null without a gate
     candidate: float | None
-    """what the candidate reaches, within what is possible; null without a gate"""
+    # where that lies with 95% confidence, or more if the gate asks for more
     interval: tuple[float, float] | None
-    """where that lies with 95% confidence, or more if the gate asks for more"""
+    # what the model in use reaches; null if there is none
     current: float | None
-    """what the model in use reaches; null if there is none"""
+    # candidate less current
     difference: float | None
-    """candidate less current"""
+    # of the difference; without a model in use, of the candidate
     standard_error: float | None
-    """of the difference; without a model in use, of the candidate"""
+    # accuracy, or log-likelihood per label
     measure: str
-    """accuracy, or log-likelihood per label"""
+    # pairs, rows or weighted labels it was measured on
     rows: int
-    """pairs, rows or weighted labels it was measured on"""
+    # what was charged for it
     cost: str
-    """what was charged for it"""
+    # what the same pairs say of longer_response, which needs no model
     baselines: Mapping[str, float] = field(default_factory=dict)
-    """what the same pairs say of longer_response, which needs no model"""
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class _Found:
     current: float | None
     standard_error: float
     rows: int
+    # how far above the truth the difference is, at the confidence that the gate asks for
     reach: float
-    """how far above the truth the difference is, at the confidence that the gate asks for"""
+    # of the candidate's interval
     half_width: float
-    """of the candidate's interval"""
     baselines: Mapping[str, float]
     measure: str = ACCURACY
     cost: str = _FREE

@@ -53,8 +53,8 @@ class Found:
     new_labels: int = 0
     charged: int = 0
     exhausted: bool = False
+    # what `privatize` says beside it, such as rows of who left
     notes: tuple[str, ...] = ()
-    """what `privatize` says beside it, such as rows of who left"""
 
 
 EXHAUSTED = Found(None, "labelers lack allowance for what is new", exhausted=True)

@@ -36,34 +36,34 @@ from labelguard.text import Progress, no_progress
 class Retrained:
     """What a run came to."""
 
+    # the job's name
     job: str
-    """the job's name"""
+    # the run's number
     run: int
-    """the run's number"""
+    # whether it was begun before, and taken up
     resumed: bool
-    """whether it was begun before, and taken up"""
+    # promoted, kept (the model in use), unchanged (nothing new to learn from) or failed
     outcome: str
-    """promoted, kept (the model in use), unchanged (nothing new to learn from) or failed"""
+    # left, or exhausted: what waits cannot be released
     budget: str
-    """left, or exhausted: what waits cannot be released"""
+    # in one sentence
     why: str
-    """in one sentence"""
+    # the release that it learned from; null if there is none yet
     release: str | None
-    """the release that it learned from; null if there is none yet"""
+    # how that was made
     mechanism: str | None
-    """how that was made"""
+    # labels that this run released
     new_labels: int
-    """labels that this run released"""
+    # uses of all kinds that this run charged, the gate's among them
     charged: int
-    """uses of all kinds that this run charged, the gate's among them"""
+    # the same by kind of event, rr or statistic: what one of each costs differs
     charged_by: Mapping[str, int]
-    """the same by kind of event, rr or statistic: what one of each costs differs"""
+    # the model in use; null if there is none yet
     model: str | None
-    """the model in use; null if there is none yet"""
+    # what the gate said; null if nothing was judged
     judgement: Mapping[str, Any] | None
-    """what the gate said; null if nothing was judged"""
+    # what else to know
     notes: tuple[str, ...]
-    """what else to know"""
 
 
 def retrain(path: Path, *, project: Where = None, progress: Progress = no_progress) -> Retrained:

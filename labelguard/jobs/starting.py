@@ -27,22 +27,22 @@ from labelguard.report import overview
 
 POLICY = "retraining"
 _TEMPLATE = Path(__file__).with_name("job.yaml.j2")
+# What the draft pays for: labels of a labeler, and a statistic every week of a year.
 _LABELS, _RELEASES, _HELD_OUT = 64, 52, 0.1
-"""What the draft pays for: labels of a labeler, and a statistic every week of a year."""
 
 
 @dataclass(frozen=True)
 class Written:
     """A job that was written."""
 
+    # its file
     path: str
-    """its file"""
+    # the policy it was written for
     policy: str
-    """the policy it was written for"""
+    # whether that was made now, and waits for somebody to put it into force
     drafted: bool
-    """whether that was made now, and waits for somebody to put it into force"""
+    # commands to go on with
     next: Sequence[str]
-    """commands to go on with"""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from labelguard.storage import private_files
 from labelguard.storage.files import fsync_path, write_atomically
 
 _RUN, _LOCK, _LOG = "run.json", "lock", "errors.log"
+# Bytes of the log of errors, which then begins anew.
 _MOST = 1 << 20
-"""Bytes of the log of errors, which then begins anew."""
 
 _SHAPE = {"run": int, "digest": str, "started_at": str, "settings": dict, "base": str}
 _SHAPE |= {"steps": dict, "intents": dict}
