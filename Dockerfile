@@ -1,4 +1,4 @@
-# labelguard for the hook and for jobs, without torch. docs/hook.md and docs/retraining.md tell how
+# labelguard for the hook and for jobs, without torch. docs/connectors.md and docs/retraining.md tell how
 # to run them; examples/compose.yaml is a whole installation.
 ARG PYTHON=3.13-slim-bookworm
 

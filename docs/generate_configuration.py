@@ -61,7 +61,7 @@ _PROJECT = """
 ## labelguard.toml
 
 It lies in `.labelguard`, belongs to you, and nobody else may write it. `labelguard init` makes it;
-[connectors](connectors.md) and [the hook](hook.md) say what its tables are for.
+[connectors](connectors.md) says what its tables are for.
 
 ```toml
 format = 1

@@ -10,7 +10,7 @@ from typing import Literal, Self
 from labelguard.errors import InvalidLabels
 
 Ties = Literal["coin", "zero", "drop"]
-"""What becomes of ties (docs/labels.md)."""
+"""What becomes of ties (docs/formats.md)."""
 
 Skips = Literal["public", "tie"]
 """What becomes of blank labels: left out, their status being public, or taken as ties."""

@@ -17,7 +17,7 @@ from support.pages import DOCS, ROOT, blocks, check_command, commands
 from labelguard.inputs.connector import Settings, connector, kinds
 from labelguard.project.retention import kept_for
 
-PAGES = ("connectors.md", "label-studio.md", "argilla.md", "hook.md")
+PAGES = ("connectors.md", "label-studio.md", "argilla.md")
 TABLES = [
     pytest.param(block, id=f"{page}-{number}")
     for page in PAGES
@@ -73,11 +73,11 @@ def test_the_table_of_connectors_names_every_key() -> None:
 
 def test_metrics_and_alarms_are_about_what_the_hook_counts() -> None:
     counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
-    told = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", (DOCS / "hook.md").read_text()))
+    told = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", (DOCS / "connectors.md").read_text()))
     assert told == {name for name in counted if not name.endswith("_created")}
 
 
 def test_the_statuses_of_the_page_are_those_of_the_hook() -> None:
-    page = (DOCS / "hook.md").read_text()
+    page = (DOCS / "connectors.md").read_text()
     rows = re.findall(r"(?m)^\| ([\d, ]+) \|", page)
     assert {int(code) for row in rows for code in row.split(",")} == set(STATUSES)

@@ -42,7 +42,7 @@ def serve(host: str, port: int, no_worker: bool, project: Path | None) -> Served
     """Receive webhooks of the connectors in labelguard.toml, at POST /hooks/CONNECTOR.
 
     A delivery that is answered with 200 is on disk. Others see it only where TLS stands before
-    it: see docs/hook.md. The worker beside it does what [hook.release] says.
+    it: see docs/connectors.md. The worker beside it does what [hook.release] says.
 
     \b
     Example:
