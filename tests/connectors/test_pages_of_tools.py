@@ -73,8 +73,9 @@ def test_the_table_of_connectors_names_every_key() -> None:
 
 def test_metrics_and_alarms_are_about_what_the_hook_counts() -> None:
     counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
-    told = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", (DOCS / "connectors.md").read_text()))
-    assert told == {name for name in counted if not name.endswith("_created")}
+    page = (DOCS / "connectors.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", page))
+    assert documented == {name for name in counted if not name.endswith("_created")}
 
 
 def test_the_statuses_of_the_page_are_those_of_the_hook() -> None:
