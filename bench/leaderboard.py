@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from labelguard.accounting import ball, gaussian
-from labelguard.analysis.leaderboard import ELO, MEAN, Standing, ranked
+from labelguard.analysis.leaderboard import ELO, MEAN, Standing, rank_sources
 from labelguard.learning.features import Group
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import statistic
@@ -75,10 +75,10 @@ class World:
             self._groups(), self.x, [window], shape, axes, coefficients
         )
         features = "source:model"
-        return Head(features, "", {}, shape, axes, coefficients, total, deviation, about=about)
+        return Head(features, "", {}, shape, axes, coefficients, total, deviation, summary=about)
 
     def _groups(self) -> tuple[Group, ...]:
-        return (Group("source:model", 0, len(self.names), self.names),)
+        return (Group("source:model", 0, len(self.names), self.names, None),)
 
     def _window(
         self, z: NDArray[np.float32], bounds: Bounds, noise: Noise, rng: np.random.Generator
@@ -144,7 +144,7 @@ def judged(world: World, noise: Noise, seed: int) -> dict[str, float]:
     """What one release of a simulated world gives."""
     assert world.true is not None
     head = world.released(noise, np.random.default_rng([seed, 1]))
-    [board] = ranked(head).boards
+    [board] = rank_sources(head).boards
     of = {one.source: one for one in board.standings}
     standings = [of[name] for name in world.names]
     true = MEAN + ELO * world.true
@@ -170,7 +170,7 @@ def _wrong(standings: list[Standing], true: Floats) -> bool:
 
 def _information(world: World, head: Head, true: Floats) -> float:
     """Coverage by the inverse information and the noise alone, around the plain fit."""
-    assert head.about and head.about.standings and head.statistic is not None
+    assert head.summary and head.summary.source_scores and head.statistic is not None
     z = head.basis.coordinates(world.x)
     bounds = statistic.bounds(z, world.rows, head.shape.clip_quantile)
     weight = statistic.pair_weights(world.rows, bounds, len(z))
@@ -243,7 +243,9 @@ def _order(task: tuple[World, str, float, int]) -> float:
     world, kind, epsilon, seed = task
     noise = noise_of(kind, epsilon, len(world.names) - 1)
     head = world.released(noise, np.random.default_rng(seed))
-    score = {one.source: one.score for board in ranked(head).boards for one in board.standings}
+    score = {
+        one.source: one.score for board in rank_sources(head).boards for one in board.standings
+    }
     plain = dict(zip(world.names, world.plain(), strict=True))
     shared = sorted(score)
     return float(kendalltau([score[n] for n in shared], [plain[n] for n in shared]).statistic)

@@ -26,29 +26,24 @@ from labelguard.learning.features import Group
 from labelguard.notebook import Rows, card, several
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
-    described_head,
+    group_edges,
     islands,
-    own_edges,
-    unknown_sources,
-    unseen,
+    load_summarized_head,
+    unknown_sources_note,
+    unreleased_directions,
 )
 from labelguard.release.head import Head
-from labelguard.release.head_summary import LEVEL, Described, Standings, half_widths, simultaneous
+from labelguard.release.head_summary import (
+    LEVEL,
+    CoefficientErrors,
+    HeadSummary,
+    SourceScores,
+    half_widths,
+    simultaneous_factor,
+)
 from labelguard.release.writer import Release, directory_of
 from labelguard.spelling import suggest_keywords
 from labelguard.text import escape_controls, pluralize
-
-__all__ = [
-    "COLUMNS",
-    "ELO",
-    "MEAN",
-    "Board",
-    "Leaderboard",
-    "Standing",
-    "leaderboard",
-    "ranked",
-    "rows",
-]
 
 # Points of a log-odd.
 ELO = 400 / math.log(10)
@@ -58,7 +53,6 @@ MEAN = 1000.0
 # The headings of `rows`.
 COLUMNS = ("source", "rank", "ranks", "score", "interval", "whatever labels are", "comparisons")
 
-_SOURCE = "source"
 # Sources in a repr, and boards in a card.
 _FEW = 3
 # Letters of a source in a repr.
@@ -103,7 +97,7 @@ class Board:
 
     @property
     def title(self) -> str:
-        """What it is about."""
+        """The stratum, or all comparisons."""
         return self.stratum or "all comparisons"
 
 
@@ -125,15 +119,15 @@ class Leaderboard:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        best = [one for board in self.boards for one in board.standings]
-        first = [f"{escape_controls(one.source)[:_SHORT]} {one.score:.0f}" for one in best[:_FEW]]
-        more = ["…"] if len(best) > _FEW else []
-        held = f"{pluralize(len(best), 'source')} on {pluralize(len(self.boards), 'board')}"
-        return f"Leaderboard({held}: {', '.join([*first, *more])})"
+        rows = [row for board in self.boards for row in board.standings]
+        first = [f"{escape_controls(row.source)[:_SHORT]} {row.score:.0f}" for row in rows[:_FEW]]
+        more = ["…"] if len(rows) > _FEW else []
+        sizes = f"{pluralize(len(rows), 'source')} on {pluralize(len(self.boards), 'board')}"
+        return f"Leaderboard({sizes}: {', '.join([*first, *more])})"
 
     def _repr_html_(self) -> str:
-        told = [f"{board.title}: {board.words}" for board in self.boards]
-        facts = [("features", self.features), *several("found", told)]
+        results = [f"{board.title}: {board.words}" for board in self.boards]
+        facts = [("features", self.features), *several("found", results)]
         facts += [*several("compared with no other", self.alone), *several("notes", self.notes)]
         tables = [
             Rows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
@@ -148,7 +142,7 @@ def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Le
 
     `release` is what `privatize` returned with `mechanism="statistic"` and
     `features="source:COLUMN"`, or the path of a release directory; `stratum` is one of those that
-    `by=` in its features tells apart (default: a board for each). Scores are points of Elo.
+    `by=` in its features names (default: a board for each). Scores are points of Elo.
 
     Raises `ProjectError` without a head, or one of an older version, `LabelguardError` for a head
     that has no sources, or without that stratum, `TypeError` for what is no release.
@@ -158,36 +152,36 @@ def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Le
         >>> sorted(one.source for one in board.standings)
         ['alpha', 'beta', 'delta', 'epsilon', 'gamma']
     """
-    return ranked(described_head(directory_of(release)), stratum)
+    return rank_sources(load_summarized_head(directory_of(release)), stratum)
 
 
 def rows(board: Board) -> Iterator[tuple[str, ...]]:
-    """The standings as cells under `COLUMNS`."""
-    for one in board.standings:
-        ranks = f"{one.rank}" if one.rank == one.worst_rank else f"{one.rank} to {one.worst_rank}"
+    """Yield the standings as cells under `COLUMNS`."""
+    for row in board.standings:
+        ranks = f"{row.rank}" if row.rank == row.worst_rank else f"{row.rank} to {row.worst_rank}"
         yield (
-            one.source,
-            f"{one.rank}",
+            row.source,
+            f"{row.rank}",
             ranks,
-            f"{one.score:.0f}",
-            f"{one.low:.0f} to {one.high:.0f}",
-            f"± {one.clustered:.0f}",
-            f"{one.comparisons:,}",
+            f"{row.score:.0f}",
+            f"{row.low:.0f} to {row.high:.0f}",
+            f"± {row.clustered:.0f}",
+            f"{row.comparisons:,}",
         )
 
 
-def ranked(head: Head, stratum: str | None = None) -> Leaderboard:
-    """The leaderboard of a head that says what its columns are; raises as `leaderboard`."""
-    about = head.about
-    assert about is not None
-    groups = [one for one in about.groups if one.name.partition(":")[0] == _SOURCE and one.names]
+def rank_sources(head: Head, stratum: str | None = None) -> Leaderboard:
+    """Return the leaderboard of a head that has a summary; raises as `leaderboard`."""
+    summary = head.summary
+    assert summary is not None
+    groups = [group for group in summary.groups if group.has_sources and group.names]
     if not groups:
         raise LabelguardError(
             f"this head has the features {head.features}, which do not say which "
             "source wrote a response; a leaderboard needs a release with --features source:COLUMN, "
             f"with --again if these labels are released; if no release is left, {ONE_MORE}"
         )
-    if about.standings is None:
+    if summary.source_scores is None:
         raise LabelguardError(
             "this head has sources, but no leaderboard: it is of choices of the best "
             "of several, or of more than 512 sources; compare pairs, or fewer sources"
@@ -195,173 +189,156 @@ def ranked(head: Head, stratum: str | None = None) -> Leaderboard:
     boards: list[Board] = []
     alone: list[tuple[str | None, str]] = []
     for group in groups:
-        for found in _boards(head, about, about.standings, group):
-            if isinstance(found, Board):
-                boards.append(found)
+        scores = _GroupScores.estimate(head, summary, summary.source_scores, group)
+        for members in scores.connected_members():
+            place, name = scores.labels[members[0]]
+            if len(members) > 1:
+                boards.append(scores.board(members))
             else:
-                alone.append(found)
+                alone.append((place, name if place is None else f"{place}: {name}"))
     if stratum is not None:
         known = ", ".join(sorted({name for g in groups for name in g.strata or ()})) or "none"
-        boards = [one for one in boards if one.stratum == stratum]
-        alone = [one for one in alone if one[0] == stratum]
+        boards = [board for board in boards if board.stratum == stratum]
+        alone = [source for source in alone if source[0] == stratum]
         if not boards and not alone:
             raise LabelguardError(f"there is no stratum {stratum!r}; found: {known}")
-    notes = (*_limits(boards), *_notes(head, about, groups))
+    notes = (*_board_notes(boards), *_head_notes(head, summary, groups))
     names = tuple(name for _, name in alone)
     return Leaderboard(head.features, LEVEL, MEAN, tuple(boards), names, notes)
 
 
-def _names(group: Group) -> Iterator[tuple[str | None, str]]:
-    """The stratum and the source that each column of a group is about."""
-    names = group.names or ()
-    for stratum, name in zip(group.strata or (None,) * len(names), names, strict=True):
-        yield stratum, name if stratum is None else name.removeprefix(f"{stratum}: ")
+@dataclass(frozen=True)
+class _GroupScores:
+    """Scores of the sources of a group, in points, and their simulated errors.
 
-
-def _boards(
-    head: Head, about: Described, standings: Standings, group: Group
-) -> Iterator[Board | tuple[str | None, str]]:
-    """A board for each set of sources that comparisons connect, or the stratum and the name of one
-    that is alone.
-
-    Larger ones come first within a stratum.
+    `labels` are the stratum and the name of each source; sources of equal `island` (sources,) are
+    connected by comparisons. `errors` and `unreleased` (draws, sources) are simulated, `unreleased`
+    being the part of directions that were not released; `directions` (components, sources) are the
+    scores' own, for the bound without assumptions.
     """
-    size = group.stop - group.start
-    one, other, times = own_edges(standings.edges, group)
-    island = islands(standings, group)
-    comparisons = np.bincount(one, times, size) + np.bincount(other, times, size)
-    score, errors = _points(head, about, standings, group)
-    names = list(_names(group))
-    connected = [np.flatnonzero(island == number) for number in range(int(island.max()) + 1)]
-    for members in sorted(connected, key=lambda m: (names[m[0]][0] or "", -len(m), int(m[0]))):
-        if len(members) < 2:
-            at = int(members[0])
-            yield names[at][0], (group.names or ())[at]
-            continue
-        yield _board(
-            names[int(members[0])][0],
-            [names[at][1] for at in members.tolist()],
-            score[members],
-            errors.of(members),
-            comparisons[members].astype(np.int64),
+
+    labels: list[tuple[str | None, str]]
+    island: NDArray[np.intp]
+    comparisons: NDArray[np.int64]
+    scores: Floats
+    errors: Floats
+    unreleased: Floats
+    directions: Floats
+    coefficient_errors: CoefficientErrors
+
+    @classmethod
+    def estimate(
+        cls, head: Head, summary: HeadSummary, estimate: SourceScores, group: Group
+    ) -> _GroupScores:
+        """Return the scores of a group of sources.
+
+        What lies outside of the released directions is held at 0; intervals cover what is not
+        known of it (`release.coefficients`).
+        """
+        names = group.names or ()
+        strata = group.strata or (None,) * len(names)
+        labels = [
+            (stratum, name if stratum is None else name.removeprefix(f"{stratum}: "))
+            for stratum, name in zip(strata, names, strict=True)
+        ]
+        first, second, times = group_edges(estimate.edges, group)
+        ends, size = np.concatenate([first, second]), group.stop - group.start
+        comparisons = np.bincount(ends, np.concatenate([times, times]), size)
+        island = islands(estimate, group)
+        unit = ELO * float(summary.units[summary.groups.index(group)])
+        columns = unit * np.eye(len(head.basis.projection))[:, group.start : group.stop]
+        # Scores are around the mean of an island: what all of it shares is in no comparison.
+        same = island[:, None] == island
+        columns[group.start : group.stop] -= unit * same / same.sum(axis=0)
+        directions = head.basis.projection.T @ columns
+        unreleased = unreleased_directions(head, columns, estimate.theta).draws()
+        return cls(
+            labels,
+            island,
+            comparisons.astype(np.int64),
+            estimate.theta @ directions,
+            estimate.errors.draws() @ directions + unreleased,
+            unreleased,
+            directions,
+            estimate.errors,
         )
 
+    def connected_members(self) -> list[NDArray[np.intp]]:
+        """Return the indices of each set of connected sources, by stratum, larger ones first."""
+        sets = [np.flatnonzero(self.island == number) for number in np.unique(self.island)]
+        return sorted(sets, key=lambda m: (self.labels[m[0]][0] or "", -len(m), int(m[0])))
 
-@dataclass(frozen=True)
-class _Errors:
-    """Simulated errors of all columns of a group (draws, columns), in points; what makes the bound:
-    `directions` (components, columns) and `unseen` (draws, columns), which `draws` hold.
+    def board(self, members: NDArray[np.intp]) -> Board:
+        """Return the board of sources that comparisons connect."""
+        names = [self.labels[at][1] for at in members.tolist()]
+        # Around the mean of the board.
+        centre = np.eye(len(members)) - 1 / len(members)
+        errors = self.errors[:, members] @ centre
+        bound = self.coefficient_errors.cluster_bound(self.directions[:, members] @ centre)
+        clustered = np.hypot(bound, half_widths(self.unreleased[:, members] @ centre))
+        scores = self.scores[members] - self.scores[members].mean()
+        wide = half_widths(errors)
+        ahead = surely_ahead(scores, errors)
+        rank, worst = 1 + ahead.sum(axis=0), len(scores) - ahead.sum(axis=1)
+        # By score, sources that cannot be distinguished would seem to have an order.
+        order = sorted(range(len(scores)), key=lambda at: (rank[at], names[at]))
+        points, comparisons = MEAN + scores, self.comparisons[members]
+        columns = (rank, worst, points, points - wide, points + wide, clustered, comparisons)
+        standings = tuple(
+            Standing(names[at], *(column[at].item() for column in columns)) for at in order
+        )
+        return Board(self.labels[members[0]][0], standings, describe_ranks(standings))
+
+
+def surely_ahead(scores: Floats, errors: Floats) -> NDArray[np.bool_]:
+    """Return True where row i is ahead of column j, for all pairs at once at `LEVEL`: (n, n).
+
+    `errors` (draws, n) are simulated ones of `scores` (n,).
     """
-
-    standings: Standings
-    draws: Floats
-    directions: Floats
-    unseen: Floats
-
-    def of(self, members: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Errors (draws, n) around their mean, and half-widths by the clustered bound (n,)."""
-        n = len(members)
-        centre = np.eye(n) - 1 / n
-        bound = self.standings.errors.clustered(self.directions[:, members] @ centre)
-        wide = np.hypot(bound, half_widths(self.unseen[:, members] @ centre))
-        return self.draws[:, members] @ centre, np.asarray(wide)
+    factor, spread = simultaneous_factor(errors)
+    return np.asarray(scores[:, None] - scores > factor * spread)
 
 
-def _points(
-    head: Head, about: Described, standings: Standings, group: Group
-) -> tuple[Floats, _Errors]:
-    """Scores of the columns of a group, in points, and their errors.
-
-    What lies outside of the released directions is held at 0; intervals say what is not known of it
-    (`release.coefficients`).
-    """
-    unit = ELO * float(about.units[about.groups.index(group)])
-    columns = unit * np.eye(len(head.basis.projection))[:, group.start : group.stop]
-    island = islands(standings, group)
-    # Scores are around the mean of an island: what all of it shares is in no comparison.
-    same = island[:, None] == island
-    columns[group.start : group.stop] -= unit * same / same.sum(axis=0)
-    directions = head.basis.projection.T @ columns
-    score = standings.theta @ directions
-    hidden = unseen(head, columns, standings.theta).draws()
-    return score, _Errors(
-        standings, standings.errors.draws() @ directions + hidden, directions, hidden
-    )
-
-
-def _board(
-    stratum: str | None,
-    names: list[str],
-    score: Floats,
-    found: tuple[Floats, Floats],
-    comparisons: NDArray[np.int64],
-) -> Board:
-    errors, clustered = found
-    score = score - score.mean()
-    wide = half_widths(errors)
-    ahead = surely_ahead(score, errors)
-    rank, worst = 1 + ahead.sum(axis=0), len(score) - ahead.sum(axis=1)
-    # By score, sources that cannot be told apart would seem to have an order.
-    order = sorted(range(len(score)), key=lambda at: (rank[at], names[at]))
-    points = MEAN + score
-    columns = (rank, worst, points, points - wide, points + wide, clustered, comparisons)
-    standings = tuple(
-        Standing(names[at], *(column[at].item() for column in columns)) for at in order
-    )
-    return Board(stratum, standings, ties(standings))
-
-
-def surely_ahead(score: Floats, errors: Floats) -> NDArray[np.bool_]:
-    """Whether row i is ahead of column j, for all pairs at once with probability `LEVEL`: (n, n).
-
-    `errors` (draws, n) are simulated ones of `score` (n,).
-    """
-    factor, spread = simultaneous(errors)
-    return np.asarray(score[:, None] - score > factor * spread)
-
-
-def ties(standings: tuple[Standing, ...]) -> str:
-    """Who leads, and who shares a rank, in words."""
+def describe_ranks(standings: tuple[Standing, ...]) -> str:
+    """Return sentences that name the leader and the sources that share a rank."""
     of_rank: dict[int, list[str]] = {}
-    for one in standings:
-        of_rank.setdefault(one.rank, []).append(one.source)
+    for row in standings:
+        of_rank.setdefault(row.rank, []).append(row.source)
     if len(of_rank) == 1:
         return "No two of them can be told apart: they share rank 1."
-    said = []
+    sentences = []
     for rank, names in sorted(of_rank.items()):
         if len(names) > 1:
-            said.append(f"{', '.join(names[:-1])} and {names[-1]} share rank {rank}.")
+            sentences.append(f"{', '.join(names[:-1])} and {names[-1]} share rank {rank}.")
         elif rank == 1:
             all_others = standings[0].worst_rank == 1
             alone = "is surely ahead of all others" if all_others else "has rank 1 alone"
-            said.append(f"{names[0]} {alone}.")
-    return " ".join(said) or "All of them can be told apart."
+            sentences.append(f"{names[0]} {alone}.")
+    return " ".join(sentences) or "All of them can be told apart."
 
 
-def _limits(boards: Sequence[Board]) -> Iterator[str]:
-    """What boards do not tell, and what would help."""
-    if any(all(row.rank == 1 for row in one.standings) for one in boards):
+def _board_notes(boards: Sequence[Board]) -> Iterator[str]:
+    """Yield the limits of boards, and what would help."""
+    if any(all(row.rank == 1 for row in board.standings) for board in boards):
         yield (
             "to tell systems apart takes more labelers, a larger ε, or fewer systems, which are in "
             "more comparisons each"
         )
-    rows, vague = sum(len(one.standings) for one in boards), sum(map(_vague, boards))
+    total = vague = 0
+    for board in boards:
+        scores = [row.score for row in board.standings]
+        total += len(scores)
+        vague += sum(row.clustered > max(scores) - min(scores) for row in board.standings)
     if vague:
         yield (
-            f"of {vague:,} of {rows:,} sources ± in the column “whatever labels are” is more than "
+            f"of {vague:,} of {total:,} sources ± in the column “whatever labels are” is more than "
             "all scores of their board are apart: that bound says nothing of where they stand; the "
             "interval does, if labelers differ as simulated ones do"
         )
 
 
-def _vague(board: Board) -> int:
-    """Of how many sources the bound without assumptions is wider than the board."""
-    scores = [one.score for one in board.standings]
-    return sum(one.clustered > max(scores) - min(scores) for one in board.standings)
-
-
-def _notes(head: Head, about: Described, groups: list[Group]) -> Iterator[str]:
-    """How to read it, and what it takes for granted."""
+def _head_notes(head: Head, summary: HeadSummary, groups: list[Group]) -> Iterator[str]:
+    """Yield how to read a leaderboard, and its assumptions."""
     yield (
         f"scores are points of Elo, 400 / ln 10 a log-odd, with mean {MEAN:,.0f}: 100 points more "
         "are preferred in 64% of comparisons, a tie being half a win"
@@ -370,13 +347,13 @@ def _notes(head: Head, about: Described, groups: list[Group]) -> Iterator[str]:
         "intervals hold the noise, the scatter of labels and what is not known of how labelers "
         f"differ; each covers with {LEVEL:.0%} by itself, ranks all together; pairs are as given"
     )
-    others = [one.name for one in about.groups if one not in groups]
+    others = [group.name for group in summary.groups if group not in groups]
     if others or len(groups) > 1:
         what = ", ".join(others) if others else "the other column of sources"
         yield f"scores are net of {what}: what sources owe to that is not in them"
-    if about.unknown:
-        yield unknown_sources(about.unknown)
-    if _missing(head, about, groups):
+    if summary.unknown:
+        yield unknown_sources_note(summary.unknown)
+    if any(_has_unreleased_differences(head, summary, group) for group in groups):
         yield (
             f"only {head.basis.projection.shape[1]} directions were released: what lies outside is "
             "held at 0, and intervals are wider for it: they take strengths along it to be spread "
@@ -384,14 +361,12 @@ def _notes(head: Head, about: Described, groups: list[Group]) -> Iterator[str]:
         )
 
 
-def _missing(head: Head, about: Described, groups: list[Group]) -> bool:
-    """Whether some difference of sources that met is not in the released directions."""
-    assert about.standings
-    for group in groups:
-        one, other, _ = own_edges(about.standings.edges, group)
-        contrast = np.zeros((len(head.basis.projection), len(one)))
-        contrast[one + group.start, np.arange(len(one))] = 1
-        contrast[other + group.start, np.arange(len(one))] = -1
-        if (unseen(head, contrast, about.standings.theta).share > NEGLIGIBLE).any():
-            return True
-    return False
+def _has_unreleased_differences(head: Head, summary: HeadSummary, group: Group) -> bool:
+    """Return True if a difference of sources that met is not in the released directions."""
+    assert summary.source_scores
+    first, second, _ = group_edges(summary.source_scores.edges, group)
+    contrast = np.zeros((len(head.basis.projection), len(first)))
+    contrast[first + group.start, np.arange(len(first))] = 1
+    contrast[second + group.start, np.arange(len(first))] = -1
+    unreleased = unreleased_directions(head, contrast, summary.source_scores.theta)
+    return bool((unreleased.share > NEGLIGIBLE).any())

@@ -35,7 +35,7 @@ def score(
     split: str | None = None,
     public_columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """The distinct pairs of `source`, each with the side that a release's head prefers.
+    """Return the distinct pairs of `source`, each with the side that a release's head prefers.
 
     `source` is any input of pairs or rankings; labels and labelers in it are not read. `columns`,
     `question`, `format` and `split` say how it is read, as in `privatize`; `public_columns` are
@@ -67,7 +67,7 @@ def score(
         question=question,
         format=format,
         split=split,
-        public_columns=(*_declared(path), *parse(public_columns)),
+        public_columns=(*_public_columns(path), *parse(public_columns)),
     )
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
@@ -88,11 +88,11 @@ def score(
     return frame.sort("item_id", maintain_order=True)
 
 
-def _declared(release: Path) -> tuple[str, ...]:
+def _public_columns(release: Path) -> tuple[str, ...]:
     """Return the columns that a release's card declares public; none where it has no card."""
-    card = release / "card.json"
-    found = json.loads(card.read_text("utf-8")) if card.is_file() else {}
-    return parse(found.get("privacy", {}).get("public_columns"))
+    path = release / "card.json"
+    card = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return parse(card.get("privacy", {}).get("public_columns"))
 
 
 @dataclass(frozen=True)

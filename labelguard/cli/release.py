@@ -131,9 +131,9 @@ def release_show(
 
     if not head:
         return overview.card(release_id, project)
-    from labelguard.release.coefficients import coefficients_of, described_head
+    from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 
-    return coefficients_of(described_head(_directory(release_id, project)))
+    return summarize_coefficients(load_summarized_head(_directory(release_id, project)))
 
 
 def _directory(release: str | None, project: Path | None) -> Path:
@@ -247,11 +247,11 @@ def leaderboard(
       labelguard leaderboard r0001
       labelguard leaderboard r0001 -o board.html
     """
-    from labelguard.analysis.leaderboard import leaderboard as ranked
+    from labelguard.analysis.leaderboard import leaderboard as rank_sources
     from labelguard.report.board import write
 
     path = _directory(release, project)
-    found = ranked(path, stratum)
+    found = rank_sources(path, stratum)
     if output is not None:
         write(found, path.name, output)
         echo(f"Leaderboard: {near(str(output))}", err=json_asked())

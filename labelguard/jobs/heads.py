@@ -148,10 +148,10 @@ class HeadStep:
         windows = self._windows(lesson, card["release"])
         windows = windows[-wanted:] if wanted else windows
         coefficients, total, noise = fit(windows, head.basis, head.shape)
-        about = None if wanted else head.about  # it tells of all windows
+        about = None if wanted else head.summary  # it tells of all windows
         # Of fewer windows the scale is taken to be that of all of them.
         scaled = head.scale * coefficients
-        head = replace(head, coefficients=scaled, statistic=total, noise=noise, about=about)
+        head = replace(head, coefficients=scaled, statistic=total, noise=noise, summary=about)
         return head, facts | {"windows": len(windows)}
 
     def _windows(self, lesson: Lesson, release: str) -> list[Window]:

@@ -104,7 +104,12 @@ class Group:
     start: int
     stop: int
     names: tuple[str, ...] | None
-    strata: tuple[str, ...] | None = None
+    strata: tuple[str, ...] | None
+
+    @property
+    def has_sources(self) -> bool:
+        """Return True if the columns are of sources that wrote the responses."""
+        return self.name.partition(":")[0] == "source"
 
 
 def default_features() -> str:

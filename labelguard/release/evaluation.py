@@ -32,7 +32,7 @@ from labelguard.mechanisms.tails import ReleasedNoise, reach
 from labelguard.project.opening import OpenProject
 from labelguard.release import head
 from labelguard.release.head import WINDOW, Coordinates, Head, Window
-from labelguard.release.head_summary import noises_of, of_noises
+from labelguard.release.head_summary import pack_noises, unpack_noises
 from labelguard.release.mechanisms.options import EvaluationOptions
 from labelguard.release.mechanisms.statistic import draw_window, statistic_card, windows_of_sum
 from labelguard.release.mechanisms.statistic_design import (
@@ -74,13 +74,13 @@ class Evaluation:
 
     @classmethod
     def of(cls, coordinates: Coordinates, windows: Sequence[Window]) -> Evaluation:
-        """The sum of windows, which are all of pairs."""
+        """Return the sum of windows, which are all of pairs."""
         sampling = [window.sampling for window in windows if window.sampling is not None]
         assert len(sampling) == len(windows) > 0
         return cls(
             coordinates,
             np.sum([window.statistic for window in windows], axis=0),
-            tuple(ReleasedNoise(one.kind, one.noise, one.least) for one in windows),
+            tuple(ReleasedNoise(w.kind, w.noise, w.least) for w in windows),
             np.concatenate([window.z for window in windows]),
             np.concatenate([window.weight for window in windows]),
             np.stack(sampling),
@@ -93,19 +93,19 @@ class Evaluation:
 
     @property
     def labels(self) -> float:
-        """What all labels weigh together: their number, less what bounds on labelers took."""
+        """The total weight of labels: their number, less the effect of bounds on labelers."""
         return float(self.weight.sum())
 
     def likelihood(self, judged: Head) -> float:
-        """Mean log-likelihood per label under a head; unbiased, with noise.
+        """Return the mean log-likelihood per label under a head; unbiased, with noise.
 
         −log 2 is that of a head without an opinion. Raises `LabelguardError` for a head in other
         coordinates.
         """
-        return self._total(self._theta(judged)) / self.labels
+        return self._log_likelihood(self._theta(judged)) / self.labels
 
     def difference(self, new: Head, old: Head) -> tuple[float, float]:
-        """By how much the mean log-likelihood per label is higher under `new`; its standard error.
+        """Return the gain of `new` in mean log-likelihood per label, and its standard error.
 
         The standard error is at least the true one, whatever the labels are and however the labels
         of one labeler hang together: it is made of the noise and of public columns, never of the
@@ -115,14 +115,14 @@ class Evaluation:
 
         Raises `LabelguardError` for heads in other coordinates.
         """
-        one, other = self._theta(new), self._theta(old)
-        error = math.hypot(
-            self.noise * float(np.linalg.norm(one - other)), self._scatter(one - other)
-        )
-        return (self._total(one) - self._total(other)) / self.labels, error / self.labels
+        after, before = self._theta(new), self._theta(old)
+        d = after - before
+        error = math.hypot(self.noise * float(np.linalg.norm(d)), self._scatter(d))
+        gain = self._log_likelihood(after) - self._log_likelihood(before)
+        return gain / self.labels, error / self.labels
 
     def reach(self, new: Head, old: Head, confidence: float) -> float:
-        """How far above the truth `difference` is with at most the probability 1 − `confidence`.
+        """Return the excess over the truth that `difference` has with probability 1 − `confidence`.
 
         `confidence` is in [½, 1). The noise has its own law, and what labels scatter by is taken
         for normal, of at most the variance that `difference` allows: a sum over many labelers.
@@ -132,30 +132,31 @@ class Evaluation:
         return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
 
     def _scatter(self, d: Floats) -> float:
-        """What dᵀS scatters by at most, in standard deviations."""
+        """Return an upper bound of the standard deviation of dᵀS."""
         windows = np.einsum("i,wij,j->w", d, self.sampling, d)
         return float(np.sqrt(np.maximum(windows, 0)).sum())
 
     def _theta(self, judged: Head) -> Floats:
         return self.coordinates.along(judged.identity, judged.coefficients)
 
-    def _total(self, theta: Floats) -> float:
+    def _log_likelihood(self, theta: Floats) -> float:
         half = self.z.astype(np.float64) @ theta / 2
         return float(theta @ self.statistic - self.weight @ np.logaddexp(half, -half))
 
     def to_bytes(self) -> bytes:
-        """The file that `load` reads."""
-        own = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
-        return arrays.packed({**self.coordinates.arrays(), **own, **of_noises(self.noises)})
+        """Return the file that `load` reads."""
+        named = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
+        return arrays.packed({**self.coordinates.arrays(), **named, **pack_noises(self.noises)})
 
     @classmethod
     def load(cls, release: Path) -> Evaluation:
-        """The evaluation of a release directory; `ProjectError` if it holds none."""
+        """Return the evaluation of a release directory; `ProjectError` if it holds none."""
         try:
-            found = arrays.load(release / FILE)
-            noises = noises_of(found) if "kinds" in found else _unknown(found)
-            public = (found[name] for name in _PUBLIC)
-            return cls(Coordinates.of_arrays(found), found["statistic"], noises, *public)
+            named = arrays.load(release / FILE)
+            public = (named[name] for name in _PUBLIC)
+            return cls(
+                Coordinates.of_arrays(named), named["statistic"], unpack_noises(named), *public
+            )
         except FileNotFoundError:
             raise ProjectError(
                 f"{release} holds no evaluation; make one: labelguard privatize --mechanism "
@@ -165,14 +166,8 @@ class Evaluation:
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
 
 
-def _unknown(found: Mapping[str, NDArray[Any]]) -> tuple[ReleasedNoise, ...]:
-    """Noise of each kind at once, for files of 0.2.0, which do not say which it was."""
-    deviation = float(found["noise"])
-    return ReleasedNoise("gaussian", deviation), ReleasedNoise("ball", deviation)
-
-
 def coordinates_in(directory: Path) -> Coordinates:
-    """Those of the head, or of the evaluation, in a directory; `ProjectError` without either."""
+    """Return the coordinates of a directory's head or evaluation; `ProjectError` without either."""
     if not (directory / head.FILE).exists() and (directory / FILE).exists():
         return Evaluation.load(directory).coordinates
     return Head.load(directory)
@@ -208,7 +203,7 @@ class HeldOut(Mechanism[Design]):
         """
         head, first = self.options.head, begun(opened.ledger, self.part)
         if head:
-            directory = Path(head) if Path(head).is_dir() else _release(str(head), opened)
+            directory = Path(head) if Path(head).is_dir() else _release_directory(str(head), opened)
         elif first:
             directory = opened.project.releases / first
         else:
@@ -271,16 +266,16 @@ class HeldOut(Mechanism[Design]):
             window.save(drawn / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
-        """The sum of all windows, as a file."""
-        found = windows_of_sum(context, grant, self.part)
+        """Write the sum of all windows to a file, and return it with its card."""
+        windows = windows_of_sum(context, grant, self.part)
         file = context.opened.project.work / FILE
-        file.write_bytes(Evaluation.of(self.coordinates, found).to_bytes())
-        card = statistic_card(context, prepared, grant, found, self.coordinates.features)
+        file.write_bytes(Evaluation.of(self.coordinates, windows).to_bytes())
+        card = statistic_card(context, prepared, grant, windows, self.coordinates.features)
         return Finished(card | {"kind": NAME, "train_with": "nothing"}, (), files=(file,))
 
     def _check_joined(self, context: ReleaseContext, first: str) -> None:
-        found = Evaluation.load(context.opened.project.releases / first).coordinates
-        if found.digest() != self.coordinates.digest():
+        coordinates = Evaluation.load(context.opened.project.releases / first).coordinates
+        if coordinates.digest() != self.coordinates.digest():
             raise PolicyError(
                 "evaluations add up in one set of coordinates only, and this head has others than "
                 f"evaluation {first}, which this one joins: leave --head out, or begin anew, at a "
@@ -288,16 +283,16 @@ class HeldOut(Mechanism[Design]):
             )
 
 
-def _release(head: str, opened: OpenProject) -> Path:
-    """The directory of a committed release; its id may be shortened."""
+def _release_directory(head: str, opened: OpenProject) -> Path:
+    """Return the directory of a committed release; its id may be shortened."""
     done = [record for record in opened.ledger.releases() if record.state == "committed"]
-    found = [record for record in done if record.id.startswith(head)]
-    if len(found) != 1:
+    matches = [record for record in done if record.id.startswith(head)]
+    if len(matches) != 1:
         raise LabelguardError(
-            f"--head {head} is no directory and names {len(found)} committed releases; "
+            f"--head {head} is no directory and names {len(matches)} committed releases; "
             "see: labelguard release list"
         )
-    directory = opened.project.releases / found[0].id
-    if broken := fault(directory, found[0].files):
-        raise ProjectError(f"release {found[0].id}: {broken}; restore it from a backup")
+    directory = opened.project.releases / matches[0].id
+    if broken := fault(directory, matches[0].files):
+        raise ProjectError(f"release {matches[0].id}: {broken}; restore it from a backup")
     return directory

@@ -26,7 +26,7 @@ from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
-from labelguard.release.head_summary import Described, numbers
+from labelguard.release.head_summary import HeadSummary, numbers
 from labelguard.storage import arrays
 from labelguard.text import Progress
 
@@ -47,7 +47,7 @@ class Coordinates:
     basis: Basis
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """As arrays with names, for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `of_arrays` is the inverse."""
         about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
         return {
             "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
@@ -57,15 +57,15 @@ class Coordinates:
         }
 
     @classmethod
-    def of_arrays(cls, found: Mapping[str, NDArray[Any]]) -> Coordinates:
-        """The inverse of `arrays`; raises `KeyError`, `TypeError` or `ValueError` otherwise."""
-        about = json.loads(bytes(found["about"]))
+    def of_arrays(cls, named: Mapping[str, NDArray[Any]]) -> Coordinates:
+        """Invert `arrays`; raises `KeyError`, `TypeError` or `ValueError` otherwise."""
+        about = json.loads(bytes(named["about"]))
         state = {
             name.removeprefix(_STATE): values
-            for name, values in found.items()
+            for name, values in named.items()
             if name.startswith(_STATE)
         }
-        shape, basis = Shape(**about["shape"]), Basis(found["projection"], found["metric"])
+        shape, basis = Shape(**about["shape"]), Basis(named["projection"], named["metric"])
         projection, metric = basis.projection, basis.metric
         if projection.ndim != 2 or metric.shape != projection.shape[1:]:
             raise ValueError("the metric has another number of components than the projection")
@@ -78,11 +78,11 @@ class Coordinates:
         return cls(about["features"], about["identity"], state, shape, basis)
 
     def digest(self) -> str:
-        """SHA-256 of all of them, in hexadecimal digits."""
+        """Return the SHA-256 of all of them, in hexadecimal digits."""
         return hashlib.sha256(arrays.packed(self.arrays())).hexdigest()
 
     def provider(self, progress: Progress) -> PairFeatures:
-        """The features, as they were; `LabelguardError` if what computes them is another now."""
+        """Return the features, as they were; `LabelguardError` if they are computed differently."""
         provider = open_provider(self.features, self.state)
         provider.report_to(progress)
         if provider.identity() != self.identity:
@@ -93,7 +93,7 @@ class Coordinates:
         return provider
 
     def along(self, identity: str, coefficients: Floats) -> Floats:
-        """θ with z·θ = φ·coefficients, shape (components,), of a head on features `identity`.
+        """Return θ with z·θ = φ·coefficients, shape (components,), for a head on `identity`.
 
         Raises `LabelguardError` for other features, or coefficients that leave these axes.
         """
@@ -115,6 +115,7 @@ class Coordinates:
 
 
 FILE = "head.npz"
+WINDOW = "window.npz"
 
 Floats = NDArray[np.float64]
 
@@ -170,14 +171,14 @@ class Window:
 
     @classmethod
     def load(cls, path: Path) -> Window:
-        """The inverse of `save`; `ProjectError` for anything else."""
+        """Invert `save`; `ProjectError` for anything else."""
         try:
-            found: dict[str, Any] = dict(arrays.load(path))
+            values: dict[str, Any] = dict(arrays.load(path))
             for name in ("noise", "clip", "sensitivity", "radius", "scale", "design_effect"):
-                found[name] = float(found[name])
+                values[name] = float(values[name])
             for name in ("least", "unknown"):
-                found[name] = int(found[name])
-            return cls(**(found | {"kind": str(found["kind"])}))
+                values[name] = int(values[name])
+            return cls(**(values | {"kind": str(values["kind"])}))
         except (OSError, ValueError, KeyError, TypeError):
             raise ProjectError(f"{path} is damaged; restore it from a backup") from None
 
@@ -188,7 +189,7 @@ class Head(Coordinates):
 
     `statistic` is the noisy statistic it was fitted from, if it was, with its `noise`. `scale` is
     what the fitted coefficients were multiplied by, so that probabilities mean what they say (see
-    `planner.calibration`): those here hold it already. `about` says what its columns are and how
+    `planner.calibration`): those here hold it already. `summary` says what its columns are and how
     sure its coefficients, where that is known.
     """
 
@@ -196,19 +197,18 @@ class Head(Coordinates):
     statistic: Floats | None = None
     noise: float = math.nan
     scale: float = 1.0
-    about: Described | None = None
+    summary: HeadSummary | None = None
 
     def margins(self, x: NDArray[np.float32]) -> Floats:
-        """Log-odds that the first side of each pair is preferred, shape (pairs,)."""
+        """Return log-odds that the first side of each pair is preferred, shape (pairs,)."""
         return (x @ self.coefficients.astype(np.float32)).astype(np.float64)
 
     def probability(self, x: NDArray[np.float32]) -> Floats:
-        """Probability that the first side of each pair is preferred, shape (pairs,)."""
-        probability: Floats = 0.5 * (1 + np.tanh(self.margins(x) / 2))
-        return probability
+        """Return the probability that the first side of each pair is preferred, shape (pairs,)."""
+        return np.asarray(0.5 * (1 + np.tanh(self.margins(x) / 2)))
 
     def to_bytes(self) -> bytes:
-        """The file that `load` reads."""
+        """Return the file that `load` reads."""
         return arrays.packed(
             {
                 **self.arrays(),
@@ -216,31 +216,30 @@ class Head(Coordinates):
                 "statistic": np.zeros(0) if self.statistic is None else self.statistic,
                 "noise": np.array(self.noise),
                 "scale": np.array(self.scale),
-                **(self.about.arrays() if self.about else {}),
+                **(self.summary.arrays() if self.summary else {}),
             }
         )
 
     @classmethod
     def load(cls, release: Path) -> Head:
-        """The head of a release directory; `ProjectError` if it holds none."""
+        """Return the head of a release directory; `ProjectError` if it holds none."""
         try:
-            found = arrays.load(release / FILE)
-            if "coefficients" in found and not {"scale", "described/unknown"} <= set(found):
-                _check_older(release / FILE, found)
-            coordinates = Coordinates.of_arrays(found)
+            named = arrays.load(release / FILE)
+            if "coefficients" in named and not {"scale", "described/unknown"} <= set(named):
+                _refuse_older_head(release / FILE, named)
+            coordinates = Coordinates.of_arrays(named)
             columns, components = coordinates.basis.projection.shape
-            scale = float(numbers(found["scale"], ()))
+            scale = float(numbers(named["scale"], ()))
             if not scale > 0:
                 raise ValueError("the scale is not above 0")
+            statistic = named["statistic"]
             return cls(
                 **vars(coordinates),
-                coefficients=numbers(found["coefficients"], (columns,)),
-                statistic=(
-                    numbers(found["statistic"], (components,)) if found["statistic"].size else None
-                ),
-                noise=float(found["noise"]),
+                coefficients=numbers(named["coefficients"], (columns,)),
+                statistic=numbers(statistic, (components,)) if statistic.size else None,
+                noise=float(named["noise"]),
                 scale=scale,
-                about=Described.of_arrays(found, columns, components),
+                summary=HeadSummary.of_arrays(named, columns, components),
             )
         except FileNotFoundError:
             raise ProjectError(
@@ -250,9 +249,9 @@ class Head(Coordinates):
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
 
 
-def _check_older(path: Path, found: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ProjectError` for a head that lacks what all of this version have."""
-    if "scale" not in found or any(name.startswith("described/") for name in found):
+def _refuse_older_head(path: Path, named: Mapping[str, NDArray[Any]]) -> None:
+    """Raise `ProjectError` for a head that lacks arrays which all of this version have."""
+    if "scale" not in named or any(name.startswith("described/") for name in named):
         raise ProjectError(
             f"{path} is of an older version, or damaged: it lacks what heads of this one have; "
             "use the version that released it, restore it from a backup, or release anew, which "
@@ -261,7 +260,7 @@ def _check_older(path: Path, found: Mapping[str, NDArray[Any]]) -> None:
 
 
 def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, Floats, float]:
-    """The teacher of all windows: coefficients on raw features, the summed statistic, its noise.
+    """Return the coefficients on raw features, the summed statistic and its noise.
 
     Not yet multiplied by any scale. The windows are all of pairs (and rankings), or all of choices.
     Post-processing of released
@@ -269,40 +268,35 @@ def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, 
     """
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(np.sum([window.noise**2 for window in windows])))
-    learn = _from_pairs if windows[0].sizes is None else _from_choices
+    fit_windows = _fit_pairs if windows[0].sizes is None else _fit_choices
     try:
-        beta = learn(windows, total, shape.ridge * basis.metric**2, noise)
+        beta = fit_windows(windows, total, shape.ridge * basis.metric**2, noise)
     except (ValueError, ArithmeticError) as error:
         raise LabelguardError(f"the head cannot be fitted ({error}); take another ridge") from None
     return basis.projection @ beta, total, noise
 
 
-def _from_pairs(windows: Sequence[Window], total: Floats, penalty: Floats, noise: float) -> Floats:
-    """Logistic regression on comparisons, shape (components,)."""
+def _fit_pairs(windows: Sequence[Window], total: Floats, penalty: Floats, noise: float) -> Floats:
+    """Fit logistic regression on comparisons, shape (components,)."""
     z = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])
     return fit_statistic(z, weight, total, noise_aware_ridge(z, weight, penalty, noise))
 
 
-def _from_choices(
-    windows: Sequence[Window], total: Floats, penalty: Floats, noise: float
-) -> Floats:
-    """Conditional logit among the responses of every choice, shape (components,)."""
+def _fit_choices(windows: Sequence[Window], total: Floats, penalty: Floats, noise: float) -> Floats:
+    """Fit conditional logit among the responses of every choice, shape (components,)."""
     z = np.concatenate([window.z for window in windows])
     weight = np.concatenate([window.weight for window in windows])
     sizes = np.concatenate([window.sizes for window in windows if window.sizes is not None])
     offsets = np.append(0, np.cumsum(sizes)).astype(np.intp)
-    asked = Choices(offsets, np.zeros(len(sizes), np.intp), 1)
+    public = Choices(offsets, np.zeros(len(sizes), np.intp), 1)
     # H = Σ (w/K) φ φᵀ over responses: as of pairs that weigh 4w/K.
     ridge = noise_aware_ridge(z, np.repeat(4 * weight / sizes, sizes), penalty, noise)
-    return choices.fit(z, asked, weight, total, ridge)
-
-
-WINDOW = "window.npz"
+    return choices.fit(z, public, weight, total, ridge)
 
 
 def windows_of(released: Path, first: str, records: Iterable[ReleaseRecord]) -> Iterator[Window]:
-    """The windows of the sum that the release `first` began, in the order of `records`.
+    """Yield the windows of the sum that the release `first` began, in the order of `records`.
 
     Raises `ProjectError` for one that is missing.
     """

@@ -1,8 +1,8 @@
-"""What a released head says of itself: its columns, what each carries, and how sure it is.
+"""Summary of a released head: its columns, the share that each carries, and its errors.
 
-All of it is public, and in `head.npz`, so that who has the release alone can read coefficients and
-leaderboards with their intervals. How far coefficients may be off follows from public columns and
-the noise, never from labels.
+All of it is public, and in `head.npz`, so that anyone with the release alone can read coefficients
+and leaderboards with their intervals. How far coefficients may be off follows from public columns
+and the noise, never from labels.
 
 The variance of an estimate θ̂ = gain · S̃ is gain (V + N) gainᵀ: N is that of the noise, V what
 labels scatter by. V comes from simulated labelers, or from the information matrix times their
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from labelguard.learning.features import Group
 from labelguard.mechanisms.noise import DIMENSION_LIMIT
@@ -35,11 +36,15 @@ DRAWS = 20_000
 _FEWEST_DRAWS, _MANY = 4_000, 32
 _SEED = 19520601
 _MEMBERS = ("gain", "scatter", "bound", "prior", "drift")
+_PREFIX, _ERRORS, _SCORES = "described/", "errors/", "standings/"
+_GROUPS = TypeAdapter(tuple[Group, ...])
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Errors:
-    """What makes the error of coefficients, in coordinates; matrices (components, components).
+class CoefficientErrors:
+    """Sources of the error of coefficients, in coordinates; matrices (components, components).
 
     error = gain · (scatter + noises) + prior + u · drift, u in [−1, 1]. `scatter`, `bound`
     (of the scatter, whatever labels are) and `prior` are covariances; `drift` (components,) is how
@@ -57,7 +62,7 @@ class Errors:
     noises: tuple[ReleasedNoise, ...]
 
     def draws(self) -> Floats:
-        """Simulated errors, shape (DRAWS, components); always the same ones."""
+        """Return simulated errors, shape (DRAWS, components); always the same ones."""
         rng, components = np.random.default_rng(_SEED), len(self.gain)
         inner = rng.standard_normal((DRAWS, components)) @ _root(self.scatter)
         for noise in self.noises:
@@ -66,150 +71,144 @@ class Errors:
         assumed = rng.choice([-1.0, 1.0], (DRAWS, 1)) * self.drift
         return np.asarray(inner @ self.gain.T + rest + assumed)
 
-    def clustered(self, directions: Floats) -> Floats:
-        """Half-widths at `LEVEL` along `directions` (components, n) by the bound, shape (n,).
+    def cluster_bound(self, directions: Floats) -> Floats:
+        """Return half-widths (n,) at `LEVEL` along `directions` (components, n), by the bound.
 
         What labels scatter by is taken for normal, of at most this variance: a sum over many
         labelers. Noise beside it has its own law (`mechanisms.tails.reach`).
         """
         on_sum = self.gain.T @ directions
         scatter = np.einsum("in,ij,jn->n", on_sum, self.bound, on_sum)
-        length = np.einsum("in,in->n", on_sum, on_sum)
+        square = np.einsum("in,in->n", on_sum, on_sum)
         prior = np.einsum("in,ij,jn->n", directions, self.prior, directions)
-        variance = np.maximum(np.minimum(scatter, self.radius**2 * length) + prior, 0)
+        variances = np.maximum(np.minimum(scatter, self.radius**2 * square) + prior, 0)
         tail, components = (1 - LEVEL) / 2, len(self.gain)
-        far = [
-            reach(tail, one, self.noises, math.sqrt(other), components)
-            for one, other in zip(variance.tolist(), length.tolist(), strict=True)
+        widths = [
+            reach(tail, variance, self.noises, math.sqrt(length), components)
+            for variance, length in zip(variances.tolist(), square.tolist(), strict=True)
         ]
-        return np.asarray(far + np.abs(self.drift @ directions))
+        return np.asarray(widths + np.abs(self.drift @ directions))
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """As arrays with names, for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `of_arrays` is the inverse."""
         named = {name: getattr(self, name) for name in _MEMBERS}
         named["radius"] = np.array(self.radius)
-        named |= of_noises(self.noises)
+        named |= pack_noises(self.noises)
         return {prefix + name: values for name, values in named.items()}
 
     @classmethod
     def of_arrays(
-        cls, found: Mapping[str, NDArray[Any]], prefix: str, components: int
-    ) -> Errors | None:
-        """The inverse of `arrays`; None if there are none.
+        cls, arrays: Mapping[str, NDArray[Any]], prefix: str, components: int
+    ) -> CoefficientErrors | None:
+        """Invert `arrays`; None if there are none.
 
         Raises `KeyError`, `TypeError` or `ValueError` for anything else.
         """
-        if prefix + "gain" not in found:
+        if prefix + "gain" not in arrays:
             return None
+        square = (components, components)
         values = {
-            name: numbers(
-                found[prefix + name], (components,) if name == "drift" else (components,) * 2
-            )
+            name: numbers(arrays[prefix + name], (components,) if name == "drift" else square)
             for name in _MEMBERS
         }
-        noises = noises_of(found, prefix)
-        radius = float(found[prefix + "radius"])
+        radius = float(arrays[prefix + "radius"])
         if not radius >= 0:
             raise ValueError("the radius is not a number of at least 0")
-        return cls(**values, radius=radius, noises=noises)
+        return cls(**values, radius=radius, noises=unpack_noises(arrays, prefix))
 
 
-def of_noises(noises: Sequence[ReleasedNoise]) -> dict[str, NDArray[Any]]:
-    """The noise of every window as arrays with names; `noises_of` is the inverse."""
+def pack_noises(noises: Sequence[ReleasedNoise]) -> dict[str, NDArray[Any]]:
+    """Return the noise of every window as named arrays; `unpack_noises` is the inverse."""
     return {
-        "kinds": np.array([one.kind for one in noises], np.str_),
-        "least": np.array([one.least for one in noises], np.int64),
-        "deviations": np.array([one.deviation for one in noises]),
+        "kinds": np.array([noise.kind for noise in noises], np.str_),
+        "least": np.array([noise.least for noise in noises], np.int64),
+        "deviations": np.array([noise.deviation for noise in noises]),
     }
 
 
-def noises_of(found: Mapping[str, NDArray[Any]], prefix: str = "") -> tuple[ReleasedNoise, ...]:
-    """The inverse of `of_noises`; `KeyError`, `TypeError` or `ValueError` for anything else."""
-    columns = [found[prefix + name] for name in ("kinds", "deviations", "least")]
-    if any(one.ndim != 1 for one in columns) or not len(columns[0]):
+def unpack_noises(
+    arrays: Mapping[str, NDArray[Any]], prefix: str = ""
+) -> tuple[ReleasedNoise, ...]:
+    """Invert `pack_noises`; `KeyError`, `TypeError` or `ValueError` for anything else."""
+    columns = [arrays[prefix + name] for name in ("kinds", "deviations", "least")]
+    if any(column.ndim != 1 for column in columns) or not len(columns[0]):
         raise ValueError("noise is not listed")
     rows = zip(*(column.tolist() for column in columns), strict=True)
     noises = tuple(ReleasedNoise(*row) for row in rows)
-    for one in noises:
-        if one.kind not in ("gaussian", "ball") or type(one.least) is not int:
+    for noise in noises:
+        if noise.kind not in ("gaussian", "ball") or type(noise.least) is not int:
             raise ValueError("noise of a kind that is not known")
-        if not (0 <= one.deviation < np.inf and 1 <= one.least <= DIMENSION_LIMIT):
+        if not (0 <= noise.deviation < np.inf and 1 <= noise.least <= DIMENSION_LIMIT):
             raise ValueError("noise of a size that cannot be")
     return noises
 
 
-def numbers(found: NDArray[Any], shape: tuple[int, ...]) -> Floats:
-    """An array of finite numbers of this shape; raises `TypeError` or `ValueError` otherwise."""
-    if found.dtype.kind != "f" or found.shape != shape:
-        raise ValueError(f"expected numbers of shape {shape}, found {found.shape}")
-    if not np.isfinite(found).all():
+def numbers(values: NDArray[Any], shape: tuple[int, ...]) -> Floats:
+    """Return an array of finite numbers of this shape; `TypeError` or `ValueError` otherwise."""
+    if values.dtype.kind != "f" or values.shape != shape:
+        raise ValueError(f"expected numbers of shape {shape}, found {values.shape}")
+    if not np.isfinite(values).all():
         raise ValueError("a number is not finite")
-    return np.asarray(found, np.float64)
+    return np.asarray(values, np.float64)
 
 
-def half_widths(errors: Floats, level: float = LEVEL) -> Floats:
-    """The quantile of |error| at `level`, shape (n,), of simulated `errors` (draws, n)."""
-    return np.asarray(np.quantile(np.abs(errors), level, axis=0))
+def half_widths(errors: Floats) -> Floats:
+    """Return the quantile of |error| at `LEVEL`, shape (n,), of simulated `errors` (draws, n)."""
+    return np.asarray(np.quantile(np.abs(errors), LEVEL, axis=0))
 
 
-def simultaneous(errors: Floats, level: float = LEVEL) -> tuple[float, Floats]:
-    """How far all differences of n estimates may be off at once with this probability.
+def simultaneous_factor(errors: Floats) -> tuple[float, Floats]:
+    """Return a factor and the standard deviations (n, n) of differences of n estimates.
 
-    `errors` (draws, n) are simulated. Returns a factor and the standard deviations of differences,
-    (n, n), by which it goes. Of many estimates some of the draws do.
+    With probability `LEVEL`, no difference is further off than the factor times its deviation.
+    `errors` (draws, n) are simulated; of many estimates, a part of the draws is used.
     """
     centred = errors - errors.mean(axis=0)
     covariance = centred.T @ centred / len(errors)
-    own = np.diag(covariance)
-    spread = np.sqrt(np.maximum(own[:, None] + own - 2 * covariance, 0))
-    some = errors[: max(_FEWEST_DRAWS, DRAWS * _MANY // max(errors.shape[1], _MANY))]
-    largest = np.zeros(len(some))
+    variance = np.diag(covariance)
+    spread = np.sqrt(np.maximum(variance[:, None] + variance - 2 * covariance, 0))
+    draws = errors[: max(_FEWEST_DRAWS, DRAWS * _MANY // max(errors.shape[1], _MANY))]
+    largest = np.zeros(len(draws))
     for at in range(errors.shape[1] - 1):
-        gap = np.abs(some[:, at, None] - some[:, at + 1 :])
+        gap = np.abs(draws[:, at, None] - draws[:, at + 1 :])
         scale = np.maximum(spread[at, at + 1 :], np.finfo(float).tiny)
         np.maximum(largest, (gap / scale).max(axis=1), out=largest)
-    return float(np.quantile(largest, level)), spread
+    return float(np.quantile(largest, LEVEL)), spread
 
 
 def normal_draws(covariance: Floats) -> Floats:
-    """Normal errors of this covariance (n, n), shape (DRAWS, n); always the same ones."""
+    """Return normal errors of this covariance (n, n), shape (DRAWS, n); always the same ones."""
     rng = np.random.default_rng([_SEED, 1])
     return np.asarray(rng.standard_normal((DRAWS, len(covariance))) @ _root(covariance))
 
 
 def _root(covariance: Floats) -> Floats:
-    """R with Rᵀ R = covariance; small negative eigenvalues are rounding."""
+    """Return R with Rᵀ R = covariance; small negative eigenvalues are rounding."""
     values, axes = np.linalg.eigh((covariance + covariance.T) / 2)
     return np.asarray(np.sqrt(np.maximum(values, 0))[:, None] * axes.T)
 
 
-_PREFIX = "described/"
-_GROUPS, _ERRORS, _BOARD = "groups", "errors/", "standings/"
-
-Floats = NDArray[np.float64]
-
-
 @dataclass(frozen=True)
-class Standings:
+class SourceScores:
     """Coefficients without ridge and clip, for a leaderboard of sources.
 
-    `theta` (components,) is in the head's coordinates, `errors` its own. `edges` (edges, 3) tell
-    which two columns of sources met in how many comparisons.
+    `theta` (components,) is in the head's coordinates, with its own `errors`. `edges` (edges, 3)
+    tell which two columns of sources met in how many comparisons.
     """
 
     theta: Floats
-    errors: Errors
+    errors: CoefficientErrors
     edges: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Described:
-    """Of a head on d columns, in `groups`.
+class HeadSummary:
+    """The summary of a head on d columns, in `groups`.
 
     `spread` (d,) is the root mean square of each column over the release's pairs, and `share` (d,)
-    what share of the decision it carries: Cov(x_j θ_j, margin) / Var(margin); `units` (groups,) are
-    the largest values of each group's columns, of indicators what they are scaled by. `errors` are
-    None for heads of choices, and `standings` for heads without sources. `unknown` is in how many
+    the share of the decision it carries: Cov(x_j θ_j, margin) / Var(margin); `units` (groups,) are
+    the largest values of each group's columns, of indicators their scale. `errors` are None for
+    heads of choices, and `source_scores` for heads without sources. `unknown` is in how many
     comparisons a source is that the first window did not know.
     """
 
@@ -217,58 +216,59 @@ class Described:
     spread: Floats
     share: Floats
     units: Floats
-    errors: Errors | None = None
-    standings: Standings | None = None
+    errors: CoefficientErrors | None = None
+    source_scores: SourceScores | None = None
     unknown: int = 0
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """As arrays with names, for a file; `of_arrays` is the inverse."""
+        """Return named arrays for a file; `of_arrays` is the inverse."""
         groups = json.dumps([asdict(group) for group in self.groups]).encode()
-        found: dict[str, NDArray[Any]] = {
-            _GROUPS: np.frombuffer(groups, np.uint8),
+        named: dict[str, NDArray[Any]] = {
+            "groups": np.frombuffer(groups, np.uint8),
             "spread": self.spread,
             "share": self.share,
             "units": self.units,
             "unknown": np.array(self.unknown),
         }
-        found |= self.errors.arrays(_ERRORS) if self.errors else {}
-        if board := self.standings:
-            found |= {_BOARD + "theta": board.theta, _BOARD + "edges": board.edges}
-            found |= board.errors.arrays(_BOARD)
-        return {_PREFIX + name: values for name, values in found.items()}
+        if self.errors:
+            named |= self.errors.arrays(_ERRORS)
+        if scores := self.source_scores:
+            named |= {_SCORES + "theta": scores.theta, _SCORES + "edges": scores.edges}
+            named |= scores.errors.arrays(_SCORES)
+        return {_PREFIX + name: values for name, values in named.items()}
 
     @classmethod
     def of_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], columns: int, components: int
-    ) -> Described | None:
-        """The inverse of `arrays`, of a head on so many columns and components; None if there are
-        none.
+    ) -> HeadSummary | None:
+        """Invert `arrays`, of a head on so many columns and components; None if there are none.
 
         Raises `KeyError`, `TypeError` or `ValueError` for anything else.
         """
-        found = {
+        named = {
             name.removeprefix(_PREFIX): values
             for name, values in arrays.items()
             if name.startswith(_PREFIX)
         }
-        if not found:
+        if not named:
             return None
-        groups = _groups(found[_GROUPS], columns)
-        spread, share = (numbers(found[name], (columns,)) for name in ("spread", "share"))
-        units = numbers(found["units"], (len(groups),))
+        groups = _check_groups(named["groups"], columns)
+        spread, share = (numbers(named[name], (columns,)) for name in ("spread", "share"))
+        units = numbers(named["units"], (len(groups),))
         if units.min() < 0 or spread.min() < 0:
             raise ValueError("sizes of columns are below 0")
-        errors, standings = Errors.of_arrays(found, _ERRORS, components), None
-        if own := Errors.of_arrays(found, _BOARD, components):
-            theta = numbers(found[_BOARD + "theta"], (components,))
-            standings = Standings(theta, own, _edges(found[_BOARD + "edges"], columns))
-        unknown = found["unknown"]
+        errors, scores = CoefficientErrors.of_arrays(named, _ERRORS, components), None
+        if score_errors := CoefficientErrors.of_arrays(named, _SCORES, components):
+            theta = numbers(named[_SCORES + "theta"], (components,))
+            edges = _check_edges(named[_SCORES + "edges"], columns)
+            scores = SourceScores(theta, score_errors, edges)
+        unknown = named["unknown"]
         if unknown.shape or unknown.dtype.kind not in "iu" or unknown < 0:
             raise ValueError("the comparisons of unknown sources are no count")
-        return cls(groups, spread, share, units, errors, standings, int(unknown))
+        return cls(groups, spread, share, units, errors, scores, int(unknown))
 
 
-def _edges(edges: NDArray[Any], columns: int) -> NDArray[np.int64]:
+def _check_edges(edges: NDArray[Any], columns: int) -> NDArray[np.int64]:
     if edges.ndim != 2 or edges.shape[1] != 3 or edges.dtype.kind not in "iu":
         raise ValueError("edges are not of three integers each")
     if len(edges) and not (edges.min() >= 0 and edges[:, :2].max() < columns):
@@ -276,36 +276,16 @@ def _edges(edges: NDArray[Any], columns: int) -> NDArray[np.int64]:
     return edges.astype(np.int64)
 
 
-def _groups(text: NDArray[Any], columns: int) -> tuple[Group, ...]:
-    """The groups that a JSON text holds, which are one after the other all columns."""
-    try:
-        listed = json.loads(bytes(text))
-    except RecursionError:
-        raise ValueError("groups are no list") from None
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise ValueError("groups are no list")
-    groups = tuple(map(_group, listed))
-    starts, stops = [one.start for one in groups], [one.stop for one in groups]
-    if [*starts, columns] != [0, *stops] or any(one.start >= one.stop for one in groups):
+def _check_groups(text: NDArray[Any], columns: int) -> tuple[Group, ...]:
+    """Return the groups that a JSON text holds, which are one after the other all columns."""
+    groups = _GROUPS.validate_json(bytes(text), strict=True)
+    starts, stops = [group.start for group in groups], [group.stop for group in groups]
+    if [*starts, columns] != [0, *stops] or any(g.start >= g.stop for g in groups):
         raise ValueError("groups are not one after the other all columns")
+    for group in groups:
+        for names in (group.names, group.strata):
+            if names is not None and len(names) != group.stop - group.start:
+                raise ValueError("a group has another number of names than of columns")
+        if group.strata is not None and group.names is None:
+            raise ValueError("a group has strata and no names")
     return groups
-
-
-def _group(found: Mapping[str, Any]) -> Group:
-    name, start, stop = found["name"], found["start"], found["stop"]
-    if not isinstance(name, str) or type(start) is not int or type(stop) is not int:
-        raise TypeError("a group is no name and two integers")
-    names, strata = (_texts(found[key], stop - start) for key in ("names", "strata"))
-    if strata is not None and names is None:
-        raise ValueError("a group has strata and no names")
-    return Group(name, start, stop, names, strata)
-
-
-def _texts(found: Any, columns: int) -> tuple[str, ...] | None:
-    if found is None:
-        return None
-    if not isinstance(found, list) or len(found) != columns:
-        raise ValueError("a group has another number of names than of columns")
-    if not all(isinstance(one, str) for one in found):
-        raise TypeError("names are no texts")
-    return tuple(found)

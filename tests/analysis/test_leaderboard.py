@@ -17,7 +17,7 @@ from labelguard.analysis.leaderboard import leaderboard, surely_ahead
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.project import Project
-from labelguard.release.coefficients import coefficients_of, described_head
+from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 from labelguard.release.head import FILE
 from labelguard.release.sections import of_card
 from labelguard.release.writer import Release
@@ -95,7 +95,7 @@ def test_strata_have_boards_of_their_own(tmp_path: Path) -> None:
     assert leaderboard(release.path, "en").boards == found.boards[1:]
     with pytest.raises(LabelguardError, match="no stratum 'fr'; found: de, en"):
         leaderboard(release.path, "fr")
-    told = coefficients_of(described_head(release.path))
+    told = summarize_coefficients(load_summarized_head(release.path))
     assert sum(group.share for group in told.groups) == pytest.approx(1)
     assert [group.group for group in told.groups] == ["source:model,by=language", "length"]
     output = tmp_path / "board.png"
@@ -138,10 +138,10 @@ def test_comparisons_with_systems_of_later_are_counted(tmp_path: Path) -> None:
         pl.col("response_a", "response_b").str.replace("epsilon", "newest"),
     )
     second = lg.privatize(pl.concat([arena(15), newer]), **asked)
-    head = described_head(second.path)
+    head = load_summarized_head(second.path)
     met = newer.filter((pl.col("model_a") == "newest") | (pl.col("model_b") == "newest")).height
-    assert head.about is not None and 0.9 * met < head.about.unknown <= met
-    said = f"{head.about.unknown:,} comparisons of this sum were with sources"
+    assert head.summary is not None and 0.9 * met < head.summary.unknown <= met
+    said = f"{head.summary.unknown:,} comparisons of this sum were with sources"
     assert said in " ".join(leaderboard(second.path).notes)
     assert said in " ".join(second.card["head"]["notes"]) and "--again" in said + str(second.card)
 
@@ -173,11 +173,11 @@ def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> 
     assert "<title>Leaderboard of release" in page and "labelguard report" not in page
 
 
-def test_the_head_is_told_in_words(released: Release) -> None:
+def test_the_head_is_described_in_words(released: Release) -> None:
     text = run("release", "show", "--head", str(released.path))
-    assert text.startswith(coefficients_of(described_head(released.path)).words)
+    assert text.startswith(summarize_coefficients(load_summarized_head(released.path)).words)
     assert "-0%" not in text and "-0.000" not in text
-    assert "`labelguard leaderboard` tells" in text and "whatever labels are" in text
+    assert "`labelguard leaderboard` ranks" in text and "whatever labels are" in text
     told = json.loads(run("release", "show", "--head", str(released.path), "--json"))
     assert {one["name"] for one in told["columns"]} == set(STRENGTHS)
     alpha = next(one for one in told["columns"] if one["name"] == "alpha")
@@ -238,4 +238,4 @@ def refused(
     with pytest.raises(ProjectError, match=match):
         leaderboard(directory)
     with pytest.raises(ProjectError, match=match):
-        coefficients_of(described_head(directory))
+        summarize_coefficients(load_summarized_head(directory))

@@ -330,10 +330,10 @@ def test_groups_say_what_each_column_is(bert: Path) -> None:
     provider = fitted(f"columns:a,b+hf:{bert}+length+style", table)
     style = tuple(one.name for one in FUNCTIONS)
     expected = (
-        Group("columns:a,b", 0, 2, ("a", "b")),
-        Group(f"hf:{bert}", 2, 34, None),
-        Group("length", 34, 35, ("length",)),
-        Group("style", 35, 35 + len(style), style),
+        Group("columns:a,b", 0, 2, ("a", "b"), None),
+        Group(f"hf:{bert}", 2, 34, None, None),
+        Group("length", 34, 35, ("length",), None),
+        Group("style", 35, 35 + len(style), style, None),
     )
     assert provider.groups() == expected
     spec = f"columns:a,b+hf:{bert}+length+style"

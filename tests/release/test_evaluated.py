@@ -192,7 +192,7 @@ def test_other_coordinates_begin_anew(
     head = Head.load(teacher.path)
     turned = Basis(head.basis.projection[:, :1], head.basis.metric[:1])
     flat = np.asarray(turned.projection @ np.ones(1))
-    other = replace(head, basis=turned, coefficients=flat, statistic=None, about=None)
+    other = replace(head, basis=turned, coefficients=flat, statistic=None, summary=None)
     (tmp_path / "head.npz").write_bytes(other.to_bytes())
     with pytest.raises(PolicyError, match=f"than evaluation {first.id}.*leave --head out.*--again"):
         lg.privatize(survey(labelers=60, seed=2), project=project, head=tmp_path, **EVALUATION)
@@ -286,7 +286,7 @@ def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
         basis = replace(basis, metric=np.full_like(basis.metric, np.nan))
     else:
         coefficients = np.full_like(coefficients, np.nan)
-    made = replace(head, basis=basis, coefficients=coefficients, statistic=None, about=None)
+    made = replace(head, basis=basis, coefficients=coefficients, statistic=None, summary=None)
     (tmp_path / "head.npz").write_bytes(made.to_bytes())
     before = spent(project)
     with pytest.raises(ProjectError, match="is damaged"):

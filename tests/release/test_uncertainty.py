@@ -1,4 +1,4 @@
-"""Errors of released coefficients: what they are made of, and how they are kept."""
+"""CoefficientErrors of released coefficients: what they are made of, and how they are kept."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.head_summary import Errors, normal_draws, simultaneous
+from labelguard.release.head_summary import CoefficientErrors, normal_draws, simultaneous_factor
 
 EYE = np.eye(2)
 
 
-def errors(**more: object) -> Errors:
+def errors(**more: object) -> CoefficientErrors:
     nothing = np.zeros((2, 2))
     known = {
         "gain": EYE,
@@ -22,7 +22,7 @@ def errors(**more: object) -> Errors:
         "radius": 100.0,
         "noises": (),
     }
-    return Errors(**(known | more))  # type: ignore[arg-type]
+    return CoefficientErrors(**(known | more))  # type: ignore[arg-type]
 
 
 def test_errors_have_the_covariance_of_their_parts() -> None:
@@ -44,23 +44,23 @@ def test_errors_have_the_covariance_of_their_parts() -> None:
 def test_the_bound_never_exceeds_what_the_clip_allows() -> None:
     wide = errors(bound=1e6 * EYE, radius=2.0)
     narrow = errors(bound=EYE, radius=2.0)
-    assert wide.clustered(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
-    assert narrow.clustered(EYE) == pytest.approx(1.96, rel=1e-3)
+    assert wide.cluster_bound(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
+    assert narrow.cluster_bound(EYE) == pytest.approx(1.96, rel=1e-3)
 
 
 def test_differences_are_covered_together() -> None:
     drawn = normal_draws(np.eye(6))
-    factor, spread = simultaneous(drawn)
+    factor, spread = simultaneous_factor(drawn)
     assert spread[0, 1] == pytest.approx(np.sqrt(2), rel=0.03)
     assert 2.7 < factor < 3.0  # Tukey's range of six, 4.03, over √2
 
 
 def test_errors_are_kept_as_arrays() -> None:
     made = errors(noises=(ReleasedNoise("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
-    again = Errors.of_arrays(made.arrays("here/"), "here/", 2)
+    again = CoefficientErrors.of_arrays(made.arrays("here/"), "here/", 2)
     assert again is not None and again.noises == made.noises and again.radius == made.radius
     assert np.array_equal(again.draws(), made.draws())
-    assert Errors.of_arrays({}, "here/", 2) is None
+    assert CoefficientErrors.of_arrays({}, "here/", 2) is None
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_errors_are_kept_as_arrays() -> None:
 def test_damaged_errors_are_refused(name: str, value: np.ndarray) -> None:
     arrays = errors(noises=(ReleasedNoise("ball", 2.0, 4),)).arrays("") | {name: value}
     with pytest.raises(ValueError, match=r"shape|kind|broadcast|finite|found"):
-        Errors.of_arrays(arrays, "", 2)
+        CoefficientErrors.of_arrays(arrays, "", 2)

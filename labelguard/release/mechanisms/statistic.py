@@ -27,7 +27,7 @@ from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Floats
 from labelguard.project import private_map
 from labelguard.release import card, selection
-from labelguard.release.coefficients import coefficients_of
+from labelguard.release.coefficients import summarize_coefficients
 from labelguard.release.head import WINDOW, Head, Window, fit, windows_of
 from labelguard.release.mechanisms import statistic_summary
 from labelguard.release.mechanisms.options import StatisticOptions
@@ -113,7 +113,11 @@ class Teacher(Mechanism[Design]):
         label_pairs(context, design.plan, design.pairs, head.probability(design.x))
         said = statistic_card(context, design, grant, summed, self.options.features)
         said["statistic"] |= {"probability_scale": scale}
-        said |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of(head).told()}
+        said |= {
+            "kind": "teacher",
+            "train_with": "soft",
+            "head": asdict(summarize_coefficients(head)),
+        }
         finished = Finished(said, ((context.staged, context.outcomes),))
         return with_head(finished, context, head, provider, design.pairs)
 

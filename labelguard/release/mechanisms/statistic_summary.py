@@ -16,11 +16,10 @@ from labelguard.mechanisms.moments import Comparisons
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.head import Window
-from labelguard.release.head_summary import Described, Errors, Standings
+from labelguard.release.head_summary import CoefficientErrors, HeadSummary, SourceScores
 
 __all__ = ["described", "of_window", "sources"]
 
-SOURCE = "source"
 MOST_SOURCES = 512
 """Of more there is no leaderboard: nobody reads it, and its matrices are large."""
 
@@ -29,7 +28,7 @@ Floats = NDArray[np.float64]
 
 def sources(groups: Sequence[Group]) -> list[Group]:
     """The groups whose columns say which source wrote a response."""
-    return [one for one in groups if one.name.partition(":")[0] == SOURCE]
+    return [group for group in groups if group.has_sources]
 
 
 def of_window(
@@ -99,7 +98,7 @@ def described(
     *,
     scale: float = 1.0,
     design_effect: float = 1.0,
-) -> Described:
+) -> HeadSummary:
     """Of a head with `coefficients` (d,) on pairs x (pairs, d), fitted from `windows`.
 
     `scale` is what its coefficients were multiplied by beyond the fit, and `design_effect` by what
@@ -115,7 +114,7 @@ def described(
     board = _standings(windows, basis) if errors else None
     units = [float(np.abs(x[:, one.start : one.stop]).max()) for one in groups]
     unknown = sum(window.unknown for window in windows)
-    return Described(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
+    return HeadSummary(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
 
 
 def _releases(windows: Sequence[Window]) -> tuple[ReleasedNoise, ...]:
@@ -129,7 +128,7 @@ def _errors(
     coefficients: Floats,
     scale: float,
     design_effect: float,
-) -> Errors | None:
+) -> CoefficientErrors | None:
     """J (V + N) J of the ridge fit, scaled with it; None of choices."""
     theta = np.linalg.lstsq(basis.projection, coefficients, rcond=None)[0] / scale
     components = len(theta)
@@ -147,7 +146,7 @@ def _errors(
     ridge = statistic.noise_aware_ridge(every, weight, shape.ridge * basis.metric**2, noise)
     # Labels of one labeler in several windows may hang together.
     several = len(windows)
-    return Errors(
+    return CoefficientErrors(
         np.asarray(scale * np.linalg.inv(curvature + np.diag(ridge)), np.float64),
         several * design_effect * scatter,
         several * _bound(windows),
@@ -168,7 +167,7 @@ def _bound(windows: Sequence[Window]) -> Floats:
     return np.asarray(np.sum(found, axis=0))
 
 
-def _standings(windows: Sequence[Window], basis: Basis) -> Standings | None:
+def _standings(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
     """Coefficients for a leaderboard, if all windows tell who compared what."""
     asked = []
     for window in windows:
@@ -190,7 +189,7 @@ def _standings(windows: Sequence[Window], basis: Basis) -> Standings | None:
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
     found = moments.estimate(asked, basis.metric, total, noise)
     bound = len(windows) * _bound(windows)
-    errors = Errors(
+    errors = CoefficientErrors(
         found.gain,
         found.scatter,
         bound,
@@ -200,7 +199,7 @@ def _standings(windows: Sequence[Window], basis: Basis) -> Standings | None:
         _releases(windows),
     )
     edges = [window.edges for window in windows if window.edges is not None]
-    return Standings(found.theta, errors, _added(np.concatenate(edges)))
+    return SourceScores(found.theta, errors, _added(np.concatenate(edges)))
 
 
 def _added(edges: NDArray[np.int64]) -> NDArray[np.int64]:

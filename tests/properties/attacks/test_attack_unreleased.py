@@ -5,24 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelguard.analysis.leaderboard import ELO, MEAN, ranked
+from labelguard.analysis.leaderboard import ELO, MEAN, rank_sources
 from labelguard.learning.features import Group
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.tails import ReleasedNoise
-from labelguard.release.coefficients import coefficients_of
+from labelguard.release.coefficients import summarize_coefficients
 from labelguard.release.head import Head
-from labelguard.release.head_summary import Described, Errors, Standings
+from labelguard.release.head_summary import CoefficientErrors, HeadSummary, SourceScores
 
 SHAPE = Shape(1, 0.5, 1e-3, 0.5, 3.0)
 SYSTEMS = 12
 WORLDS = 20
 
 
-def sure(components: int, deviation: float = 1e-6) -> Errors:
-    """Errors of what is known all but exactly."""
+def sure(components: int, deviation: float = 1e-6) -> CoefficientErrors:
+    """CoefficientErrors of what is known all but exactly."""
     nothing = np.zeros((components, components))
     noises = (ReleasedNoise("gaussian", deviation),)
-    return Errors(np.eye(components), nothing, nothing, nothing, np.zeros(components), 0.0, noises)
+    return CoefficientErrors(
+        np.eye(components), nothing, nothing, nothing, np.zeros(components), 0.0, noises
+    )
 
 
 def released(axes: Basis, group: Group, x: np.ndarray, true: np.ndarray, noise: np.ndarray) -> Head:
@@ -33,11 +35,11 @@ def released(axes: Basis, group: Group, x: np.ndarray, true: np.ndarray, noise: 
     errors = sure(len(theta), max(float(noise.std()), 1e-6))
     one, other = np.triu_indices(len(true), 1)
     edges = np.column_stack([one, other, np.ones(len(one), int)])
-    board = Standings(theta, errors, edges) if group.name.startswith("source:") else None
+    board = SourceScores(theta, errors, edges) if group.name.startswith("source:") else None
     units = np.array([float(np.abs(x).max())])
     share = np.full(len(true), 1 / len(true))
-    about = Described((group,), spread, share, units, errors, board)
-    return Head(group.name, "", {}, SHAPE, axes, coefficients, about=about)
+    about = HeadSummary((group,), spread, share, units, errors, board)
+    return Head(group.name, "", {}, SHAPE, axes, coefficients, summary=about)
 
 
 def systems(components: int, spread: float, seed: int) -> tuple[Head, np.ndarray]:
@@ -49,7 +51,7 @@ def systems(components: int, spread: float, seed: int) -> tuple[Head, np.ndarray
     strength -= strength.mean()
     axes = basis(spectrum(x), Shape(components, 0.5, 1e-3, 0.5, 3.0))
     names = tuple(f"system {at:02d}" for at in range(SYSTEMS))
-    group = Group("source:model", 0, SYSTEMS, names)
+    group = Group("source:model", 0, SYSTEMS, names, None)
     nothing = np.zeros(components)
     return released(axes, group, x, np.sqrt(2) * strength, nothing), MEAN + ELO * strength
 
@@ -63,7 +65,7 @@ def test_scores_that_few_directions_hardly_tell_of_are_wide(components: int) -> 
     held, wrong = [], 0
     for seed in range(WORLDS):
         head, true = systems(components, 1.3, seed)
-        [board] = ranked(head).boards
+        [board] = rank_sources(head).boards
         of = {one.source: one for one in board.standings}
         found = [of[name] for name in sorted(of)]
         held.append(np.mean([o.low <= t <= o.high for o, t in zip(found, true, strict=True)]))
@@ -76,10 +78,10 @@ def test_scores_that_few_directions_hardly_tell_of_are_wide(components: int) -> 
 
 def test_intervals_of_systems_are_tight_where_all_directions_are_released() -> None:
     head, _ = systems(SYSTEMS - 1, 1.3, 0)
-    [board] = ranked(head).boards
+    [board] = rank_sources(head).boards
     assert max(one.high - one.low for one in board.standings) < 1
-    assert "prefer" not in coefficients_of(head).words  # systems are left to the leaderboard
-    told = coefficients_of(head).columns
+    assert "prefer" not in summarize_coefficients(head).words  # systems are left to the leaderboard
+    told = summarize_coefficients(head).columns
     assert all(one.low is not None and one.high - one.low < 0.01 for one in told)
 
 
@@ -92,9 +94,9 @@ def test_no_preference_is_made_up_of_directions_that_were_not_released() -> None
         true = rng.normal(size=12)
         axes = basis(spectrum(x), Shape(2, 0.5, 1e-3, 0.5, 3.0))
         names = tuple(f"column {at}" for at in range(12))
-        head = released(axes, Group("columns:a", 0, 12, names), x, true, np.zeros(2))
-        found = coefficients_of(head)
-        typical = true * head.about.spread
+        head = released(axes, Group("columns:a", 0, 12, names, None), x, true, np.zeros(2))
+        found = summarize_coefficients(head)
+        typical = true * head.summary.spread
         for one in found.columns:
             value = typical[names.index(one.name)]
             held.append(one.low <= value <= one.high)
@@ -113,7 +115,7 @@ def test_a_sentence_about_many_columns_is_rarely_false() -> None:
         rng = np.random.default_rng([8, seed])
         x = (rng.normal(size=(500, 20)) / np.sqrt(20)).astype(np.float32)
         axes = basis(spectrum(x), Shape(20, 0.5, 1e-3, 0.5, 3.0))
-        group = Group("columns:a", 0, 20, tuple(f"column {at}" for at in range(20)))
+        group = Group("columns:a", 0, 20, tuple(f"column {at}" for at in range(20)), None)
         head = released(axes, group, x, np.zeros(20), 0.1 * rng.normal(size=20))
-        said += "prefer" in coefficients_of(head).words
+        said += "prefer" in summarize_coefficients(head).words
     assert said <= 3  # of 12, 0.6 on average
