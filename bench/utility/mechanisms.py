@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import ball, gaussian
 from labelguard.accounting import randomized_response as rr
-from labelguard.budget.policy import rounded_bound
+from labelguard.budget.policy import round_up_bounds
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
@@ -138,7 +138,7 @@ def _answers(
     fair, coin, order = draw.random(n) < 0.5, draw.random(n), draw.permutation(n)
     binary = np.where(problem.labels == LABEL_TIE, fair, problem.labels).astype(np.uint8)
     counts = np.bincount(unit, minlength=problem.rows.units)
-    bound = rounded_bound(counts)
+    bound = round_up_bounds(counts)
     rows = np.arange(n)
     if cap is not None:
         rows = np.sort(order[_number_in_unit(unit[order]) < cap])
@@ -206,7 +206,7 @@ def statistic_with(
 def statistic_planned(problem: Problem, epsilon: float, delta: float, seed: int) -> Outcome:
     """The statistic as a release makes it: planned, with the smaller noise, and calibrated."""
     x, rows = problem.x, problem.rows
-    noises = components_of.cheapest(epsilon, delta)
+    noises = components_of.smaller_noise(epsilon, delta)
     shape = components_of.Directions.of_features(x, rows).shape(noises)
     noise = noises(shape.components)
     outcome = _released_statistic(problem, shape, noise, epsilon, seed, calibrate=True)
@@ -247,7 +247,7 @@ def _released_statistic(
     details = {"components": len(basis.metric), "noise": grid.deviation}
     scale = 1.0
     if calibrate:
-        found = calibration.calibrated(
+        found = calibration.calibrate_head(
             problem.x, problem.rows, basis, shape, bounds, grid.deviation, noise.kind
         )
         scale, details = found.scale, details | {"scale": found.scale}

@@ -7,16 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
+# The spacing of floats at 1: one correctly rounded operation errs by half of it, relative.
 ROUNDING = sys.float_info.epsilon
-"""The spacing of floats at 1: one correctly rounded operation errs by half of it, relative."""
 
+# Noise multipliers of runs are multiples of 1/PER_ONE.
 PER_ONE = 2**20
-"""Noise multipliers of runs are multiples of 1/PER_ONE."""
 
+# δ, at most 1, at a noise multiplier in which it falls; roughly, and quickly, if the second
+# argument is true.
 Price: TypeAlias = Callable[[float, bool], float]
-"""δ, at most 1, at a noise multiplier in which it falls; roughly, and quickly, if the second
-argument is true.
-"""
 
 _MOST_NOISE = 2.0**23
 _NEAR = 2e-5  # of ln δ: how far below the target it may be

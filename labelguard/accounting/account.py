@@ -27,18 +27,18 @@ __all__ = ["rr", "run", "statistic"]
 class LabelNoise:
     """The noise of randomized labels that are priced together."""
 
+    # ε of a labeler, all labels together
     epsilon: float
-    """ε of a labeler, all labels together"""
+    # δ of a labeler
     delta: float
-    """δ of a labeler"""
+    # labels of one labeler
     labels: int
-    """labels of one labeler"""
+    # ε of one label
     epsilon0: float
-    """ε of one label"""
+    # how often it is flipped
     flip_probability: float
-    """how often it is flipped"""
+    # 1/(1−2γ), by which a de-biased loss grows; null at γ = ½
     loss_multiplier: float
-    """1/(1−2γ), by which a de-biased loss grows; null at γ = ½"""
 
     def __repr__(self) -> str:
         labels, flip = pluralize(self.labels, "label"), f"{self.flip_probability:.4g}"
@@ -49,34 +49,34 @@ class LabelNoise:
 class BallNoise:
     """Ball noise of one statistic release, beside Gaussian noise at the same price."""
 
+    # for so many components, or more
     components: int
-    """for so many components, or more"""
+    # its scale, in sensitivities
     scale: float
-    """its scale, in sensitivities"""
+    # standard deviation of each of so many components, in sensitivities
     deviation: float
-    """standard deviation of each of so many components, in sensitivities"""
+    # its variance over that of Gaussian noise
     variance_ratio: float
-    """its variance over that of Gaussian noise"""
+    # whether it is the smaller noise
     smaller: bool
-    """whether it is the smaller noise"""
 
 
 @dataclass(frozen=True)
 class StatisticNoise:
     """The noise of statistic releases that are priced together."""
 
+    # ε of a labeler, all releases together
     epsilon: float
-    """ε of a labeler, all releases together"""
+    # δ of a labeler
     delta: float
-    """δ of a labeler"""
+    # how many there are
     releases: int
-    """how many there are"""
+    # standard deviation of Gaussian noise in each, in sensitivities
     noise_multiplier: float
-    """standard deviation of Gaussian noise in each, in sensitivities"""
+    # ε of one alone at the same δ
     epsilon_of_one: float
-    """ε of one alone at the same δ"""
+    # the other shape of noise; null unless a number of components was asked for
     ball: BallNoise | None = None
-    """the other shape of noise; null unless a number of components was asked for"""
 
     def __repr__(self) -> str:
         releases = pluralize(self.releases, "release")
@@ -89,26 +89,25 @@ class StatisticNoise:
 class RunNoise:
     """The noise of training runs that are priced together."""
 
+    # uls, els, els-group or aup
     mechanism: str
-    """uls, els, els-group or aup"""
+    # ε of a labeler, all runs together
     epsilon: float
-    """ε of a labeler, all runs together"""
+    # δ of a labeler
     delta: float
-    """δ of a labeler"""
+    # how many there are
     runs: int
-    """how many there are"""
+    # with which a labeler, or a label, is in a step
     sampling_probability: float
-    """with which a labeler, or a label, is in a step"""
+    # steps of a run
     steps: int
-    """steps of a run"""
+    # els, els-group: labels of a labeler in a run, at most
     records: int | None
-    """els, els-group: labels of a labeler in a run, at most"""
+    # standard deviation of the noise in a step, in clip norms
     noise_multiplier: float
-    """standard deviation of the noise in a step, in clip norms"""
+    # σ/(q√T): that of the mean of all steps' sums, divided by q, in clip norms; a sum of everybody
+    # that was released once has as much
     noise_of_mean: float
-    """σ/(q√T): that of the mean of all steps' sums, divided by q, in clip norms; a sum of everybody
-    that was released once has as much
-    """
 
     def __repr__(self) -> str:
         runs = pluralize(self.runs, f"{self.mechanism} run")

@@ -46,8 +46,8 @@ __all__ = ["MOST_COMPONENTS", "calibrate", "delta", "deltas", "epsilon"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
+# Components that a price can be made for; it covers any larger number.
 MOST_COMPONENTS = 2**16
-"""Components that a price can be made for; it covers any larger number."""
 
 _PER_ONE = 2**40  # scales are calibrated to multiples of 2^-40
 _ROOTS, _WEIGHTS = np.polynomial.legendre.leggauss(32)
@@ -137,13 +137,13 @@ def deltas(epsilons: Floats, scale: float, components: int) -> Floats:
 class _Ball:
     """The law of the privacy loss of one release, in at least two components or in one."""
 
+    # the smallest float that no loss exceeds, 2a
     most: float
-    """the smallest float that no loss exceeds, 2a"""
     dimension: int
+    # 1/r
     ratio: float
-    """1/r"""
+    # logarithm of ∫ sin^(d−2)(t) e^(a cos t − a) (1 + sin²(t)/r) dt, 0 … π, rounded down
     log_total: float
-    """logarithm of ∫ sin^(d−2)(t) e^(a cos t − a) (1 + sin²(t)/r) dt, 0 … π, rounded down"""
 
     def tail(self, epsilons: Floats) -> Floats:
         """δ(ε) for 0 <= ε < 2a, an upper bound."""

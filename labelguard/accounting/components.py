@@ -233,8 +233,8 @@ class _OfRecords(Converted):
 
     records: int
 
+    # `example_level` or `group`
     accountant: ClassVar[ModuleType]
-    """`example_level` or `group`"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,8 +36,8 @@ __all__ = ["SMALLEST_DELTA", "attainable", "calibrate", "delta", "deltas", "epsi
 
 Floats: TypeAlias = NDArray[np.float64]
 
+# Gaussian noise gives no pure privacy: a δ below this one cannot be asked for.
 SMALLEST_DELTA = 1e-300
-"""Gaussian noise gives no pure privacy: a δ below this one cannot be asked for."""
 
 _PER_ONE = 2**40  # noise multipliers are calibrated to multiples of 2^-40
 _FARTHEST = 40.0  # the normal tail beyond is 1e-349, below any float

@@ -39,8 +39,8 @@ from labelguard.accounting.randomized_response import (
 
 __all__ = ["MOST_OPTIONS", "KAry"]
 
+# The most options that a choice may have.
 MOST_OPTIONS = 256
-"""The most options that a choice may have."""
 
 _RESCALE_BITS = 512
 

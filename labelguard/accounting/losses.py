@@ -44,8 +44,8 @@ __all__ = [
 
 Floats: TypeAlias = NDArray[np.float64]
 
+# Mass at either end that is moved up: to the lowest loss that is kept, or to ∞.
 _NEGLIGIBLE = 2.0**-53
-"""Mass at either end that is moved up: to the lowest loss that is kept, or to ∞."""
 
 _FINEST_USUAL = 2.0**-13
 _MOST_POINTS = 2**18

@@ -45,8 +45,8 @@ __all__ = [
     "threshold",
 ]
 
+# A coin is a whole number drawn uniformly from 0 <= u < COIN_RANGE.
 COIN_RANGE = 2**64
-"""A coin is a whole number drawn uniformly from 0 <= u < COIN_RANGE."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -248,8 +248,8 @@ def smallest_lossy_sum(epsilon0: float, k: int, epsilon: float) -> int:
 
 # --- shared with `kary` --------------------------------------------------------------------------
 
+# (epsilon0, k, epsilon) -> δ: rising in epsilon0 and k, falling in epsilon.
 DeltaOf = Callable[[float, int, float], float]
-"""(epsilon0, k, epsilon) -> δ: rising in epsilon0 and k, falling in epsilon."""
 
 
 def smallest_epsilon(delta_of: DeltaOf, epsilon0: float, k: int, delta: float) -> float:

@@ -30,8 +30,8 @@ from labelguard.accounting.losses import Losses, compose, smallest_epsilon, suit
 
 __all__ = ["calibrate", "check", "delta", "epsilon", "losses"]
 
+# Factor by which the intervals of the first steps of a search are longer.
 COARSER = 8
-"""Factor by which the intervals of the first steps of a search are longer."""
 
 
 def delta(

@@ -18,11 +18,11 @@ from labelguard.accounting import _validate
 
 __all__ = ["BITS", "MOST_COORDINATES", "delta"]
 
+# U is at least 2^-BITS: 192 bits, and a half.
 BITS = 193
-"""U is at least 2^-BITS: 192 bits, and a half."""
 
+# For models of so many parameters runs are priced; a larger one is refused.
 MOST_COORDINATES = 2**40
-"""For models of so many parameters runs are priced; a larger one is refused."""
 
 
 def delta(coordinates: int, epsilon: float) -> float:

@@ -1,1 +1,1 @@
-"""What a labeler may lose, by which events, at what price."""
+"""The budget of a labeler: what may be lost, by which events, at what price."""

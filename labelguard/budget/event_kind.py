@@ -1,4 +1,4 @@
-"""What a kind of priced event says of itself: what a use is, what it costs, what it is called."""
+"""A kind of priced event: the meaning, the price and the name of one use."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MOST_RECORDS = 10_000
 class Sampling:
     """Poisson sampling: in each of `steps` steps everybody, or every label, is in by themselves."""
 
+    # with which a labeler (uls, aup) or a label (els, els-group) is in a step
     probability: float
-    """with which a labeler (uls, aup) or a label (els, els-group) is in a step"""
+    # number of steps of a run
     steps: int
-    """number of steps of a run"""
+    # els, els-group: labels of a labeler that are in a run at most
     records: int | None = None
-    """els, els-group: labels of a labeler that are in a run at most"""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.probability) and 1e-6 <= self.probability <= 1):
@@ -40,64 +40,64 @@ class Sampling:
                 raise PolicyError(f"{name} must be between 1 and {most:,}, found {value}")
 
 
+# Price of one use, as named numbers: those of an accounting component but for its count.
 Price: TypeAlias = Mapping[str, Any]
-"""What one use costs, as named numbers: those of an accounting component but for its count."""
 
+# Responses of a pair, of which a label prefers one.
 PAIR = 2
-"""Responses of a pair, of which a label prefers one."""
 
+# More than the probability that noise from 256-bit uniforms is not what continuous ones give.
 UNIFORM_DELTA = 2.0**-100
-"""More than the probability that noise from 256-bit uniforms is not what continuous ones give."""
 
 
-def of_bits(epsilon: float) -> float:
+def delta_of_bits(epsilon: float) -> float:
     """(1 + e^ε) · 2^-100: both of two neighbours change with less probability than that."""
     return (1 + math.exp(min(epsilon, 700.0))) * UNIFORM_DELTA
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What an allowance says of its events (see `policy.Allowance`)."""
+class AllowanceTerms:
+    """The terms of an allowance (see `policy.Allowance`)."""
 
+    # the kind of event: rr, statistic, uls, els, els-group or aup
     event: str
-    """the kind of event: rr, statistic, uls, els, els-group or aup"""
+    # how many; null: the labeler's own number of labels, rounded up
     allowed: int | None
-    """how many; null: the labeler's own number of labels, rounded up"""
+    # what it weighs in the joint price
     share: float = 1.0
-    """what it weighs in the joint price"""
+    # ball noise, for so many components or more; null: Gaussian
     ball: int | None = None
-    """ball noise, for so many components or more; null: Gaussian"""
+    # how a training run samples; null: it is none
     sampling: Sampling | None = None
-    """how a training run samples; null: it is none"""
+    # the fewest responses that a label may choose among; 2: pairs, and all choices
     choices: int = PAIR
-    """the fewest responses that a label may choose among; 2: pairs, and all choices"""
 
 
 class EventKind(ABC):
     """One kind of priced event."""
 
     name: ClassVar[str]
+    # What an allowance counts, in `--allow NAME:COUNTS=NUMBER`.
     counts: ClassVar[str]
-    """What an allowance counts, in `--allow NAME:COUNTS=NUMBER`."""
+    # One use, for people.
     noun: ClassVar[str]
-    """One use, for people."""
-    taken: ClassVar[str]
-    """What a use takes from a labeler who runs short."""
+    # What a use takes from a labeler who runs short.
+    shortage_noun: ClassVar[str]
+    # The field of a `Request` that says how often, and belongs to this kind alone, if any does.
     option: ClassVar[str | None] = None
-    """The field of a `Request` that says how often, and belongs to this kind alone, if any does."""
-    misplaced: ClassVar[str] = ""
-    """What is wrong with that option beside another kind of event."""
+    # What is wrong with that option beside another kind of event.
+    wrong_option_message: ClassVar[str] = ""
+    # A further field of an allowance that is written where it is not as usual: a whole number.
     term: ClassVar[str | None] = None
-    """A further field of an allowance that is written where it is not as usual: a whole number."""
+    # How an allowance is written, for errors.
     form: ClassVar[str]
-    """How an allowance is written, for errors."""
+    # True if what it costs is proven, and not only as published.
     proven: ClassVar[bool] = True
-    """Whether what it costs is proven, and not only as published."""
     default_ties: ClassVar[Ties]
+    # True if every label is a use; else a release is one for all labels of a unit.
     per_label: ClassVar[bool]
-    """Whether every label is a use; else a release is one for all labels of a unit."""
+    # True if a labeler's own number of labels may be what is allowed.
     own_number: ClassVar[bool]
-    """Whether a labeler's own number of labels may be what is allowed."""
 
     @property
     def key(self) -> str:
@@ -106,22 +106,24 @@ class EventKind(ABC):
 
     @abstractmethod
     def component(self, price: Price, count: int) -> Component:
-        """What the accountants price: so many uses at a price."""
+        """Return what the accountants price: so many uses at a price."""
 
     @abstractmethod
-    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
-        """What finds the component of an ε, a δ and a number of uses, on an allowance's terms."""
+    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
+        """Return what finds the component of an ε, a δ and a number of uses, on an allowance's
+        terms.
+        """
 
     @abstractmethod
-    def check_allowance(self, allowance: Terms) -> None:
+    def check_allowance(self, allowance: AllowanceTerms) -> None:
         """Raise `PolicyError` for terms that this kind does not have, or cannot have."""
 
     @abstractmethod
-    def uniforms(self, epsilon: float, allowance: Terms) -> float:
-        """What drawing the noise of one use from finitely many bits costs, of δ."""
+    def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
+        """Return what drawing the noise of one use from finitely many bits costs, of δ."""
 
-    def of_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
-        """The fields of an `Allowance` that `--allow NAME:COUNTS=NUMBER,TERM=VALUE,…` names.
+    def parse_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
+        """Return the fields of an `Allowance` that `--allow NAME:COUNTS=NUMBER,TERM=VALUE,…` names.
 
         Raises `PolicyError` for terms of other kinds, KeyError for one that lacks, ValueError for
         a value that is none.
@@ -130,30 +132,36 @@ class EventKind(ABC):
             raise PolicyError(f"an allowance of {self.name} has no {', '.join(unknown)}")
         return {name: int(value) for name, value in terms.items()}
 
-    def terms_of(self, allowance: Terms) -> dict[str, Any]:
-        """The inverse of `of_terms`."""
-        own = {self.term: getattr(allowance, self.term)} if self.term else {}
-        return {name: value for name, value in own.items() if value != getattr(Terms, name)}
+    def format_terms(self, allowance: AllowanceTerms) -> dict[str, Any]:
+        """Return the inverse of `parse_terms`."""
+        values = {self.term: getattr(allowance, self.term)} if self.term else {}
+        return {
+            name: value for name, value in values.items() if value != getattr(AllowanceTerms, name)
+        }
 
     @abstractmethod
     def ties_of(self, ties: Ties) -> Ties:
-        """What becomes of ties in such an event, under a policy's treatment of them."""
+        """Return what becomes of ties in such an event, under a policy's treatment of them."""
 
     @abstractmethod
     def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
         """Raise `PolicyError` for terms under which no policy pays for such events."""
 
     @abstractmethod
-    def first(self, asked: int | None, unit: str | None) -> int | None:
-        """How many uses the first policy of a project allows, where a command asks for `asked`."""
+    def first_allowance(self, requested: int | None, unit: str | None) -> int | None:
+        """Return how many uses the first policy of a project allows, where a command asks for
+        `requested`.
+        """
 
     @abstractmethod
-    def knows(self, state: str) -> bool:
-        """Whether labels that a release in this state drew were released, for later such events."""
+    def reuses_labels(self, state: str) -> bool:
+        """Return True if labels that a release in this state drew were released, for later such
+        events.
+        """
 
     @abstractmethod
     def noise(self, price: Price) -> dict[str, Any]:
-        """A price as people read it: fields of `pricing.EventPrice`."""
+        """Return a price as people read it: fields of `pricing.EventPrice`."""
 
 
 class ClippedSums(EventKind):
@@ -163,7 +171,7 @@ class ClippedSums(EventKind):
     per_label = False
     own_number = False
 
-    def check_allowance(self, allowance: Terms) -> None:
+    def check_allowance(self, allowance: AllowanceTerms) -> None:
         """A sum takes choices among any number, at one price."""
         if allowance.choices != PAIR:
             raise PolicyError(
@@ -187,6 +195,6 @@ class ClippedSums(EventKind):
                 "numbers"
             )
 
-    def first(self, asked: int | None, unit: str | None) -> int | None:
-        """One."""
-        return asked or 1
+    def first_allowance(self, requested: int | None, unit: str | None) -> int | None:
+        """Return one."""
+        return requested or 1

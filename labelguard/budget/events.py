@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from labelguard.budget.event_kind import PAIR, ClippedSums, EventKind, Price, Terms, of_bits
+from labelguard.budget.event_kind import (
+    PAIR,
+    AllowanceTerms,
+    ClippedSums,
+    EventKind,
+    Price,
+    delta_of_bits,
+)
 from labelguard.budget.label_values import Ties
 from labelguard.budget.training_runs import TRAINING_RUNS
 from labelguard.errors import PolicyError
@@ -20,11 +27,11 @@ from labelguard.text import pluralize
 if TYPE_CHECKING:
     from labelguard.accounting.joint import Component
 
+# Number of responses a choice has at most, as its value in the private map is a byte.
 MOST_CHOICES = 256
-"""How many responses a choice has at most, as its value in the private map is a byte."""
 
+# Number of labels of a content may be randomized over its life, unless more are asked for.
 ITEM_BOUND = 1
-"""How many labels of a content may be randomized over its life, unless more are asked for."""
 
 
 class RandomizedLabels(EventKind):
@@ -33,9 +40,9 @@ class RandomizedLabels(EventKind):
     name = "rr"
     counts = "labels"
     noun = "randomized label"
-    taken = "label"
+    shortage_noun = "label"
     option = "max_labels_per_labeler"
-    misplaced = (
+    wrong_option_message = (
         "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler goes with "
         "randomized response"
     )
@@ -51,7 +58,7 @@ class RandomizedLabels(EventKind):
 
         return (ChoiceAnswers if "options" in price else BinaryAnswers)(**price, count=count)
 
-    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
+    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
         """Their exact accountants."""
         from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
 
@@ -59,7 +66,7 @@ class RandomizedLabels(EventKind):
             return partial(ChoiceAnswers.calibrate, options=allowance.choices)
         return BinaryAnswers.calibrate
 
-    def check_allowance(self, allowance: Terms) -> None:
+    def check_allowance(self, allowance: AllowanceTerms) -> None:
         """Coins have one kind of noise."""
         if allowance.ball is not None:
             raise PolicyError("ball noise is for statistic:releases=1 only, found it with rr")
@@ -70,7 +77,7 @@ class RandomizedLabels(EventKind):
                 f"choices are among {PAIR} to {MOST_CHOICES} responses, found {allowance.choices}"
             )
 
-    def uniforms(self, epsilon: float, allowance: Terms) -> float:
+    def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
         """Nothing: a coin's probability is a multiple of 2^-64, and priced as that."""
         return 0.0
 
@@ -83,16 +90,16 @@ class RandomizedLabels(EventKind):
         if ties == "zero":
             raise PolicyError("--ties zero is for policies of statistics alone")
 
-    def first(self, asked: int | None, unit: str | None) -> int | None:
-        """A labeler's own number of labels; of a content a few over its life."""
-        return asked or (ITEM_BOUND if unit == "item" else None)
+    def first_allowance(self, requested: int | None, unit: str | None) -> int | None:
+        """Return a labeler's own number of labels; of a content a few over its life."""
+        return requested or (ITEM_BOUND if unit == "item" else None)
 
-    def knows(self, state: str) -> bool:
-        """What was drawn keeps its value, even in a release that was given up."""
+    def reuses_labels(self, state: str) -> bool:
+        """Return True: what was drawn keeps its value, even in a release that was given up."""
         return True
 
     def noise(self, price: Price) -> dict[str, Any]:
-        """The probability of a flip; for choices, of their pairs."""
+        """Return the probability of a flip; for choices, of their pairs."""
         if "options" in price:
             options = price["options"]
             flip_probability = self.pair_flip_probability(price["threshold"], options)
@@ -115,9 +122,9 @@ class StatisticReleases(ClippedSums):
 
     name = "statistic"
     counts = "releases"
-    noun = taken = "statistic release"
+    noun = shortage_noun = "statistic release"
     option = "uses"
-    misplaced = "--uses of a policy counts statistic releases"
+    wrong_option_message = "--uses of a policy counts statistic releases"
     term = "ball"
     form = "statistic:releases=12, or statistic:releases=1,ball=4 (4: COMPONENTS)"
 
@@ -127,14 +134,14 @@ class StatisticReleases(ClippedSums):
 
         return (Balls if "scale" in price else Gaussians)(**price, count=count)
 
-    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
+    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
         """Their exact accountants."""
         from labelguard.accounting.joint import Balls, Gaussians
 
         ball = allowance.ball
         return Gaussians.calibrate if ball is None else partial(Balls.calibrate, components=ball)
 
-    def check_allowance(self, allowance: Terms) -> None:
+    def check_allowance(self, allowance: AllowanceTerms) -> None:
         """Ball noise is for one release in the policy's life: Gaussian noise composes better."""
         super().check_allowance(allowance)
         if allowance.sampling is not None:
@@ -150,36 +157,36 @@ class StatisticReleases(ClippedSums):
         if allowance.ball < 1:
             raise PolicyError(f"ball noise is for 1 component or more, found {allowance.ball}")
 
-    def uniforms(self, epsilon: float, allowance: Terms) -> float:
-        """That of one draw."""
-        return of_bits(epsilon)
+    def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
+        """Return that of one draw."""
+        return delta_of_bits(epsilon)
 
-    def knows(self, state: str) -> bool:
-        """What was summed in a release that was given up is in no sum."""
+    def reuses_labels(self, state: str) -> bool:
+        """Return False for a release that was given up, whose labels are in no sum."""
         return state != "abandoned"
 
     def noise(self, price: Price) -> dict[str, Any]:
-        """Its kind, and the noise multiplier or the scale with the fewest components."""
+        """Return its kind, and the noise multiplier or the scale with the fewest components."""
         return {"noise": "ball" if "scale" in price else "gaussian", **price}
 
 
 RANDOMIZED_LABELS = RandomizedLabels()
 STATISTIC_RELEASES = StatisticReleases()
 EVENTS: Mapping[str, EventKind] = {
-    one.name: one for one in (RANDOMIZED_LABELS, STATISTIC_RELEASES, *TRAINING_RUNS)
+    event.name: event for event in (RANDOMIZED_LABELS, STATISTIC_RELEASES, *TRAINING_RUNS)
 }
 
 
+# How a project goes on whose statistic releases are used up.
 ONE_MORE = (
     "another policy is paid on top, up to the project's ceiling (docs/budget.md): labelguard "
     "policy new NAME --epsilon E --delta D --allow statistic:releases=1, then labelguard policy "
     "activate NAME"
 )
-"""How a project goes on whose statistic releases are used up."""
 
 
 def kind(name: str) -> EventKind:
-    """The kind of that name; `PolicyError` if there is none."""
+    """Return the kind of that name; `PolicyError` if there is none."""
     if name not in EVENTS:
         raise PolicyError(
             f"an allowance is for {' or '.join(EVENTS)}, found {name!r}; "
@@ -188,40 +195,42 @@ def kind(name: str) -> EventKind:
     return EVENTS[name]
 
 
-def in_words(uses: Mapping[str, int]) -> str:
+def describe_uses(uses: Mapping[str, int]) -> str:
     """Uses by kind of event, for people: 30 randomized labels and 6 statistic releases."""
-    told = [pluralize(number, kind(name).noun) for name, number in uses.items() if number]
-    return " and ".join(told) or "nothing"
+    parts = [pluralize(number, kind(name).noun) for name, number in uses.items() if number]
+    return " and ".join(parts) or "nothing"
 
 
 def default_ties(names: Iterable[str]) -> Ties:
-    """What becomes of ties, unless something else is asked for, where all of these are allowed."""
-    found = {kind(name).default_ties for name in names}
-    return found.pop() if len(found) == 1 else RANDOMIZED_LABELS.default_ties
+    """Return what becomes of ties, unless something else is asked for, where all of these are
+    allowed.
+    """
+    ties = {kind(name).default_ties for name in names}
+    return ties.pop() if len(ties) == 1 else RANDOMIZED_LABELS.default_ties
 
 
-def parse(text: str) -> tuple[str, int, dict[str, Any]]:
+def parse_allowance(text: str) -> tuple[str, int, dict[str, Any]]:
     """`rr:labels=50` as ("rr", 50, {}), `statistic:releases=1,ball=4` as ("statistic", 1, …).
 
     The third are further fields of an `Allowance`. Raises `PolicyError` for anything else.
     """
-    for one in EVENTS.values():
-        written = rf"{one.name}:{one.counts}=([0-9]+)((?:,[a-z]+=[0-9.e-]+)*)"
-        match = re.fullmatch(written, text.strip(), re.ASCII)
+    for event in EVENTS.values():
+        pattern = rf"{event.name}:{event.counts}=([0-9]+)((?:,[a-z]+=[0-9.e-]+)*)"
+        match = re.fullmatch(pattern, text.strip(), re.ASCII)
         if match:
             terms = [term.partition("=")[::2] for term in match[2].split(",")[1:]]
             if len(dict(terms)) < len(terms):
                 break
             try:
-                return one.name, int(match[1]), one.of_terms(dict(terms))
+                return event.name, int(match[1]), event.parse_terms(dict(terms))
             except (ValueError, KeyError):
-                raise PolicyError(f"--allow expects {one.form}, found {text!r}") from None
-    forms = "; ".join(one.form for one in EVENTS.values())
+                raise PolicyError(f"--allow expects {event.form}, found {text!r}") from None
+    forms = "; ".join(event.form for event in EVENTS.values())
     raise PolicyError(f"--allow expects one of: {forms}; found {text!r}")
 
 
-def write(allowance: Terms) -> str:
-    """The inverse of `parse`."""
-    one = kind(allowance.event)
-    terms = {one.counts: allowance.allowed, **one.terms_of(allowance)}
-    return f"{one.name}:" + ",".join(f"{name}={value}" for name, value in terms.items())
+def format_allowance(allowance: AllowanceTerms) -> str:
+    """Return the inverse of `parse_allowance`."""
+    event = kind(allowance.event)
+    terms = {event.counts: allowance.allowed, **event.format_terms(allowance)}
+    return f"{event.name}:" + ",".join(f"{name}={value}" for name, value in terms.items())

@@ -9,25 +9,25 @@ from typing import Literal, Self
 
 from labelguard.errors import InvalidLabels
 
+# Treatment of ties (docs/formats.md).
 Ties = Literal["coin", "zero", "drop"]
-"""What becomes of ties (docs/formats.md)."""
 
+# Treatment of blank labels: left out, their status being public, or taken as ties.
 Skips = Literal["public", "tie"]
-"""What becomes of blank labels: left out, their status being public, or taken as ties."""
 
+# Characters that are trimmed around a label.
 WHITE_SPACE = " \t\n\r\v\f\u00a0\u2007\u202f\u3000"
-"""What is trimmed around a label."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _FIRST = re.compile(r"\s*first\s*=\s*([01])\s*", re.IGNORECASE)
 _MEANINGS = ("a", "b", "tie", "skip")
+# Values of a and b by the name of a coding. Who names one declares it: no label tells which.
 CODINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a-b": (("A", "a"), ("B", "b")),
     "left-right": (("LEFT", "Left", "left"), ("RIGHT", "Right", "right")),
     "1-2": (("1",), ("2",)),
     "true-false": (("TRUE", "True", "true"), ("FALSE", "False", "false")),
 }
-"""Values of a and b by the name of a coding. Who names one declares it: no label tells which."""
 
 
 @dataclass(frozen=True)
@@ -54,38 +54,40 @@ class LabelValues:
         """
         if not text:
             return cls()
-        if counted := _FIRST.fullmatch(text):
-            return cls(first=int(counted[1]))
+        if first := _FIRST.fullmatch(text):
+            return cls(first=int(first[1]))
         pieces = text.split(",")
         coding = CODINGS.get(pieces[0].strip().lower())
-        found = dict(zip("ab", coding, strict=True)) if coding else {}
+        meanings = dict(zip("ab", coding, strict=True)) if coding else {}
         for piece in pieces[1:] if coding else pieces:
             meaning, _, values = piece.partition("=")
             meaning = meaning.strip().lower()
-            named = tuple(sorted(value.strip(WHITE_SPACE) for value in values.split("|")))
-            if meaning not in _MEANINGS or meaning in found or not all(named):
+            texts = tuple(sorted(value.strip(WHITE_SPACE) for value in values.split("|")))
+            if meaning not in _MEANINGS or meaning in meanings or not all(texts):
                 raise InvalidLabels(
                     f"--label-values expects {', '.join(CODINGS)}, or a=VALUE,b=VALUE[,tie=VALUE]"
                     "[,skip=VALUE], with | between several values, or first=1 where choices are "
                     f"counted from 1; found {piece.strip()!r}"
                 )
-            found[meaning] = named
+            meanings[meaning] = texts
         if coding:
-            found.setdefault("tie", ("TIE", "Tie", "tie"))
-        if not {"a", "b"} <= set(found):
+            meanings.setdefault("tie", ("TIE", "Tie", "tie"))
+        if not {"a", "b"} <= set(meanings):
             raise InvalidLabels("--label-values must name the values of both a and b")
         known = [
             float(value) if is_number(value) else value
-            for named in found.values()
+            for named in meanings.values()
             for value in named
         ]
         twice = next((value for value in known if known.count(value) > 1), None)
         if twice is not None:
             raise InvalidLabels(f"--label-values names {twice} twice; give every value one meaning")
-        return cls(found["a"], found["b"], found.get("tie", ()), found.get("skip", ()))
+        return cls(meanings["a"], meanings["b"], meanings.get("tie", ()), meanings.get("skip", ()))
 
     def __str__(self) -> str:
-        """What `parse` reads as this domain: one text for equal domains, empty for the default."""
+        """Return what `parse` reads as this domain: one text for equal domains, empty for the
+        default.
+        """
         if self == DEFAULT:
             return ""
         if self.first:
@@ -95,10 +97,10 @@ class LabelValues:
 
 
 DEFAULT = LabelValues()
+# The domain where none is named, and how messages show it.
 DEFAULT_TEXT = "a=1|true,b=0|false,tie=0.5"
-"""The domain where none is named, and how messages show it."""
 
 
 def is_number(value: str) -> bool:
-    """Whether a value is a number, and so equal to other texts of that number."""
+    """Return True if a value is a number, and so equal to other texts of that number."""
     return _NUMBER.fullmatch(value) is not None

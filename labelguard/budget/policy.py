@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from labelguard.budget import events, public_columns
-from labelguard.budget.event_kind import PAIR, EventKind, Sampling, Terms
+from labelguard.budget.event_kind import PAIR, AllowanceTerms, EventKind, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.label_values import LabelValues, Skips, Ties
 from labelguard.errors import PolicyError
@@ -34,14 +34,14 @@ def check_budget(epsilon: float, delta: float) -> None:
         raise PolicyError(f"delta must be at least 0 and below 1, found {delta}")
 
 
+# The smallest ε that noise is computed for.
 LEAST_EPSILON = 1e-12
-"""The smallest ε that noise is computed for."""
+# ε where nobody says one.
 USUAL_EPSILON = 3.0
-"""ε where nobody says one."""
+# δ where nobody says one, unless labelers are many.
 MOST_DELTA = 1e-5
-"""δ where nobody says one, unless labelers are many."""
+# The largest share of units that a policy may hold out.
 MOST_HELD_OUT = 0.5
-"""The largest share of units that a policy may hold out."""
 
 
 def usual_delta(units: int) -> float:
@@ -66,8 +66,8 @@ def parse_budget(option: str, text: str) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Allowance(Terms):
-    """How often one kind of event (by its name in `events`) may touch a labeler.
+class Allowance(AllowanceTerms):
+    """A number of events of one kind (by its name in `events`) that may touch a labeler.
 
     `rr`: so many labels may be randomized; None: the labeler's own number of labels, rounded up
     to 8, 16, 32, … when they are first charged. A label may be a choice of the best of `choices`
@@ -104,38 +104,37 @@ class Policy:
         Policy(ε = 3, δ = 1e-5 of each labeler; rr:labels=None; ties coin)
     """
 
+    # ε of a labeler, all events together
     epsilon: float
-    """ε of a labeler, all events together"""
+    # δ of a labeler, all events together
     delta: float
-    """δ of a labeler, all events together"""
+    # the events that it pays for
     allowances: tuple[Allowance, ...] = (Allowance(RANDOMIZED_LABELS.name, None),)
-    """the events that it pays for"""
+    # what becomes of ties
     ties: Ties = "coin"
-    """what becomes of ties"""
+    # whether it is no secret which labels are ties
     tie_status_public: bool = False
-    """whether it is no secret which labels are ties"""
+    # what is protected as a whole
     unit: Unit = "labeler"
-    """what is protected as a whole"""
+    # the domain of labels (`LabelValues`); empty: the default
     label_values: str = ""
-    """the domain of labels (`LabelValues`); empty: the default"""
+    # what becomes of blank labels
     skips: Skips = "public"
-    """what becomes of blank labels"""
+    # whether who labels what reacts to labels: a condition on every card
     assignment_reactive: bool = False
-    """whether who labels what reacts to labels: a condition on every card"""
+    # share of units whose labels evaluate and never train; drawn once in a project's life
     held_out: float = 0.0
-    """share of units whose labels evaluate and never train; drawn once in a project's life"""
+    # whether events are paid for whose price is as published, and not proven
     accept_unproven: bool = False
-    """whether events are paid for whose price is as published, and not proven"""
+    # columns that features may read: declared to be made without answers, a condition on every card
     public_columns: tuple[str, ...] = ()
-    """columns that features may read: declared to be made without answers, a condition on every
-    card"""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_words()})"
 
     def in_words(self) -> str:
-        """What it promises to whom, and what it pays for."""
-        allowed = ", ".join(map(events.write, self.allowances))
+        """Return what it promises to whom, and what it pays for."""
+        allowed = ", ".join(map(events.format_allowance, self.allowances))
         return f"{format_budget(self)} of each {self.unit}; {allowed}; ties {self.ties}"
 
     def __post_init__(self) -> None:
@@ -170,13 +169,13 @@ class Policy:
         if not self.events or len(set(self.events)) != len(self.events):
             raise PolicyError("a policy allows each kind of event once, and at least one")
         alone = len(self.allowances) == 1
-        own = any(allowance.allowed is None for allowance in self.allowances)
-        if own and self.unit == "item":
+        own_number = any(allowance.allowed is None for allowance in self.allowances)
+        if own_number and self.unit == "item":
             raise PolicyError(
                 "where contents are the unit, their number of labels over their life is fixed "
                 "beforehand: --max-labels-per-labeler K, or allow rr:labels=K"
             )
-        if own and not (alone and self.allowances[0].kind.own_number):
+        if own_number and not (alone and self.allowances[0].kind.own_number):
             raise PolicyError(
                 "a joint price needs the number of labels of a labeler: allow rr:labels=K"
             )
@@ -200,7 +199,7 @@ class Policy:
         return tuple(allowance.event for allowance in self.allowances)
 
     def allowance(self, event: str) -> Allowance:
-        """The allowance for a kind of event; `PolicyError` if there is none."""
+        """Return the allowance for a kind of event; `PolicyError` if there is none."""
         for allowance in self.allowances:
             if allowance.event == event:
                 return allowance
@@ -211,7 +210,7 @@ class Policy:
         )
 
     def ties_of(self, event: str) -> Ties:
-        """What becomes of ties in an event of this kind."""
+        """Return what becomes of ties in an event of this kind."""
         return events.kind(event).ties_of(self.ties)
 
     def to_json(self) -> str:
@@ -224,22 +223,22 @@ class Policy:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         settings = json.loads(text)
         return cls(**settings | {"allowances": tuple(map(_allowance, settings["allowances"]))})
 
 
 def _allowance(settings: dict[str, Any]) -> Allowance:
-    """The inverse of `asdict`."""
+    """Return the inverse of `asdict`."""
     sampling = settings.get("sampling")
     return Allowance(**settings | {"sampling": Sampling(**sampling) if sampling else None})
 
 
+# Smallest k of a labeler whose bound is rounded.
 SMALLEST_BOUND = 8
-"""Smallest k of a labeler whose bound is rounded."""
 
 
-def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def round_up_bounds(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
     # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
     import numpy as np  # not before: `privatize --help` reads this module
@@ -250,7 +249,7 @@ def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Bound:
-    """How many uses units who are new are allowed, and what is one.
+    """The number of uses that new units are allowed, and the meaning of one.
 
     `allowed` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
     every label is a use, else a release is one for all labels of a unit. `contents` as units are
@@ -265,7 +264,7 @@ class Bound:
 
     @classmethod
     def of(cls, policy: Policy, event: str, *, named: bool) -> Self:
-        """The bound that a policy sets for one kind of event.
+        """Return the bound that a policy sets for one kind of event.
 
         `named`: rows of the input have a labeler or a record id, which tells them apart.
         """

@@ -1,4 +1,4 @@
-"""What uses cost under a policy: the noise that every bound k buys, and the quote of a policy.
+"""Prices of uses under a policy: the noise that every bound k buys, and the quote of a policy.
 
 A price is calibrated once, when it is first needed, and stored; the quote is made with the policy.
 Policies follow one another, and `total` is what all of them cost.
@@ -29,41 +29,40 @@ from fractions import Fraction
 
 from labelguard.text import Budgeted
 
+# For each kind of event, the price of a use by k (see `prices`).
 Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
-"""For each kind of event, the price of a use by k (see `prices`)."""
 
 
 @dataclass(frozen=True)
 class EventPrice:
-    """What one allowance of a policy buys, and what it would cost by itself."""
+    """The noise that one allowance of a policy buys, and its price by itself."""
 
+    # the kind of event, as `Allowance` has it
     event: str
-    """the kind of event, as `Allowance` has it"""
+    # how many it allows
     allowed: int
-    """how many it allows"""
+    # ε of all of them, were there no other allowance
     epsilon_alone: float
-    """ε of all of them, were there no other allowance"""
+    # of a randomized label; of choices: of the pairs of one among the fewest responses
     flip_probability: float | None = None
-    """of a randomized label; of choices: of the pairs of one among the fewest responses"""
+    # the fewest responses that a choice may be among; null: labels of pairs, or any number
     choices: int | None = None
-    """the fewest responses that a choice may be among; null: labels of pairs, or any number"""
+    # of a statistic or a training run: gaussian or ball
     noise: str | None = None
-    """of a statistic or a training run: gaussian or ball"""
+    # of Gaussian noise: its standard deviation over the sensitivity, or over the clip norm of a
+    # training run
     noise_multiplier: float | None = None
-    """of Gaussian noise: its standard deviation over the sensitivity, or over the clip norm of a
-    training run
-    """
+    # of ball noise, over the sensitivity: its density falls by e over that distance
     scale: float | None = None
-    """of ball noise, over the sensitivity: its density falls by e over that distance"""
+    # of ball noise: the fewest components that its scale is made for
     components: int | None = None
-    """of ball noise: the fewest components that its scale is made for"""
+    # of a training run: q
     sampling_probability: float | None = None
-    """of a training run: q"""
+    # of a training run: T
     steps: int | None = None
-    """of a training run: T"""
 
     def in_words(self) -> str:
-        """Its noise, for people."""
+        """Return its noise, for people."""
         if self.steps is not None:
             return (
                 f"Gaussian σ = {self.noise_multiplier:.4f} × clip norm, {self.steps:,} steps, "
@@ -81,28 +80,28 @@ class EventPrice:
 class Quote:
     """The joint price of a policy; without events where labelers' own numbers are allowed."""
 
+    # of what computed it, by package
     versions: Mapping[str, str]
-    """of what computed it, by package"""
+    # which neighbours it is about
     adjacency: str
-    """which neighbours it is about"""
+    # how it was computed
     accountant: str
-    """how it was computed"""
+    # ε of everything that the policy allows
     epsilon: float
-    """ε of everything that the policy allows"""
+    # the policy's ε less that
     slack: float | None = None
-    """the policy's ε less that"""
+    # its allowances one by one
     events: Sequence[EventPrice] = ()
-    """its allowances one by one"""
 
 
 def continuous_delta(policy: Policy) -> float:
-    """The δ that continuous noise may spend: that of the policy, less what bits take.
+    """Return the δ that continuous noise may spend: that of the policy, less what bits take.
 
     Noise is drawn from 256-bit numbers, which may change a statistic with a probability below
     2^-100 (docs/guarantees.md). Raises `PolicyError` where that takes more than half of δ.
     """
     delta = policy.delta
-    taken = _of_uniforms(policy, policy.epsilon)
+    taken = _discretization_delta(policy, policy.epsilon)
     if taken > delta / 2:
         raise PolicyError(
             f"noise from 256-bit numbers costs δ = {min(taken, 1):.2g} at ε = {policy.epsilon:g}, "
@@ -111,14 +110,16 @@ def continuous_delta(policy: Policy) -> float:
     return math.nextafter(delta - taken, 0.0) if taken else delta  # most often the last bit of δ
 
 
-def _of_uniforms(policy: Policy, epsilon: float) -> float:
-    """The δ that all noise of a policy takes for being drawn from finitely many bits."""
+def _discretization_delta(policy: Policy, epsilon: float) -> float:
+    """Return the δ that all noise of a policy takes for being drawn from finitely many bits."""
     each = policy.allowances
-    return math.fsum((one.allowed or 0) * one.kind.uniforms(epsilon, one) for one in each)
+    return math.fsum(
+        (one.allowed or 0) * one.kind.discretization_delta(epsilon, one) for one in each
+    )
 
 
 def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
-    """The price of a use for each distinct bound k.
+    """Return the price of a use for each distinct bound k.
 
     Randomized response: the threshold ⌈γ·2^64⌉ of a coin, and of choices the fewest responses that
     they may be among. Statistic: the noise multiplier σ, or
@@ -130,24 +131,24 @@ def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, P
     try:
         if len(policy.allowances) > 1:
             return dict.fromkeys(distinct, _joint(policy)[event])
-        calibrated = events.kind(event).calibrated(policy.allowance(event))
-        return {k: _price(calibrated(policy.epsilon, delta, k)) for k in distinct}
+        calibrate = events.kind(event).calibrator(policy.allowance(event))
+        return {k: _price(calibrate(policy.epsilon, delta, k)) for k in distinct}
     except ValueError as error:
         raise PolicyError(str(error)) from None
 
 
-def written(price: Price) -> dict[str, str]:
-    """A price as ledger and journal hold it: every number as text, exactly."""
+def format_price(price: Price) -> dict[str, str]:
+    """Return a price as ledger and journal hold it: every number as text, exactly."""
     return {name: repr(number) for name, number in price.items()}
 
 
-def read(text: Mapping[str, str]) -> Price:
-    """The inverse of `written`."""
+def parse_price(text: Mapping[str, str]) -> Price:
+    """Return the inverse of `format_price`."""
     return {name: int(n) if n.isdigit() else float(n) for name, n in text.items()}
 
 
 def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
-    """The quote of a policy, as the ledger keeps it, and the prices in it.
+    """Return the quote of a policy, as the ledger keeps it, and the prices in it.
 
     A policy that allows labelers' own numbers of labels (None) is priced for each number when it
     first occurs; its quote says ε and δ, and no more.
@@ -158,17 +159,17 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     if policy.allowances[0].allowed is None:
         accountant = "exact composition, for each number of labels when it occurs"
         return common | {"accountant": accountant, "epsilon": policy.epsilon}, {}
-    found: Prices = {
+    by_event: Prices = {
         allowance.event: prices(policy, allowance.event, np.array([allowance.allowed]))
         for allowance in policy.allowances
     }
-    parts = components(policy, found)
+    parts = components(policy, by_event)
     laws = " × ".join(part.distribution for part in parts.values())
     runs = any(allowance.sampling for allowance in policy.allowances)
     how = "privacy loss on a grid, rounded up" if runs else "exact privacy loss in closed form"
     # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
     epsilon = min(joint.epsilon(list(parts.values()), continuous_delta(policy)), policy.epsilon)
-    return common | {"accountant": f"{how}: {laws}", "epsilon": epsilon}, found
+    return common | {"accountant": f"{how}: {laws}", "epsilon": epsilon}, by_event
 
 
 @cache
@@ -179,42 +180,43 @@ def _versions() -> dict[str, str]:
     }
 
 
-def components(policy: Policy, found: Prices) -> dict[str, Component]:
-    """All events that a policy pays for, by kind."""
+def components(policy: Policy, prices: Prices) -> dict[str, Component]:
+    """Return all events that a policy pays for, by kind."""
     return {
         one.event: one.kind.component(price, one.allowed or 0)
         for one in policy.allowances
-        for price in found[one.event].values()
+        for price in prices[one.event].values()
     }
 
 
-def of_two(policy: Policy, found: Prices) -> float | None:
-    """The ε of two units whose labels may all change together, at the δ of the policy's price.
+def epsilon_of_two(policy: Policy, prices: Prices) -> float | None:
+    """Return the ε of two units whose labels may all change together, at the δ of the policy's
+    price.
 
-    Of one-shot prices that of the two costliest numbers of labels in `found`. None where nothing is
-    proven, or where it was not computed.
+    Of one-shot prices that of the two costliest numbers of labels in `prices`. None where nothing
+    is proven, or where it was not computed.
     """
     from labelguard.accounting import collusion
 
     most = 3 * policy.epsilon + 10  # up to here it is allowed for that noise is made from bits
-    taken = _of_uniforms(policy, most)
+    taken = _discretization_delta(policy, most)
     delta = math.nextafter(policy.delta - 2 * taken, 0.0) if taken else policy.delta
     if delta <= 0 < taken:
         return None
     first = policy.allowances[0]
     if first.allowed is None:
-        at = found.get(first.event, {}).items()
-        own = [first.kind.component(price, k) for k, price in at]
-        return collusion.epsilon_of_unlike(own, delta)
-    epsilon = collusion.epsilon(list(components(policy, found).values()), delta)
+        by_bound = prices.get(first.event, {}).items()
+        each = [first.kind.component(price, k) for k, price in by_bound]
+        return collusion.epsilon_of_unlike(each, delta)
+    epsilon = collusion.epsilon(list(components(policy, prices).values()), delta)
     return epsilon if epsilon is not None and epsilon <= most else None
 
 
-def detailed(policy: Policy, stored: Mapping[str, Any], found: Prices) -> Quote:
-    """A `quote` with what is shown beside it: the events one by one."""
+def quote_details(policy: Policy, stored: Mapping[str, Any], prices: Prices) -> Quote:
+    """Return a `quote` with what is shown beside it: the events one by one."""
     if policy.allowances[0].allowed is None:
         return Quote(**stored)
-    every = components(policy, found)
+    every = components(policy, prices)
     return Quote(
         **stored,
         slack=policy.epsilon - stored["epsilon"],
@@ -223,7 +225,7 @@ def detailed(policy: Policy, stored: Mapping[str, Any], found: Prices) -> Quote:
 
 
 def _event(policy: Policy, event: str, part: Component) -> EventPrice:
-    """One allowance: its parameter, how often, and what it costs by itself."""
+    """Return one allowance: its parameter, how often, and what it costs by itself."""
     from labelguard.accounting import joint
 
     alone = joint.epsilon([part], continuous_delta(policy))
@@ -237,23 +239,23 @@ def _price(component: Component) -> Price:
 
 @lru_cache
 def _joint(policy: Policy) -> dict[str, Price]:
-    """The prices of all allowances together."""
+    """Return the prices of all allowances together."""
     from labelguard.accounting.joint import Share, calibrate
 
     each = policy.allowances
-    shares = [Share(one.kind.calibrated(one), one.allowed or 0, one.share) for one in each]
-    found = calibrate(policy.epsilon, continuous_delta(policy), shares)
-    return dict(zip(policy.events, map(_price, found), strict=True))
+    shares = [Share(one.kind.calibrator(one), one.allowed or 0, one.share) for one in each]
+    parts = calibrate(policy.epsilon, continuous_delta(policy), shares)
+    return dict(zip(policy.events, map(_price, parts), strict=True))
 
 
 @dataclass(frozen=True)
 class Total:
     """ε and δ of a labeler over several policies, however the later ones were chosen."""
 
+    # the sum of ε
     epsilon: float
-    """the sum of ε"""
+    # the sum of δ
     delta: float
-    """the sum of δ"""
 
 
 def total(budgets: Iterable[Budgeted]) -> Total:
@@ -269,5 +271,7 @@ def total(budgets: Iterable[Budgeted]) -> Total:
 
 
 def _sum(values: Iterable[float]) -> float:
-    """The sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little more."""
+    """Return the sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little
+    more.
+    """
     return float(sum(Fraction(repr(float(value))) for value in values))

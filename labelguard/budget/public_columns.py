@@ -1,4 +1,4 @@
-"""Columns that were declared public: what features may read of a table that holds answers, too.
+"""Columns declared public: those that features may read of a table that holds answers, too.
 
 Which system wrote a response, or what a reward model says of it, is a function of the response. No
 look at a table can tell such a column from one that was made from answers (who won, a mean rating),
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from labelguard.errors import PolicyError
 
+# Endings of the columns of a property that has one for each side.
 ENDINGS = ("_a", "_b", "_chosen", "_rejected")
-"""How the columns of a property end that has one for each side."""
 
 
 def parse(names: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -20,11 +20,11 @@ def parse(names: str | Iterable[str] | None) -> tuple[str, ...]:
 
     Raises `PolicyError` for what is no name.
     """
-    given = [names] if isinstance(names, str) else list(names or ())
-    for name in given:
+    columns = [names] if isinstance(names, str) else list(names or ())
+    for name in columns:
         if not (isinstance(name, str) and name.strip() and name.isprintable()):
             raise PolicyError("--public-column expects the name of a column of the input")
-    return tuple(sorted(set(given)))
+    return tuple(sorted(set(columns)))
 
 
 def names_of(column: str) -> tuple[str, ...]:

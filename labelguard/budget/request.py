@@ -1,4 +1,4 @@
-"""What a command asks of a project's policy."""
+"""The options of a command that concern a project's policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from labelguard.options import option
 
 @dataclass(frozen=True)
 class PolicyRequest:
-    """What a command asks for; None means: as the policy has it, or the default."""
+    """Options that a command was given; None means: as the policy has it, or the default."""
 
     epsilon: float | None = option(
         "ε of each labeler; default: as the policy has it, 3 for the first."
@@ -72,14 +72,14 @@ class PolicyRequest:
         in_jobs=True,
     )
     event: str = RANDOMIZED_LABELS.name
+    # statistic releases (`options.RunOptions`)
     uses: int | None = None
-    """statistic releases (`options.RunOptions`)"""
+    # of a first policy, as the planner proposes it (`Allowance.ball`)
     ball: int | None = None
-    """of a first policy, as the planner proposes it (`Allowance.ball`)"""
+    # of a first policy, as a mechanism of training runs proposes it (`Allowance.sampling`)
     sampling: Sampling | None = None
-    """of a first policy, as a mechanism of training runs proposes it (`Allowance.sampling`)"""
+    # of a first policy, as its input's public columns have it (`Allowance.choices`)
     choices: int | None = None
-    """of a first policy, as its input's public columns have it (`Allowance.choices`)"""
 
     def __post_init__(self) -> None:
         options.check(PolicyRequest, vars(self))
@@ -91,45 +91,48 @@ class PolicyRequest:
             object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         if self.public_columns is not None:
             object.__setattr__(self, "public_columns", public_columns.parse(self.public_columns))
-        for one in EVENTS.values():
-            uses = self.asked(one)
-            if uses is None or one.option is None:
+        for event in EVENTS.values():
+            uses = self.requested_uses(event)
+            if uses is None or event.option is None:
                 continue
-            object.__setattr__(self, one.option, int(uses))
+            object.__setattr__(self, event.option, int(uses))
             if uses < 1:
-                option = one.option.replace("_", "-")
+                option = event.option.replace("_", "-")
                 raise PolicyError(f"--{option} must be at least 1, found {uses}")
-            if one.name != self.event:
-                raise PolicyError(one.misplaced)
+            if event.name != self.event:
+                raise PolicyError(event.wrong_option_message)
         check_budget(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
             MOST_DELTA if self.delta is None else self.delta,
         )
 
-    def asked(self, kind: EventKind) -> int | None:
-        """How many events of a kind were asked for, if any number was."""
+    def requested_uses(self, kind: EventKind) -> int | None:
+        """Return how many events of a kind were asked for, if any number was."""
         return getattr(self, kind.option) if kind.option else None
 
     def first_policy(self, units: int) -> Policy:
-        """The policy that the first release of a project writes, where so many units gave labels.
+        """Return the policy that the first release of a project writes, where so many units gave
+        labels.
 
         ε and δ are the usual ones unless they were asked for.
         """
-        one = events.kind(self.event)
-        allowed, choices = one.first(self.asked(one), self.unit), self.choices or PAIR
-        allowance = Allowance(self.event, allowed, 1.0, self.ball, self.sampling, choices)
+        kind = events.kind(self.event)
+        allowed = kind.first_allowance(self.requested_uses(kind), self.unit)
+        allowance = Allowance(
+            self.event, allowed, 1.0, self.ball, self.sampling, self.choices or PAIR
+        )
         of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
-        asked = options.given(self, PolicyRequest)
-        given = {name: asked[name] for name in asked.keys() & of_policy}
+        values = options.given(self, PolicyRequest)
+        terms = {name: values[name] for name in values.keys() & of_policy}
         return Policy(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
             usual_delta(units) if self.delta is None else self.delta,
             (allowance,),
-            **{"ties": one.default_ties} | given,
+            **{"ties": kind.default_ties} | terms,
         )
 
     def under(self, policy: Policy) -> Policy:
-        """The policy, if the request fits it; `PolicyError` where it contradicts it.
+        """Return the policy, if the request fits it; `PolicyError` where it contradicts it.
 
         ε and δ are judged by what the whole project costs (`check_price`).
         """
@@ -166,10 +169,10 @@ class PolicyRequest:
         most = math.inf if self.epsilon is None else self.epsilon
         most_delta = 1.0 if self.delta is None else self.delta
         if epsilon > most or delta > most_delta:
-            asked = [f"ε = {self.epsilon:g}"] if self.epsilon is not None else []
-            asked += [f"δ = {self.delta:g}"] if self.delta is not None else []
+            limits = [f"ε = {self.epsilon:g}"] if self.epsilon is not None else []
+            limits += [f"δ = {self.delta:g}"] if self.delta is not None else []
             raise PolicyError(
                 f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, so nothing in "
-                f"it can be had at the stricter {', '.join(asked)}; leave them out, or use another "
-                "project"
+                f"it can be had at the stricter {', '.join(limits)}; leave them out, or use "
+                "another project"
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from labelguard.budget.event_kind import ClippedSums, Price, Sampling, Terms, of_bits
+from labelguard.budget.event_kind import AllowanceTerms, ClippedSums, Price, Sampling, delta_of_bits
 from labelguard.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -22,12 +22,11 @@ class TrainingRuns(ClippedSums):
     """Runs of one mechanism. Every run learns from all labels of a labeler, released or not."""
 
     counts = "runs"
+    # True if labels are sampled one by one, of which a labeler has so many at most; else labelers
+    # are.
     by_record: ClassVar[bool] = False
-    """Whether labels are sampled one by one, of which a labeler has so many at most; else labelers
-    are.
-    """
+    # The component that prices it.
     run: ClassVar[str]
-    """The component that prices it."""
 
     def _run(self) -> Any:
         from labelguard.accounting import components
@@ -35,60 +34,62 @@ class TrainingRuns(ClippedSums):
         return getattr(components, self.run)
 
     def component(self, price: Price, count: int) -> Component:
-        """All steps of so many runs."""
-        found: Component = self._run()(**price, count=count)
-        return found
+        """Return all steps of so many runs."""
+        component: Component = self._run()(**price, count=count)
+        return component
 
-    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
-        """That of runs with this sampling."""
-        found = allowance.sampling
-        assert found is not None
-        records = {"records": found.records} if self.by_record else {}
+    def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
+        """Return that of runs with this sampling."""
+        sampling = allowance.sampling
+        assert sampling is not None
+        records = {"records": sampling.records} if self.by_record else {}
         return partial(
             self._run().calibrate,
-            sampling_probability=found.probability,
-            steps=found.steps,
+            sampling_probability=sampling.probability,
+            steps=sampling.steps,
             **records,
         )
 
-    def of_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
+    def parse_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
         """`q=0.2,steps=100`, and `records=8` where labels are sampled."""
         known = {"q", "steps"} | ({"records"} if self.by_record else set())
-        super().of_terms({name: value for name, value in terms.items() if name not in known})
+        super().parse_terms({name: value for name, value in terms.items() if name not in known})
         records = int(terms["records"]) if self.by_record else None
         return {"sampling": Sampling(float(terms["q"]), int(terms["steps"]), records)}
 
-    def terms_of(self, allowance: Terms) -> dict[str, Any]:
-        """The inverse of `of_terms`."""
-        found = allowance.sampling
-        assert found is not None
-        records = {"records": found.records} if self.by_record else {}
-        return {"q": repr(found.probability), "steps": found.steps, **records}
+    def format_terms(self, allowance: AllowanceTerms) -> dict[str, Any]:
+        """Return the inverse of `parse_terms`."""
+        sampling = allowance.sampling
+        assert sampling is not None
+        records = {"records": sampling.records} if self.by_record else {}
+        return {"q": repr(sampling.probability), "steps": sampling.steps, **records}
 
-    def check_allowance(self, allowance: Terms) -> None:
+    def check_allowance(self, allowance: AllowanceTerms) -> None:
         """A run has a sampling, and Gaussian noise."""
         super().check_allowance(allowance)
-        found = allowance.sampling
-        if found is None or (found.records is not None) != self.by_record:
+        sampling = allowance.sampling
+        if sampling is None or (sampling.records is not None) != self.by_record:
             raise PolicyError(f"a run of {self.name} is sampled: allow {self.form}")
         if allowance.ball is not None:
             raise PolicyError(f"ball noise is for statistic:releases=1 only, not for {self.name}")
 
-    def uniforms(self, epsilon: float, allowance: Terms) -> float:
-        """That of a draw in every step, exact, or of a language model's, which has an end."""
+    def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
+        """Return that of a draw in every step, exact, or of a language model's, which has an
+        end.
+        """
         from labelguard.accounting import truncation
 
         assert allowance.sampling is not None
         steps = allowance.sampling.steps
         beyond = truncation.delta(truncation.MOST_COORDINATES * steps, epsilon)
-        return steps * of_bits(epsilon) + beyond
+        return steps * delta_of_bits(epsilon) + beyond
 
-    def knows(self, state: str) -> bool:
+    def reuses_labels(self, state: str) -> bool:
         """Nothing: a run begins with the base model, and learns from all labels."""
         return False
 
     def noise(self, price: Price) -> dict[str, Any]:
-        """Its noise multiplier, in clip norms, and its sampling."""
+        """Return its noise multiplier, in clip norms, and its sampling."""
         names = ("noise_multiplier", "sampling_probability", "steps")
         return {"noise": "gaussian", **{name: price[name] for name in names}}
 
@@ -96,14 +97,14 @@ class TrainingRuns(ClippedSums):
 class UserWise(TrainingRuns):
     """User-wise DP-SGD (user-level-dp-finetuning, algorithm 2; aup-rlhf, algorithm 4)."""
 
-    name, noun, taken, run = "uls", "uls run", "uls run", "Subsampled"
+    name, noun, shortage_noun, run = "uls", "uls run", "uls run", "Subsampled"
     form = "uls:runs=1,q=0.2,steps=100"
 
 
 class RecordWise(TrainingRuns):
     """Example-level DP-SGD (user-level-dp-finetuning, algorithm 1): the smaller of two bounds."""
 
-    name, noun, taken, run = "els", "els run", "els run", "SampledRecords"
+    name, noun, shortage_noun, run = "els", "els run", "els run", "SampledRecords"
     form = "els:runs=1,q=0.05,steps=100,records=8"
     by_record = True
 
@@ -111,7 +112,7 @@ class RecordWise(TrainingRuns):
 class GroupPrivacy(TrainingRuns):
     """The same, at the bound of group privacy alone: a baseline."""
 
-    name, noun, taken, run = "els-group", "els-group run", "els-group run", "Groups"
+    name, noun, shortage_noun, run = "els-group", "els-group run", "els-group run", "Groups"
     form = "els-group:runs=1,q=0.05,steps=100,records=8"
     by_record = True
 
@@ -119,7 +120,7 @@ class GroupPrivacy(TrainingRuns):
 class AdaptiveUserWise(TrainingRuns):
     """Adaptive user-level DP-SGD (aup-rlhf, algorithm 2), priced as published: unproven."""
 
-    name, noun, taken, run = "aup", "aup run", "aup run", "Unproven"
+    name, noun, shortage_noun, run = "aup", "aup run", "aup run", "Unproven"
     form = "aup:runs=1,q=0.2,steps=100"
     proven = False
 

@@ -192,7 +192,7 @@ def _left(value: Left, *, done: bool = True) -> None:
         rows = (
             (
                 *(r.id, r.created_at, r.state, r.mechanism),
-                pluralize(r.used, events.kind(r.event).taken),
+                pluralize(r.used, events.kind(r.event).shortage_noun),
             )
             for r in value.releases
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _retrained(result: Retrained) -> None:
-    from labelguard.budget.events import in_words
+    from labelguard.budget.events import describe_uses
 
     taken_up = ", taken up" if result.resumed else ""
     learned = f"{result.release}, by {result.mechanism}" if result.release else "none yet"
@@ -27,7 +27,7 @@ def _retrained(result: Retrained) -> None:
         ("job", f"{result.job}, run {result.run}{taken_up}"),
         ("outcome", f"{result.outcome}: {result.why}"),
         ("release", learned),
-        ("charged", f"{in_words(result.charged_by)}, for {new}"),
+        ("charged", f"{describe_uses(result.charged_by)}, for {new}"),
     ]
     if result.judgement:
         judged = result.judgement

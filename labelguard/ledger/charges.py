@@ -32,7 +32,7 @@ def store_prices(
     """Store the price of every k that has none yet; returns what is new, as the journal has it."""
     query = sa.select(schema.prices.c.k).where(schema.prices.c.allowance_id == allowance_id)
     stored = set(connection.scalars(query))
-    new = {k: pricing.written(price) for k, price in prices.items() if k not in stored}
+    new = {k: pricing.format_price(price) for k, price in prices.items() if k not in stored}
     if new:
         rows = [
             {"allowance_id": allowance_id, "k": k, "price": json.dumps(price, sort_keys=True)}

@@ -225,7 +225,7 @@ def _record(rows: Sequence[Any]) -> PolicyRecord:
     prices: dict[str, dict[int, Price]] = {event: {} for event in allowance_ids}
     for row in rows:
         if row.k is not None:
-            prices[row.event][row.k] = pricing.read(json.loads(row.price))
+            prices[row.event][row.k] = pricing.parse_price(json.loads(row.price))
     return PolicyRecord(
         first.id,
         first.name,

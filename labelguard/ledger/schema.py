@@ -54,7 +54,7 @@ allowances = _table(
 prices = _table(
     "prices",
     {"allowance_id": sa.ForeignKey("allowances.id"), "k": _NUMBER},
-    # JSON: numbers by name, each as text, for thresholds reach 2^63 (`pricing.written`).
+    # JSON: numbers by name, each as text, for thresholds reach 2^63 (`pricing.format_price`).
     {"price": sa.Text},
 )
 # Allowances and releases of the next two are not declared as such: a million checks take seconds.

@@ -31,20 +31,20 @@ _QUANTILE = 1.959964  # of the normal distribution, for 95 %
 class AgreementEstimate:
     """Share of answers that agree, with a 95 % interval."""
 
+    # the estimate; unbiased, so it may lie below 0 or above 1
     agreement: float
-    """the estimate; unbiased, so it may lie below 0 or above 1"""
+    # lower end of the interval, at least 0
     low: float
-    """lower end of the interval, at least 0"""
+    # upper end, at most 1
     high: float
-    """upper end, at most 1"""
+    # of the estimate: a bound that holds whatever the labels are, made of public counts
     standard_error: float
-    """of the estimate: a bound that holds whatever the labels are, made of public counts"""
+    # how far the interval goes to either side, where nothing cuts it off
     reach: float
-    """how far the interval goes to either side, where nothing cuts it off"""
+    # how many pairs of answers were compared
     comparisons: int
-    """how many pairs of answers were compared"""
+    # of how many items
     items: int
-    """of how many items"""
 
 
 def between_labelers(

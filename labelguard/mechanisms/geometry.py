@@ -26,16 +26,16 @@ class Shape:
     The metric is A = (H / λ_max(H) + `floor`)^(−`whitening`).
     """
 
+    # principal axes that are used
     components: int = 64
-    """principal axes that are used"""
+    # how far they are evened out
     whitening: float = 0.5
-    """how far they are evened out"""
+    # floor of the whitening
     floor: float = 1e-3
-    """floor of the whitening"""
+    # contributions are clipped at this quantile of the labelers' norms without signal
     clip_quantile: float = 0.5
-    """contributions are clipped at this quantile of the labelers' norms without signal"""
+    # penalty of the fit, in units of labels
     ridge: float = 3.0
-    """penalty of the fit, in units of labels"""
 
     def __post_init__(self) -> None:
         if self.components < 1:

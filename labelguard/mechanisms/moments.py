@@ -32,13 +32,12 @@ __all__ = ["TASTES", "Comparisons", "MomentEstimate", "estimate"]
 
 Floats = NDArray[np.float64]
 
+# Standard deviations, in log-odds, of a labeler's own margin on a typical pair: the range that is
+# thought possible. Where contributions are clipped, the statistic tells how far θ is from 0
+# compared with how much labelers differ, so that not knowing the one leaves the other open.
 TASTES = (0.0, 1.5)
-"""Standard deviations, in log-odds, of a labeler's own margin on a typical pair: the range that is
-thought possible. Where contributions are clipped, the statistic tells how far θ is from 0 compared
-with how much labelers differ, so that not knowing the one leaves the other open.
-"""
+# Standard deviation of margins under the prior, in log-odds: 350 points of Elo.
 WIDE = 2.0
-"""Standard deviation of margins under the prior, in log-odds: 350 points of Elo."""
 
 _SEED = 20150807
 _WORLDS, _LAST_WORLDS = 16, 32

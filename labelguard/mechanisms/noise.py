@@ -39,12 +39,12 @@ __all__ = [
 
 NoiseKind = Literal["gaussian", "ball"]
 
+# Length of a stream's nonce.
 NONCE_BYTES = 32
-"""Length of a stream's nonce."""
 
 SCALE_LIMIT = 2**60
+# Scales and numbers of coordinates up to which 256 bits are proven to be enough.
 DIMENSION_LIMIT = 2**16
-"""Scales and numbers of coordinates up to which 256 bits are proven to be enough."""
 
 _BITS = 256  # of a uniform
 _SPARE_BITS = 64  # a first precision this far below the unit fails for one draw in 2^50
@@ -61,12 +61,12 @@ class Noise:
     the first coordinates of noise in `least` dimensions, which is post-processing.
     """
 
+    # gaussian or ball
     kind: NoiseKind
-    """gaussian or ball"""
+    # σ, or s of the ball, in sensitivities
     scale: float
-    """σ, or s of the ball, in sensitivities"""
+    # the fewest components that ball noise is priced for
     least: int = 1
-    """the fewest components that ball noise is priced for"""
 
     def dimension(self, components: int) -> int:
         """Return in how many dimensions the noise of so many components is drawn."""

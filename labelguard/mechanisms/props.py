@@ -42,8 +42,8 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
+# No model is taken to be better than this, however well it agrees.
 SMALLEST_ERROR_RATE = 1e-3
-"""No model is taken to be better than this, however well it agrees."""
 
 _SCALES = np.concatenate([[0.0], np.geomspace(0.01, 10, 13)])
 _GOLDEN = (math.sqrt(5) - 1) / 2

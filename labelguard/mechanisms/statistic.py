@@ -34,11 +34,11 @@ from labelguard.text import LABEL_A, LABEL_TIE
 
 NAME = "statistic"
 VERSION = 1
+# The grid's step is Δ / 2^30: far below the noise, far above what 62 bits of sums can hold.
 STEP_BITS = 30
-"""The grid's step is Δ / 2^30: far below the noise, far above what 62 bits of sums can hold."""
 
+# Covers double-precision rounding of norms and sums.
 SLACK = 1 + 1e-9
-"""Covers double-precision rounding of norms and sums."""
 
 _MEDIAN = 0.5
 _CHUNK = 1 << 10  # rows at a time: stays in cache

@@ -1,1 +1,1 @@
-"""What a release would be worth, from public columns and simulated labels alone."""
+"""The worth of a release, from public columns and simulated labels alone."""

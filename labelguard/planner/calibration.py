@@ -1,4 +1,4 @@
-"""How timid or bold a released head is, found by running the release on simulated labels.
+"""The scale of a released head's probabilities, from the release on simulated labels.
 
 A labeler who agrees with themselves has a contribution longer than the clip C, and the ridge
 shrinks what noise may have made up: a head says .60 where .70 are right. Where labelers are few and
@@ -36,18 +36,18 @@ from labelguard.planner.trials import rows_of
 from labelguard.text import Progress, no_progress
 
 WORLDS = 15 * len(KINDS)
+# At the smallest scale every probability is about ½, and pairs are still in the head's order. Above
+# the largest the head is nearly nothing, and no simulation of its size should be trusted.
 SMALLEST, LARGEST = 0.01, 10.0
-"""At the smallest scale every probability is about ½, and pairs are still in the head's order.
-Above the largest the head is nearly nothing, and no simulation of its size should be trusted."""
 
+# The share of shared utility that is linear in the features, in these worlds: the upper end of what
+# held-out accuracies on public sets imply (`Prior`): heads have several groups of features. With ½
+# the scale is 15 % smaller, and on texts the error left larger (200 labelers of ukpconvarg1, ε = 1,
+# in one early comparison: .036 in place of .020; docs/results/utility.md#few-labelers).
 EXPLAINED = 0.7
-"""The share of shared utility that is linear in the features, in these worlds: the upper end of
-what held-out accuracies on public sets imply (`Prior`): heads have several groups of features.
-With ½ the scale is 15 % smaller, and on texts the error left larger (200 labelers of ukpconvarg1,
-ε = 1, in one early comparison: .036 in place of .020; docs/results/utility.md#few-labelers)."""
 
+# Along which simulated utility is linear, as where shapes are chosen.
 AXES = 128
-"""Along which simulated utility is linear, as where shapes are chosen."""
 _MOST_ROWS = 120_000
 _MOST_PAIRS = 20_000  # that principal axes are found from
 _PRECISION = 1e-3
@@ -69,7 +69,7 @@ class Calibration:
     design_effect: float
 
 
-def calibrated(
+def calibrate_head(
     x: NDArray[np.float32],
     rows: Rows,
     basis: Basis,
@@ -83,7 +83,7 @@ def calibrated(
     worlds: int = WORLDS,
     progress: Progress = no_progress,
 ) -> Calibration:
-    """The scale and the design effect of one release, by simulation.
+    """Return the scale and the design effect of one release, by simulation.
 
     `x` (pairs, d) are public features; `rows`, `basis`, `shape` and `bounds` are the release's own,
     and `noise` the standard deviation of its noise for each component, in units of the statistic.
@@ -110,7 +110,7 @@ def calibrated(
 
 @dataclass(frozen=True, eq=False)
 class _World:
-    """What became of one world: margins of the pairs under its head, and what fresh labelers do.
+    """The outcome of one world: margins of the pairs under its head, and what fresh labelers do.
 
     `difference` (components,) is that of the clipped sums of two populations of labelers.
     """
@@ -151,14 +151,14 @@ class _Release:
         noise: float,
         windows: float,
     ) -> _Release:
-        mine, units, scale = sampled(rows)
+        mine, units, scale = sample_labelers(rows)
         scale *= windows
         used, pair = np.unique(mine.pair, return_inverse=True)
         x, mine = x[used], replace(mine, pair=pair.astype(np.intp))
         counts = np.bincount(mine.pair)
         every = slice(None, None, -(-len(x) // _MOST_PAIRS))
-        found = spectrum(x[every], counts[every])
-        size = min(AXES, found.rank)
+        principal = spectrum(x[every], counts[every])
+        size = min(AXES, principal.rank)
         z = basis.coordinates(x)
         weight = bounds.weight[units][mine.unit]
         likelihood = np.bincount(mine.pair, weight * 4 * mine.information()).astype(np.float64)
@@ -166,8 +166,8 @@ class _Release:
         ridge = noise_aware_ridge(z, likelihood * scale, shape.ridge * basis.metric**2, noise)
         return cls(
             z,
-            x @ found.axes[:, :size].astype(np.float32),
-            found.values[:size],
+            x @ principal.axes[:, :size].astype(np.float32),
+            principal.values[:size],
             mine,
             weight,
             likelihood,
@@ -189,8 +189,8 @@ class _Release:
     @cached_property
     def square_weight(self) -> Floats:
         """Σ w_u² share² of each pair, shape (pairs,)."""
-        found = np.bincount(self.rows.pair, (self.weight * self.rows.share()) ** 2)
-        return np.asarray(found, np.float64)
+        squares = np.bincount(self.rows.pair, (self.weight * self.rows.share()) ** 2)
+        return np.asarray(squares, np.float64)
 
     @cached_property
     def squares(self) -> Small:
@@ -211,7 +211,7 @@ class _Release:
         return np.asarray(clip_rows(part, self.clip).sum(axis=0))
 
     def world(self, draw: Draw, shock: Floats) -> _World:
-        """The head of one world."""
+        """Return the head of one world."""
         assert draw.twin is not None
         total, other = self.clipped_sum(draw.half), self.clipped_sum(draw.twin)
         theta = fit_statistic(
@@ -228,7 +228,7 @@ class _Release:
 
 
 def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
-    """The c at which the mean log loss of fresh labelers' strict labels is least.
+    """Return the c at which the mean log loss of fresh labelers' strict labels is least.
 
     Of pairs of all worlds, each (pairs,): their margin, E[label − ½] and P(no tie), both times what
     a pair weighs. Σ strict · log 2cosh(c m/2) − gain · c m is convex in c.
@@ -257,7 +257,7 @@ def _shocks(
     return np.asarray(radius * normal / np.linalg.norm(normal, axis=1, keepdims=True))
 
 
-def sampled(rows: Rows) -> tuple[Rows, NDArray[np.intp], float]:
+def sample_labelers(rows: Rows) -> tuple[Rows, NDArray[np.intp], float]:
     """Rows grouped by labeler, of all or of some; who these are; how many each stands for."""
     counts = np.bincount(rows.unit, minlength=rows.units)
     units = np.flatnonzero(counts)

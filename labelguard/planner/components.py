@@ -1,4 +1,4 @@
-"""How many components a statistic should have, in closed form, from public columns alone.
+"""The number of components of a statistic, in closed form, from public columns alone.
 
 More components say more about what labelers prefer, and each brings noise. On principal axes x_j of
 the pairs' features a head's coefficient has a prior variance v; the labels inform about it by
@@ -31,11 +31,11 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.text import pluralize
 
+# The numbers of components to choose from.
 COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
-"""The numbers of components to choose from."""
 
+# The noise of a release with so many components, in sensitivities.
 Noises: TypeAlias = Callable[[int], Noise]
-"""The noise of a release with so many components, in sensitivities."""
 
 Floats = NDArray[np.float64]
 
@@ -65,10 +65,10 @@ class Directions:
         """
         if not len(rows):
             raise InvalidLabels("there is no labeled pair")
-        found = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
-        axes = min(found.rank, COUNTS[-1])
-        z = x @ found.axes[:, :axes].astype(np.float32)
-        return cls.of_coordinates(z, found.values, rows)
+        principal = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+        axes = min(principal.rank, COUNTS[-1])
+        z = x @ principal.axes[:, :axes].astype(np.float32)
+        return cls.of_coordinates(z, principal.values, rows)
 
     @classmethod
     def of_coordinates(cls, z: NDArray[np.float32], values: Floats, rows: Rows) -> Self:
@@ -91,11 +91,11 @@ class Directions:
         return cls(information, float(weight @ norms**2) / clip**2, ridge, rank)
 
     def shape(self, noises: Noises) -> Shape:
-        """The best number of components, and the ridge of what is expected of them."""
+        """Return the best number of components, and the ridge of what is expected of them."""
         return Shape(self.best(noises), ridge=self.ridge)
 
     def best(self, noises: Noises) -> int:
-        """The number of components of highest gain; a larger one only for .05 % more."""
+        """Return the number of components of highest gain; a larger one only for .05 % more."""
         chosen, gained = 1, 0.0
         for components, gain in self.gains(noises).items():
             if gain > gained * _WORTH:
@@ -105,15 +105,15 @@ class Directions:
     def gains(self, noises: Noises) -> dict[int, float]:
         """G(k) for every k of `COUNTS` that there are directions for, or for all of them."""
         expected = self.information / self.ridge
-        found = {}
+        gains = {}
         for count in sorted({min(count, len(expected)) for count in COUNTS}):
             of_noise = 4 * count * noises(count).deviation(count) ** 2 / self.labelers
-            own = expected[:count]
-            found[count] = float((own**2 / (own + 1 + of_noise)).sum())
-        return found
+            leading = expected[:count]
+            gains[count] = float((leading**2 / (leading + 1 + of_noise)).sum())
+        return gains
 
 
-def cheapest(epsilon: float, delta: float, releases: int = 1) -> Noises:
+def smaller_noise(epsilon: float, delta: float, releases: int = 1) -> Noises:
     """For every number of components the smaller noise that (epsilon, delta) buys.
 
     Ball noise is for one release alone: of several, Gaussian noise composes better. Whichever is
@@ -125,14 +125,15 @@ def cheapest(epsilon: float, delta: float, releases: int = 1) -> Noises:
         if releases > 1:
             return gaussians
         balls = Noise("ball", ball.calibrate(epsilon, delta, components), components)
-        one, other = (noise.deviation(components) for noise in (balls, gaussians))
-        return balls if one < other else gaussians
+        ball_wins = balls.deviation(components) < gaussians.deviation(components)
+        return balls if ball_wins else gaussians
 
     return of
 
 
-def alone(directions: int, components: int) -> bool:
-    """The rule: sources alone, if the planned number of components holds all their directions.
+def fits_sources_alone(directions: int, components: int) -> bool:
+    """Return the rule: sources alone, if the planned number of components holds all their
+    directions.
 
     Of m sources a head learns m − 1 differences: the directions of the group `source`, fewer where
     some were never compared with others, and within strata those of each. On held-out data of two
@@ -143,35 +144,40 @@ def alone(directions: int, components: int) -> bool:
     return directions <= components
 
 
-def notes(
+def describe_sources(
     x: NDArray[np.float32], rows: Rows, groups: Sequence[Group], noises: Mapping[float, Noises]
 ) -> tuple[str, ...]:
-    """What the rule says of an input at each ε, where its features have sources; else nothing.
+    """Return what the rule says of an input at each ε, where its features have sources; else
+    nothing.
 
     `x` is (pairs, d), with the columns of `groups`; `noises` are what each ε buys. The room is that
     of a release on sources alone, whatever stands beside them here.
     """
-    said = []
+    lines = []
     for group in groups:
-        own = x[:, group.start : group.stop]
-        if group.name.startswith("source:") and own.any():
-            found = Directions.of_features(own, rows)
-            room = {epsilon: found.best(of) for epsilon, of in noises.items()}
-            said.append(_said(group, directions(own), room))
-    return tuple(said)
+        columns = x[:, group.start : group.stop]
+        if group.name.startswith("source:") and columns.any():
+            of_group = Directions.of_features(columns, rows)
+            room = {epsilon: of_group.best(of) for epsilon, of in noises.items()}
+            lines.append(_describe_group(group, count_directions(columns), room))
+    return tuple(lines)
 
 
-def directions(x: NDArray[np.float32]) -> int:
-    """How many directions differences of indicators have, (pairs, sources): as many as a release of
-    them could have components.
+def count_directions(x: NDArray[np.float32]) -> int:
+    """Return how many directions differences of indicators have, (pairs, sources): as many as a
+    release of them could have components.
     """
     return spectrum(x).rank if x.any() else 0
 
 
-def _said(group: Group, count: int, planned: dict[float, int]) -> str:
-    fitting = [f"{epsilon:g}" for epsilon, room in planned.items() if alone(count, room)]
-    other = [f"{epsilon:g}" for epsilon, room in planned.items() if not alone(count, room)]
-    said = (
+def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
+    fitting = [
+        f"{epsilon:g}" for epsilon, room in planned.items() if fits_sources_alone(count, room)
+    ]
+    other = [
+        f"{epsilon:g}" for epsilon, room in planned.items() if not fits_sources_alone(count, room)
+    ]
+    room = (
         f"{group.name} has {pluralize(count, 'direction')}; "
         "a release on sources alone has room for "
         f"{', '.join(f'{room} at ε = {epsilon:g}' for epsilon, room in planned.items())}"
@@ -182,4 +188,4 @@ def _said(group: Group, count: int, planned: dict[float, int]) -> str:
     if other:
         beside = f"{default_features()}+{group.name}"
         ways.append(f"sources beside others at ε = {', '.join(other)}: --features {beside}")
-    return f"{said}; best take {'; '.join(ways)}"
+    return f"{room}; best take {'; '.join(ways)}"

@@ -11,24 +11,23 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from labelguard.accounting import randomized_response
-from labelguard.budget.policy import rounded_bound
+from labelguard.budget.policy import round_up_bounds
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
 from labelguard.planner.trials import Heads, PublicSide, Trial, Worlds
 
 Floats = NDArray[np.float64]
 
+# Labels per labeler that are tried for randomized response; None: all, at their own price.
+#
+# A labeler's k labels inform about as k · (1 − 2γ)² labels without noise would, which falls with k
+# once (1 − 2γ) falls faster than 1/√k: fewer labels, answered more truly, can teach more.
 BOUNDS = (None, 1, 2, 4, 8, 16, 32)
-"""Labels per labeler that are tried for randomized response; None: all, at their own price.
-
-A labeler's k labels inform about as k · (1 − 2γ)² labels without noise would, which falls with k
-once (1 − 2γ) falls faster than 1/√k: fewer labels, answered more truly, can teach more.
-"""
 
 _QUANTILES = (1.0, 0.9, 0.5)
 
 
 def bounds_for(counts: NDArray[np.int64], periods: int) -> tuple[int | None, ...]:
-    """The bounds that are tried; the first lets in all labels.
+    """Return the bounds that are tried; the first lets in all labels.
 
     `counts` (labelers,) are public: the labels of each labeler in one period. For several periods
     one K has to serve everybody, because nobody's own number is known yet: as many labels as so
@@ -38,7 +37,7 @@ def bounds_for(counts: NDArray[np.int64], periods: int) -> tuple[int | None, ...
     if periods == 1:
         return BOUNDS
     projected = np.ceil(np.quantile(counts, _QUANTILES)).astype(np.int64) * periods
-    enough = [int(bound) for bound in rounded_bound(projected)]
+    enough = [int(bound) for bound in round_up_bounds(projected)]
     few = [bound * periods for bound in BOUNDS if bound is not None]
     return tuple(dict.fromkeys([*enough, *(bound for bound in few if bound < enough[0])]))
 
@@ -62,10 +61,12 @@ class Flips:
     def of(
         cls, public: PublicSide, epsilon: float, delta: float, bound: int | None, periods: int = 1
     ) -> Flips:
-        """What (epsilon, delta) makes of labels, of which `bound` are priced over all periods."""
+        """Return what (epsilon, delta) makes of labels, of which `bound` are priced over all
+        periods.
+        """
 
         def flips(counts: NDArray[np.int64]) -> Floats:
-            answers = rounded_bound(counts) if bound is None else counts * 0 + bound
+            answers = round_up_bounds(counts) if bound is None else counts * 0 + bound
             prices = randomized_response.calibrate_many(epsilon, delta, answers)
             return np.asarray(1 / (1 + np.exp(prices)))
 
@@ -104,17 +105,18 @@ class Flips:
 
 
 def all_labels(options: Sequence[Flips]) -> Flips:
-    """The first of those that release most labels: what no bound was put to."""
+    """Return the first of those that release most labels: what no bound was put to."""
     return max(options, key=lambda option: float(option.released.sum()))
 
 
-def worth(options: Sequence[Flips]) -> list[Flips]:
-    """The options that can be chosen; public counts alone rule out the others.
+def drop_dominated(options: Sequence[Flips]) -> list[Flips]:
+    """Return the options that can be chosen; public counts alone rule out the others.
 
     An option is ruled out if another releases at least as many labels that hold at least as much
     `information`; of equal ones the first stays. Heads learn more from more information, and of
-    equally good options `chosen` takes what releases most, so the other one would be taken in its
-    place. A bound that nobody reaches, say, is ruled out by any smaller one that nobody exceeds.
+    equally good options `choose_bound` takes what releases most, so the other one would be taken in
+    its place. A bound that nobody reaches, say, is ruled out by any smaller one that nobody
+    exceeds.
     """
     value = [(option.information, float(option.released.sum())) for option in options]
 
@@ -130,14 +132,14 @@ def worth(options: Sequence[Flips]) -> list[Flips]:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class TriedBound:
     """Randomized response under one bound, and how it did: `accuracies` (worlds, heads)."""
 
     flips: Flips
     accuracies: Floats
 
     @classmethod
-    def of(cls, worlds: Worlds, flips: Flips) -> Tried:
+    def of(cls, worlds: Worlds, flips: Flips) -> TriedBound:
         """Fit heads in every world."""
         return cls(flips, worlds.accuracies(flips.heads))
 
@@ -152,17 +154,17 @@ class Tried:
         return np.asarray(self.accuracies[:, self.head])
 
 
-def chosen(tried: Sequence[Tried]) -> Tried:
-    """The most accurate; of those as good as that, what releases most labels."""
+def choose_bound(tried: Sequence[TriedBound]) -> TriedBound:
+    """Return the most accurate; of those as good as that, what releases most labels."""
     top = max(float(one.accuracy.mean()) for one in tried) - INDISTINCT
     near = [one for one in tried if float(one.accuracy.mean()) >= top]
     return max(near, key=lambda one: float(one.flips.released.sum()))
 
 
-def randomized(worlds: Worlds, epsilon: float, tried: Tried) -> Forecast:
+def forecast_rr(worlds: Worlds, epsilon: float, tried: TriedBound) -> Forecast:
     """Randomized response under one bound."""
     flips = tried.flips
-    accuracy, _ = worlds.judged(flips.heads, tried.head)
+    accuracy, _ = worlds.score_head(flips.heads, tried.head)
     error = flips.mean(flips.every)
     return Forecast(
         "rr",
@@ -175,7 +177,7 @@ def randomized(worlds: Worlds, epsilon: float, tried: Tried) -> Forecast:
     )
 
 
-def props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
+def forecast_props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
     """Two stages, hard votes, on the labels of `rr`.
 
     The model of stage 1 overrules a label of stage 2 where its estimated error is below γ. The
@@ -189,7 +191,7 @@ def props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
     standard_error = noise / weight
 
     def against(accuracy: float) -> tuple[float, float]:
-        """How often the model decides, and the error of all labels."""
+        """Return how often the model decides, and the error of all labels."""
         error = 1 - accuracy
         ratio = (flips.every - error) / (math.sqrt(2) * standard_error)
         decides = (1 + erf(ratio)) / 2

@@ -1,4 +1,4 @@
-"""What a release may be expected to give, before a label is looked at or a budget is spent."""
+"""Forecasts of a release, before a label is looked at or a budget is spent."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from labelguard.text import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, no_progres
 
 V = TypeVar("V", int, float)
 
+# Among which the least is sought at which a release beats a coin.
 _EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
-"""Among which the least is sought at which a release beats a coin."""
 _FEW_DRAWS = 6
 
 
@@ -41,8 +41,8 @@ class PlanResult(Planned):
     def __repr__(self) -> str:
         counts, units = self.counts, NOUNS[self.unit]
         best = (f"ε = {one.epsilon:g}: {one.mechanism or 'nothing'}" for one in self.recommended)
-        held = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
-        return f"PlanResult({held}; δ = {self.delta:g}; {', '.join(best)})"
+        size = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
+        return f"PlanResult({size}; δ = {self.delta:g}; {', '.join(best)})"
 
     def _repr_html_(self) -> str:
         words = [one.words for one in self.recommended]
@@ -51,8 +51,8 @@ class PlanResult(Planned):
         facts += several("expect", words)
         facts += [*several("notes", self.notes), *several("next", commands)]
         title = "What a private release may be expected to give"
-        seen = "Accuracy against ε. " + "; ".join(words)
-        return card(title, facts, picture=Picture(accuracy_png(self), seen))
+        caption = "Accuracy against ε. " + "; ".join(words)
+        return card(title, facts, picture=Picture(accuracy_png(self), caption))
 
 
 @suggest_keywords
@@ -93,8 +93,8 @@ def plan(
         >>> lg.plan("labels.parquet", epsilons=[8], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 8: statistic)
     """
-    given = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
-    budgets = sorted({float(epsilon) for epsilon in given})
+    several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
+    budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
     _check(unit, max_labels_per_labeler, bad_rows, periods)
     prior, features = Prior(agreement), features or default_features()
@@ -122,7 +122,7 @@ def plan(
     # A first release makes no policy of several runs of training.
     choose = worth_training if periods == 1 else best
     serving = {epsilon: choose(forecasts, epsilon) for epsilon in budgets}
-    read = advice.reading_options(columns, format, public_columns, question, split)
+    read = advice.format_reading_options(columns, format, public_columns, question, split)
     read += [] if bad_rows == "stop" else ["--bad-rows", bad_rows]
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 
@@ -131,25 +131,25 @@ def plan(
         return shlex.join([*words, *read, "-o", "release"])
 
     recommended = tuple(
-        advice.advised(
+        advice.recommend(
             Sizing.of(serving[epsilon], periods),
-            *(found.mechanism, forecasts[0], units, unit, command),
+            *(forecast.mechanism, forecasts[0], units, unit, command),
         )
-        for epsilon, found in good.items()
+        for epsilon, forecast in good.items()
     )
-    noises = {epsilon: components.cheapest(epsilon, delta, periods) for epsilon in budgets}
+    noises = {epsilon: components.smaller_noise(epsilon, delta, periods) for epsilon in budgets}
     left_out = [f"{pluralize(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     return PlanResult(
         *("replace_labels", delta, features, agreement, unit, periods),
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
         recommended=recommended,
-        epsilon=advice.enough(recommended, serving),
+        epsilon=advice.sufficient_epsilon(recommended, serving),
         worth=setting.worth(recommended, budgets, progress),
         notes=(
             *left_out,
-            *components.notes(x, rows, provider.groups(), noises),
-            *advice.helping(recommended, good, units, unit),
+            *components.describe_sources(x, rows, provider.groups(), noises),
+            *advice.suggest_improvements(recommended, good, units, unit),
         ),
     )
 
@@ -230,25 +230,25 @@ class _Setting:
             above = max((e for e in poor if least is None or e < least), default=0.0)
             below = math.inf if least is None else least
             between = [epsilon for epsilon in _EPSILONS if above < epsilon < below]
-            found = self._first(between, lambda e: self._beats(e, 1, progress)) or least
-            if found is not None:
-                return advice.worth(found, None, self.unit)
+            least_good = self._first(between, lambda e: self._beats(e, 1, progress)) or least
+            if least_good is not None:
+                return advice.describe_worth(least_good, None, self.unit)
         epsilon = min(epsilons, key=lambda e: abs(e - USUAL_EPSILON))
         few = -(-advice.FEWEST // self.units)
         more = sorted({1, *(few * times for times in advice.TIMES)})
         times = self._first(more, lambda times: self._beats(epsilon, times, progress))
         if times is None:
-            return advice.worth(None, None, self.unit)
-        return advice.worth(epsilon, max(advice.FEWEST, times * self.units), self.unit)
+            return advice.describe_worth(None, None, self.unit)
+        return advice.describe_worth(epsilon, max(advice.FEWEST, times * self.units), self.unit)
 
     def _beats(self, epsilon: float, times: int, progress: Progress) -> bool:
         """Return whether a release of so many times the labelers beats a coin, in few worlds."""
         rows = tuning.repeat_labelers(self.rows, times) if times > 1 else None
-        found = self.forecast(
+        forecasts = self.forecast(
             [epsilon], growth=False, draws=_FEW_DRAWS, rows=rows, progress=progress
         )
         units = max(times * self.units, advice.FEWEST)
-        return advice.worth_it(best(found, epsilon), units)
+        return advice.is_worth_it(best(forecasts, epsilon), units)
 
     @staticmethod
     def _first(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:

@@ -13,8 +13,8 @@ _YEAR = Fraction(365)
 _DAYS = {"d": Fraction(1), "w": Fraction(7), "m": _YEAR / 12, "y": _YEAR}
 _PERIODS = {"daily": _DAYS["d"], "weekly": _DAYS["w"], "monthly": _DAYS["m"]}
 
+# Periods after which releases may recur.
 EVERY = tuple(_PERIODS)
-"""How often releases may recur."""
 
 
 @dataclass(frozen=True)

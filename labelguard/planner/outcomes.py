@@ -1,4 +1,4 @@
-"""What a mechanism may be expected to give at one ε, and which of several serves best."""
+"""Forecasts of mechanisms at one ε, and the choice among them."""
 
 from __future__ import annotations
 
@@ -11,76 +11,78 @@ from numpy.typing import NDArray
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 
+# A difference in accuracy that decides nothing.
 INDISTINCT = 0.002
-"""A difference in accuracy that decides nothing."""
 
 
 @dataclass(frozen=True)
 class Interval:
     """A mean over simulated worlds, and the range that holds 90% of them."""
 
+    # the mean
     mean: float
-    """the mean"""
+    # the 5% quantile
     low: float
-    """the 5% quantile"""
+    # the 95% quantile
     high: float
-    """the 95% quantile"""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one mechanism may be expected to give at one ε.
+    """The forecast of one mechanism at one ε.
 
     A statistic and a run of `uls` have a `shape`; randomized response, and PROPS on top of it, have
     a flip probability and a bound.
     """
 
+    # rr, props, statistic, uls or non-private
     mechanism: str
-    """rr, props, statistic, uls or non-private"""
+    # its ε; null for non-private
     epsilon: float | None
-    """its ε; null for non-private"""
+    # share of fresh labelers' strict labels that a head learns to predict
     accuracy: Interval
-    """share of fresh labelers' strict labels that a head learns to predict"""
+    # share of strict labels whose released value differs
     label_error: Interval
-    """share of strict labels whose released value differs"""
+    # the public choices of a statistic or a run
     shape: Shape | None = None
-    """the public choices of a statistic or a run"""
+    # its noise; of a run, that of the mean of all steps
     noise: Noise | None = None
-    """its noise; of a run, that of the mean of all steps"""
+    # over released labels
     flip_probability: Interval | None = None
-    """over released labels"""
+    # the bound; null: everybody's own number of labels, rounded up
     max_labels_per_labeler: int | None = None
-    """the bound; null: everybody's own number of labels, rounded up"""
+    # share of labels within the bound
     released: float = 1.0
-    """share of labels within the bound"""
+    # accuracy with twice as many labelers
     twice_labelers: float | None = None
-    """accuracy with twice as many labelers"""
+    # accuracy with twice as many labels from each
     twice_labels: float | None = None
-    """accuracy with twice as many labels from each"""
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a policy has to allow, so that the mechanism that serves best lasts for all periods."""
+    """The allowance that a policy needs, so that the mechanism that serves best lasts for all
+    periods.
+    """
 
+    # rr, props, statistic or uls
     mechanism: str
-    """rr, props, statistic or uls"""
+    # how many releases the policy is for
     periods: int
-    """how many releases the policy is for"""
+    # statistic releases, or runs, to allow; None where the mechanism takes randomized labels
     releases: int | None
-    """statistic releases, or runs, to allow; None where the mechanism takes randomized labels"""
+    # the fewest components that its ball noise is for; None: Gaussian noise, or no statistic
     ball: int | None
-    """the fewest components that its ball noise is for; None: Gaussian noise, or no statistic"""
+    # labels of each labeler to allow; None: their own number, rounded up, or a statistic
     max_labels_per_labeler: int | None
-    """labels of each labeler to allow; None: their own number, rounded up, or a statistic"""
+    # share of the labels expected over all periods that this lets in
     fits: float
-    """share of the labels expected over all periods that this lets in"""
+    # what a period's release may be expected to give
     forecast: Forecast
-    """what a period's release may be expected to give"""
 
     @classmethod
     def of(cls, forecast: Forecast, periods: int) -> Sizing:
-        """What the mechanism of a forecast for so many periods needs."""
+        """Return what the mechanism of a forecast for so many periods needs."""
         summed, noise = forecast.mechanism in ("statistic", "uls"), forecast.noise
         return cls(
             forecast.mechanism,
@@ -94,7 +96,8 @@ class Sizing:
 
 
 def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
-    """The forecast of highest accuracy at ε, but for `uls`, whose sampling has to be asked for.
+    """Return the forecast of highest accuracy at ε, but for `uls`, whose sampling has to be asked
+    for.
 
     Of those as good within .002, one that releases most labels, and of these the least label error.
     """
@@ -105,24 +108,27 @@ def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
 
 
 def worth_training(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
-    """The `best` at ε, or `uls` where that is the statistic and a run is better by over .002.
+    """Return the `best` at ε, or `uls` where that is the statistic and a run is better by over
+    .002.
 
     A statistic of about the same worth is one release, which takes no training and no steps.
     """
-    found = best(forecasts, epsilon)
+    top = best(forecasts, epsilon)
     runs = [f for f in forecasts if (f.mechanism, f.epsilon) == ("uls", epsilon)]
-    if found.mechanism != "statistic" or not runs:
-        return found
-    return runs[0] if runs[0].accuracy.mean > found.accuracy.mean + INDISTINCT else found
+    if top.mechanism != "statistic" or not runs:
+        return top
+    return runs[0] if runs[0].accuracy.mean > top.accuracy.mean + INDISTINCT else top
 
 
-def learned(found: Forecast, plain: Forecast) -> float:
-    """How much of what a head learns without privacy (above a coin toss) is learnt, in [0, 1]."""
+def learned_share(forecast: Forecast, plain: Forecast) -> float:
+    """Return how much of what a head learns without privacy (above a coin toss) is learnt, in [0,
+    1].
+    """
     most = plain.accuracy.mean - 0.5
-    return min(max((found.accuracy.mean - 0.5) / most, 0.0), 1.0) if most > 0 else 0.0
+    return min(max((forecast.accuracy.mean - 0.5) / most, 0.0), 1.0) if most > 0 else 0.0
 
 
 def interval(mean: float, values: NDArray[np.float64]) -> Interval:
-    """The range of 90% of `values`, widened to hold their `mean`."""
+    """Return the range of 90% of `values`, widened to hold their `mean`."""
     low, high = np.quantile(values, (0.05, 0.95))
     return Interval(mean, min(float(low), mean), max(float(high), mean))

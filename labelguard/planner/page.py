@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from labelguard.planner.advice import GAIN, NAMES, NOUNS, Recommendation, Worth, named
+from labelguard.planner.advice import GAIN, NAMES, NOUNS, Recommendation, Worth, name_mechanism
 from labelguard.planner.outcomes import Forecast
 from labelguard.text import pluralize
 
@@ -23,84 +23,86 @@ _COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7", "uls": "
 
 @dataclass(frozen=True)
 class PlanCounts:
-    """What an input holds."""
+    """The size of an input."""
 
+    # units in it
     labelers: int
-    """units in it"""
+    # its labels
     labels: int
-    """its labels"""
+    # distinct pairs
     pairs: int
-    """distinct pairs"""
 
 
 @dataclass(frozen=True)
 class Planned:
     """Forecasts of every mechanism and ε, and what follows from them."""
 
+    # which neighbours a guarantee is about
     adjacency: str
-    """which neighbours a guarantee is about"""
+    # δ of each unit
     delta: float
-    """δ of each unit"""
+    # what heads learn from
     features: str
-    """what heads learn from"""
+    # how often two labelers were taken to agree on a strict label
     agreement: float
-    """how often two labelers were taken to agree on a strict label"""
+    # what is protected as a whole
     unit: str
-    """what is protected as a whole"""
+    # how many releases like this one the budget is for
     periods: int
-    """how many releases like this one the budget is for"""
+    # what the input holds
     counts: PlanCounts
-    """what the input holds"""
+    # first a head without privacy, then every mechanism at every ε
     forecasts: tuple[Forecast, ...]
-    """first a head without privacy, then every mechanism at every ε"""
+    # what to do at every ε, from the least on
     recommended: tuple[Recommendation, ...]
-    """what to do at every ε, from the least on"""
+    # the ε of them to choose: 3 or less where that serves, and the least at which more of it gains
+    # less than 1 of 100 answers; null: nothing is recommended
     epsilon: float | None
-    """the ε of them to choose: 3 or less where that serves, and the least at which more of it gains
-    less than 1 of 100 answers; null: nothing is recommended"""
+    # from where on a release is worth it at all
     worth: Worth
-    """from where on a release is worth it at all"""
+    # what to know about the input, and what would help
     notes: tuple[str, ...]
-    """what to know about the input, and what would help"""
 
     @property
     def choice(self) -> Recommendation | None:
-        """What is recommended at the ε to choose; None where nothing is."""
+        """Return what is recommended at the ε to choose; None where nothing is."""
         return next((one for one in self.recommended if one.epsilon == self.epsilon), None)
 
 
 def table(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
-    """The rows under `HEADINGS`, and whether each is what `--mechanism auto` takes at its ε."""
+    """Return the rows under `HEADINGS`, and whether each is what `--mechanism auto` takes at its
+    ε.
+    """
     rows: list[tuple[tuple[str, ...], bool]] = []
     best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
-    for found in plan.forecasts:
-        shape = found.shape
+    for forecast in plan.forecasts:
+        shape = forecast.shape
         parameters = ""
-        if shape is not None and found.noise is not None:
-            kind = {"ball": "ball", "gaussian": "Gaussian"}[found.noise.kind]
+        if shape is not None and forecast.noise is not None:
+            kind = {"ball": "ball", "gaussian": "Gaussian"}[forecast.noise.kind]
             parameters = f"{pluralize(shape.components, 'component')}, {kind} noise"
-        elif found.flip_probability is not None:
-            bound = found.max_labels_per_labeler
+        elif forecast.flip_probability is not None:
+            bound = forecast.max_labels_per_labeler
             most = "all labels" if bound is None else f"at most {bound} per labeler"
-            parameters = f"{most}, flip probability {found.flip_probability.mean:.3f}"
+            parameters = f"{most}, flip probability {forecast.flip_probability.mean:.3f}"
         cells = (
-            "–" if found.epsilon is None else f"{found.epsilon:g}",
-            named(found),
-            f"{found.accuracy.mean:.3f}",
-            f"{found.accuracy.low:.3f} to {found.accuracy.high:.3f}",
-            f"{found.label_error.mean:.3f}",
-            f"{found.released:.0%}",
-            _number(found.twice_labelers),
-            _number(found.twice_labels),
+            "–" if forecast.epsilon is None else f"{forecast.epsilon:g}",
+            name_mechanism(forecast),
+            f"{forecast.accuracy.mean:.3f}",
+            f"{forecast.accuracy.low:.3f} to {forecast.accuracy.high:.3f}",
+            f"{forecast.label_error.mean:.3f}",
+            f"{forecast.released:.0%}",
+            _number(forecast.twice_labelers),
+            _number(forecast.twice_labels),
             parameters,
         )
-        of_it = (found.epsilon, found.mechanism, found.max_labels_per_labeler)
+        of_it = (forecast.epsilon, forecast.mechanism, forecast.max_labels_per_labeler)
         rows.append((cells, of_it in best))
     return rows
 
 
 def headline(plan: Planned) -> str:
-    """What was planned for: counts, δ, features, periods."""
+    """Return what was planned for: counts, δ, features, periods."""
     counts, units = plan.counts, NOUNS[plan.unit]
     periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
     return (
@@ -113,13 +115,13 @@ def summary(plan: Planned) -> tuple[str, str]:
     """Say one recommendation, and from where on a release is worth it at all."""
     choice = plan.choice
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
-    said = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]
+    words = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]
     if choice and choice is not last:
         accuracy = {_key(one): one.accuracy.mean for one in plan.forecasts}
         more = accuracy[_key(last)] - accuracy[_key(choice)]
         gain = f"about {100 * more:.0f}" if more > GAIN else "less than 1"
-        said += f"; ε = {last.epsilon:g} would gain {gain} of 100 answers"
-    return _sentence(said), f"Worth it at all? {_sentence(plan.worth.words)}"
+        words += f"; ε = {last.epsilon:g} would gain {gain} of 100 answers"
+    return _sentence(words), f"Worth it at all? {_sentence(plan.worth.words)}"
 
 
 def _key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:
@@ -131,12 +133,12 @@ def _sentence(words: str) -> str:
 
 
 def page(plan: Planned, png: bytes) -> str:
-    """The page, with the picture inside; whatever is told in it is escaped."""
+    """Return the page, with the picture inside; whatever is told in it is escaped."""
     import jinja2
 
     text = (files(__package__) / "plan.html.j2").read_text(encoding="utf-8")
     options: dict[str, Any] = {"trim_blocks": True, "undefined": jinja2.StrictUndefined}
-    made = jinja2.Template(text, autoescape=True, **options).render(
+    html = jinja2.Template(text, autoescape=True, **options).render(
         plan=plan,
         headline=headline(plan),
         summary=summary(plan),
@@ -145,7 +147,7 @@ def page(plan: Planned, png: bytes) -> str:
         picture=base64.b64encode(png).decode("ascii"),
         others=[one for one in plan.recommended if one is not plan.choice and one.command],
     )
-    return f"{made}\n"
+    return f"{html}\n"
 
 
 def _number(value: float | None) -> str:
@@ -164,15 +166,15 @@ def accuracy_png(plan: Planned) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     chosen = [one.mechanism or one.automatic for one in plan.recommended]
-    for found, color in _lines(plan):
-        best = found[0].mechanism == max(chosen, key=chosen.count)
-        epsilons = [f.epsilon or 0.0 for f in found]
-        means = [f.accuracy.mean for f in found]
+    for line, color in _lines(plan):
+        best = line[0].mechanism == max(chosen, key=chosen.count)
+        epsilons = [f.epsilon or 0.0 for f in line]
+        means = [f.accuracy.mean for f in line]
         if best:
-            low, high = zip(*((f.accuracy.low, f.accuracy.high) for f in found), strict=True)
+            low, high = zip(*((f.accuracy.low, f.accuracy.high) for f in line), strict=True)
             axes.fill_between(epsilons, low, high, color=color, alpha=0.15, linewidth=0)
         style = {"lw": 2.5, "zorder": 3} if best else {"lw": 1, "ms": 9, "mfc": "none"}
-        axes.plot(epsilons, means, "o-", color=color, label=NAMES[found[0].mechanism], **style)
+        axes.plot(epsilons, means, "o-", color=color, label=NAMES[line[0].mechanism], **style)
     if every := _all_labels(plan):
         label, color = "randomized response, all labels", _COLORS["rr"]
         means = [f.accuracy.mean for f in every]
@@ -192,7 +194,9 @@ def accuracy_png(plan: Planned) -> bytes:
 
 
 def _lines(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
-    """The forecasts of each mechanism, with a color; randomized response under its best bounds."""
+    """Yield the forecasts of each mechanism, with a color; randomized response under its best
+    bounds.
+    """
     for mechanism, color in _COLORS.items():
         of_it = [f for f in plan.forecasts if f.mechanism == mechanism]
         yield list({f.epsilon: f for f in of_it}.values()), color  # the last at each ε
@@ -200,6 +204,6 @@ def _lines(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
 
 def _all_labels(plan: Planned) -> list[Forecast]:
     """Randomized response with all labels, unless that is best everywhere."""
-    found = [f for f in plan.forecasts if f.mechanism == "rr"]
-    first = {f.epsilon: f for f in reversed(found)}  # the first at each ε
-    return list(first.values())[::-1] if len(first) < len(found) else []
+    forecasts = [f for f in plan.forecasts if f.mechanism == "rr"]
+    first = {f.epsilon: f for f in reversed(forecasts)}  # the first at each ε
+    return list(first.values())[::-1] if len(first) < len(forecasts) else []

@@ -32,19 +32,18 @@ from labelguard.text import DEFAULT_AGREEMENT
 
 Floats = NDArray[np.float64]
 
+# The range of agreements that labels are simulated for.
 AGREEMENTS = (0.55, 0.9)
-"""The range of agreements that labels are simulated for."""
 KINDS = ("even", "leading", "steep")
 _TASTES = 8  # directions in which labelers deviate
 _MEETINGS = 2_000  # pairs at which agreement is calibrated; standard error about .003 a world
 _TINY = np.finfo(np.float64).tiny
-_NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
-_NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed about labelers before any label is seen.
+    """Beliefs about labelers before any label is seen.
 
     agreement: how often two labelers' strict labels on one item agree, in [0.55, 0.9].
     explained: share of the shared utility's variance that is linear in the features, in (0, 1].
@@ -129,7 +128,7 @@ class Population:
         strict = 1 - tie_probability(fresh, ties)
         gain = strict * np.tanh(fresh / 2) / 2
 
-        def labeled() -> NDArray[np.float32]:
+        def draw_labels() -> NDArray[np.float32]:
             taste = rng.standard_normal((rows.units, _TASTES))
             gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
             half = _labels(scale * gap, ties, rng)
@@ -139,9 +138,10 @@ class Population:
             # that, which of the two it is has the odds of a comparison.
             return np.where(rng.random(len(half)) < 2 / rows.size, half, 0)
 
-        half = labeled()
-        twin = labeled() if twins else None
-        return Draw(half, gain @ _NODE_WEIGHTS, strict @ _NODE_WEIGHTS, twin)
+        half = draw_labels()
+        twin = draw_labels() if twins else None
+        weights = _WEIGHTS / _WEIGHTS.sum()
+        return Draw(half, gain @ weights, strict @ weights, twin)
 
     def _directions(self, kind: str, number: int, rng: np.random.Generator) -> NDArray[np.float32]:
         """Random coefficients on principal axes, shape (components, number)."""

@@ -35,8 +35,8 @@ Floats = NDArray[np.float64]
 Small = NDArray[np.float32]
 
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+# Of heads from raw and from flipped labels; in units of the pairs' mean square norm.
 RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""Of heads from raw and from flipped labels; in units of the pairs' mean square norm."""
 
 _MEDIAN = 0.5
 _NOISES = 8  # noise realised per simulated world, for intervals
@@ -95,7 +95,7 @@ class PublicSide:
 
     @lru_cache(maxsize=8)  # noqa: B019 - a public side lives as long as one plan
     def weighing(self, shape: Shape) -> Weighing:
-        """The clip and the weights of a statistic of this shape."""
+        """Return the clip and the weights of a statistic of this shape."""
         metric, norms = self._norms(shape)
         clip, weight = clip_and_weights(norms, shape.clip_quantile)
         mine = weight[self.sampled]
@@ -104,7 +104,9 @@ class PublicSide:
 
     @lru_cache(maxsize=8)  # noqa: B019 - as above
     def root_weighing(self, shape: Shape) -> Weighing:
-        """Those of a run of user-wise DP-SGD: 1/√m for each of m records, clipped at the median."""
+        """Return those of a run of user-wise DP-SGD: 1/√m for each of m records, clipped at the
+        median.
+        """
         metric, norms = self._norms(shape)
         size = self.every.size
         # A ranking of K, or a choice among K, is one record of K(K − 1)/2 rows.
@@ -117,25 +119,25 @@ class PublicSide:
         return Weighing(metric, clip, mine, self._information(mine, components), of_labels)
 
     def _norms(self, shape: Shape) -> tuple[Floats, Floats]:
-        """A, and b_u of all labelers in it, (components,) and (units,)."""
+        """Return a, and b_u of all labelers in it, (components,) and (units,)."""
         components = min(shape.components, len(self.values))
-        own = self.values[:components]
-        metric = (own / self.values[0] + shape.floor) ** -shape.whitening
+        leading = self.values[:components]
+        metric = (leading / self.values[0] + shape.floor) ** -shape.whitening
         return metric, _norms(self.z[:, :components], metric.astype(np.float32), self.every)
 
     def _information(self, weight: Floats, components: int) -> Floats:
         """¼ Σ weight x² of the sampled labelers, (components,)."""
-        found = weight.astype(np.float32) @ self.energy[:, :components]
-        return np.asarray(found, np.float64)
+        information = weight.astype(np.float32) @ self.energy[:, :components]
+        return np.asarray(information, np.float64)
 
     @cached_property
     def directions(self) -> Directions:
-        """What labels can say along principal axes."""
+        """The information of labels along principal axes."""
         return Directions.of_coordinates(self.z, self.values, self.every)
 
     @cached_property
-    def judged(self) -> tuple[Small, Small]:
-        """What heads are judged on, z and z² of the pairs `seen`, each (axes, seen)."""
+    def scored_pairs(self) -> tuple[Small, Small]:
+        """The pairs that heads are scored on: z and z² of the pairs `seen`, each (axes, seen)."""
         z = np.ascontiguousarray(self.z[self.seen].T)
         return z, np.square(z)
 
@@ -146,7 +148,7 @@ class PublicSide:
 
 
 def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
-    """The public side of every trial, from pairs x (pairs, d) and who labels them.
+    """Return the public side of every trial, from pairs x (pairs, d) and who labels them.
 
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
     """
@@ -160,7 +162,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     counts = np.bincount(rows.unit, minlength=rows.units)
     sampled = _sample(counts, rng)
     mine = rows_of(rows, sampled)
-    seen, seen_weight = _seen(mine, len(z), rng)
+    seen, seen_weight = _pairs_to_judge(mine, len(z), rng)
     return PublicSide(
         z=z,
         values=values,
@@ -201,17 +203,17 @@ class Trial:
         self._fresh = (public.seen_weight * draw.gain[seen] / fresh).astype(np.float32)
 
     def statistic_head(self, shape: Shape, noise: Noise) -> Heads:
-        """The head of a noisy statistic, one of one head.
+        """Return the head of a noisy statistic, one of one head.
 
         The sensitivity is 2C, which comparisons attain and nothing exceeds.
         """
-        found = self._public.weighing(shape)
-        total, variance, information, ridge = self._noisy(found, shape, noise)
+        weighing = self._public.weighing(shape)
+        total, variance, information, ridge = self._noisy(weighing, shape, noise)
         shrunk = 1 / (information + ridge)
         return self._one(total * shrunk, variance * shrunk**2)
 
     def user_wise_head(self, shape: Shape, noise: Noise) -> Heads:
-        """The head of a run of user-wise DP-SGD with root weighting, one of one head.
+        """Return the head of a run of user-wise DP-SGD with root weighting, one of one head.
 
         To first order in its coefficients a run is a ridge fit of the mean of its steps' noisy
         gradients, and `noise` is the deviation of that mean, in sensitivities: σ/(2 q √steps). For
@@ -222,30 +224,32 @@ class Trial:
         Early steps' noise has decayed by the end, so that what is left is more than the mean's: for
         ridge R and information h, by ln(1 + h/R) (½ + R/h).
         """
-        found = self._public.root_weighing(shape)
-        total, variance, information, ridge = self._noisy(found, shape, noise)
+        weighing = self._public.root_weighing(shape)
+        total, variance, information, ridge = self._noisy(weighing, shape, noise)
         shrunk = 1 / (information + ridge)
         grown = np.log1p(information / ridge) * (0.5 + ridge / information)
         return self._one(total * shrunk, variance * shrunk**2 * grown)
 
     def _noisy(
-        self, found: Weighing, shape: Shape, noise: Noise
+        self, weighing: Weighing, shape: Shape, noise: Noise
     ) -> tuple[NDArray[np.floating[Any]], Floats, Floats, Floats]:
-        """A clipped sum, the variance of its noise, information and ridge, each (components,)."""
+        """Return a clipped sum, the variance of its noise, information and ridge, each
+        (components,).
+        """
         public = self._public
-        components = len(found.metric)
-        parts = self.sums[:, :components] * found.metric.astype(np.float32)
-        lengths = found.weight * np.sqrt(np.einsum("ij,ij->i", parts, parts, dtype=np.float64))
-        factor = found.weight * found.clip / np.maximum(lengths, found.clip)
+        components = len(weighing.metric)
+        parts = self.sums[:, :components] * weighing.metric.astype(np.float32)
+        lengths = weighing.weight * np.sqrt(np.einsum("ij,ij->i", parts, parts, dtype=np.float64))
+        factor = weighing.weight * weighing.clip / np.maximum(lengths, weighing.clip)
         total = factor.astype(np.float32) @ self.sums[:, :components]
-        deviation = noise.deviation(components) * 2 * found.clip / public.scale
-        variance = (deviation / found.metric) ** 2
-        information = np.maximum(found.information, _TINY)
-        ridge = shape.ridge / public.scale * ((found.scatter + variance) / information)
+        deviation = noise.deviation(components) * 2 * weighing.clip / public.scale
+        variance = (deviation / weighing.metric) ** 2
+        information = np.maximum(weighing.information, _TINY)
+        ridge = shape.ridge / public.scale * ((weighing.scatter + variance) / information)
         return total, variance, information, ridge
 
     def _one(self, mean: Floats, variance: Floats) -> Heads:
-        """One head with these leading coefficients."""
+        """Return one head with these leading coefficients."""
         heads = np.zeros((2, len(self._public.values)))
         heads[:, : len(mean)] = mean, variance
         return Heads(heads[:1], heads[1:])
@@ -278,12 +282,12 @@ class Trial:
         return Heads(mean.reshape(-1, axes), variance.reshape(-1, axes))
 
     def accuracy(self, margins: Floats) -> float:
-        """How often fresh labelers prefer what these margins (pairs,) say."""
+        """Return how often fresh labelers prefer what these margins (pairs,) say."""
         return 0.5 + float(np.sign(margins[self._public.seen]) @ self._fresh)
 
     def scores(self, heads: Heads) -> tuple[Floats, Floats]:
         """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
-        z, squares = self._public.judged
+        z, squares = self._public.scored_pairs
         margin: Small = heads.mean.astype(np.float32) @ z
         spread: Small = (2 * heads.variance).astype(np.float32) @ squares
         np.maximum(np.sqrt(spread, out=spread), _NO_SPREAD, out=spread)
@@ -293,14 +297,16 @@ class Trial:
 
 
 def _sample(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.intp]:
-    """Some labelers with labels: as many as keep a trial fast, at random."""
+    """Return some labelers with labels: as many as keep a trial fast, at random."""
     some = rng.permutation(np.flatnonzero(counts))[:_MOST_UNITS]
     within = int(np.searchsorted(np.cumsum(counts[some]), _MOST_ROWS, side="right"))
     return np.sort(some[: max(within, min(len(some), 1))])
 
 
 def rows_of(rows: Rows, units: NDArray[np.intp], *, by_pair: bool = False) -> Rows:
-    """The rows of some labelers, grouped by labeler and renumbered, in their order or by pair."""
+    """Return the rows of some labelers, grouped by labeler and renumbered, in their order or by
+    pair.
+    """
     code = np.full(rows.units, -1)
     code[units] = np.arange(len(units))
     mine = code[rows.unit]
@@ -332,7 +338,9 @@ def _sums(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: i
     return np.asarray(factor @ (z**power if power > 1 else z), np.float32)
 
 
-def _seen(rows: Rows, pairs: int, rng: np.random.Generator) -> tuple[NDArray[np.intp], Floats]:
+def _pairs_to_judge(
+    rows: Rows, pairs: int, rng: np.random.Generator
+) -> tuple[NDArray[np.intp], Floats]:
     """Pairs that heads are judged on, and what they weigh: all labeled ones, or a sample."""
     counts = np.bincount(rows.pair, minlength=pairs)
     labeled = np.flatnonzero(counts)
@@ -362,10 +370,12 @@ class Worlds:
         return Worlds(self.public, (*self.trials, *new), self.prior)
 
     def accuracies(self, heads_of: Callable[[Trial], Heads]) -> Floats:
-        """The accuracy of each head in each world, shape (worlds, heads)."""
+        """Return the accuracy of each head in each world, shape (worlds, heads)."""
         return np.stack([trial.scores(heads_of(trial))[0] for trial in self.trials])
 
-    def judged(self, heads_of: Callable[[Trial], Heads], index: int) -> tuple[Interval, Interval]:
+    def score_head(
+        self, heads_of: Callable[[Trial], Heads], index: int
+    ) -> tuple[Interval, Interval]:
         """Accuracy and label error of one head: means over noise, ranges with noise realised."""
         rng = np.random.default_rng(self.prior.seed)
         means, realised = [], []
@@ -381,15 +391,15 @@ class Worlds:
         return interval(float(accuracy), spread[0]), interval(float(error), spread[1])
 
     def best(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
-        """What the head with the highest mean accuracy is `judged`."""
-        return self.judged(heads_of, int(self.accuracies(heads_of).mean(axis=0).argmax()))
+        """Return what the head with the highest mean accuracy is scored by `score_head`."""
+        return self.score_head(heads_of, int(self.accuracies(heads_of).mean(axis=0).argmax()))
 
     def statistic(self, epsilon: float, noise: Noise, shape: Shape) -> Forecast:
-        """A statistic release with this noise."""
-        judged = self.judged(lambda trial: trial.statistic_head(shape, noise), 0)
-        return Forecast("statistic", epsilon, *judged, shape, noise)
+        """Return a statistic release with this noise."""
+        scores = self.score_head(lambda trial: trial.statistic_head(shape, noise), 0)
+        return Forecast("statistic", epsilon, *scores, shape, noise)
 
     def user_wise(self, epsilon: float, noise: Noise, shape: Shape) -> Forecast:
-        """A run of user-wise DP-SGD, the mean of whose steps has this noise."""
-        judged = self.judged(lambda trial: trial.user_wise_head(shape, noise), 0)
-        return Forecast("uls", epsilon, *judged, shape, noise)
+        """Return a run of user-wise DP-SGD, the mean of whose steps has this noise."""
+        scores = self.score_head(lambda trial: trial.user_wise_head(shape, noise), 0)
+        return Forecast("uls", epsilon, *scores, shape, noise)

@@ -1,4 +1,4 @@
-"""What each mechanism may be expected to give, and which serves best, by simulated labels.
+"""Forecasts of every mechanism and the best of them, by simulated labels.
 
 Everything here reads public pairs, who labels which of them, and a prior; labels are simulated.
 What it returns is the same whatever the real labels are, so it costs no privacy, and it can be run
@@ -26,7 +26,7 @@ from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
-from labelguard.planner.flips import Flips, Tried
+from labelguard.planner.flips import Flips, TriedBound
 from labelguard.planner.outcomes import (
     INDISTINCT,
     Forecast,
@@ -76,7 +76,9 @@ def forecast(
     prior = prior or Prior()
     parts = 3 if growth else 1
     progress("simulating labels", 0.0)
-    terms = _Terms(tuple(epsilons), delta, None if bounds is None else tuple(bounds), periods)
+    terms = _ForecastTerms(
+        tuple(epsilons), delta, None if bounds is None else tuple(bounds), periods
+    )
     share = _part(partial(progress, "simulating labels"), 0, parts)
     now = terms.forecasts(Worlds.of(x, rows, prior, draws), share)
     if growth:
@@ -106,7 +108,8 @@ def recommend(
     periods: int = 1,
     progress: Progress = no_progress,
 ) -> Sizing:
-    """What `--mechanism auto` does at this budget, and what a policy for `periods` has to allow.
+    """Return what `--mechanism auto` does at this budget, and what a policy for `periods` has to
+    allow.
 
     It is the best `forecast`, found with less work: in a third of the worlds, unless these leave
     open which mechanism is better; and without PROPS where it cannot be chosen. The accuracy of
@@ -114,23 +117,23 @@ def recommend(
     chosen only where randomized response is as good as the best. Raises as `forecast`.
     """
     check_budgets([epsilon], delta)
-    terms = _Terms((epsilon,), delta, None, periods)
+    terms = _ForecastTerms((epsilon,), delta, None, periods)
     worlds = Worlds.of(x, rows, prior or Prior(), _FIRST_DRAWS)
     step = "comparing mechanisms on simulated labels"
     compared = terms.compare(worlds, epsilon, partial(progress, step))
     if not compared.clear:
         worlds = worlds.more(DRAWS)
         compared = terms.compare(worlds, epsilon, partial(progress, f"{step}, in more worlds"))
-    option = flips.chosen(compared.tried)
-    statistic, rr = compared.statistic(worlds), flips.randomized(worlds, epsilon, option)
-    found = [statistic, rr]
+    option = flips.choose_bound(compared.tried)
+    statistic, rr = compared.statistic(worlds), flips.forecast_rr(worlds, epsilon, option)
+    forecasts = [statistic, rr]
     if rr.accuracy.mean >= statistic.accuracy.mean - INDISTINCT:
-        found.append(flips.props(worlds, option.flips, rr))
-    return Sizing.of(best(found, epsilon), periods)
+        forecasts.append(flips.forecast_props(worlds, option.flips, rr))
+    return Sizing.of(best(forecasts, epsilon), periods)
 
 
 @dataclass(frozen=True, eq=False)
-class _Compared:
+class _Comparison:
     """A statistic and randomized response at one ε, in the same worlds.
 
     `accuracy` (worlds,) is that of a statistic of this `shape` and `noise`; `tried` holds
@@ -141,22 +144,22 @@ class _Compared:
     shape: Shape
     noise: Noise
     accuracy: NDArray[np.float64]
-    tried: list[Tried]
+    tried: list[TriedBound]
 
     def statistic(self, worlds: Worlds) -> Forecast:
-        """The statistic."""
+        """Return the statistic."""
         return worlds.statistic(self.epsilon, self.noise, self.shape)
 
     @property
     def clear(self) -> bool:
-        """Whether these worlds tell which of the two is more accurate."""
-        difference = self.accuracy - flips.chosen(self.tried).accuracy
+        """True if these worlds tell which of the two is more accurate."""
+        difference = self.accuracy - flips.choose_bound(self.tried).accuracy
         error = float(difference.std(ddof=1)) / math.sqrt(len(difference))
         return abs(float(difference.mean())) > INDISTINCT + _SURE * error
 
 
 @dataclass(frozen=True)
-class _Terms:
+class _ForecastTerms:
     """For what budgets, bounds and periods mechanisms are forecast; no bounds: the usual ones."""
 
     epsilons: tuple[float, ...]
@@ -169,43 +172,43 @@ class _Terms:
         bounds = self.bounds or flips.bounds_for(public.counts, self.periods)
         return [Flips.of(public, epsilon, self.delta, b, self.periods) for b in bounds]
 
-    def compare(self, worlds: Worlds, epsilon: float, share: _Share) -> _Compared:
-        """A statistic, and randomized response under every bound worth it."""
+    def compare(self, worlds: Worlds, epsilon: float, share: _Share) -> _Comparison:
+        """Return a statistic, and randomized response under every bound worth it."""
         share(0.0)
-        noises = components.cheapest(epsilon, self.delta, self.periods)
+        noises = components.smaller_noise(epsilon, self.delta, self.periods)
         shape = worlds.public.directions.shape(noises)
         noise = noises(shape.components)
         accuracies = worlds.accuracies(lambda trial: trial.statistic_head(shape, noise))
-        options = flips.worth(self.options(worlds.public, epsilon))
+        options = flips.drop_dominated(self.options(worlds.public, epsilon))
         tried = []
         for number, option in enumerate(options, 1):
             share(number / (len(options) + 1))
-            tried.append(Tried.of(worlds, option))
+            tried.append(TriedBound.of(worlds, option))
         share(1.0)
-        return _Compared(epsilon, shape, noise, accuracies[:, 0], tried)
+        return _Comparison(epsilon, shape, noise, accuracies[:, 0], tried)
 
     def user_wise(self, worlds: Worlds, epsilon: float) -> Forecast:
-        """A run of `uls` in each of the periods (`Trial.user_wise_head` has its noise)."""
+        """Return a run of `uls` in each of the periods (`Trial.user_wise_head` has its noise)."""
         noise = Noise("gaussian", gaussian.calibrate(epsilon, self.delta, self.periods))
         return worlds.user_wise(epsilon, noise, worlds.public.directions.shape(lambda _: noise))
 
     def forecasts(self, worlds: Worlds, share: _Share) -> list[Forecast]:
         """Without privacy; then, at every ε, five: randomized response twice."""
-        found = [Forecast("non-private", None, *worlds.best(Trial.plain_heads))]
+        forecasts = [Forecast("non-private", None, *worlds.best(Trial.plain_heads))]
         for number, epsilon in enumerate(self.epsilons):
             mine = _part(share, number, len(self.epsilons))
             compared = self.compare(worlds, epsilon, _part(mine, 0, 2))  # about half of the work
-            option = flips.chosen(compared.tried)
-            rr = flips.randomized(worlds, epsilon, option)
+            option = flips.choose_bound(compared.tried)
+            rr = flips.forecast_rr(worlds, epsilon, option)
             every = flips.all_labels(self.options(worlds.public, epsilon))
             plain = rr
             if every.bound != option.flips.bound:
-                plain = flips.randomized(worlds, epsilon, Tried.of(worlds, every))
-            found += [compared.statistic(worlds), plain, rr]
-            found.append(flips.props(worlds, option.flips, rr))
-            found.append(self.user_wise(worlds, epsilon))
+                plain = flips.forecast_rr(worlds, epsilon, TriedBound.of(worlds, every))
+            forecasts += [compared.statistic(worlds), plain, rr]
+            forecasts.append(flips.forecast_props(worlds, option.flips, rr))
+            forecasts.append(self.user_wise(worlds, epsilon))
             mine(1.0)
-        return found
+        return forecasts
 
 
 def _part(whole: _Share, number: int, parts: int) -> _Share:
@@ -214,7 +217,7 @@ def _part(whole: _Share, number: int, parts: int) -> _Share:
 
 
 def _takes_choices(forecast: Forecast) -> bool:
-    """Whether it is of a mechanism that takes choices of the best of several."""
+    """Return True if it is of a mechanism that takes choices of the best of several."""
     return forecast.mechanism in ("non-private", "statistic", "uls")
 
 

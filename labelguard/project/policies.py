@@ -55,7 +55,7 @@ def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance,
     weights = _shares(shares)
     found = []
     for text in allow:
-        event, allowed, terms = events.parse(text)
+        event, allowed, terms = events.parse_allowance(text)
         found.append(Allowance(event, allowed, weights.pop(event, 1.0), **terms))
     if weights:
         raise PolicyError(f"--shares names {', '.join(weights)}, which the policy does not allow")
@@ -359,7 +359,7 @@ def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
     A policy that was closed counts in full.
     """
     records = [record for record in ledger.policies() if record.state != "draft"]
-    each = [pricing.of_two(record.policy, record.prices) for record in records]
+    each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
     known = [epsilon for epsilon in each if epsilon is not None]
     if len(known) < len(each):
         return None
@@ -382,7 +382,7 @@ def described(record: PolicyRecord, activation: Activation | None = None) -> Pol
     return PolicyDetails(
         *(record.name, record.state, record.created_at),
         **vars(record.policy),
-        quote=pricing.detailed(record.policy, record.quote, record.prices),
+        quote=pricing.quote_details(record.policy, record.quote, record.prices),
         activation=activation,
     )
 

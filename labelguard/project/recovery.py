@@ -105,5 +105,5 @@ def known(releases: Iterable[ReleaseRecord], event: str) -> list[str]:
 
     Kinds of events do not know each other's labels.
     """
-    knows = events.kind(event).knows
-    return [r.id for r in releases if r.map and r.event == event and knows(r.state)]
+    reuses_labels = events.kind(event).reuses_labels
+    return [r.id for r in releases if r.map and r.event == event and reuses_labels(r.state)]

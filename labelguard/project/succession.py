@@ -66,7 +66,7 @@ def _options(policy: Policy) -> Iterator[str]:
     """Yield a policy as options of `policy new`."""
     yield from ("--epsilon", _written(policy.epsilon), "--delta", _written(policy.delta))
     for one in policy.allowances:
-        yield from ("--allow", events.write(one))
+        yield from ("--allow", events.format_allowance(one))
     if len({one.share for one in policy.allowances}) > 1:
         shares = (f"{one.event}={_written(one.share)}" for one in policy.allowances)
         yield from ("--shares", ",".join(shares))

@@ -125,8 +125,8 @@ def check_plan(
         most = int((plan.charged + plan.short).max())
         offer = succession.offer(ledger, policy, event, most)
         raise BudgetExceeded(
-            f"{selection.shortage(plan, policy.unit, use.taken)}; leave such labels out with "
-            f"--exhausted drop, or pay for more: {offer}",
+            f"{selection.shortage(plan, policy.unit, use.shortage_noun)}; leave such labels out "
+            f"with --exhausted drop, or pay for more: {offer}",
             asked=short + plan.new,
             left=plan.new,
         )
@@ -174,7 +174,7 @@ def _notes(
         yield f"{pluralize(plan.other_labels, 'label')} of {whose} left out: {why}"
     short = int(plan.short.sum())
     if short:
-        yield f"{pluralize(short, use.taken)} of exhausted {policy.unit}s left out"
+        yield f"{pluralize(short, use.shortage_noun)} of exhausted {policy.unit}s left out"
     by_label = use.per_label or policy.unit == "item"
     beyond = plan.over_bound - short if by_label else 0
     if beyond > 0:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget import events
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.budget.policy import Allowance, Policy, rounded_bound
+from labelguard.budget.policy import Allowance, Policy, round_up_bounds
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input
@@ -29,7 +29,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.planner import components, tuning
-from labelguard.planner.advice import FEWEST, worth_it
+from labelguard.planner.advice import FEWEST, is_worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Forecast, Sizing, best
@@ -278,10 +278,10 @@ def _required_allowance(mechanism: Mechanism[Any], staged: Staged, periods: int)
         return {"uses": periods}
     kind = events.kind(mechanism.priced)
     fixed = mechanism.policy_defaults(staged.labels_of_units())
-    several = replace(Allowance(mechanism.priced, kind.first(None, None), **fixed), allowed=periods)
+    several = replace(Allowance(mechanism.priced, kind.first_allowance(None, None), **fixed), allowed=periods)
     raise PolicyError(
         f"a first release makes a policy of one {kind.noun}; make one of several: labelguard "
-        f"policy new NAME --allow {events.write(several)}"
+        f"policy new NAME --allow {events.format_allowance(several)}"
     )
 
 
@@ -307,7 +307,7 @@ def _without_reserve(counts: NDArray[np.int64], unit: str) -> dict[str, int]:
 
     Where own numbers are rounded to several bounds, one for all would cost those with few labels.
     """
-    alike = len(np.unique(rounded_bound(counts))) == 1
+    alike = len(np.unique(round_up_bounds(counts))) == 1
     return {"max_labels_per_labeler": int(counts.max())} if alike and unit != "item" else {}
 
 
@@ -374,7 +374,7 @@ def _choose_size(
     else:
         sizing = simulate(_FEW_DRAWS, named, every)
     forecast = sizing.forecast
-    if rows.units >= FEWEST and not worth_it(forecast, rows.units):
+    if rows.units >= FEWEST and not is_worth_it(forecast, rows.units):
         # Few worlds are not enough to call a release of little use.
         bound = forecast.max_labels_per_labeler or every
         sizing = simulate(tuning.DRAWS, forecast.mechanism, bound)
@@ -391,7 +391,7 @@ def _fewest_components(featured: Featured, policy: Policy, options: FeatureOptio
     directions: noise for more would be paid for nothing, for the life of the policy.
     """
     tuning.check_budgets([policy.epsilon], policy.delta)
-    noises = components.cheapest(policy.epsilon, policy.delta)
+    noises = components.smaller_noise(policy.epsilon, policy.delta)
     directions = Directions.of_features(featured.x, featured.compared)
     wanted = options.components
     noise = noises(directions.best(noises) if wanted is None else min(wanted, directions.rank))

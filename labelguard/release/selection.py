@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.policy import Bound, rounded_bound
+from labelguard.budget.policy import Bound, round_up_bounds
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.keys.parts import Part, Parts
@@ -151,7 +151,7 @@ def select(task: Selecting, bucket: int) -> Selection | None:
     capacity, used = task.ledger.of(labels.units)
     counts = np.bincount(labels.unit, minlength=len(labels.units))
     uses = task.bound.allowed
-    fresh = np.full(len(counts), uses) if uses else rounded_bound(counts)
+    fresh = np.full(len(counts), uses) if uses else round_up_bounds(counts)
     # A new labeler meets their bound; only who was charged before can be exhausted.
     exhaustible = (capacity > 0) & (not task.bound.contents)
     capacity = np.where(capacity > 0, capacity, fresh).astype(np.int64)

@@ -28,7 +28,7 @@ from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.mechanisms import statistic
 from labelguard.notebook import Rows, card, several
-from labelguard.planner.advice import reading_options
+from labelguard.planner.advice import format_reading_options
 from labelguard.project.project import find
 from labelguard.spelling import suggest_keywords
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
@@ -378,7 +378,7 @@ def _words(content: str | list[dict[str, object]]) -> str:
 def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
     asked = reading.columns, reading.format, reading.public_columns, reading.question, reading.split
-    words = [*typed(source), *reading_options(*asked)]
+    words = [*typed(source), *format_reading_options(*asked)]
     if staged.fault_count:
         words += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *words])

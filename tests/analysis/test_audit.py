@@ -66,7 +66,9 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads are not looked at here: what their probabilities mean is simulated less often."""
-    monkeypatch.setattr(calibration, "calibrated", partial(calibration.calibrated, worlds=5))
+    monkeypatch.setattr(
+        calibration, "calibrate_head", partial(calibration.calibrate_head, worlds=5)
+    )
 
 
 # --- the real mechanisms -------------------------------------------------------------------------

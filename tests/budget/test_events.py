@@ -32,15 +32,15 @@ TERMS = {
 def allowance(kind: EventKind, uses: int = 1, further: bool = False) -> Allowance:
     """One that a kind accepts."""
     terms = "" if kind.name in ("rr", "statistic") and not further else TERMS[kind.name]
-    event, allowed, fields = events.parse(f"{kind.name}:{kind.counts}={uses}{terms}")
+    event, allowed, fields = events.parse_allowance(f"{kind.name}:{kind.counts}={uses}{terms}")
     return Allowance(event, allowed, **fields)
 
 
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
 def test_an_allowance_is_read_as_it_is_written(kind: EventKind) -> None:
     written = f"{kind.name}:{kind.counts}=1{TERMS[kind.name]}"
-    assert events.write(allowance(kind, further=True)) == written
-    assert events.parse(f" {written} ") == events.parse(written)
+    assert events.format_allowance(allowance(kind, further=True)) == written
+    assert events.parse_allowance(f" {written} ") == events.parse_allowance(written)
     for wrong in (
         f"{kind.name}=12",
         f"{kind.name}:{kind.counts}=",
@@ -52,7 +52,7 @@ def test_an_allowance_is_read_as_it_is_written(kind: EventKind) -> None:
         f"{written},q=0.1,q=0.1",
     ):
         with pytest.raises(PolicyError, match=r"^--allow expects|an allowance of"):
-            events.parse(wrong)
+            events.parse_allowance(wrong)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_allowance_is_read_as_it_is_written(kind: EventKind) -> None:
 )
 def test_a_run_says_how_it_samples(wrong: str) -> None:
     with pytest.raises(PolicyError):
-        events.parse(wrong)
+        events.parse_allowance(wrong)
 
 
 def test_terms_of_one_kind_are_refused_with_another() -> None:
@@ -106,9 +106,9 @@ def test_an_unknown_kind_is_named_with_those_there_are() -> None:
 
 @given(st.dictionaries(st.text(min_size=1), numbers))
 def test_a_stored_price_comes_back_exactly(price: dict[str, float]) -> None:
-    text = pricing.written(price)
+    text = pricing.format_price(price)
     assert all(isinstance(number, str) for number in text.values())
-    again = pricing.read(text)
+    again = pricing.parse_price(text)
     assert again == price
     assert all(type(again[name]) is type(number) for name, number in price.items())
 
@@ -126,7 +126,9 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(
         ties=kind.default_ties,
         accept_unproven=not kind.proven,
     )
-    price = pricing.read(pricing.written(pricing.prices(policy, kind.name, np.array([uses]))[uses]))
+    price = pricing.parse_price(
+        pricing.format_price(pricing.prices(policy, kind.name, np.array([uses]))[uses])
+    )
     part = kind.component(price, uses)
     epsilon = joint.epsilon([part], pricing.continuous_delta(policy))
     least = 2 - (1e-6 if not kind.name.startswith(("uls", "els")) else 1e-2)
@@ -149,10 +151,12 @@ def test_the_option_of_one_kind_is_refused_beside_another(kind: EventKind) -> No
 
 
 def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum() -> None:
-    assert events.kind("rr").knows("abandoned") and events.kind("rr").knows("committed")
-    assert not events.kind("statistic").knows("abandoned")
-    assert events.kind("statistic").knows("committed")
-    assert not events.kind("uls").knows("committed"), "every run learns from all labels"
+    assert events.kind("rr").reuses_labels("abandoned") and events.kind("rr").reuses_labels(
+        "committed"
+    )
+    assert not events.kind("statistic").reuses_labels("abandoned")
+    assert events.kind("statistic").reuses_labels("committed")
+    assert not events.kind("uls").reuses_labels("committed"), "every run learns from all labels"
 
 
 def test_ties_are_coins_as_soon_as_labels_are_randomized() -> None:
@@ -173,6 +177,6 @@ def test_a_policy_of_choices_is_kept_as_it_is_and_one_of_pairs_as_it_was() -> No
         assert Policy.from_json(policy.to_json()) == policy
         assert ("choices" in policy.to_json()) == (choices > 2)
     price = pricing.prices(policy, "rr", np.array([50]))[50]
-    assert price["options"] == 4 and pricing.read(pricing.written(price)) == price
-    (told,) = pricing.detailed(policy, *pricing.quote(policy)).events
+    assert price["options"] == 4 and pricing.parse_price(pricing.format_price(price)) == price
+    (told,) = pricing.quote_details(policy, *pricing.quote(policy)).events
     assert told.choices == 4 and "of pairs of choices, among 4 or more" in told.in_words()

@@ -17,7 +17,7 @@ from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.planner import calibration
-from labelguard.planner.calibration import Calibration, calibrated
+from labelguard.planner.calibration import Calibration, calibrate_head
 from labelguard.planner.prior import Draw, Population, Prior
 from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 
@@ -48,7 +48,7 @@ class Release:
         self.noise = 2 * self.bounds.sensitivity
 
     def calibrated(self, noise: float | None = None, **options: object) -> Calibration:
-        return calibrated(
+        return calibrate_head(
             self.x,
             self.rows,
             self.basis,
@@ -207,7 +207,7 @@ def test_a_head_of_choices_is_scaled_by_its_pairs() -> None:
     gap = (utility[:, one] - utility[:, other]).reshape(-1)
     margin, right = z @ theta, 1 / (1 + np.exp(-gap))
     found = [(margin, right - 0.5, np.ones(len(margin)))]
-    scale = calibrated(x, rows, axes, shape, bounds, 0.0, worlds=WORLDS).scale
+    scale = calibrate_head(x, rows, axes, shape, bounds, 0.0, worlds=WORLDS).scale
     assert calibration_error(scale, found) < 0.7 * calibration_error(1.0, found)
 
 

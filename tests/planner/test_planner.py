@@ -177,7 +177,7 @@ def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
     assert "20 labelers or more" in found.notes[0]
     assert found.epsilon is None and found.worth.units == 20
     sure = Forecast("rr", 1.0, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
-    assert advice.worth_it(sure, 20) and not advice.worth_it(sure, 19)
+    assert advice.is_worth_it(sure, 20) and not advice.is_worth_it(sure, 19)
 
 
 def test_delta_and_features_are_the_usual_ones_unless_said(
@@ -251,5 +251,5 @@ def test_words_tell_how_much_is_learnt_and_what_a_bound_lets_in() -> None:
         (few, ("about 50 of 100 of what", "about 27 of 100", "5 of 100 labels", "at most 1 of")),
         (replace(plain, mechanism="statistic", epsilon=8.0), ("about as much as",)),
     ):
-        words = advice.advised(Sizing.of(one, 1), "rr", plain, 50, "labeler", lambda _: "").words
+        words = advice.recommend(Sizing.of(one, 1), "rr", plain, 50, "labeler", lambda _: "").words
         assert all(fact in words for fact in facts)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import flips, outcomes, tuning
-from labelguard.planner.flips import Flips, Tried
+from labelguard.planner.flips import Flips, TriedBound
 from labelguard.planner.outcomes import INDISTINCT
 from labelguard.planner.prior import Prior
 from labelguard.planner.trials import PublicSide, Worlds, public_side
@@ -70,10 +70,10 @@ def test_what_public_counts_rule_out_would_give_nothing_better(shape: str) -> No
     worlds = Worlds.of(*SHAPES[shape], Prior(), 6)
     for epsilon in (0.5, 3.0, 16.0, 60.0):
         options = [Flips.of(worlds.public, epsilon, DELTA, bound) for bound in flips.BOUNDS]
-        kept = flips.worth(options)
-        tried = [Tried.of(worlds, option) for option in options]
-        of_all = flips.chosen(tried)
-        of_kept = flips.chosen([one for one in tried if any(one.flips is o for o in kept)])
+        kept = flips.drop_dominated(options)
+        tried = [TriedBound.of(worlds, option) for option in options]
+        of_all = flips.choose_bound(tried)
+        of_kept = flips.choose_bound([one for one in tried if any(one.flips is o for o in kept)])
         assert of_kept.flips.released.sum() >= of_all.flips.released.sum()
         assert of_kept.accuracy.mean() >= of_all.accuracy.mean() - INDISTINCT
 
@@ -86,14 +86,14 @@ def public(counts: list[int]) -> PublicSide:
 def test_bounds_that_nobody_reaches_are_ruled_out_by_smaller_ones() -> None:
     side = public([3, 4, 4, 2])
     options = [Flips.of(side, 8.0, DELTA, bound) for bound in flips.BOUNDS]
-    assert max(option.bound or 0 for option in flips.worth(options)) == 4
-    assert None not in [option.bound for option in flips.worth(options)]
+    assert max(option.bound or 0 for option in flips.drop_dominated(options)) == 4
+    assert None not in [option.bound for option in flips.drop_dominated(options)]
 
 
 def test_of_two_bounds_that_release_the_same_the_first_stays() -> None:
     options = [Flips.of(public([8, 8, 8]), 8.0, DELTA, bound) for bound in (None, 8)]
-    assert flips.worth(options) == options[:1]
-    assert flips.worth(options[::-1]) == options[1:]
+    assert flips.drop_dominated(options) == options[:1]
+    assert flips.drop_dominated(options[::-1]) == options[1:]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -9,7 +9,7 @@ import pytest
 from labelguard.learning.features import Group
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components
-from labelguard.planner.components import Directions, cheapest
+from labelguard.planner.components import Directions, smaller_noise
 from labelguard.planner.forecast import plan
 
 
@@ -51,15 +51,15 @@ def test_each_epsilon_is_told_what_its_components_have_room_for() -> None:
     rows = Rows(np.arange(2_000), np.arange(2_000) % 100, 100)
     x = np.column_stack([rng.standard_normal((2_000, 6)), own]).astype(np.float32)
     groups = (Group("other", 0, 6, None, None), Group("source:model", 6, 26, None, None))
-    buys = {epsilon: cheapest(epsilon, 1e-5) for epsilon in (0.1, 8.0)}
-    (note,) = components.notes(x, rows, groups, buys)
+    buys = {epsilon: smaller_noise(epsilon, 1e-5) for epsilon in (0.1, 8.0)}
+    (note,) = components.describe_sources(x, rows, groups, buys)
     few = Directions.of_features(own, rows).best(buys[0.1])
     assert few < 19
     assert "19 directions" in note and f" {few} at ε = 0.1, 19 at ε = 8" in note
     assert "at ε = 0.1: --features length+style+minilm+source:model" in note
     assert "alone at ε = 8: --features source:model" in note
-    assert (note,) == components.notes(own, rows, (Group("source:model", 0, 20, None, None),), buys)
-    assert components.notes(x, rows, groups[:1], buys) == ()
+    assert (note,) == components.describe_sources(own, rows, (Group("source:model", 0, 20, None, None),), buys)
+    assert components.describe_sources(x, rows, groups[:1], buys) == ()
 
 
 def test_a_plan_says_it() -> None:

@@ -60,7 +60,7 @@ def made(project: Project, name: str, *allow: str, **options: Any) -> policies.P
 
 
 def details(policy: Policy) -> pricing.Quote:
-    return pricing.detailed(policy, *pricing.quote(policy))
+    return pricing.quote_details(policy, *pricing.quote(policy))
 
 
 def joint_delta(policy: Policy) -> float:
@@ -105,7 +105,7 @@ def test_one_allowance_costs_what_it_always_did() -> None:
     sigma = gaussian.calibrate(3, 1e-5 - 12 * (1 + math.exp(3)) * 2.0**-100, 12)
     found = pricing.prices(policy, "statistic", np.array([12]))
     assert found == {12: {"noise_multiplier": sigma}}
-    assert pricing.read(pricing.written(found[12])) == found[12]
+    assert pricing.parse_price(pricing.format_price(found[12])) == found[12]
 
 
 BALL = Allowance("statistic", 1, ball=4)
@@ -119,7 +119,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(choices: int) -> Non
     assert stored["accountant"].endswith("× ball")
     [(k, price)] = prices["statistic"].items()
     assert k == 1 and list(price) == ["scale", "components"] and price["components"] == 4
-    assert pricing.read(pricing.written(price)) == price
+    assert pricing.parse_price(pricing.format_price(price)) == price
     shown = details(policy)
     assert 1 - 1e-4 < shown.epsilon <= 1
     ball_of = shown.events[1]

@@ -20,7 +20,7 @@ from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
-from labelguard.budget.policy import rounded_bound
+from labelguard.budget.policy import round_up_bounds
 from labelguard.release.writer import Release
 from labelguard.report import overview
 
@@ -65,7 +65,7 @@ def canonical(raw: pl.DataFrame, epsilon: float) -> pl.DataFrame:
     item = ["item_id"] if "item_id" in rows.columns else CONTENT
     assert not rows.select("labeler_id", *item).is_duplicated().any()
     counts = rows.group_by("labeler_id").agg(n=pl.len().cast(pl.Int64))
-    bounds = rounded_bound(counts["n"].to_numpy())
+    bounds = round_up_bounds(counts["n"].to_numpy())
     distinct = np.unique(bounds)
     epsilons = accounting.calibrate_many(epsilon, DELTA, distinct)
     flips = 1 / (1 + np.exp(np.asarray(epsilons)))

@@ -14,7 +14,7 @@ from support import world
 from support.preferences import Public, opinions, pairs, public, rankings
 
 import labelguard as lg
-from labelguard.budget.policy import Policy, rounded_bound
+from labelguard.budget.policy import Policy, round_up_bounds
 from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
 from labelguard.release.mechanisms import rr
@@ -83,7 +83,7 @@ def test_a_label_is_drawn_at_the_price_of_its_labelers_bound(tmp_path: Path) -> 
 def test_a_bound_is_the_next_power_of_two() -> None:
     counts = [1, *(2**n + offset for n in range(1, 45) for offset in (-1, 0, 1))]
     expected = [max(8, 1 << (count - 1).bit_length()) for count in counts]
-    assert rounded_bound(np.array(counts, np.int64)).tolist() == expected
+    assert round_up_bounds(np.array(counts, np.int64)).tolist() == expected
 
 
 def items(release: lg.Release) -> list[str]:

@@ -177,12 +177,12 @@ def calibration_of(
     It stands for all windows of the sum, those `before` it and itself. It is kept with the window,
     since a release that is finished later finds none of its labels new.
     """
-    from labelguard.planner.calibration import EXPLAINED, calibrated
+    from labelguard.planner.calibration import EXPLAINED, calibrate_head
     from labelguard.planner.prior import Prior
 
     assert design.bounds is not None  # there is no window without a row
     every = [*before, window]
-    return calibrated(
+    return calibrate_head(
         design.x,
         design.rows,
         design.basis,

@@ -23,8 +23,8 @@ from labelguard_trainer.features.encoder import (
     device,
 )
 
+# The longest input, where the encoder itself allows more; `max_tokens=` says otherwise.
 MOST_TOKENS = 2048
-"""The longest input, where the encoder itself allows more; `max_tokens=` says otherwise."""
 
 EXTRA = "encoders"
 _CHOICES = {

@@ -25,7 +25,7 @@ from labelguard.mechanisms import clipping, statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import STEP_BITS, Grid, Rows
-from labelguard.planner.calibration import AXES, EXPLAINED, best_scale, sampled
+from labelguard.planner.calibration import AXES, EXPLAINED, best_scale, sample_labelers
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
@@ -280,7 +280,7 @@ def probability_scale(
     `weight` (units,) and `rate` (components,) are the run's. Of many rows those of some labelers
     are simulated, drawn at random; the noise is scaled to them. To two digits, in [0.01, 10].
     """
-    mine, units, times = sampled(rows)
+    mine, units, times = sample_labelers(rows)
     counts = np.bincount(mine.pair, minlength=len(x))
     axes = spectrum(x, counts)
     size = min(AXES, axes.rank)

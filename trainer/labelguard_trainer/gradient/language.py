@@ -75,8 +75,8 @@ class Adam:
         return {"first_moment": self._first, "second_moment": self._second}
 
 
+# By the names that they have in a training configuration.
 OPTIMIZERS: Mapping[str, type[Adam | Sgd]] = {"adamw_torch": Adam, "sgd": Sgd}
-"""By the names that they have in a training configuration."""
 
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -35,8 +35,8 @@ _READ = {
     *("per_device_eval_batch_size", "per_device_train_batch_size", "seed", "use_cpu"),
 }
 _OPTIMIZERS = ("adamw_torch", "sgd")
+# Beyond, gradients or noise are lost in single precision.
 _RANGES = {"beta": (1e-6, 1e6), "max_grad_norm": (1e-12, 1e12)}
-"""Beyond, gradients or noise are lost in single precision."""
 
 
 class PreparedLanguage(PreparedBase):
@@ -94,8 +94,8 @@ def useful_limit(norm_of: Callable[[int], float], cohort: float, most: int) -> i
     return limit
 
 
+# Units whose gradients, of simulated labels, tell the clip norm.
 _SAMPLE = 32
-"""Units whose gradients, of simulated labels, tell the clip norm."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -81,8 +81,8 @@ def cohort(secret: bytes, threshold: int, units: int) -> NDArray[np.intp]:
     return np.flatnonzero(coins < np.uint64(threshold))
 
 
+# Covers the rounding of the noise's own deviation: clipped parts are within C exactly.
 SLACK = 1 + 2.0**-48
-"""Covers the rounding of the noise's own deviation: clipped parts are within C exactly."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ _PROGRESS_UPDATES = (
     20  # progress is shown so often: how long a single step took tells its cohort's size
 )
 
+# Called with the share of a run that is done.
 Watch: TypeAlias = Callable[[float], None]
-"""Called with the share of a run that is done."""
 
 
 def train(

@@ -73,8 +73,8 @@ class LearnerRun(Protocol):
         """Add the model that `problem` has become, and the labels that it gives further pairs."""
 
 
+# The trained model, in the private map of its release.
 FILE = "trained.npz"
-"""The trained model, in the private map of its release."""
 
 _STEPS_BETWEEN = 10  # steps between two checkpoints
 
@@ -293,11 +293,11 @@ def _load_trained(path: Path) -> dict[str, NDArray[Any]]:
         raise ProjectError(f"{path} is missing or damaged; restore it from a backup") from None
 
 
+# The limit of the guarantee of a language model.
 DISCRETE = (
     "what it may tell that noise drawn in floating point is discrete: the guarantee is that of "
     "continuous noise, and covers how far its values reach, not which of them there are"
 )
-"""The limit of the guarantee of a language model."""
 
 _ACCOUNTING = {
     ULS.name: "Poisson-subsampled Gaussian mechanism over labelers, privacy loss distribution",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Weight of each of a labeler's m labels in a step: 1/m each, or 1/√m.
 Weighting = Literal["mean", "root"]
-"""Weight of each of a labeler's m labels in a step: 1/m each, or 1/√m."""
 
 _STEPS = 100
 _PROBABILITY = 0.2

@@ -25,12 +25,12 @@ Indices: TypeAlias = NDArray[np.intp]
 class StepRecords:
     """k records of a step, labeler by labeler: each of shape (k,)."""
 
+    # their places in the records' arrays
     rows: Indices
-    """their places in the records' arrays"""
+    # whose they are: places in the cohort, ascending
     owners: Indices
-    """whose they are: places in the cohort, ascending"""
+    # what their gradients weigh in their labeler's vector
     weights: NDArray[np.float64]
-    """what their gradients weigh in their labeler's vector"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,10 +75,10 @@ class PaddedTexts(NamedTuple):
     """2k texts, the k first sides and then the second ones: each of shape (2k, longest)."""
 
     ids: NDArray[np.int64]
+    # what is no padding
     real: NDArray[np.bool_]
-    """what is no padding"""
+    # what belongs to the response; where prompts were not told apart, all that is real
     response: NDArray[np.bool_]
-    """what belongs to the response; where prompts were not told apart, all that is real"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,8 +87,8 @@ class Sides:
 
     tokens: pa.Table
     limit: int | None
+    # the id that pads
     padding: int
-    """the id that pads"""
 
     @cached_property
     def lengths(self) -> Indices:

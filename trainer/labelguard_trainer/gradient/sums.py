@@ -69,8 +69,8 @@ def _chunks(flat: Tensor) -> Iterator[Tensor]:
 
 _NORMALS = 1 << 21  # at a time
 _WORD = 8
+# A uniform number with so many leading zeros gets 128 bits more.
 _FEW_BITS = 32
-"""A uniform number with so many leading zeros gets 128 bits more."""
 
 Words = NDArray[np.uint64]
 

@@ -42,64 +42,63 @@ TEACHER = "teacher"
 class Accuracy:
     """Share of pairs on which a model agrees with what people prefer."""
 
+    # rows it is measured on
     rows: int
-    """rows it is measured on"""
+    # the share; of flipped labels 1 − γ̂, unbiased, which may leave [0, 1]
     accuracy: float
-    """the share; of flipped labels 1 − γ̂, unbiased, which may leave [0, 1]"""
+    # its standard error, clustered by item (`clustered.standard_error`)
     standard_error: float
-    """its standard error, clustered by item (`clustered.standard_error`)"""
+    # whether the error is too large to tell the model from the labels, or from a coin
     uninformative: bool
-    """whether the error is too large to tell the model from the labels, or from a coin"""
+    # what the same rows say of who needs no training: longer_response, majority_side, and teacher
+    # where the release has a head
     baselines: Mapping[str, float]
-    """what the same rows say of who needs no training: longer_response, majority_side, and teacher
-    where the release has a head
-    """
 
 
 @dataclass(frozen=True)
 class TeacherAgreement:
     """Closeness of a model to a teacher's probabilities, not to people."""
 
+    # rows with a label_probability
     rows: int
-    """rows with a label_probability"""
+    # mean cross-entropy with the teacher's probabilities, in nats
     log_loss: float
-    """mean cross-entropy with the teacher's probabilities, in nats"""
+    # that of the teacher itself
     least_log_loss: float
-    """that of the teacher itself"""
+    # how often the model prefers what the teacher prefers; a model or teacher at ½ counts half
     agreement: float
-    """how often the model prefers what the teacher prefers; a model or teacher at ½ counts half"""
+    # the agreement of longer_response and majority_side
     baselines: Mapping[str, float]
-    """the agreement of longer_response and majority_side"""
 
 
 @dataclass(frozen=True)
 class LabelAgreement:
     """Share of rows on which a model agrees with labels taken as they are, right or wrong."""
 
+    # rows that say no probability
     rows: int
-    """rows that say no probability"""
+    # the share
     agreement: float
-    """the share"""
+    # its standard error, clustered by item (`clustered.standard_error`)
     standard_error: float
-    """its standard error, clustered by item (`clustered.standard_error`)"""
+    # as those of an accuracy
     baselines: Mapping[str, float]
-    """as those of an accuracy"""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Measurements of a model on held-out rows and public pairs; null where there are none."""
 
+    # by held-out rows with a flip_probability, corrected for the flips
     flipped: Accuracy | None
-    """by held-out rows with a flip_probability, corrected for the flips"""
+    # by held-out rows with a label_probability, unless all of them are public ties (½)
     teacher: TeacherAgreement | None
-    """by held-out rows with a label_probability, unless all of them are public ties (½)"""
+    # by held-out rows whose labels are taken as they are
     labels: LabelAgreement | None
-    """by held-out rows whose labels are taken as they are"""
+    # by the public pairs of --probes
     probes: Accuracy | None
-    """by the public pairs of --probes"""
+    # held-out rows that measure nothing: their sides are equal once they are cut to length
     left_out: int
-    """held-out rows that measure nothing: their sides are equal once they are cut to length"""
 
     def to_json(self) -> str:
         """As `evaluation.json` has it."""
@@ -205,38 +204,38 @@ def _share(right: Floats, items: NDArray[Any]) -> tuple[float, float]:
 class TrainingResult:
     """A model that was trained."""
 
+    # its directory
     path: str
-    """its directory"""
+    # dpo or reward
     kind: str
-    """dpo or reward"""
+    # the release that it learned from; null if that was raw labels
     release: str | None
-    """the release that it learned from; null if that was raw labels"""
+    # ε of the release, which is the model's too if its base is public; null for raw labels
     epsilon: float | None
-    """ε of the release, which is the model's too if its base is public; null for raw labels"""
+    # its δ
     delta: float | None
-    """its δ"""
+    # what it protects as a whole
     unit: str | None
-    """what it protects as a whole"""
+    # the model it began from
     model: str
-    """the model it began from"""
+    # the loss of rows: forward, robust, soft or plain
     loss: str
-    """the loss of rows: forward, robust, soft or plain"""
+    # rows it was trained on
     rows: int
-    """rows it was trained on"""
+    # rows whose sides are equal once they are cut to length
     left_out: int
-    """rows whose sides are equal once they are cut to length"""
+    # rows kept out of training, for evaluation
     held_out: int
-    """rows kept out of training, for evaluation"""
+    # rows of these that were evaluated, always the same ones
     evaluated: int
-    """rows of these that were evaluated, always the same ones"""
+    # steps of the optimizer, those before an interruption among them
     steps: int
-    """steps of the optimizer, those before an interruption among them"""
+    # whether an interrupted training was finished
     resumed: bool
-    """whether an interrupted training was finished"""
+    # what can be told of its quality
     evaluation: Evaluation
-    """what can be told of its quality"""
+    # what the user should know
     notes: list[str]
-    """what the user should know"""
 
 
 Margins = dict[str, NDArray[np.float64]]

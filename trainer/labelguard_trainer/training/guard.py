@@ -66,6 +66,7 @@ def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
     return copy(args)
 
 
+# Of TRL's settings of DPO: the value that does not contradict the loss, or is not broken.
 _ONLY: Mapping[str, tuple[Any, str]] = {
     "loss_type": (["sigmoid"], "preference_loss says which loss is taken of noisy rows"),
     "label_smoothing": (0, "each row's γ is its own; set preference_loss='robust'"),
@@ -77,7 +78,6 @@ _ONLY: Mapping[str, tuple[Any, str]] = {
     "padding_free": (False, "TRL 1.16 has switched it off"),
     "pad_token": (None, "set it on the tokenizer that you pass"),
 }
-"""Of TRL's settings of DPO: the value that does not contradict the loss, or is not broken."""
 
 
 def check_dpo(args: Any, options: Mapping[str, Any]) -> None:

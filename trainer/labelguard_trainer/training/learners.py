@@ -43,8 +43,8 @@ class PreparedBase:
     training: StageTraining
     identity: Mapping[str, Any]
 
+    # Settings where the configuration says none.
     usual: ClassVar[Mapping[str, Any]] = {}
-    """Settings where the configuration says none."""
 
     @classmethod
     def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> Self:
@@ -108,7 +108,7 @@ class PreparedLanguageModel(PreparedBase):
         return (scorer.export(directory / "model"),)
 
 
+# The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`.
 dpo = partial(PreparedLanguageModel.of, "dpo")
-"""The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
+# The learner `reward`, likewise.
 reward = partial(PreparedLanguageModel.of, "reward")
-"""The learner `reward`, likewise."""

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+# (z, target, flip_probability) → losses, all of shape (n,).
 Loss: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(z, target, flip_probability) → losses, all of shape (n,)."""
 
 
 def plain(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ _REFUSALS = (
     *(ValueError, TypeError, OSError, RuntimeError),
     *(ImportError, AttributeError, KeyError, ArithmeticError),
 )
+# Tokens of prompt and response unless somebody says otherwise; TRL's default.
 LONGEST = 1024
-"""Tokens of prompt and response unless somebody says otherwise; TRL's default."""
 
 
 def load_tokenizer(name: str, **options: Any) -> Any:

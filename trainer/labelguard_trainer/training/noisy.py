@@ -123,14 +123,14 @@ def _lost_noise(names: list[str]) -> LabelguardError:
 class NoisyTraining(_BaseTrainer):
     """Comes before a trainer of TRL: prepares data sets with the noise of their rows."""
 
+    # Rows of the training set that no step is taken on: see `guard.distinguishable`.
     left_out: int
-    """Rows of the training set that no step is taken on: see `guard.distinguishable`."""
 
+    # The column that a tokenized data set has.
     _tokens: str
-    """The column that a tokenized data set has."""
 
+    # The class of its arguments.
     _config: type[Any]
-    """The class of its arguments."""
 
     def __init__(
         self,

@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 
+# The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
+# cross-entropy with each row's probability, or each label as it is.
 PreferenceLoss: TypeAlias = Literal["auto", "forward", "robust", "soft", "plain"]
-"""The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
-cross-entropy with each row's probability, or each label as it is.
-"""
 
 AUTO: PreferenceLoss = "auto"
 TARGET, FLIP, WEIGHT = "target_probability", "flip_probability", "row_weight"
+# The columns of a prepared data set, which go into every batch as tensors of shape (n,).
 COLUMNS = (TARGET, FLIP, WEIGHT)
-"""The columns of a prepared data set, which go into every batch as tensors of shape (n,)."""
 
 NOISE_COLUMNS = ("label_probability", "flip_probability", "residual_flip_estimate")
 Floats: TypeAlias = NDArray[np.float64]

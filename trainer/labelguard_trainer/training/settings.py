@@ -19,18 +19,18 @@ from typing import Any, Literal, TypeAlias
 from labelguard.configuration import reading
 from labelguard.errors import LabelguardError
 
+# The kind of model that is trained: a language model by DPO, or a reward model.
 Kind: TypeAlias = Literal["dpo", "reward"]
-"""The kind of model that is trained: a language model by DPO, or a reward model."""
 
 _LORA = "r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj]"
 _AT_LEAST_1 = ("a whole number of at least 1", int, lambda value: value >= 1)
+# Of each: the argument of `peft.LoraConfig`, what it must be, how it is read and checked.
 _FIELDS: Mapping[str, tuple[str, tuple[str, Callable[[str], Any], Callable[[Any], bool]]]] = {
     "r": ("r", _AT_LEAST_1),
     "alpha": ("lora_alpha", _AT_LEAST_1),
     "dropout": ("lora_dropout", ("in [0, 1)", float, lambda value: 0 <= value < 1)),
     "targets": ("target_modules", ("names of modules joined by +", lambda t: t.split("+"), all)),
 }
-"""Of each: the argument of `peft.LoraConfig`, what it must be, how it is read and checked."""
 
 # Said by the command's own options, or decided by where a run works.
 _OURS = {

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from labelguard_trainer.training.stage_training import StageTraining
 
 
+# Fields of a training's configuration that say how pairs are scored, too.
 _SCORING = (
     *("beta", "bf16", "fp16", "max_length", "model_init_kwargs", "truncation_mode"),
     *("per_device_eval_batch_size", "trust_remote_code", "use_cpu"),
 )
-"""Fields of a training's configuration that say how pairs are scored, too."""
+# Seconds that a hub may take to answer.
 _SECONDS = 10.0
-"""Seconds that a hub may take to answer."""
 _CURVE = ("step", "loss", "agreement", "eval_loss", "eval_agreement")
 
 
