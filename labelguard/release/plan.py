@@ -169,7 +169,7 @@ def _discouragement(resolved: ResolvedRequest, units: int) -> str | None:
     bound = resolved.request.terms.get("max_labels_per_labeler")
     open_bound = bound is None or resolved.request.mechanism == AUTO
     forecast = resolved.forecast if open_bound else None
-    return advice.discouraged(forecast, units, resolved.policy.unit)
+    return advice.explain_refusal(forecast, units, resolved.policy.unit)
 
 
 def _warnings(

@@ -278,7 +278,9 @@ def _required_allowance(mechanism: Mechanism[Any], staged: Staged, periods: int)
         return {"uses": periods}
     kind = events.kind(mechanism.priced)
     fixed = mechanism.policy_defaults(staged.labels_of_units())
-    several = replace(Allowance(mechanism.priced, kind.first_allowance(None, None), **fixed), allowed=periods)
+    several = replace(
+        Allowance(mechanism.priced, kind.first_allowance(None, None), **fixed), allowed=periods
+    )
     raise PolicyError(
         f"a first release makes a policy of one {kind.noun}; make one of several: labelguard "
         f"policy new NAME --allow {events.format_allowance(several)}"
