@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support import world
 from support.job_projects import Desk, desk
 
-from labelguard.budget.events import in_words
+from labelguard.budget.events import describe_uses
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import releasing
@@ -62,7 +62,7 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path: Path) -> None:
     )
     small.label(3)
     said = CliRunner().invoke(main, ["retrain", str(small.job)]).stdout
-    charged = in_words(small.history()[-1].charged_by)
+    charged = describe_uses(small.history()[-1].charged_by)
     assert " randomized labels and " in charged and charged in " ".join(said.split())
 
 
