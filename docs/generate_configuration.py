@@ -20,7 +20,7 @@ from labelguard_trainer.training.steps import TrainOptions
 from pydantic import TypeAdapter
 
 from labelguard.configuration import project_file
-from labelguard.configuration.checking import names
+from labelguard.configuration.loader import field_names
 from labelguard.jobs import settings
 from labelguard.jobs.heads import HeadOptions
 from labelguard.jobs.options import options_model
@@ -152,7 +152,7 @@ def page() -> str:
         _JOB,
         *_tables(settings.Settings, ""),
         "\n### release.options\n\nAs of `privatize`, where the policy says nothing; `also` may "
-        f"be a list.\n\n{', '.join(f'`{key}`' for key in names(options_model()))}\n",
+        f"be a list.\n\n{', '.join(f'`{key}`' for key in field_names(options_model()))}\n",
         *(
             f"\n### train.options of `{step}`\n\n{_table(_schema(own))}"
             for step, own in _STEPS.items()
@@ -165,7 +165,7 @@ def page() -> str:
 def project_schema() -> dict[str, Any]:
     """The JSON schema of labelguard.toml, with the options of our own connectors."""
     made = _schema(project_file.ProjectFile)
-    table = made["$defs"]["Connector"]["properties"]
+    table = made["$defs"]["ConnectorTable"]["properties"]
     for own in _CONNECTORS.values():
         for name, said in _schema(own)["properties"].items():
             table.setdefault(name, said)

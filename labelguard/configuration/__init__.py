@@ -1,1 +1,1 @@
-"""What people write into files: how it is read, what it may say, and how a mistake is told."""
+"""Settings that people write into files: how they are read and checked."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from labelguard import plugins
 from labelguard.configuration import project_file
-from labelguard.configuration.checking import checked
+from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.storage import private_files
@@ -97,8 +97,8 @@ class Settings:
     @classmethod
     def of(cls, name: str, table: Mapping[str, Any]) -> Settings:
         """From the table in labelguard.toml. Raises `ConnectorError` for values of other types."""
-        own = checked(
-            project_file.Connector, table, FILE, at=("connectors", name), error=ConnectorError
+        own = validate(
+            project_file.ConnectorTable, table, FILE, at=("connectors", name), error=ConnectorError
         )
         return cls(
             name,
@@ -113,7 +113,7 @@ class Settings:
     def own(self, kind: type[T]) -> T:
         """The connector's own options as a model, or `ConnectorError` for what does not fit it."""
         at = ("connectors", self.name)
-        return checked(kind, self.options, FILE, at=at, error=ConnectorError)
+        return validate(kind, self.options, FILE, at=at, error=ConnectorError)
 
 
 class Connector(Protocol):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, create_model
 
 from labelguard.budget.request import PolicyRequest
-from labelguard.configuration.checking import Part, Text, parsed
+from labelguard.configuration.loader import SettingsTable, Text, check_model
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -41,7 +41,7 @@ def _enumerated(kind: Any, choices: Sequence[Any]) -> Any:
     return Annotated[kind, _one_of(*choices), Field(json_schema_extra={"enum": list(choices)})]
 
 
-def options_model() -> type[Part]:
+def options_model() -> type[SettingsTable]:
     """Return the model of `release.options`; `also` may be several files."""
     members: dict[str, Any] = {
         name: (_type(one) | None, Field(None, description=one.text))
@@ -50,7 +50,7 @@ def options_model() -> type[Part]:
     if also := members.get("also"):
         members["also"] = (Text | tuple[Text, ...] | None, also[1])
     text = "How a job reads its input, and options of mechanisms."
-    return create_model("ReleaseOptions", __base__=Part, __doc__=text, **members)
+    return create_model("ReleaseOptions", __base__=SettingsTable, __doc__=text, **members)
 
 
 def check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -58,7 +58,7 @@ def check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
     What the policy in force fixes, and what agrees to something, is none.
     """
-    parsed(options_model(), options)
+    check_model(options_model(), options)
     return options
 
 

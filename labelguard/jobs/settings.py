@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from labelguard.configuration import reading
-from labelguard.configuration.checking import Part, Text, checked
+from labelguard.configuration import loader
+from labelguard.configuration.loader import SettingsTable, Text, validate
 from labelguard.jobs.options import check_options, options_model, relative_to, resolve_pattern
 from labelguard.options import Exhausted
 
@@ -20,55 +20,45 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _HINT = "labelguard retrain --init writes one"
 
 
-class Release(Part):
+class Release(SettingsTable):
     """How new labels are released."""
 
-    mechanism: Annotated[Text, Field(description="rr, statistic, props, or another installed")] = (
-        "rr"
+    mechanism: Text = Field("rr", description="rr, statistic, props, or another installed")
+    min_new_labels: int = Field(
+        100, ge=1, description="fewer new labels than these wait for the next run"
     )
-    min_new_labels: Annotated[
-        int, Field(ge=1, description="fewer new labels than these wait for the next run")
-    ] = 100
-    exhausted: Annotated[
-        Exhausted,
-        Field(description="leave out labels beyond their labeler's allowance, or release nothing"),
-    ] = "drop"
-    options: Annotated[
-        Mapping[str, Any],
-        AfterValidator(check_options),
-        Field(description="options of the mechanism, and of how input is read"),
-    ] = {}
+    exhausted: Exhausted = Field(
+        "drop", description="leave out labels beyond their labeler's allowance, or release nothing"
+    )
+    options: Annotated[Mapping[str, Any], AfterValidator(check_options)] = Field(
+        {}, description="options of the mechanism, and of how input is read"
+    )
 
 
-class Train(Part):
+class Train(SettingsTable):
     """How a model is learned from the newest release."""
 
-    step: Annotated[Text, Field(description="head, dpo, reward, or another installed")] = "head"
-    options: Annotated[Mapping[str, Any], Field(description="options of the step")] = {}
+    step: Text = Field("head", description="head, dpo, reward, or another installed")
+    options: Mapping[str, Any] = Field({}, description="options of the step")
 
 
-class Gate(Part):
+class Gate(SettingsTable):
     """Whether what was learned replaces the model in use."""
 
-    by: Annotated[
-        Literal["released", "probes", "held-out", "none"],
-        Field(description="by which evidence; none reads a raw label that was not paid for"),
-    ] = "released"
-    probes: Annotated[Text | None, Field(description="for probes: a file of public pairs")] = None
-    margin: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="how much worse it may be")
-    ] = 0.0
-    confidence: Annotated[
-        float, Field(ge=0.5, lt=1, description="how sure that it is not worse, one-sided")
-    ] = 0.5
-    at_least: Annotated[
-        float | None,
-        Field(
-            allow_inf_nan=False,
-            description="what it must reach in any case, a first model with its whole interval; "
-            "default, of a first: what a coin reaches",
-        ),
-    ] = None
+    by: Literal["released", "probes", "held-out", "none"] = Field(
+        "released", description="by which evidence; none reads a raw label that was not paid for"
+    )
+    probes: Text | None = Field(None, description="for probes: a file of public pairs")
+    margin: float = Field(0.0, ge=0, allow_inf_nan=False, description="how much worse it may be")
+    confidence: float = Field(
+        0.5, ge=0.5, lt=1, description="how sure that it is not worse, one-sided"
+    )
+    at_least: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="what it must reach in any case, a first model with its whole interval; "
+        "default, of a first: what a coin reaches",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,54 +67,49 @@ class Gate(Part):
         return self
 
 
-class Mlflow(Part):
+class Mlflow(SettingsTable):
     """A model registry that promoted models are registered in too."""
 
-    model: Annotated[Text, Field(description="its registered model")]
-    uri: Annotated[
-        Text | None, Field(description="tracking server; default: MLFLOW_TRACKING_URI")
-    ] = None
+    model: Text = Field(description="its registered model")
+    uri: Text | None = Field(None, description="tracking server; default: MLFLOW_TRACKING_URI")
 
 
-class Promote(Part):
+class Promote(SettingsTable):
     """Where the model in use is."""
 
-    directory: Annotated[
-        Text, Field(description="holds models 0001, 0002, … and the link `current`")
-    ] = "models"
-    keep: Annotated[int, Field(ge=1, description="so many newest stay, and the one in use")] = 5
+    directory: Text = Field(
+        "models", description="holds models 0001, 0002, … and the link `current`"
+    )
+    keep: int = Field(5, ge=1, description="so many newest stay, and the one in use")
     mlflow: Mlflow | None = None
 
 
-class Notify(Part):
+class Notify(SettingsTable):
     """Who is told, by a signed webhook (Standard Webhooks)."""
 
-    url: Annotated[Text, Field(description="where, by https")]
-    secret_env: Annotated[
-        str,
-        Field(
-            pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-            description="environment variable with the secret; NAME_FILE names a file with it",
-        ),
-    ] = "LABELGUARD_NOTIFY_SECRET"
-    budget_below: Annotated[
-        float, Field(ge=0, le=1, description="told once when less of an allowance is left")
-    ] = 0.1
+    url: Text = Field(description="where, by https")
+    secret_env: str = Field(
+        "LABELGUARD_NOTIFY_SECRET",
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable with the secret; NAME_FILE names a file with it",
+    )
+    budget_below: float = Field(
+        0.1, ge=0, le=1, description="told once when less of an allowance is left"
+    )
 
 
-class Settings(Part):
+class Settings(SettingsTable):
     """All of job.yaml."""
 
-    name: Annotated[str | None, Field(pattern=NAME, description="default: the file's name")] = None
-    project: Annotated[
-        Text | None, Field(description="default: LABELGUARD_PROJECT, or the nearest one upwards")
-    ] = None
-    pull: Annotated[tuple[Text, ...], Field(description="connectors to pull from first")] = ()
-    input: Annotated[
-        Text | tuple[Text, ...] | None,
-        Field(description="files or globs to release; default: what was ingested"),
-    ] = None
-    source: Annotated[Text | None, Field(description="whose labelers these are")] = None
+    name: str | None = Field(None, pattern=NAME, description="default: the file's name")
+    project: Text | None = Field(
+        None, description="default: LABELGUARD_PROJECT, or the nearest one upwards"
+    )
+    pull: tuple[Text, ...] = Field((), description="connectors to pull from first")
+    input: Text | tuple[Text, ...] | None = Field(
+        None, description="files or globs to release; default: what was ingested"
+    )
+    source: Text | None = Field(None, description="whose labelers these are")
     release: Release = Release()
     train: Train = Train()
     gate: Gate = Gate()
@@ -177,14 +162,14 @@ def load(path: Path) -> Job:
 
     Its name is the file's, unless it says one.
     """
-    content = reading.read(path, hint=_HINT)
+    content = loader.read_file(path, hint=_HINT)
     return parsed(content, path.name, path.absolute().parent, path.stem)
 
 
 def parsed(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
     """The job of what a file says."""
-    settings = checked(Settings, content, file)
-    name = checked(Settings, {"name": settings.name or name}, file).name or name
+    settings = validate(Settings, content, file)
+    name = validate(Settings, {"name": settings.name or name}, file).name or name
     return Job(name, settings, base)
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard import plugins
-from labelguard.configuration.checking import checked
+from labelguard.configuration.loader import validate
 from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
 from labelguard.text import Progress
@@ -104,4 +104,4 @@ def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
 
 def validated(kind: type[T], options: Mapping[str, Any]) -> T:
     """Options of a step as its dataclass; the first that does not fit is named."""
-    return checked(kind, dict(options), at=("train", "options"))
+    return validate(kind, dict(options), at=("train", "options"))

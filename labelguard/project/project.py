@@ -257,17 +257,17 @@ def find(directory: str | Path | None = None) -> Project:
 
 
 def _open(state: Path) -> Project:
-    from labelguard.configuration import project_file, reading
+    from labelguard.configuration import loader, project_file
 
     path = state / CONFIG
     private_files.check_directory(state, ProjectError)
     try:
-        data = private_files.read(path, ProjectError, secret=False, most=reading.MOST_BYTES + 1)
+        data = private_files.read(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
     said = project_file.read(data, str(path))
     own = said.get("input", {})
-    namespace = own.get("source", project_file.Input().source)
+    namespace = own.get("source", project_file.InputTable().source)
     tables = {name: said.get(name, {}) for name in _TABLES}
     tables["about"] = said.get("project", {})
     return Project(state.resolve(), namespace, own.get("columns", {}), **tables)

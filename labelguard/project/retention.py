@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard import clock
-from labelguard.configuration.checking import checked
-from labelguard.configuration.project_file import FILE, Ingest
+from labelguard.configuration.loader import validate
+from labelguard.configuration.project_file import FILE, IngestTable
 from labelguard.errors import NotAnswered, ProjectError
 from labelguard.inputs import connector as connectors
 from labelguard.inputs import segments as stored
@@ -43,7 +43,7 @@ _Forgotten = dict[bytes, tuple[str, list[bytes]]]
 
 def kept_for(settings: Mapping[str, object]) -> timedelta | None:
     """How long answers stay after their release; None: always. Raises `ProjectError`."""
-    keep = checked(Ingest, settings, FILE, at=("ingest",), error=ProjectError).keep
+    keep = validate(IngestTable, settings, FILE, at=("ingest",), error=ProjectError).keep
     return None if keep is None else timedelta(days=int(keep[:-1]))
 
 

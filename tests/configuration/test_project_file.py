@@ -102,7 +102,9 @@ def test_the_schema_accepts_what_the_models_accept() -> None:
     schema = script(DOCS / "generate_configuration.py").project_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    found = project_file.read(f"format = 1\n{TABLE}[ingest]\nkeep = '9d'".encode(), "it")
+    found = project_file.read(
+        f"format = 1\n{TABLE}[ingest]\nkeep = '9d'".encode(), "labelguard.toml"
+    )
     assert validator.is_valid(found)
     assert not validator.is_valid({**found, "ingest": {"kept": "9d"}})
     assert not validator.is_valid({**found, "hook": {"release": {"push": "yes"}}})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.doors import install
 
-from labelguard.configuration.checking import names
+from labelguard.configuration.loader import field_names
 from labelguard.errors import LabelguardError
 from labelguard.jobs import settings
 from labelguard.jobs.options import options_model
@@ -42,7 +42,7 @@ def refused(text: str, here: Path) -> str:
 
 
 def test_a_job_says_no_option_that_its_policy_says() -> None:
-    own = set(names(options_model()))
+    own = set(field_names(options_model()))
     assert {"columns", "features", "workers", "bad_rows"} < own
     of_policies = {"epsilon", "delta", "ties", "unit", "releases", "label_values", "skips"}
     agreeing = {"again", "accept_delta", "accept_unproven", "yes"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from labelguard import extras
-from labelguard.configuration.checking import Part, Text
+from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.inputs.connector import Answer, Page, Settings, Unreadable, credential
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from labelguard_connectors.argilla.rest import Rest
 
 
-class ArgillaOptions(Part):
+class ArgillaOptions(SettingsTable):
     """What `[connectors.NAME]` says of Argilla."""
 
     url: Annotated[Text, Field(description="of the tool, without a password")]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 from labelguard.budget.events import kind
-from labelguard.configuration.checking import checked
-from labelguard.configuration.project_file import FILE, Hook
+from labelguard.configuration.loader import validate
+from labelguard.configuration.project_file import FILE, HookTable
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import Where
 from labelguard.release.mechanisms import AUTO, installed
@@ -45,7 +45,7 @@ class Schedule:
     @classmethod
     def of(cls, hook: Mapping[str, Any]) -> Self:
         """From `[hook]`. Raises `ConnectorError` for what it cannot be."""
-        own = checked(Hook, hook, FILE, at=("hook",), error=ConnectorError).release
+        own = validate(HookTable, hook, FILE, at=("hook",), error=ConnectorError).release
         if own.mechanism not in (mechanisms := [*installed(), AUTO]):
             raise ConnectorError(f"{_WHERE}.mechanism: expected one of {', '.join(mechanisms)}")
         when, _, count = own.when.partition(":")

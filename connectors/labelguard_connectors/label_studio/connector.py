@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from labelguard import extras
-from labelguard.configuration.checking import Part, Text
+from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.inputs.connector import Answer, Page, Settings, credential
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BATCH = 500
 
 
-class LabelStudioOptions(Part):
+class LabelStudioOptions(SettingsTable):
     """What `[connectors.NAME]` says of Label Studio."""
 
     url: Annotated[Text, Field(description="of the tool, without user, password or query")]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from labelguard.configuration import project_file, reading
+from labelguard.configuration import loader, project_file
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs import settings
 from labelguard.project.project import CONFIG, Project, find
@@ -44,8 +44,8 @@ HOSTILE = {
     "no text.toml": b"a = '\xff'",
     "half a sign.yaml": 'source: "\\ud800"',
     "zeros.yaml": b"\0" * 100,
-    "huge.yaml": "a: " + "x" * (reading.MOST_BYTES + 1),
-    "huge.toml": "#" * (reading.MOST_BYTES + 1),
+    "huge.yaml": "a: " + "x" * (loader.MAX_BYTES + 1),
+    "huge.toml": "#" * (loader.MAX_BYTES + 1),
     "a secret for a number.yaml": f"gate: {{margin: {SECRET}}}",
     "a secret for a choice.yaml": f"gate: {{by: {SECRET}}}",
     "a secret for a choice of a mechanism.yaml": f"release: {{options: {{combine: {SECRET}}}}}",
@@ -82,7 +82,7 @@ def test_nesting_takes_little_memory(tmp_path: Path) -> None:
     path.write_text(str(HOSTILE[path.name])[:20_000])
     tracemalloc.start()
     with pytest.raises(LabelguardError):
-        reading.read(path)
+        loader.read_file(path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 32 << 20

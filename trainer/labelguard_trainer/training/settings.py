@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from labelguard.configuration import reading
+from labelguard.configuration import loader
 from labelguard.errors import LabelguardError
 
 # The kind of model that is trained: a language model by DPO, or a reward model.
@@ -76,7 +76,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises `LabelguardError` if it cannot be read as one.
     """
-    return reading.read(path, empty=True)
+    return loader.read_file(path, empty=True)
 
 
 def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:

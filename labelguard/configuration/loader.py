@@ -1,0 +1,213 @@
+"""Read settings that people write, in YAML or TOML, and check them by a model.
+
+A file is one mapping with each name once and JSON's types. Whoever wrote it, reading takes little
+time and memory. A value may be a secret in the wrong place: errors say where, and what is expected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from labelguard.errors import LabelguardError
+
+if TYPE_CHECKING:
+    import yaml
+
+Text = Annotated[str, Field(min_length=1, max_length=1024)]
+T = TypeVar("T")
+
+MAX_BYTES = 64 << 10
+_MAX_DEPTH = 20
+_EXPONENT_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+_LINE = re.compile(r"at line ([0-9]+)")
+_NAME_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+# a.b.c… of more parts than tables may be nested; tomllib's memory grows with their square.
+_LONG_NAME = re.compile(rf"(?<![\w-]){_NAME_PART}(?:[ \t]*+\.[ \t]*+{_NAME_PART}){{{_MAX_DEPTH},}}")
+
+_SECRET_WORDS = ("key", "secret", "token", "password")
+# What pydantic adds to the path of a value: which type of a union it tried.
+_UNION_TAG = re.compile(r"(constrained-)?(str|int|float)|(tuple|list|dict|function)\W.*|nullable")
+_UNKNOWN_NAME = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+class SettingsTable(BaseModel):
+    """A table of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class InvalidSetting(ValueError):
+    """A setting that its model refuses: its path in the table that was checked, and why."""
+
+    def __init__(self, path: Sequence[str | int], why: str) -> None:
+        super().__init__(why)
+        self.path = tuple(path)
+
+
+class _SyntaxFault(Exception):
+    """Text that is no settings: the line, if it is known, and why."""
+
+    def __init__(self, line: int | str | None, why: str) -> None:
+        super().__init__(f", line {line}: {why}" if line else f": {why}")
+
+
+def read_file(path: Path, *, hint: str = "", empty: bool = False) -> dict[str, Any]:
+    """Return the settings of a file; `hint` is the remedy if it is missing.
+
+    See `parse`. Raises `LabelguardError` also for a file that cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise LabelguardError(f"there is no {path}" + (f"; {hint}" if hint else "")) from None
+    except OSError as error:
+        raise LabelguardError(f"cannot read {path}: {error.strerror}") from None
+    return parse(data, path.name, empty=empty)
+
+
+def parse(data: bytes, name: str, *, empty: bool = False) -> dict[str, Any]:
+    """Return the settings in the bytes of the file `name`: TOML if it ends with .toml, else YAML.
+
+    A YAML file may be `empty`. Raises `LabelguardError` with the line that cannot be read.
+    """
+    if len(data) > MAX_BYTES:
+        raise LabelguardError(f"{name}: settings take {MAX_BYTES >> 10} KiB at most")
+    parse_text = _parse_toml if name.lower().endswith(".toml") else _parse_yaml
+    try:
+        settings = parse_text(data.decode())
+    except UnicodeDecodeError:
+        raise LabelguardError(f"{name}: this is not UTF-8") from None
+    except RecursionError:
+        raise LabelguardError(f"{name}: this is nested too deep") from None
+    except _SyntaxFault as fault:
+        raise LabelguardError(f"{name}{fault}") from None
+    if settings is None and empty:
+        return {}
+    if not isinstance(settings, dict):
+        raise LabelguardError(f"{name} must hold lines of `name: value`")
+    return settings
+
+
+def _parse_toml(text: str) -> Any:
+    if _LONG_NAME.search(text):
+        raise RecursionError
+    try:
+        settings = tomllib.loads(text)
+    except ValueError as error:  # numbers of very many digits, too
+        line = _LINE.search(str(error))
+        why = "this is not TOML, or a name stands here twice"
+        raise _SyntaxFault(line and line[1], why) from None
+    if _depth(settings) > _MAX_DEPTH:  # dotted names nest without brackets
+        raise RecursionError
+    return settings
+
+
+def _depth(value: Any) -> int:
+    """Return how many tables and lists are inside each other."""
+    if not isinstance(value, dict | list):
+        return 0
+    members = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, members), default=0)
+
+
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(text, _yaml_loader())
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        why = getattr(error, "note", None) or "this is not YAML"
+        raise _SyntaxFault(mark and mark.line + 1, why) from None
+
+
+@cache
+def _yaml_loader() -> type[yaml.SafeLoader]:
+    import yaml
+
+    def refuse(why: str, node: Any) -> yaml.MarkedYAMLError:
+        return yaml.MarkedYAMLError(note=why, problem_mark=node.start_mark)
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):  # a few of them may stand for gigabytes
+                raise refuse("references (*name) do not belong here", self.peek_event())
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = set()
+            for key, _ in node.value:
+                if key.tag != "tag:yaml.org,2002:str":
+                    raise refuse("a name must be a text", key)
+                if key.value in names:
+                    raise refuse("a name stands here twice", key)
+                names.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    # 1e-5 is a number, as in YAML 1.2; YAML 1.1 takes it for a text.
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT_NUMBER, list("-+0123456789"))
+    return Loader
+
+
+def validate(
+    kind: type[T],
+    content: Any,
+    file: str = "",
+    *,
+    at: Sequence[str] = (),
+    error: type[LabelguardError] = LabelguardError,
+) -> T:
+    """Return settings as their model (or frozen dataclass).
+
+    Raises `error` for the first setting that does not fit: `file`, the table `at` and the name.
+    """
+    try:
+        return check_model(kind, content)
+    except InvalidSetting as invalid:
+        path = ".".join(map(str, (*at, *invalid.path)))
+        raise error(": ".join(filter(None, (file, path, str(invalid))))) from None
+
+
+def check_model(kind: type[T], content: Any) -> T:
+    """Return settings as their model, inside the check of another; raises `InvalidSetting`."""
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(content, allow_nan=False))
+    except ValidationError as error:
+        raise _first_fault(error) from None
+    except (TypeError, ValueError):
+        only = "only texts, finite numbers, true and false, lists and tables belong here"
+        raise InvalidSetting((), only) from None
+
+
+def _first_fault(error: ValidationError) -> InvalidSetting:
+    """Return the first setting that is wrong, in pydantic's words, which repeat no value."""
+    details = error.errors(include_url=False, include_input=False)
+    # A misspelled name tells more than the one that is missing instead.
+    first = next((detail for detail in details if detail["type"] in _UNKNOWN_NAME), details[0])
+    path = [part for part in first["loc"] if not _UNION_TAG.fullmatch(str(part))]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidSetting):
+        path += cause.path
+    return InvalidSetting(path, first["msg"].removeprefix("Value error, "))
+
+
+def field_names(kind: Any) -> list[str]:
+    """Return the names that a table of this model may hold."""
+    if is_dataclass(kind):
+        return [field.name for field in fields(kind)]
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def looks_secret(name: str) -> bool:
+    """Return True for a name like those of secrets, which have no place in a file of settings."""
+    return any(word in name.lower() for word in _SECRET_WORDS)
