@@ -55,9 +55,9 @@ def _check_network(text: str) -> str:
 class AboutTable(SettingsTable):
     """Name and contact of the project, on top of its report."""
 
-    name: Text | None = Field(None, description="what the project is called")
+    name: Text | None = Field(default=None, description="what the project is called")
     contact: Text | None = Field(
-        None, description="who answers questions about it: a name, an address"
+        default=None, description="who answers questions about it: a name, an address"
     )
 
 
@@ -65,10 +65,12 @@ class InputTable(SettingsTable):
     """Defaults for reading files, where a command gives no option."""
 
     source: Text = Field(
-        "files",
+        default="files",
         description="whose labelers these are: worker 7 of one source is not that of another",
     )
-    columns: Mapping[str, Text] = Field({}, description="the names that your files use, by role")
+    columns: Mapping[str, Text] = Field(
+        default={}, description="the names that your files use, by role"
+    )
 
 
 class DeliveryTable(SettingsTable):
@@ -76,15 +78,15 @@ class DeliveryTable(SettingsTable):
 
     scheme: (
         Literal["standard-webhooks", "hmac-sha256", "hmac-timestamp", "shared-secret"] | None
-    ) = Field(None, description="what proves a delivery; default: as the tool does it")
+    ) = Field(default=None, description="what proves a delivery; default: as the tool does it")
     header: Header | None = Field(
-        None, description="where the signature or the secret stands; default: by the scheme"
+        default=None, description="where the signature or the secret stands; default: by the scheme"
     )
     timestamp_header: Header | None = Field(
-        None, description="where the signed time stands; default: by the scheme"
+        default=None, description="where the signed time stands; default: by the scheme"
     )
     addresses: tuple[Annotated[str, AfterValidator(_check_network)], ...] = Field(
-        (), description="addresses and networks that may deliver; default: all"
+        default=(), description="addresses and networks that may deliver; default: all"
     )
 
 
@@ -93,14 +95,19 @@ class ConnectorTable(SettingsTable):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: Text | None = Field(None, description="which connector; default: the table's name")
+    kind: Text | None = Field(
+        default=None, description="which connector; default: the table's name"
+    )
     source: Text | None = Field(
-        None, description="whose labelers these are; default: the table's name"
+        default=None, description="whose labelers these are; default: the table's name"
     )
     question: Text | None = Field(
-        None, description="what is read where several things are asked; default: the only one"
+        default=None,
+        description="what is read where several things are asked; default: the only one",
     )
-    columns: Mapping[str, Text] = Field({}, description="the tool's names of fields, by role")
+    columns: Mapping[str, Text] = Field(
+        default={}, description="the tool's names of fields, by role"
+    )
     hook: DeliveryTable = DeliveryTable()
 
     @model_validator(mode="after")
@@ -125,7 +132,7 @@ class IngestTable(SettingsTable):
     """Retention of answers that were pulled or delivered."""
 
     keep: Days | None = Field(
-        None,
+        default=None,
         description="how many days an answer stays after the release of its labels; default: "
         "for good",
     )
@@ -135,18 +142,21 @@ class ReleaseTable(SettingsTable):
     """Releases by the worker of the hook; options as of `privatize`."""
 
     when: Moment = Field(
-        "manual", description="manual, daily, completed, or every:N new answers of a source"
+        default="manual", description="manual, daily, completed, or every:N new answers of a source"
     )
     mechanism: Text = Field(
-        "auto", description="how labels are privatized; auto: as the release before"
+        default="auto", description="how labels are privatized; auto: as the release before"
     )
     exhausted: Exhausted = Field(
-        "refuse", description="refuse when labelers lack allowance, or leave those labels out"
+        default="refuse",
+        description="refuse when labelers lack allowance, or leave those labels out",
     )
     bad_rows: BadRows = Field(
-        "stop", description="stop at answers that cannot be used, or set them aside"
+        default="stop", description="stop at answers that cannot be used, or set them aside"
     )
-    push: bool = Field(False, description="publish each release in the tool, as a new data set")
+    push: bool = Field(
+        default=False, description="publish each release in the tool, as a new data set"
+    )
 
 
 class HookTable(SettingsTable):
@@ -162,7 +172,7 @@ class ProjectFile(SettingsTable):
     project: AboutTable = AboutTable()
     input: InputTable = InputTable()
     connectors: Mapping[Text, ConnectorTable] = Field(
-        {}, description="annotation tools, each by a name of yours"
+        default={}, description="annotation tools, each by a name of yours"
     )
     ingest: IngestTable = IngestTable()
     hook: HookTable = HookTable()

@@ -23,38 +23,42 @@ _HINT = "labelguard retrain --init writes one"
 class Release(SettingsTable):
     """How new labels are released."""
 
-    mechanism: Text = Field("rr", description="rr, statistic, props, or another installed")
+    mechanism: Text = Field(default="rr", description="rr, statistic, props, or another installed")
     min_new_labels: int = Field(
-        100, ge=1, description="fewer new labels than these wait for the next run"
+        default=100, ge=1, description="fewer new labels than these wait for the next run"
     )
     exhausted: Exhausted = Field(
-        "drop", description="leave out labels beyond their labeler's allowance, or release nothing"
+        default="drop",
+        description="leave out labels beyond their labeler's allowance, or release nothing",
     )
     options: Annotated[Mapping[str, Any], AfterValidator(check_options)] = Field(
-        {}, description="options of the mechanism, and of how input is read"
+        default={}, description="options of the mechanism, and of how input is read"
     )
 
 
 class Train(SettingsTable):
     """How a model is learned from the newest release."""
 
-    step: Text = Field("head", description="head, dpo, reward, or another installed")
-    options: Mapping[str, Any] = Field({}, description="options of the step")
+    step: Text = Field(default="head", description="head, dpo, reward, or another installed")
+    options: Mapping[str, Any] = Field(default={}, description="options of the step")
 
 
 class Gate(SettingsTable):
     """Whether what was learned replaces the model in use."""
 
     by: Literal["released", "probes", "held-out", "none"] = Field(
-        "released", description="by which evidence; none reads a raw label that was not paid for"
+        default="released",
+        description="by which evidence; none reads a raw label that was not paid for",
     )
-    probes: Text | None = Field(None, description="for probes: a file of public pairs")
-    margin: float = Field(0.0, ge=0, allow_inf_nan=False, description="how much worse it may be")
+    probes: Text | None = Field(default=None, description="for probes: a file of public pairs")
+    margin: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="how much worse it may be"
+    )
     confidence: float = Field(
-        0.5, ge=0.5, lt=1, description="how sure that it is not worse, one-sided"
+        default=0.5, ge=0.5, lt=1, description="how sure that it is not worse, one-sided"
     )
     at_least: float | None = Field(
-        None,
+        default=None,
         allow_inf_nan=False,
         description="what it must reach in any case, a first model with its whole interval; "
         "default, of a first: what a coin reaches",
@@ -71,16 +75,18 @@ class Mlflow(SettingsTable):
     """A model registry that promoted models are registered in too."""
 
     model: Text = Field(description="its registered model")
-    uri: Text | None = Field(None, description="tracking server; default: MLFLOW_TRACKING_URI")
+    uri: Text | None = Field(
+        default=None, description="tracking server; default: MLFLOW_TRACKING_URI"
+    )
 
 
 class Promote(SettingsTable):
     """Where the model in use is."""
 
     directory: Text = Field(
-        "models", description="holds models 0001, 0002, … and the link `current`"
+        default="models", description="holds models 0001, 0002, … and the link `current`"
     )
-    keep: int = Field(5, ge=1, description="so many newest stay, and the one in use")
+    keep: int = Field(default=5, ge=1, description="so many newest stay, and the one in use")
     mlflow: Mlflow | None = None
 
 
@@ -89,27 +95,27 @@ class Notify(SettingsTable):
 
     url: Text = Field(description="where, by https")
     secret_env: str = Field(
-        "LABELGUARD_NOTIFY_SECRET",
+        default="LABELGUARD_NOTIFY_SECRET",
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
         description="environment variable with the secret; NAME_FILE names a file with it",
     )
     budget_below: float = Field(
-        0.1, ge=0, le=1, description="told once when less of an allowance is left"
+        default=0.1, ge=0, le=1, description="told once when less of an allowance is left"
     )
 
 
 class Settings(SettingsTable):
     """All of job.yaml."""
 
-    name: str | None = Field(None, pattern=NAME, description="default: the file's name")
+    name: str | None = Field(default=None, pattern=NAME, description="default: the file's name")
     project: Text | None = Field(
-        None, description="default: LABELGUARD_PROJECT, or the nearest one upwards"
+        default=None, description="default: LABELGUARD_PROJECT, or the nearest one upwards"
     )
-    pull: tuple[Text, ...] = Field((), description="connectors to pull from first")
+    pull: tuple[Text, ...] = Field(default=(), description="connectors to pull from first")
     input: Text | tuple[Text, ...] | None = Field(
-        None, description="files or globs to release; default: what was ingested"
+        default=None, description="files or globs to release; default: what was ingested"
     )
-    source: Text | None = Field(None, description="whose labelers these are")
+    source: Text | None = Field(default=None, description="whose labelers these are")
     release: Release = Release()
     train: Train = Train()
     gate: Gate = Gate()
