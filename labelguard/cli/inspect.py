@@ -22,7 +22,7 @@ from labelguard.cli.terminal import (
     progress,
     width,
 )
-from labelguard.inputs.connector import describe_counts
+from labelguard.inputs.left_out import describe_counts
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:

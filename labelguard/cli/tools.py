@@ -11,7 +11,7 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import HELP
 from labelguard.cli.terminal import echo, print_facts, print_notes, print_table, prints, progress
-from labelguard.inputs.connector import describe_counts
+from labelguard.inputs.left_out import describe_counts
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:

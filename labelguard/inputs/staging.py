@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical, formats, query, scan, sources
 from labelguard.inputs import layouts as labels
-from labelguard.inputs.connector import describe_counts
 from labelguard.inputs.formats import Understood
 from labelguard.inputs.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
+from labelguard.inputs.left_out import describe_counts
 from labelguard.inputs.quarantine import Leavers
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Fault, Staged, sort_buckets

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from labelguard.answers import connector
 from labelguard.errors import PolicyError
-from labelguard.inputs import connector
 from labelguard.jobs import evaluating, gates, mlflow_registry, notifying
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.settings import Job

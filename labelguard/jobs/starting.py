@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labelguard.answers.connector import Settings as Connector
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.budget.policy import USUAL_EPSILON, Policy, usual_delta
 from labelguard.errors import LabelguardError
-from labelguard.inputs.connector import Settings as Connector
 from labelguard.jobs import evaluating
 from labelguard.jobs.gates import ACCURACY, CHANCE, LIKELIHOOD
 from labelguard.jobs.options import relative_to, resolve_pattern

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from labelguard.answers.inbox import Event, Inbox
+from labelguard.answers.segments import Segments
 from labelguard.inputs import quarantine
-from labelguard.inputs.inbox import Event, Inbox
 from labelguard.inputs.quarantine import Leavers, Raw
-from labelguard.inputs.segments import Segments
 from labelguard.ledger import segmentbook
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
+from labelguard.answers import connector as connectors
+from labelguard.answers import segments as stored
+from labelguard.answers.connector import Answer, Page, Settings, Unreadable
+from labelguard.answers.inbox import Inbox
+from labelguard.answers.segments import Rows, Segments, Standing
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
-from labelguard.inputs import connector as connectors
-from labelguard.inputs import segments as stored
-from labelguard.inputs.connector import SKIP, UNREADABLE, Answer, Page, Settings, Unreadable
-from labelguard.inputs.inbox import Inbox
+from labelguard.inputs.left_out import SKIP, UNREADABLE
 from labelguard.inputs.quarantine import Leavers
-from labelguard.inputs.segments import Rows, Segments, Standing
 from labelguard.keys import keyring
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment

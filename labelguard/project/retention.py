@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard import clock
+from labelguard.answers import connector as connectors
+from labelguard.answers import segments as stored
+from labelguard.answers.segments import Segments
 from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE, IngestTable
 from labelguard.errors import NotAnswered, ProjectError
-from labelguard.inputs import connector as connectors
-from labelguard.inputs import segments as stored
 from labelguard.inputs.canonical import GROUP_TAG, id_digest
 from labelguard.inputs.layouts import Reading
-from labelguard.inputs.segments import Segments
 from labelguard.inputs.staging import canonical_rows
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment

@@ -12,9 +12,9 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.budget.policy import Policy
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import groups, quarantine
-from labelguard.inputs.connector import SKIP, describe_counts
 from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.layouts import LAYOUTS, Reading, side_roles
+from labelguard.inputs.left_out import SKIP, describe_counts
 from labelguard.inputs.pairs import distinct_pairs, refuse_conflicts
 from labelguard.inputs.sources import Input, file_part
 from labelguard.inputs.staged import Staged

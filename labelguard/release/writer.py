@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard import extras
+from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
-from labelguard.inputs import connector as connectors
 from labelguard.ledger.ledger import Grant
 from labelguard.notebook import card, several
 from labelguard.project.opening import OpenProject, Where

@@ -12,10 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from labelguard.answers import connector as connectors
+from labelguard.answers.connector import Answer, Connector, Settings
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import connector as connectors
-from labelguard.inputs.connector import SKIP, Answer, Connector, Settings
 from labelguard.inputs.layouts import PUBLIC_FAULTS, Reading
+from labelguard.inputs.left_out import SKIP
 from labelguard.inputs.staging import canonical_rows
 from labelguard.project.opening import OpenProject, Where
 from labelguard.text import LABEL_SKIP

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labelguard import extras
+from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, NoProject, ProjectError
-from labelguard.inputs import connector as connectors
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, located
 from labelguard.text import pluralize

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from labelguard.budget.public_columns import parse
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs import formats, scan
-from labelguard.inputs.connector import describe_counts
 from labelguard.inputs.formats import Understood
 from labelguard.inputs.formats.seen import Seen
 from labelguard.inputs.layouts import LAYOUTS, PRIVATE_ROLES, Reading
+from labelguard.inputs.left_out import describe_counts
 from labelguard.inputs.pairs import DistinctPairs, comparisons, distinct_pairs
 from labelguard.inputs.sources import Input, Part, typed
 from labelguard.inputs.staged import Staged

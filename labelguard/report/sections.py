@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labelguard import clock
+from labelguard.answers.inbox import Inbox, Progressed
 from labelguard.budget.policy import Allowance
 from labelguard.errors import LabelguardError, LedgerError
-from labelguard.inputs.inbox import Inbox, Progressed
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord

@@ -11,8 +11,8 @@ import yaml
 from jsonschema import Draft202012Validator
 from support.pages import DOCS, blocks, script
 
+from labelguard.answers.connector import Settings, connector
 from labelguard.configuration import project_file
-from labelguard.inputs.connector import Settings, connector
 from labelguard.jobs.settings import load
 
 

@@ -16,8 +16,8 @@ from labelguard_connectors.values import Value
 from support.exports import read, write
 from support.hostile import HOSTILE, paths, replaced, without
 
+from labelguard.answers.connector import Answer, Settings, connector
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Settings, connector
 
 RECORDINGS = Path(__file__).parent / "recordings" / "argilla"
 TABLE = {"url": "https://argilla.example", "dataset": "prefs", "workspace": "labelers"}

@@ -15,8 +15,8 @@ from labelguard_connectors.argilla.rest import Rest, pages
 from labelguard_connectors.values import Value
 from support.replies import Server, serving
 
+from labelguard.answers.connector import Settings, connector
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Settings, connector
 
 KEY = "key-of-nobody-else"
 SECRET = "what the server says is not for logs"

@@ -19,7 +19,7 @@ from dockerfile_parse import DockerfileParser
 from labelguard_connectors.hook.schedule import Schedule
 from support.pages import check_command
 
-from labelguard.inputs.connector import Settings, connector
+from labelguard.answers.connector import Settings, connector
 from labelguard.project.retention import kept_for
 
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,9 @@ from starlette.testclient import TestClient
 from support import databases, hooks
 from support.clients import client, post
 
+from labelguard.answers.inbox import FILE, Inbox
 from labelguard.cli.main import main
 from labelguard.errors import ConnectorError
-from labelguard.inputs.inbox import FILE, Inbox
 from labelguard.project import ingestion
 from labelguard.project.project import Project
 

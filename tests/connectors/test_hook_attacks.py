@@ -20,10 +20,10 @@ from support.clients import post as deliver
 from support.hooks import Server
 from support.sockets import answer, head, post, run_with
 
+from labelguard.answers import inbox as inboxes
+from labelguard.answers.connector import Settings, connector
+from labelguard.answers.inbox import Inbox
 from labelguard.errors import ConnectorError
-from labelguard.inputs import inbox as inboxes
-from labelguard.inputs.connector import Settings, connector
-from labelguard.inputs.inbox import Inbox
 from labelguard.project.project import Project
 
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from support import hooks
 from support.hostile import paths, replaced, without
 
-from labelguard.inputs.inbox import Inbox
+from labelguard.answers.inbox import Inbox
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project

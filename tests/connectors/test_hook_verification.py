@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from labelguard_connectors.hook.verification import Refused, Scheme
 from standardwebhooks.webhooks import Webhook
 
+from labelguard.answers.connector import Settings
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Settings
 
 BODY = json.dumps({"type": "response.created", "data": {"value": "left ✓"}}).encode()
 OLD, NEW = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"

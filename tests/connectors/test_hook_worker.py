@@ -11,8 +11,8 @@ import pytest
 from labelguard_connectors.hook.worker import Worker, release_export
 from support import tools
 
+from labelguard.answers.inbox import Progressed
 from labelguard.errors import ConnectorError, PolicyError, ProjectError
-from labelguard.inputs.inbox import Progressed
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project

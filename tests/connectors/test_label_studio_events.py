@@ -16,8 +16,8 @@ from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio import LabelStudio
 from support.hostile import DEEP, HOSTILE, paths, replaced, without
 
+from labelguard.answers.connector import Answer, Settings, connector
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Settings, connector
 
 RECORDINGS = Path(__file__).parent / "recordings/label_studio"
 EVENTS: list[dict[str, Any]] = json.loads((RECORDINGS / "events.json").read_text("utf-8"))

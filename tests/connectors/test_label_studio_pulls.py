@@ -19,8 +19,8 @@ from labelguard_connectors.label_studio import LabelStudio, pulling
 from support.replies import Reply, Server, serving
 from tenacity import wait_none
 
+from labelguard.answers.connector import Answer, Page, Settings
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Page, Settings
 from labelguard.text import no_progress
 
 RECORDINGS = Path(__file__).parent / "recordings/label_studio"

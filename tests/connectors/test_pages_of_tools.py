@@ -14,7 +14,7 @@ from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.verification import Scheme
 from support.pages import DOCS, ROOT, blocks, check_command, commands
 
-from labelguard.inputs.connector import Settings, connector, kinds
+from labelguard.answers.connector import Settings, connector, kinds
 from labelguard.project.retention import kept_for
 
 PAGES = ("connectors.md", "label-studio.md", "argilla.md")

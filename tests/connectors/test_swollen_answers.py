@@ -14,7 +14,7 @@ from support import hooks
 from support.clients import client, post
 
 import labelguard as lg
-from labelguard.inputs.connector import Page
+from labelguard.answers.connector import Page
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, Project, find
 

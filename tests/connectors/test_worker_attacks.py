@@ -10,7 +10,7 @@ import pytest
 from labelguard_connectors.hook.worker import Worker, release_export
 from support import hooks, tools
 
-from labelguard.inputs.inbox import FILE
+from labelguard.answers.inbox import FILE
 from labelguard.project import policies
 from labelguard.project.project import Project
 

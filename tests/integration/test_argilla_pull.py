@@ -28,8 +28,8 @@ from labelguard_connectors.argilla.rest import pages
 from support.exports import read, write
 
 import labelguard
+from labelguard.answers.connector import Answer, Settings
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Settings
 from labelguard.text import no_progress
 
 pytestmark = pytest.mark.integration

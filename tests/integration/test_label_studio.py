@@ -17,8 +17,8 @@ from integration.webhook_receiver import Receiver, webhook_receiver
 from labelguard_connectors.label_studio import LabelStudio, pulling
 from support import exports
 
+from labelguard.answers.connector import Answer, Settings
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Settings
 from labelguard.release.writer import output_schema
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, no_progress
 

@@ -20,8 +20,8 @@ from support.preferences import STATISTIC
 import labelguard as lg
 from labelguard import clock
 from labelguard.analysis.leaderboard import leaderboard
-from labelguard.inputs.connector import Answer
-from labelguard.inputs.inbox import Event, Inbox
+from labelguard.answers.connector import Answer
+from labelguard.answers.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun

@@ -11,10 +11,10 @@ import pytest
 from support.tools import Desk, DeskConnector, connected, hear, take_in
 
 import labelguard as lg
+from labelguard.answers.connector import Page
+from labelguard.answers.inbox import Inbox
+from labelguard.answers.segments import Segments
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
-from labelguard.inputs.connector import Page
-from labelguard.inputs.inbox import Inbox
-from labelguard.inputs.segments import Segments
 from labelguard.ledger import segmentbook
 from labelguard.project import ingestion, retention
 from labelguard.project.opening import OpenProject

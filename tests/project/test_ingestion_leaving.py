@@ -13,8 +13,8 @@ from support import databases
 from support.tools import Desk, connected, hear, take_in
 
 import labelguard as lg
-from labelguard.inputs.inbox import FILE, Inbox
-from labelguard.inputs.segments import Segments
+from labelguard.answers.inbox import FILE, Inbox
+from labelguard.answers.segments import Segments
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import segmentbook
 from labelguard.project import erasure, ingestion, restore

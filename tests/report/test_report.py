@@ -24,10 +24,10 @@ from support.surveys import survey
 
 import labelguard as lg
 from labelguard import clock
+from labelguard.answers.connector import Answer
+from labelguard.answers.inbox import Event, Inbox
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
-from labelguard.inputs.connector import Answer
-from labelguard.inputs.inbox import Event, Inbox
 from labelguard.ledger.policies import Ceiling
 from labelguard.project import erasure, linking, policies
 from labelguard.project.opening import OpenProject

@@ -13,7 +13,7 @@ from labelguard_connectors.hook.serving import Serving
 from starlette.testclient import TestClient
 from support import hooks
 
-from labelguard.inputs.inbox import Inbox
+from labelguard.answers.inbox import Inbox
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project

@@ -19,7 +19,7 @@ import pytest
 from support import doors
 
 import labelguard
-from labelguard.inputs import connector
+from labelguard.answers import connector
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
 
@@ -32,7 +32,7 @@ PROGRAM: tuple[str, ...] = ("-m", "labelguard")
 
 TOOL = '''
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer
+from labelguard.answers.connector import Answer
 
 
 class Tool:

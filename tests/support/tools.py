@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from support.doors import install
 
-from labelguard.inputs.connector import Answer, Page, Settings
-from labelguard.inputs.inbox import Event, Inbox
+from labelguard.answers.connector import Answer, Page, Settings
+from labelguard.answers.inbox import Event, Inbox
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, Project, find

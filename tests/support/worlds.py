@@ -31,8 +31,8 @@ from support.preferences import (
 from support.receivers import SECRET
 from support.tools import connected
 
+from labelguard.answers.segments import Segments
 from labelguard.cli.main import main
-from labelguard.inputs.segments import Segments
 from labelguard.jobs import notifying
 from labelguard.keys.coins import Purpose
 from labelguard.mechanisms import statistic

@@ -9,7 +9,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from labelguard.inputs.connector import DRAFT, SKIP, Answer
+from labelguard.answers.connector import Answer
+from labelguard.inputs.left_out import DRAFT, SKIP
 from labelguard_connectors import bounds
 from labelguard_connectors.values import Value, is_uuid
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from labelguard import extras
+from labelguard.answers.connector import Answer, Page, Settings, Unreadable, credential
 from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Page, Settings, Unreadable, credential
 from labelguard.text import Progress, pluralize
 from labelguard_connectors.argilla import answers
 from labelguard_connectors.argilla.answers import Dataset

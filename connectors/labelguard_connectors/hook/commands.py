@@ -17,7 +17,7 @@ from labelguard.cli.terminal import echo, near, print_notes, print_table, prints
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard.inputs.inbox import Letter
+    from labelguard.answers.inbox import Letter
     from labelguard_connectors.hook.dead_letters import Retried
     from labelguard_connectors.hook.server import Served
     from labelguard_connectors.hook.worker import Ran, Turn

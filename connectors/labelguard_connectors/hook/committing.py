@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from labelguard.answers.inbox import Event
 from labelguard.errors import ConnectorError, LabelguardError
-from labelguard.inputs.inbox import Event
 from labelguard_connectors.hook.metrics import Metrics
 
 MOST_EVENTS, MOST_BYTES = 4_096, 64 << 20

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labelguard.answers import connector as connectors
+from labelguard.answers.inbox import Event, Inbox, Letter
 from labelguard.errors import ConnectorError
-from labelguard.inputs import connector as connectors
-from labelguard.inputs.inbox import Event, Inbox, Letter
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where
 from labelguard_connectors.hook.serving import heard

@@ -15,8 +15,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from labelguard.answers.inbox import Event, Inbox
 from labelguard.errors import ConnectorError
-from labelguard.inputs.inbox import Event, Inbox
 from labelguard.project.attempts import Attempts
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.committing import Committer

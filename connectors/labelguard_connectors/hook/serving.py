@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from labelguard.answers import connector as connectors
+from labelguard.answers.connector import Answer, Connector, Settings, credential
 from labelguard.errors import ConnectorError
-from labelguard.inputs import connector as connectors
-from labelguard.inputs.connector import Answer, Connector, Settings, credential
 from labelguard.project import ingestion
 from labelguard.project.project import Project
 from labelguard_connectors.hook.verification import Scheme

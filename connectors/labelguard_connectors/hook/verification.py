@@ -9,7 +9,7 @@
 
 Several secrets may hold at once, while one replaces another. A timestamp must be within five
 minutes of now. No id of a delivery and no hash of its body is used: what it reports is known again
-by the answers' ids and times (`labelguard.inputs.inbox`), and never by what is said in them.
+by the answers' ids and times (`labelguard.answers.inbox`), and never by what is said in them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Self
 
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
+from labelguard.answers.connector import Settings
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Settings
 
 TOLERANCE = 300
 """Seconds by which the clock of a tool may differ from ours."""

@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from labelguard.answers import connector as connectors
+from labelguard.answers.connector import Settings
+from labelguard.answers.inbox import EXPORTS, Progressed
 from labelguard.cli.stopping import Stopped
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
-from labelguard.inputs import connector as connectors
-from labelguard.inputs.connector import Settings
-from labelguard.inputs.inbox import EXPORTS, Progressed
 from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located

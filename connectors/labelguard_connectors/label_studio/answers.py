@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from labelguard.inputs.connector import GROUND_TRUTH, SKIP, Answer
+from labelguard.answers.connector import Answer
+from labelguard.inputs.left_out import GROUND_TRUTH, SKIP
 from labelguard_connectors import bounds
 from labelguard_connectors.values import Value
 

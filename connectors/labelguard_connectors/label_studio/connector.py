@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from labelguard import extras
+from labelguard.answers.connector import Answer, Page, Settings, credential
 from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Page, Settings, credential
 from labelguard.release.writer import load
 from labelguard.text import Progress
 from labelguard_connectors.label_studio.answers import SAYS, Interface, heard, interface

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from labelguard.answers.connector import Answer, Page, Unreadable
 from labelguard.errors import ConnectorError
-from labelguard.inputs.connector import Answer, Page, Unreadable
 from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio.answers import Interface, answer
 from labelguard_connectors.values import Value

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.inputs.canonical import is_text
-from labelguard.inputs.connector import DRAFT
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.seen import Adapted, Format, Seen
 from labelguard.inputs.formats.tasks import PAIR, RANKING, SIDES, Task, fields
+from labelguard.inputs.left_out import DRAFT
 from labelguard.inputs.readers import identifier, literal
 
 _TOOL = "Argilla"

@@ -17,12 +17,12 @@ from typing import Any
 from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.canonical import is_text
-from labelguard.inputs.connector import DRAFT, GROUND_TRUTH
 from labelguard.inputs.contents import families
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.scores import OUTSIDE
 from labelguard.inputs.formats.seen import Adapted, Format, Seen
 from labelguard.inputs.formats.tasks import PAIR, RANKING, SIDES, Fields, Task, fields, prompt
+from labelguard.inputs.left_out import DRAFT, GROUND_TRUTH
 from labelguard.inputs.readers import identifier, literal
 from labelguard.spelling import suggest
 

@@ -7,10 +7,10 @@ them first. Machine annotators, which a study may declare, are left out.
 from __future__ import annotations
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.connector import MACHINE
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.seen import Adapted, Format, Seen
 from labelguard.inputs.formats.tasks import PAIR, SIDES, Task, fields
+from labelguard.inputs.left_out import MACHINE
 from labelguard.inputs.readers import identifier, literal
 
 _TOOL = "Potato"

@@ -26,7 +26,7 @@ from starlette.testclient import TestClient
 from support import hooks, tools
 
 import labelguard
-from labelguard.inputs.inbox import FILE
+from labelguard.answers.inbox import FILE
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find

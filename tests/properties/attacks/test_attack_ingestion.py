@@ -17,9 +17,9 @@ from support.tools import Desk, connected, hear
 
 import labelguard as lg
 from labelguard import clock
+from labelguard.answers.inbox import Inbox
 from labelguard.errors import ConnectorError
 from labelguard.inputs import canonical
-from labelguard.inputs.inbox import Inbox
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject

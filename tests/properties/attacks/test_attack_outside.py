@@ -16,9 +16,9 @@ import pytest
 from labelguard_connectors.label_studio import answers as events
 
 import labelguard as lg
+from labelguard.answers.inbox import Event
 from labelguard.budget.label_values import Ties
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.inbox import Event
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find

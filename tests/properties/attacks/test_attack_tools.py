@@ -11,8 +11,8 @@ import pytest
 from support.tools import Desk, connected, hear
 
 import labelguard as lg
+from labelguard.answers.segments import Segments
 from labelguard.errors import InvalidLabels, ProjectError
-from labelguard.inputs.segments import Segments
 from labelguard.ledger import segmentbook
 from labelguard.project import erasure, ingestion
 from labelguard.project.opening import OpenProject

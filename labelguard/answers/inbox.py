@@ -31,8 +31,8 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError, KeyProblem, ProjectError
-from labelguard.inputs.connector import Answer
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import database

@@ -38,7 +38,7 @@ class Answer:
     states of a record, the one with the greatest counts. `labeler` is the tool's id of who
     answered. `body` is a task with this one answer, as JSON in the tool's export format; it is
     empty where the answer was deleted, which no later state undoes. `left_out` is why no release
-    will count it, one of `labelguard.inputs.connector`, for whoever pulls; it is not stored.
+    will count it, one of `labelguard.inputs.left_out`, for whoever pulls; it is not stored.
     """
 
     record: str
@@ -209,22 +209,3 @@ def credential(connector: str, kind: str) -> str:
 def variable(connector: str, kind: str) -> str:
     """The environment variable of such a secret."""
     return "LABELGUARD_" + re.sub(r"\W", "_", f"{connector}_{kind}").upper()
-
-
-GROUND_TRUTH, DRAFT, MACHINE = "ground truth", "draft", "machine annotator"
-SKIP = "skip"
-"""Public only where the policy says that blank labels are."""
-UNREADABLE = "not understood"
-_REMEDIES = {
-    GROUND_TRUTH: "Label Studio marks imported annotations as ground truth: import them with "
-    '"ground_truth": false, or take the star off them',
-    DRAFT: "drafts count once they are submitted",
-    UNREADABLE: "see: labelguard hook dead-letters list",
-}
-
-
-def describe_counts(counts: Mapping[str, int]) -> str:
-    """Say how many for which reason, and what to do: `2,000 (ground truth), 3 (draft); …`."""
-    listed = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items())
-    remedies = (_REMEDIES[reason] for reason in counts if reason in _REMEDIES)
-    return "; ".join([listed, *remedies])

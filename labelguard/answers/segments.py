@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from labelguard.answers.connector import Answer
 from labelguard.errors import ProjectError
-from labelguard.inputs.connector import Answer
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.segmentbook import Segment
 from labelguard.storage import blocks, buckets

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support import databases
 
+from labelguard.answers.connector import Answer
+from labelguard.answers.inbox import FILE, Event, Inbox
 from labelguard.errors import ConnectorError, KeyProblem
-from labelguard.inputs.connector import Answer
-from labelguard.inputs.inbox import FILE, Event, Inbox
 from labelguard.keys.keyring import KeyRing
 
 SECRET = "Maria Exampleova prefers the left one"

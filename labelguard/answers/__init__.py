@@ -1,0 +1,1 @@
+"""Answers of annotation tools: connectors, the inbox of a hook, and sealed segments."""
