@@ -22,7 +22,7 @@ from labelguard.inputs.layouts import Reading
 from labelguard.inputs.pairs import distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.carried import column_features
+from labelguard.learning.columns import column_features
 from labelguard.learning.features import open_fitted
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows

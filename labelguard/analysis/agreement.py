@@ -20,18 +20,23 @@ from labelguard.planner.prior import AGREEMENTS
 from labelguard.release.pairs_file import check_pairs, item_sides, scan_pairs
 from labelguard.release.writer import read_card
 
-__all__ = ["Agreement", "agreement"]
-
-# An interval that reaches further than this to either side tells too little to go by.
+# An interval that reaches further than this to either side is too wide to use.
 USEFUL = 0.1
+# With a larger share of comparisons of one unit with itself, agreement is not that of labelers.
+SELF_SHARE = 0.01
 
-# Where more of the comparisons are of one unit with itself, agreement is not that of labelers.
-OWN = 0.01
+_TIES = {
+    "coin": "a tie counts as half an agreement",
+    "drop": "ties are public, and in no number",
+}
+
+Items = NDArray[np.uint64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What released labels tell of how labelers agree."""
+    """Agreement of labelers, estimated from released labels."""
 
     # the release's id
     release: str
@@ -46,120 +51,110 @@ class Agreement:
 
 
 def agreement(release: Path, gold: Path | None = None) -> Agreement:
-    """Agreement from the labels in a release's directory, each flipped with a known probability.
+    """Estimate agreement from a release's labels, each flipped with a known probability.
 
-    `gold` is a public file (Parquet or JSON lines) of prompt, chosen and rejected. Raises
-    `LabelguardError` for a file that is none, or that answers one pair in two ways.
+    `release` is its directory, `gold` a public file (Parquet or JSON lines) of prompt, chosen and
+    rejected. Raises `LabelguardError` for a file that is none, or that answers one pair in two
+    ways.
     """
     card = read_card(release)
+    if reason := _why_unknown(card):
+        return Agreement(card["release"], None, None, None, (reason,))
+    data = release / "data.parquet"
+    item, side = _items_and_sides(data, by_question=_has_questions(data))
+    flips = pl.read_parquet(data)["flip_probability"].to_numpy()
+    between = between_labelers(item, side, flips)
+    notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("two labels of one item", between)]
+    by_gold = None
+    if gold is not None:
+        at, answer = _gold_sides(gold, data, item)
+        by_gold = with_gold(item[at], side[at], answer, flips[at])
+        notes += _estimate_notes("a label of a gold item", by_gold)
+    share, self_notes = _self_comparisons(card, between)
+    plan = None if share > SELF_SHARE else _plan_option(between)
+    return Agreement(card["release"], between, by_gold, plan, (*notes, *self_notes))
+
+
+def _why_unknown(card: Mapping[str, Any]) -> str | None:
+    """Return why a release's labels say nothing of agreement; None if they do."""
     if card["train_with"] != "forward":
-        why = (
+        return (
             f"release {card['release']} ({card['mechanism']}) has no labels with known flips, so "
             "it tells no agreement; randomized response does (--mechanism rr)"
         )
-        return Agreement(card["release"], None, None, None, (why,))
     if "choices" in card:
-        why = (
+        return (
             f"release {card['release']} is of choices of the best of several responses: which of "
             "their pairs show depends on what was chosen, so they tell no agreement"
         )
-        return Agreement(card["release"], None, None, None, (why,))
-    item, side, flips = _labels(release / "data.parquet")
-    between = between_labelers(item, side, flips)
-    notes = [_TIES[card["privacy"]["ties"]], *_told("two labels of one item", between)]
-    by_gold = None
-    if gold is not None:
-        at, answer = _answers(gold, release / "data.parquet", item)
-        by_gold = with_gold(item[at], side[at], answer, flips[at])
-        notes += _told("a label of a gold item", by_gold)
-    own, note = _own(card, between)
-    plan = None if own > OWN else _plan(between)
-    return Agreement(card["release"], between, by_gold, plan, (*notes, *note))
+    return None
 
 
-_Items = NDArray[np.uint64]
-_Numbers = NDArray[np.float64]
-
-_TIES = {
-    "coin": "a tie counts as half an agreement",
-    "drop": "ties are public, and in no number",
-}
-
-
-def _labels(file: Path) -> tuple[_Items, _Numbers, _Numbers]:
-    """Item, side and γ of each released label, (n,)."""
-    item, side = _sides(file, asked=_asked(file))
-    return item, side, pl.read_parquet(file)["flip_probability"].to_numpy()
-
-
-def _answers(gold: Path, release: Path, item: _Items) -> tuple[NDArray[np.intp], _Numbers]:
-    """Which labels are of gold items, and the side that gold prefers for each of them, ±1."""
+def _gold_sides(gold: Path, release: Path, item: Items) -> tuple[NDArray[np.intp], Floats]:
+    """Return which labels are of gold items, and the side that gold prefers for each, ±1."""
     check_pairs(gold)
-    asked = _asked(release)
-    if asked and not _asked(gold):
+    by_question = _has_questions(release)
+    if by_question and not _has_questions(gold):
         raise LabelguardError(f"{gold} needs a column question, as the release has one")
-    keys, side = _sides(gold, asked=asked)
+    keys, side = _items_and_sides(gold, by_question=by_question)
     keys, at, where = np.unique(keys, return_index=True, return_inverse=True)
     if (side != side[at][where]).any():
         raise LabelguardError(f"{gold} answers a pair in two ways; leave one of them out")
-    found = np.minimum(np.searchsorted(keys, item), len(keys) - 1)
-    labels = np.flatnonzero(keys[found] == item)
-    return labels, side[at][found[labels]]
+    nearest = np.minimum(np.searchsorted(keys, item), len(keys) - 1)
+    labels = np.flatnonzero(keys[nearest] == item)
+    return labels, side[at][nearest[labels]]
 
 
-def _sides(file: Path, *, asked: bool) -> tuple[_Items, _Numbers]:
-    """Item of each row, one under two questions being two, and side: 1 the first, −1 the second."""
+def _items_and_sides(file: Path, *, by_question: bool) -> tuple[Items, Floats]:
+    """Return the item and the side of each row: 1 the first, −1 the second.
+
+    By question, one pair under two questions is two items.
+    """
     keys, first = item_sides(file)
-    if asked:
+    if by_question:
         question = scan_pairs(file).select(pl.col("question").cast(pl.String)).collect()
         both = pl.struct(key=pl.Series(keys), question=question["question"]).hash()
         keys = pl.select(both).to_series().to_numpy()
     return keys, np.where(first, 1.0, -1.0)
 
 
-def _asked(file: Path) -> bool:
+def _has_questions(file: Path) -> bool:
     return "question" in scan_pairs(file).collect_schema()
 
 
-def _told(what: str, found: AgreementEstimate | None) -> list[str]:
-    """Why an estimate is missing, or of little use."""
-    if found is None:
+def _estimate_notes(what: str, estimate: AgreementEstimate | None) -> list[str]:
+    """Return why an estimate is missing, or of little use."""
+    if estimate is None:
         return [f"no item can be compared: {what} that says anything is not in the release"]
-    if found.reach > USEFUL:
+    if estimate.reach > USEFUL:
         return [
-            f"{what}: the interval reaches {found.reach:.2g} to either side, too far to go by; "
+            f"{what}: the interval reaches {estimate.reach:.2g} to either side, too far to go by; "
             "more labels an item, fewer a labeler or a larger ε narrow it"
         ]
     return []
 
 
-def _own(card: Mapping[str, Any], between: AgreementEstimate | None) -> tuple[float, list[str]]:
-    """Which share of the comparisons is within one unit, and what is to be said of it.
+def _self_comparisons(
+    card: Mapping[str, Any], between: AgreementEstimate | None
+) -> tuple[float, list[str]]:
+    """Return the share of the comparisons that are within one unit, and the note on it.
 
     Under several ids of one person, or within a group, several labels of an item are one unit's.
     """
     unit = card["privacy"]["unit"]
-    if between is None or unit == "item":
+    pairs = 0 if unit == "item" else card["counts"]["unit_pairs"]
+    if between is None or not pairs:
         return 0.0, []
-    pairs = card["counts"].get("unit_pairs")
-    if pairs is None:
-        old = (
-            "members of one group may be compared with one another: how often, is not counted in "
-            "releases of earlier versions, so it is not known"
-        )
-        return 0.0, [old] if unit == "group" else []
     share = min(1.0, pairs / between.comparisons)
-    if not pairs:
-        return 0.0, []
     note = (
         f"up to {share:.1%} of the comparisons are between labels of one {unit} (linked ids, or "
         "members of a group), which need not agree as others do"
     )
-    return share, [note + ("; nothing is suggested for a plan" if share > OWN else "")]
+    return share, [note + ("; nothing is suggested for a plan" if share > SELF_SHARE else "")]
 
 
-def _plan(between: AgreementEstimate | None) -> str | None:
-    """The option for the planner, within the range that it takes."""
+def _plan_option(between: AgreementEstimate | None) -> str | None:
+    """Return the option for the planner, within the range that it takes."""
     if between is None or between.reach > USEFUL:
         return None
     lowest, highest = AGREEMENTS

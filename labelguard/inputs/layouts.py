@@ -20,7 +20,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, NotContent, is_text
 from labelguard.inputs.contents import tells_a_side
-from labelguard.learning.carried import Carried
+from labelguard.learning.columns import FeatureColumn
 from labelguard.spelling import suggest
 from labelguard.text import AUTO_FORMAT
 
@@ -94,7 +94,7 @@ class Layout:
     columns: Mapping[str, str]
     types: Mapping[str, DuckDBPyType]
     content: Content
-    features: Mapping[Carried, tuple[str, ...]]
+    features: Mapping[FeatureColumn, tuple[str, ...]]
     reading: Reading
     absent: tuple[str, ...] = ()
 
@@ -125,7 +125,7 @@ class Reading:
 
     `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
     compared, whoever compares it) or `none`: nobody is charged. `features` are public properties of
-    responses that are carried along with their side (see `learning.carried`), of columns that are
+    responses that are carried along with their side (see `learning.columns`), of columns that are
     declared by `public_columns` (see `policy.public_columns`). Unless `labelled`,
     the columns of labels are dropped at the door: every row reads like a tie, whatever it says.
     `question` is what all rows were asked about their pair, where no column tells it. `values` is
@@ -135,7 +135,7 @@ class Reading:
 
     columns: Mapping[str, str]
     unit: str = "labeler"
-    features: tuple[Carried, ...] = ()
+    features: tuple[FeatureColumn, ...] = ()
     labelled: bool = True
     question: str | None = None
     values: LabelValues = DEFAULT
@@ -148,7 +148,7 @@ class Reading:
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
 
-    def carried(self, one: Carried, kind: str) -> tuple[str, ...]:
+    def carried(self, one: FeatureColumn, kind: str) -> tuple[str, ...]:
         """The columns of what is carried, in a layout: one for each side, a list, or a stratum's.
 
         They are called NAME_a and NAME_b (NAME_chosen and NAME_rejected, NAME beside lists), or as
@@ -355,7 +355,7 @@ class _Part:
         except NotContent:
             raise canonical.refuse(self.name) from None
 
-    def carried(self, one: Carried, kind: str, columns: Mapping[str, str]) -> tuple[str, ...]:
+    def carried(self, one: FeatureColumn, kind: str, columns: Mapping[str, str]) -> tuple[str, ...]:
         """The columns of what is carried for a feature, checked."""
         wanted = self.reading.carried(one, kind)
         inner = []
@@ -383,7 +383,7 @@ class _Part:
         return wanted
 
     def _check_public(
-        self, one: Carried, column: str, kind: str, columns: Mapping[str, str]
+        self, one: FeatureColumn, column: str, kind: str, columns: Mapping[str, str]
     ) -> None:
         """Refuse columns that tell labels or labelers, in what is carried for features.
 
@@ -407,7 +407,7 @@ class _Part:
                 f"column cannot be the {_NOUNS[one.kind]} {one.name}"
             )
 
-    def _undeclared(self, one: Carried, column: str) -> InvalidLabels:
+    def _undeclared(self, one: FeatureColumn, column: str) -> InvalidLabels:
         """What is said of a column that nobody declared public."""
         name = public_columns.names_of(column)[-1]
         return self._error(
@@ -519,7 +519,7 @@ _NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
 _TYPED = {"number": "columns:", "source": "source:", "stratum": "by="}
 
 
-def _near(one: Carried, kind: str, types: Mapping[str, DuckDBPyType]) -> str:
+def _near(one: FeatureColumn, kind: str, types: Mapping[str, DuckDBPyType]) -> str:
     """What was probably meant, as it is typed among features."""
     sides = ("",) if one.kind == "stratum" else FEATURE_SIDES[kind]
     stems = {name.removesuffix(side) for side in sides for name in types if name.endswith(side)}

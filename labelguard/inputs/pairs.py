@@ -24,7 +24,7 @@ from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.carried import column_features, is_carried
+from labelguard.learning.columns import column_features, is_feature_column
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -36,7 +36,7 @@ class DistinctPairs:
     """The distinct pairs of a staged input.
 
     `table` has the columns prompt, first, second (in canonical order) and what was carried along
-    for features (see `learning.carried`); `ids` are
+    for features (see `learning.columns`); `ids` are
     their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
     of their contents, and `number` their numbers within a ranking; `first_row` (pairs,) is one
     staged row of each, `of_row` (staged rows,) says which pair each row compared. `questions` is
@@ -107,7 +107,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         if texts is None:
             continue
         firsts, inverse = _distinct(texts)
-        features = [name for name in texts.column_names if is_carried(name)]
+        features = [name for name in texts.column_names if is_feature_column(name)]
         row = buckets.column(texts, "row").astype(np.intp)
         of_row[row] = found + inverse
         rows.append(row[firsts])
@@ -138,7 +138,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
 
 def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
-    attached = [name for name in texts.column_names if is_carried(name)]
+    attached = [name for name in texts.column_names if is_feature_column(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     named = pl.DataFrame(texts.select(names)).with_row_index("line")
     first = named.group_by(names).agg(pl.col("line").first()).sort(names)
@@ -265,7 +265,7 @@ def refuse_several(table: pa.Table, contents: Blocks, number: NDArray[np.int64])
     `table` holds them, with the digests of their `contents` and their `number` within a ranking.
     One response to one prompt has one source, in whichever pairs it is.
     """
-    carried = [name for name in table.column_names if is_carried(name)]
+    carried = [name for name in table.column_names if is_feature_column(name)]
     for name in carried:
         if name.startswith("source_"):
             stem = name.removesuffix(_FIRST)

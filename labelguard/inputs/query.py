@@ -11,7 +11,7 @@ from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, is_text
 from labelguard.inputs.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
 from labelguard.inputs.readers import identifier, literal, nan_to_null
-from labelguard.learning.carried import Carried
+from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
 
@@ -186,13 +186,13 @@ def _ranked(layout: Layout) -> tuple[str, str]:
     return ranked, label
 
 
-def _aliases(layout: Layout, one: Carried) -> tuple[str, ...]:
+def _aliases(layout: Layout, one: FeatureColumn) -> tuple[str, ...]:
     """What the columns of something carried are called in between, one for each side."""
     place = list(layout.features).index(one)
     return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[one])))
 
 
-def carried_value(one: Carried, column: str, layout: Layout) -> str:
+def carried_value(one: FeatureColumn, column: str, layout: Layout) -> str:
     """SQL of a carried column, of whatever type it is."""
     listed = layout.listed and one.kind != "stratum"
     if one.kind == "number":
@@ -206,7 +206,7 @@ def carried_value(one: Carried, column: str, layout: Layout) -> str:
     return listing if listed else f"{column}::VARCHAR"
 
 
-def _turned(one: Carried, *sides: str) -> dict[str, str]:
+def _turned(one: FeatureColumn, *sides: str) -> dict[str, str]:
     """`_of_pair`, the sides in the order of their contents, as the label is."""
     if one.kind == "stratum":
         return _of_pair(one, *sides)
@@ -218,13 +218,13 @@ def _turned(one: Carried, *sides: str) -> dict[str, str]:
     }
 
 
-def _of_pair(one: Carried, *sides: str) -> dict[str, str]:
+def _of_pair(one: FeatureColumn, *sides: str) -> dict[str, str]:
     """SQL of what is carried of a pair, by the name it is carried under; `sides` are its values."""
     values = (f"{sides[0]} - {sides[1]}",) if one.kind == "number" else sides
     return dict(zip(one.columns, values, strict=True))
 
 
-def _carried_fault(one: Carried, sides: tuple[str, ...]) -> str:
+def _carried_fault(one: FeatureColumn, sides: tuple[str, ...]) -> str:
     """The CASE branch for what is carried and is not there."""
     if one.kind == "number":
         return f"WHEN NOT coalesce(isfinite({sides[0]} - {sides[1]}), false) THEN 12"
@@ -232,7 +232,7 @@ def _carried_fault(one: Carried, sides: tuple[str, ...]) -> str:
     return f"WHEN {missing} THEN {14 if one.kind == 'source' else 15}"
 
 
-def _listed_fault(one: Carried, values: str) -> str:
+def _listed_fault(one: FeatureColumn, values: str) -> str:
     """The same of what is carried as a list, one for each response."""
     if one.kind == "stratum":
         return _carried_fault(one, (values,))

@@ -20,10 +20,10 @@ from pydantic import ConfigDict, Field
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import Learned, Lesson, validated
+from labelguard.learning.columns import column_features
 from labelguard.learning.features import (
     PairFeatures,
     check_features,
-    column_features,
     default_features,
     open_fitted,
     open_provider,

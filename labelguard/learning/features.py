@@ -26,9 +26,9 @@ time, and at 1 they took the place of better directions where labelers are few
 A package adds a provider by an entry point in the group `labelguard.features`: a callable
 (options, state) → `FeatureProvider`, where `options` is the text after the colon and `state` what
 an earlier provider's `state()` returned, or None. A provider whose numbers have names says them in
-a method `names()`. One whose numbers are of sources says in `known(pairs)` of which pairs it knows
-both, and in `parts()` the stratum and the name of each column. Neither `+` nor `,` can be part of
-an option.
+a method `names()`. One whose numbers are of sources says in `has_known_sources(pairs)` of which
+pairs it knows both, and in `parts()` the stratum and the name of each column. Neither `+` nor `,`
+can be part of an option.
 """
 
 from __future__ import annotations
@@ -46,26 +46,15 @@ from numpy.typing import NDArray
 
 from labelguard import extras, plugins
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.carried import column_features
-from labelguard.learning.content import content_column, joined
+from labelguard.learning.columns import content_column, plain_text
 from labelguard.spelling import suggest
 from labelguard.text import DEFAULT_FEATURES, Progress
-
-__all__ = [
-    "FeatureProvider",
-    "Group",
-    "PairFeatures",
-    "column_features",
-    "default_features",
-    "open_fitted",
-    "open_provider",
-]
 
 GROUP = "labelguard.features"
 
 Features: TypeAlias = NDArray[np.float32]
-# Hears how many seconds something will take, before it begins; raises if it had better not.
-Wait: TypeAlias = Callable[[float], None]
+# Takes the seconds that something will need, before it begins; raises if it should not begin.
+DurationCallback: TypeAlias = Callable[[float], None]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _SCALES, _WIDTHS = "scale", "width"
@@ -79,16 +68,16 @@ class FeatureProvider(Protocol):
     """
 
     def fit(self, pairs: pa.Table) -> None:
-        """Learn whatever is learnt, from public pairs; most providers learn nothing."""
+        """Learn from public pairs; most providers learn nothing."""
 
     def __call__(self, pairs: pa.Table) -> Features:
-        """φ(prompt, first) − φ(prompt, second) of every pair: shape (n, d), float32."""
+        """Return φ(prompt, first) − φ(prompt, second) of every pair: shape (n, d), float32."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What a head needs to compute the same features later; often nothing."""
+        """Return the arrays needed to compute the same features later; often none."""
 
     def identity(self) -> str:
-        """A stable text that names the function: encoder, digest of weights, settings."""
+        """Return a stable text that names the function: encoder, digest of weights, settings."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +102,9 @@ class Group:
 
 
 def default_features() -> str:
-    """The best features that this installation can compute, where nobody says which.
+    """Return the best features that this installation can compute.
 
-    A project takes them at its first release and keeps them.
+    A project without a specification takes them at its first release and keeps them.
     """
     return "length+style+text" if extras.missing_packages("encoders") else DEFAULT_FEATURES
 
@@ -132,7 +121,7 @@ def check_features(spec: str) -> None:
 
 
 def open_provider(spec: str, state: State | None = None) -> PairFeatures:
-    """The provider that `spec` describes, or the one fitted earlier whose `state()` is given.
+    """Return the provider of `spec`, or the one fitted earlier whose `state()` is given.
 
     Raises `LabelguardError` for an unknown name or option, or a state of another specification, and
     `extras.MissingExtra` (exit code 2) if a dependency is not installed.
@@ -154,14 +143,14 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
 
 
 def open_fitted(
-    spec: str, pairs: pa.Table, progress: Progress, wait: Wait | None = None
+    spec: str, pairs: pa.Table, progress: Progress, wait: DurationCallback | None = None
 ) -> PairFeatures:
-    """The provider that `spec` describes, fitted on public pairs; raises as `open_provider`.
+    """Return the provider that `spec` describes, fitted on public pairs; raises as `open_provider`.
 
-    `wait` is told beforehand how many seconds this will take, and may raise.
+    `wait` is called beforehand with the seconds that this will take, and may raise.
     """
     provider = open_provider(spec)
-    provider.report_to(progress)
+    provider.set_progress(progress)
     if wait:
         wait(provider.seconds(pairs))
     progress(f"computing features {spec}", None)
@@ -184,24 +173,24 @@ class PairFeatures:
         width: NDArray[np.int64] | None = None,
     ) -> None:
         """`scale` and `width` (number of columns), shape (parts,), are of parts fitted earlier."""
-        for found in (scale, width):
-            if found is not None and np.shape(found) != (len(parts),):
+        for values in (scale, width):
+            if values is not None and np.shape(values) != (len(parts),):
                 raise LabelguardError(
-                    f"expected a number for each of {len(parts)} parts, found {np.shape(found)}"
+                    f"expected a number for each of {len(parts)} parts, found {np.shape(values)}"
                 )
         self._names = names
         self._parts = parts
         self._scale = scale
         self._width = width
 
-    def report_to(self, progress: Progress) -> None:
+    def set_progress(self, progress: Progress) -> None:
         """Have the parts that take long, those with an attribute `progress`, report to it."""
         for part in self._parts:
             if hasattr(part, "progress"):
                 part.progress = progress
 
     def seconds(self, pairs: pa.Table) -> float:
-        """About how long these pairs take, of the parts that can tell; the others take little."""
+        """Estimate the seconds that these pairs take; parts without an estimate take little."""
         known = (part for part in self._parts if hasattr(part, "seconds"))
         return float(sum(part.seconds(pairs) for part in known))
 
@@ -214,27 +203,27 @@ class PairFeatures:
             raise InvalidLabels("there are no pairs to fit features on")
         for part in self._parts:
             part.fit(pairs)
-        found = [self._measured(number, pairs) for number in range(len(self._parts))]
-        self._scale = np.array([scale for scale, _ in found])
-        self._width = np.array([width for _, width in found])
+        measures = [self._measure(number, pairs) for number in range(len(self._parts))]
+        self._scale = np.array([scale for scale, _ in measures])
+        self._width = np.array([width for _, width in measures])
 
     def __call__(self, pairs: pa.Table) -> Features:
-        """The features of all parts, shape (n, d), float32.
+        """Return the features of all parts, shape (n, d), float32.
 
         Raises `InvalidLabels` if a part's result is not finite or not of the right shape, and
         `LabelguardError` if it was not fitted.
         """
-        scales = self._fitted()[0].astype(np.float32)
+        scales = self._scales_and_widths()[0].astype(np.float32)
         return np.concatenate(
             [self._features(number, pairs) * scale for number, scale in enumerate(scales)], axis=1
         )
 
     def groups(self) -> tuple[Group, ...]:
-        """The columns of each part, in the order of the specification.
+        """Return the columns of each part, in the order of the specification.
 
         Raises `LabelguardError` if it was not fitted.
         """
-        ends = np.cumsum(self._fitted()[1]).tolist()
+        ends = np.cumsum(self._scales_and_widths()[1]).tolist()
         return tuple(
             Group(
                 name, start, stop, part.names() if hasattr(part, "names") else None, _strata(part)
@@ -244,19 +233,19 @@ class PairFeatures:
             )
         )
 
-    def known(self, pairs: pa.Table) -> NDArray[np.bool_]:
-        """Whether no part meets a source that it does not know, for each pair: shape (n,).
+    def has_known_sources(self, pairs: pa.Table) -> NDArray[np.bool_]:
+        """Return True for each pair (n,) in which no part meets a source that it does not know.
 
         Public: all of it follows from columns of sources.
         """
         known = np.ones(pairs.num_rows, bool)
         for part in self._parts:
-            if hasattr(part, "known"):
-                known &= part.known(pairs)
+            if hasattr(part, "has_known_sources"):
+                known &= part.has_known_sources(pairs)
         return known
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The states of all parts, named `<part>.<name>`, with the `scale` and `width` of each."""
+        """Return all parts' states, named `<part>.<name>`, with the `scale` and `width` of each."""
         state = {
             f"{number}.{name}": array
             for number, part in enumerate(self._parts)
@@ -267,13 +256,13 @@ class PairFeatures:
         return state | {_SCALES: self._scale, _WIDTHS: self._width}
 
     def identity(self) -> str:
-        """The identities of all parts and, if anything was learnt, the digest of the state."""
+        """Return all parts' identities and, if anything was learnt, the digest of the state."""
         text = " + ".join(part.identity() for part in self._parts)
         state = self.state()
         return f"{text} state=sha256:{_digest(state)}" if state else text
 
     def _features(self, number: int, pairs: pa.Table) -> Features:
-        with np.errstate(over="ignore"):  # what overflows is found below
+        with np.errstate(over="ignore"):  # overflow is refused below
             features = np.asarray(self._parts[number](pairs), dtype=np.float32)
         rows = pairs.num_rows
         if features.ndim != 2 or len(features) != rows or not features.shape[1]:
@@ -291,15 +280,15 @@ class PairFeatures:
             )
         return features
 
-    def _fitted(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _scales_and_widths(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         if self._scale is None or self._width is None:
             raise LabelguardError(
                 f"features {'+'.join(self._names)} must be fitted on public pairs before use"
             )
         return self._scale, self._width
 
-    def _measured(self, number: int, pairs: pa.Table) -> tuple[float, int]:
-        """The scale and the number of columns of a part."""
+    def _measure(self, number: int, pairs: pa.Table) -> tuple[float, int]:
+        """Return the scale and the number of columns of a part."""
         features = self._features(number, pairs)
         squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
         mean = float(squares.mean())
@@ -313,19 +302,19 @@ class PairFeatures:
 
 
 def _strata(part: Any) -> tuple[str, ...] | None:
-    """The strata of the columns of a part; None if there are none."""
+    """Return the strata of the columns of a part; None if there are none."""
     strata = tuple(stratum for stratum, _ in part.parts()) if hasattr(part, "parts") else ()
     return strata if any(strata) else None
 
 
 def length(options: str, state: State | None) -> FeatureProvider:
-    """The provider `length`."""
-    without_options("length", options)
+    """Return the provider `length`."""
+    refuse_options("length", options)
     return _Length()
 
 
 def columns(options: str, state: State | None) -> FeatureProvider:
-    """The provider `columns:a,b`."""
+    """Return the provider `columns:a,b`."""
     names = [name.strip() for name in options.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise LabelguardError(f"expected columns:NAME,… with distinct names, found {options!r}")
@@ -333,7 +322,7 @@ def columns(options: str, state: State | None) -> FeatureProvider:
 
 
 class _Stateless:
-    """Nothing to learn, no state."""
+    """A provider that learns nothing, without state."""
 
     def fit(self, pairs: pa.Table) -> None:
         pass
@@ -342,8 +331,8 @@ class _Stateless:
         return {}
 
 
-class Learnt:
-    """Named `arrays` that are learnt from public pairs, and kept; for providers without options."""
+class FittedProvider:
+    """A provider without options, with named `arrays` that it learns from public pairs."""
 
     name: ClassVar[str]
     arrays: ClassVar[frozenset[str]]
@@ -357,18 +346,18 @@ class Learnt:
         self._state = dict(state or {})
 
     @property
-    def learnt(self) -> dict[str, NDArray[Any]]:
-        """The arrays; raises `LabelguardError` before `fit`."""
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays; raises `LabelguardError` before `fit`."""
         if not self._state:
             raise LabelguardError(f"features {self.name} must be fitted on public pairs before use")
         return self._state
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The arrays; {} before `fit`."""
+        """Return the arrays; {} before `fit`."""
         return dict(self._state)
 
 
-def without_options(name: str, options: str) -> None:
+def refuse_options(name: str, options: str) -> None:
     """Raise `LabelguardError` for options of a provider that has none."""
     if options:
         raise LabelguardError(f"features {name} take no options, found {options}")
@@ -382,11 +371,10 @@ class _Length(_Stateless):
 
     def __call__(self, pairs: pa.Table) -> Features:
         logs = [
-            np.log1p(pc.utf8_length(joined(content_column(pairs, side), "")).to_numpy())
+            np.log1p(pc.utf8_length(plain_text(content_column(pairs, side), "")).to_numpy())
             for side in ("first", "second")
         ]
-        difference: Features = (logs[0] - logs[1]).astype(np.float32)
-        return difference[:, np.newaxis]
+        return np.asarray(logs[0] - logs[1], np.float32)[:, np.newaxis]
 
     def names(self) -> tuple[str, ...]:
         return ("length",)

@@ -37,8 +37,6 @@ from labelguard.learning.newton import (
     sampled_curvature,
 )
 
-__all__ = ["accuracy", "fit_flipped", "fit_statistic", "forward_loss", "label_statistic", "margins"]
-
 
 def fit_statistic(
     x: Matrix,
@@ -48,7 +46,7 @@ def fit_statistic(
     *,
     curvature: ArrayLike | None = None,
 ) -> Floats:
-    """θ, shape (components,), minimising Σ w·log(2 cosh(x·θ/2)) − θ·S + ½ Σ_k ridge_k θ_k².
+    """Return θ, shape (components,), minimising Σ w·log(2 cosh(x·θ/2)) − θ·S + ½ Σ_k ridge_k θ_k².
 
     `weight`, shape (pairs,) or a scalar, is at least 0; `statistic` is S, shape (components,).
     `curvature`, ¼ Xᵀdiag(weight)X of shape (components, components), bounds the Hessian (Böhning
@@ -58,11 +56,11 @@ def fit_statistic(
     Raises ValueError for values that are not finite, shapes that do not match, weight < 0 or
     ridge <= 0; ArithmeticError if no minimum is reached.
     """
-    x = _checked_matrix(x)
-    weights = _checked_column(weight, len(x), "weight", "pair")
-    linear = _checked_column(statistic, x.shape[1], "statistic", "component")
+    x = _check_matrix(x)
+    weights = _check_column(weight, len(x), "weight", "pair")
+    linear = _check_column(statistic, x.shape[1], "statistic", "component")
     objective = Objective(
-        x, _EvenLoss(weights), linear, _checked_column(ridge, x.shape[1], "ridge", "component")
+        x, _EvenLoss(weights), linear, _check_column(ridge, x.shape[1], "ridge", "component")
     )
     bound = sampled_curvature(x, weights) if curvature is None else curvature
     return minimise(objective, Preconditioner(objective.ridge, bound), None)
@@ -78,7 +76,7 @@ def fit_flipped(
     *,
     toward: ArrayLike | None = None,
 ) -> Floats:
-    """A head from labels that were flipped with known probabilities: θ, shape (components,).
+    """Return a head θ, shape (components,), from labels flipped with known probabilities.
 
     `flip_probability` γ, shape (pairs,) or a scalar, is in [0, ½]; rows with γ = ½ weigh nothing.
     The penalty is ½ Σ_k ridge_k (θ_k − toward_k)², by default toward 0.
@@ -94,13 +92,13 @@ def fit_flipped(
     Raises as `fit_statistic`, and ValueError for a label outside [0, 1], γ outside [0, ½] or an
     unknown loss.
     """
-    x = _checked_matrix(x)
+    x = _check_matrix(x)
     pairs, components = x.shape
-    weights = _checked_column(1.0 if weight is None else weight, pairs, "weight", "pair")
-    labels = _checked_column(label, pairs, "label", "pair")
-    flips = _checked_column(flip_probability, pairs, "flip_probability", "pair")
-    penalty = _checked_column(ridge, components, "ridge", "component")
-    center = _checked_column(0.0 if toward is None else toward, components, "toward", "component")
+    weights = _check_column(1.0 if weight is None else weight, pairs, "weight", "pair")
+    labels = _check_column(label, pairs, "label", "pair")
+    flips = _check_column(flip_probability, pairs, "flip_probability", "pair")
+    penalty = _check_column(ridge, components, "ridge", "component")
+    center = _check_column(0.0 if toward is None else toward, components, "toward", "component")
     signal = 1 - 2 * flips
     if loss == "robust":
         statistic = label_statistic(x, labels, weights * signal)
@@ -113,13 +111,13 @@ def fit_flipped(
 
 
 def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Floats:
-    """Σ_i weight_i (label_i − ½) x_i, shape (components,): all that a logistic head sees of labels.
+    """Return Σ_i weight_i (label_i − ½) x_i, (components,): all that a head sees of labels.
 
     Raises ValueError as `fit_statistic`, and for a label outside [0, 1].
     """
-    x = _checked_matrix(x)
-    coefficient = _checked_column(weight, len(x), "weight", "pair") * (
-        _checked_column(label, len(x), "label", "pair") - 0.5
+    x = _check_matrix(x)
+    coefficient = _check_column(weight, len(x), "weight", "pair") * (
+        _check_column(label, len(x), "label", "pair") - 0.5
     )
     total = np.zeros(x.shape[1])
     for rows, block in blocks(x):
@@ -128,7 +126,7 @@ def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Flo
 
 
 def margins(x: Matrix, theta: Floats) -> Floats:
-    """x·θ, shape (pairs,), computed in float64 whatever the type of x."""
+    """Return x·θ, shape (pairs,), computed in float64 whatever the type of x."""
     result = np.empty(len(x))
     for rows, block in blocks(x):
         result[rows] = block @ theta
@@ -136,7 +134,7 @@ def margins(x: Matrix, theta: Floats) -> Floats:
 
 
 def forward_loss(margin: Floats, label: Floats, flip_probability: Floats) -> Floats:
-    """−log P(label) of flipped labels, shape (n,): P(1) = (1−γ)σ(margin) + γσ(−margin).
+    """Return −log P(label) of flipped labels, shape (n,): P(1) = (1−γ)σ(margin) + γσ(−margin).
 
     A soft label in (0, 1) averages the losses of 1 and 0. Finite for every finite margin. The
     arguments have shape (n,) or broadcast to it, and are not checked.
@@ -151,7 +149,7 @@ def forward_loss(margin: Floats, label: Floats, flip_probability: Floats) -> Flo
 
 
 def accuracy(margin: ArrayLike, label: ArrayLike) -> float:
-    """Share of the strict labels (0 or 1) that the margin's sign gets right; margin 0 is half one.
+    """Return the share of strict labels (0 or 1) that the margin's sign gets right; 0 is half one.
 
     Both have shape (n,); other labels (ties) do not count. Raises ValueError without a strict one.
     """
@@ -203,10 +201,10 @@ class _ForwardLoss:
         return value, weight * np.where(margin >= 0, slope, -slope), weight * bend
 
 
-def _checked_matrix(x: Matrix) -> Matrix:
+def _check_matrix(x: Matrix) -> Matrix:
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype not in (np.float32, np.float64):
-        found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise ValueError(f"x must be a float32 or float64 array (pairs, components), found {found}")
+        kind = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise ValueError(f"x must be a float32 or float64 array (pairs, components), found {kind}")
     ones = np.ones(x.shape[1])
     for _, block in blocks(x):
         # A row's sum is finite unless one of its values is not, and costs less than a test of each.
@@ -223,7 +221,7 @@ _RANGES: Mapping[str, tuple[float, float, str]] = {
 }
 
 
-def _checked_column(values: ArrayLike, size: int, name: str, of: str) -> Floats:
+def _check_column(values: ArrayLike, size: int, name: str, of: str) -> Floats:
     column = np.asarray(values, np.float64)
     if column.shape not in ((), (size,)):
         raise ValueError(
@@ -234,6 +232,6 @@ def _checked_column(values: ArrayLike, size: int, name: str, of: str) -> Floats:
     least, most, span = _RANGES.get(name, (-np.inf, np.inf, ""))
     outside = column[(column < least) | (column > most)]
     if len(outside):
-        found = "values outside" if name == "label" else str(outside[0])  # labels are private
-        raise ValueError(f"{name} must be {span}, found {found}")
+        value = "values outside" if name == "label" else str(outside[0])  # labels are private
+        raise ValueError(f"{name} must be {span}, found {value}")
     return np.ascontiguousarray(np.broadcast_to(column, (size,)))

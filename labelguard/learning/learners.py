@@ -22,18 +22,6 @@ from numpy.typing import NDArray
 from labelguard.learning import heads
 from labelguard.text import Progress
 
-__all__ = [
-    "GROUP",
-    "HeadLearner",
-    "HeadScorer",
-    "Learner",
-    "LearnerFactory",
-    "LearnerOptions",
-    "PreparedLearner",
-    "Scorer",
-    "State",
-]
-
 # The entry points by which learners are found.
 GROUP = "labelguard.learners"
 
@@ -46,11 +34,11 @@ class Scorer(Protocol):
     """A trained model: margins of pairs, on the scale of log-odds that the first side wins."""
 
     def __call__(self, pairs: NDArray[Any]) -> Floats:
-        """Margins, shape (n,), of n pairs; 0 is no opinion."""
+        """Return margins, shape (n,), of n pairs; 0 is no opinion."""
         ...
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What `Learner.restore` makes an equal scorer of (a large model: where it is stored)."""
+        """Return arrays from which `Learner.restore` makes an equal scorer (or a model's path)."""
         ...
 
 
@@ -60,7 +48,7 @@ class Learner(Protocol):
     def fit(
         self, pairs: NDArray[Any], targets: Floats, probabilities: Floats, init: Scorer | None
     ) -> Scorer:
-        """A scorer of n pairs' labels, continued from `init` if there is one.
+        """Return a scorer of n pairs' labels, continued from `init` if there is one.
 
         `targets`, shape (n,), are labels or probabilities that the first side is preferred, in
         [0, 1]; `probabilities`, shape (n,), are those with which each target was flipped, in
@@ -69,13 +57,13 @@ class Learner(Protocol):
         ...
 
     def restore(self, state: State) -> Scorer:
-        """The scorer whose `state()` this is."""
+        """Return the scorer whose `state()` this is."""
         ...
 
 
 @dataclass(frozen=True)
 class LearnerOptions:
-    """What a learner is asked for; one that has no use for an option refuses it.
+    """Options of a learner; one that has no use for an option refuses it.
 
     `model` is a base model, by hub id or path; `lora` asks for low-rank adapters, for example
     r=16,alpha=32; `config` is the path of a YAML file of further settings.
@@ -91,26 +79,26 @@ class PreparedLearner(Protocol):
 
     @property
     def inputs(self) -> NDArray[Any]:
-        """What it takes of each pair; its first axis numbers the pairs."""
+        """The inputs of each pair; the first axis numbers the pairs."""
         ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What it starts from and how it trains, as JSON: base model, settings.
+        """The base model and the settings of training, as JSON.
 
         It is recorded, and printed on the card; a release that is resumed must find the same.
         """
         ...
 
     def open(self, directory: Path, progress: Progress) -> Learner:
-        """The learner, which keeps what it trains in `directory`; a resumed release has the same.
+        """Return the learner, which works in `directory`; a resumed release has the same one.
 
-        What a crash left half-written there is the learner's to tell and to replace.
+        The learner detects and replaces what a crash left half-written there.
         """
         ...
 
     def files(self, scorer: Scorer, directory: Path) -> tuple[Path, ...]:
-        """Files or directories of the last scorer that are published, written into `directory`.
+        """Write the published files of the last scorer into `directory`, and return their paths.
 
         They are moved into the release, and after a crash they are asked for again: what `restore`
         needs must not be among them.
@@ -131,11 +119,11 @@ class HeadScorer:
     theta: Floats
 
     def __call__(self, pairs: NDArray[Any]) -> Floats:
-        """Margins, shape (n,), of feature rows of shape (n, components)."""
+        """Return margins, shape (n,), of feature rows of shape (n, components)."""
         return heads.margins(pairs, self.theta)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """`theta` alone."""
+        """Return `theta` alone."""
         return {"theta": self.theta.copy()}
 
 
@@ -153,7 +141,7 @@ class HeadLearner:
     def fit(
         self, pairs: NDArray[Any], targets: Floats, probabilities: Floats, init: Scorer | None
     ) -> HeadScorer:
-        """The head that the targets, their flip probabilities and the ridge decide."""
+        """Return the head that the targets, their flip probabilities and the ridge decide."""
         toward = None if init is None else init.state()["theta"]
         theta = heads.fit_flipped(
             pairs, targets, probabilities, self.ridge, self.loss, toward=toward
@@ -161,5 +149,5 @@ class HeadLearner:
         return HeadScorer(theta)
 
     def restore(self, state: State) -> HeadScorer:
-        """The head whose state this is; raises KeyError without an array `theta`."""
+        """Return the head whose state this is; raises KeyError without an array `theta`."""
         return HeadScorer(np.array(state["theta"], np.float64))

@@ -60,7 +60,7 @@ class Objective:
     ridge: Floats
 
     def at(self, theta: Floats) -> Point:
-        """Value, gradient and each row's curvature, in one pass over x."""
+        """Return the value, gradient and each row's curvature, in one pass over x."""
         total, row_curvature = 0.0, np.empty(len(self.x))
         gradient = self.ridge * theta - self.linear
         for rows, block in blocks(self.x):
@@ -72,7 +72,7 @@ class Objective:
         return Point(theta, value, magnitude, gradient, row_curvature)
 
     def hessian_product(self, point: Point, direction: Floats) -> Floats:
-        """The Hessian at a point times a direction, in one pass over x."""
+        """Return the Hessian at a point times a direction, in one pass over x."""
         product = self.ridge * direction
         for rows, block in blocks(self.x):
             product += (point.curvature[rows] * (block @ direction)) @ block
@@ -80,7 +80,7 @@ class Objective:
 
 
 class Smooth(Protocol):
-    """What Newton's method minimises."""
+    """A function that Newton's method minimises."""
 
     @property
     def linear(self) -> Floats: ...
@@ -112,16 +112,16 @@ class Preconditioner:
             ) from None
 
     def solve(self, vector: Floats) -> Floats:
-        """The bound's inverse times a vector."""
+        """Return the bound's inverse times a vector."""
         return np.asarray(self._inverse_root.T @ (self._inverse_root @ vector))
 
     def norm(self, gradient: Floats) -> float:
-        """The length of a gradient in units that do not depend on the scale of x."""
+        """Return the length of a gradient in units that do not depend on the scale of x."""
         return float(np.linalg.norm(self._inverse_root @ gradient))
 
 
 def minimise(objective: Smooth, preconditioner: Preconditioner, start: Floats | None) -> Floats:
-    """Newton's method, each step by conjugate gradients and shortened until the value falls."""
+    """Minimise by Newton steps from conjugate gradients, each shortened until the value falls."""
     here = objective.at(np.zeros_like(objective.linear))
     unit = preconditioner.norm(here.gradient)
     if start is not None and start.any():
@@ -150,7 +150,7 @@ def minimise(objective: Smooth, preconditioner: Preconditioner, start: Floats | 
 
 
 def blocks(x: Matrix) -> Iterator[tuple[slice, Floats]]:
-    """Consecutive rows of x as float64."""
+    """Yield consecutive rows of x as float64."""
     height = max(1, _BLOCK_ELEMENTS // max(1, x.shape[1]))
     for start in range(0, len(x), height):
         rows = slice(start, min(start + height, len(x)))
@@ -160,7 +160,7 @@ def blocks(x: Matrix) -> Iterator[tuple[slice, Floats]]:
 def _newton_step(
     objective: Smooth, here: Point, preconditioner: Preconditioner, accuracy: float
 ) -> Floats:
-    """A step H⁻¹(−gradient) by preconditioned conjugate gradients, to a relative accuracy.
+    """Return a step H⁻¹(−gradient) by preconditioned conjugate gradients, to a relative accuracy.
 
     Stops at a direction of negative curvature, so that the result always descends (Nocedal and
     Wright 2006, algorithm 7.1).
@@ -185,7 +185,7 @@ def _newton_step(
 
 
 def _descend(objective: Smooth, here: Point, step: Floats) -> Point | None:
-    """The first of step, step/2, step/4, … that lowers the value enough, or None."""
+    """Return the first of step, step/2, step/4, … that lowers the value enough, or None."""
     promised = 1e-4 * float(here.gradient @ step)
     rounding = _ROUNDING * here.magnitude
     for halvings in range(_MOST_HALVINGS):
@@ -197,7 +197,7 @@ def _descend(objective: Smooth, here: Point, step: Floats) -> Point | None:
 
 
 def sampled_curvature(x: Matrix, weight: Floats) -> Floats:
-    """¼ Xᵀdiag(weight)X from evenly spaced rows, scaled up to all of them."""
+    """Return ¼ Xᵀdiag(weight)X from evenly spaced rows, scaled up to all of them."""
     stride = max(1, len(x) // max(_PRECONDITIONER_ROWS, 16 * x.shape[1]))
     sampled, total = weight[::stride], np.zeros((x.shape[1], x.shape[1]))
     for rows, block in blocks(x[::stride]):

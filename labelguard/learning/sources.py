@@ -23,11 +23,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.carried import Carried, source_options
+from labelguard.learning.columns import FeatureColumn, source_options
 from labelguard.learning.features import Features, State
 from labelguard.text import escape_controls, pluralize
-
-__all__ = ["LONGEST_NAME", "MOST_SOURCES", "SourceFeatures", "source"]
 
 # More names than this are no systems: the column tells something else.
 MOST_SOURCES = 4096
@@ -39,7 +37,7 @@ _STRATUM, _SOURCE = "stratum", "source"
 
 
 def source(options: str, state: State | None) -> SourceFeatures:
-    """The provider `source:COLUMN[,by=COLUMN]`, fitted earlier if `state` is given."""
+    """Return the provider `source:COLUMN[,by=COLUMN]`, fitted earlier if `state` is given."""
     return SourceFeatures(*source_options(options), state)
 
 
@@ -57,131 +55,132 @@ class SourceFeatures:
         self._keys = (_STRATUM, _SOURCE) if by else (_SOURCE,)
         self._known: pl.DataFrame | None = None
         if state is not None:
-            self._known = _stored(self._keys, state)
+            self._known = _load_names(self._keys, state)
 
     def fit(self, pairs: pa.Table) -> None:
         """Learn which sources there are; raises `InvalidLabels` if they are too many, or a name is
         too long to be one.
         """
-        found = _alone(self._sides(pairs).unique())
-        if len(found) > MOST_SOURCES:
+        names = _without_joined(self._sides(pairs).unique())
+        if len(names) > MOST_SOURCES:
             raise InvalidLabels(
-                f"features source:{self._column}: {len(found):,} sources; expected the names of "
+                f"features source:{self._column}: {len(names):,} sources; expected the names of "
                 f"systems, {MOST_SOURCES:,} at most: name the column that tells which system wrote "
                 "a response"
             )
         for key, column in ((_SOURCE, self._column), (_STRATUM, self._by)):
-            longest = max(found[key].str.len_chars().to_list(), default=0) if column else 0
+            longest = max(names[key].str.len_chars().to_list(), default=0) if column else 0
             if longest > LONGEST_NAME:
                 raise InvalidLabels(
                     f"features source:{self._column}: a name of {longest:,} characters in column "
                     f"{column}; expected names, {LONGEST_NAME} characters at most: shorten them, "
                     "or name another column"
                 )
-        self._known = found.sort(found.columns)
+        self._known = names.sort(names.columns)
 
     def __call__(self, pairs: pa.Table) -> Features:
-        """First side's indicators minus the second's, shape (n, d), float32; 0 where not `known`.
+        """Return the first side's indicators minus the second's, (n, d); 0 where one is unknown.
 
         Raises `LabelguardError` before `fit`, `InvalidLabels` for a missing column or name.
         """
-        place, indicators, known = self._looked_up(pairs)
+        place, indicators, known = self._look_up(pairs)
         x: Features = indicators[place[: pairs.num_rows]]
         x -= indicators[place[pairs.num_rows :]]
         x[~_both(known[place])] = 0
         return x
 
-    def known(self, pairs: pa.Table) -> NDArray[np.bool_]:
-        """Whether the sources of both sides, all parts of A+B, were there in `fit`: shape (n,).
+    def has_known_sources(self, pairs: pa.Table) -> NDArray[np.bool_]:
+        """Return True where the sources of both sides, all parts of A+B, were in `fit`: shape (n,).
 
         Public; raises as a call does.
         """
-        place, _, known = self._looked_up(pairs)
+        place, _, known = self._look_up(pairs)
         return _both(known[place])
 
-    def _looked_up(self, pairs: pa.Table) -> tuple[NDArray[np.int64], Features, NDArray[np.bool_]]:
-        """What distinct sources there are: the number of each first and then each second side's
-        (2n,), their indicators (distinct, d), and whether each is known (distinct,).
+    def _look_up(self, pairs: pa.Table) -> tuple[NDArray[np.int64], Features, NDArray[np.bool_]]:
+        """Return the distinct sources: the number of each first and then each second side's (2n,),
+        their indicators (distinct, d), and whether each is known (distinct,).
         """
-        names = self._fitted()
+        names = self._known_names()
         sides = self._sides(pairs)
         distinct = sides.unique()
         rows = distinct.with_row_index("row")
         place = sides.join(rows, on=sides.columns, how="left", maintain_order="left")["row"]
-        given = _shares(distinct, names).join(
+        parts = _shares(distinct, names).join(
             names.with_row_index("place"), on=distinct.columns, how="left"
         )
         known = np.ones(len(distinct), bool)
-        known[given.filter(pl.col("place").is_null())["row"].to_numpy()] = False
-        given = given.drop_nulls("place")
+        known[parts.filter(pl.col("place").is_null())["row"].to_numpy()] = False
+        parts = parts.drop_nulls("place")
         indicators: Features = np.zeros((len(distinct), len(names)), np.float32)
-        at = given["row"].to_numpy(), given["place"].to_numpy()
-        np.add.at(indicators, at, given["share"].to_numpy())
+        at = parts["row"].to_numpy(), parts["place"].to_numpy()
+        np.add.at(indicators, at, parts["share"].to_numpy())
         return place.to_numpy().astype(np.int64), indicators, known
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Names as the class says; {} before `fit`."""
+        """Return the arrays of names; {} before `fit`."""
         if self._known is None:
             return {}
         return dict(pair for key in self._keys for pair in _bytes(key, self._known[key]))
 
     def identity(self) -> str:
-        """The columns; which sources there were is named by the digest of the state."""
+        """Return the columns; which sources there were is named by the digest of the state."""
         return f"source {self._column}" + (f" by {self._by}" if self._by else "")
 
     def names(self) -> tuple[str, ...]:
-        """`gpt-4`, or with its stratum `de-en: gpt-4`; raises `LabelguardError` before `fit`."""
+        """Return `gpt-4`, or with its stratum `de-en: gpt-4`; `LabelguardError` before `fit`."""
         return tuple(f"{stratum}: {name}" if self._by else name for stratum, name in self.parts())
 
     def parts(self) -> tuple[tuple[str, str], ...]:
-        """The stratum ("" without) and the name of each column, in one line each, as people read
-        them; raises `LabelguardError` before `fit`.
+        """Return the stratum ("" without) and the name of each column, for people to read.
+
+        Raises `LabelguardError` before `fit`.
         """
-        rows = self._fitted().rows()
+        rows = self._known_names().rows()
         return tuple(
             (escape_controls(row[0]) if self._by else "", escape_controls(row[-1])) for row in rows
         )
 
-    def _fitted(self) -> pl.DataFrame:
+    def _known_names(self) -> pl.DataFrame:
         if self._known is None:
             raise LabelguardError("features source must be fitted on public pairs before use")
         return self._known
 
     def _sides(self, pairs: pa.Table) -> pl.DataFrame:
-        """The sources of all first and then of all second sides, each within its stratum."""
+        """Return the sources of all first and then of all second sides, each within its stratum."""
         strata = {}
         if self._by:
-            strata[_STRATUM] = _texts(pairs, *Carried(self._by, "stratum").columns)
-        sides = Carried(self._column, "source").columns
+            strata[_STRATUM] = _texts(pairs, *FeatureColumn(self._by, "stratum").columns)
+        sides = FeatureColumn(self._column, "source").columns
         return pl.concat(
             [pl.DataFrame({**strata, _SOURCE: _texts(pairs, column)}) for column in sides]
         )
 
 
-def _alone(found: pl.DataFrame) -> pl.DataFrame:
-    """Sources without those that are several others of their stratum, joined by +."""
-    several = found.with_row_index("row").pipe(_split)
-    known = several.join(found.with_columns(known=True), on=found.columns, how="left")
+def _without_joined(names: pl.DataFrame) -> pl.DataFrame:
+    """Return the names without those that join several others of their stratum by +."""
+    several = names.with_row_index("row").pipe(_split)
+    known = several.join(names.with_columns(known=True), on=names.columns, how="left")
     shared = known.group_by("row").agg(pl.col("known").count() == pl.len(), parts=pl.len())
     rows = shared.filter(pl.col("known"), pl.col("parts") > 1)["row"]
-    return found.with_row_index("row").filter(~pl.col("row").is_in(rows.implode())).drop("row")
+    return names.with_row_index("row").filter(~pl.col("row").is_in(rows.implode())).drop("row")
 
 
-def _shares(found: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Which sources each row may be of, and how much: all of a known one, else of its parts."""
-    rows = found.with_row_index("row")
-    whole = rows.join(known, on=found.columns, how="semi").with_columns(share=pl.lit(1.0))
-    rest = _split(rows.join(known, on=found.columns, how="anti"))
+def _shares(names: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Return the sources of each row and their shares: all of a known one, else of its parts."""
+    rows = names.with_row_index("row")
+    whole = rows.join(known, on=names.columns, how="semi").with_columns(share=pl.lit(1.0))
+    rest = _split(rows.join(known, on=names.columns, how="anti"))
     return pl.concat([whole, rest.with_columns(share=1 / pl.len().over("row"))])
 
 
 def _split(rows: pl.DataFrame) -> pl.DataFrame:
-    """A line for each part of a name with +."""
+    """Return a row for each part of a name with +."""
     return rows.with_columns(pl.col("source").str.split("+")).explode("source")
 
 
 def _texts(pairs: pa.Table, name: str) -> pl.Series:
-    """A column of names. Raises `InvalidLabels` if it lacks, or a name in it."""
+    """Return a column of names. Raises `InvalidLabels` if it lacks, or a name in it."""
     if name not in pairs.column_names:
         raise InvalidLabels(f"pairs have no column {name}; found {', '.join(pairs.column_names)}")
     column = pl.Series(name, pairs[name])
@@ -192,36 +191,36 @@ def _texts(pairs: pa.Table, name: str) -> pl.Series:
 
 
 def _both(known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of all first and then all second sides, (2n,): whether both of a pair are, (n,)."""
+    """Return True for pairs (n,) of which both sides, first ones first (2n,), are known."""
     first, second = np.split(known, 2)
     return first & second
 
 
 def _bytes(key: str, names: pl.Series) -> tuple[tuple[str, NDArray[Any]], ...]:
-    """The arrays of a column of names: a padded array would be as wide as the longest for all."""
+    """Return the arrays of names: a padded array would be as wide as the longest for all."""
     ends = names.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()
     return (key, np.frombuffer("".join(names).encode(), np.uint8)), (f"{key}_ends", ends)
 
 
-def _stored(keys: tuple[str, ...], state: State) -> pl.DataFrame:
-    """The names that a state holds. Raises `LabelguardError` for anything else."""
+def _load_names(keys: tuple[str, ...], state: State) -> pl.DataFrame:
+    """Return the names that a state holds. Raises `LabelguardError` for anything else."""
     expected = {name for key in keys for name in (key, f"{key}_ends")}
     try:
         if set(state) != expected:
             raise ValueError
-        found = pl.DataFrame({key: _names(state[key], state[f"{key}_ends"]) for key in keys})
-        if len(found) > MOST_SOURCES or found.is_duplicated().any():
+        names = pl.DataFrame({key: _names(state[key], state[f"{key}_ends"]) for key in keys})
+        if len(names) > MOST_SOURCES or names.is_duplicated().any():
             raise ValueError
     except (ValueError, TypeError, pl.exceptions.PolarsError):
         raise LabelguardError(
             f"expected a state of names, {pluralize(len(keys), 'list')} of distinct ones in UTF-8 "
             f"({', '.join(sorted(expected))}), found {', '.join(sorted(state)) or 'nothing'}"
         ) from None
-    return found
+    return names
 
 
 def _names(text: NDArray[Any], ends: NDArray[Any]) -> pl.Series:
-    """The inverse of `_bytes`; raises `ValueError` for what no names give."""
+    """Invert `_bytes`; raises `ValueError` for what no names give."""
     if text.dtype != np.uint8 or text.ndim != 1 or ends.dtype != np.int64 or ends.ndim != 1:
         raise ValueError
     if not 0 < len(ends) <= MOST_SOURCES or ends[-1] != len(text):

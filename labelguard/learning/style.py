@@ -1,4 +1,4 @@
-"""How a response is written, as numbers: public functions that need no model.
+"""Style of a response, as numbers: public functions that need no model.
 
 `FUNCTIONS` names each with what it is. Counts enter as log(1 + count), the rest as shares or means,
 so that one long response does not drown the others. Each is standardised over the distinct
@@ -18,10 +18,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.learning.content import content_column, joined
-from labelguard.learning.features import Features, Learnt, State, without_options
-
-__all__ = ["FUNCTIONS", "Function", "StyleFeatures", "style"]
+from labelguard.learning.columns import content_column, plain_text
+from labelguard.learning.features import Features, FittedProvider, State, refuse_options
 
 # Standard deviations at which a function is clipped.
 CLIP = 5.0
@@ -65,7 +63,7 @@ def _matches(pattern: str) -> pl.Expr:
 
 
 def _per(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
-    """A share; 0 of nothing."""
+    """Return a share; 0 of nothing."""
     return part.cast(pl.Float64) / whole.clip(lower_bound=1).cast(pl.Float64)
 
 
@@ -88,7 +86,9 @@ def _reading_ease() -> pl.Expr:
 
 def _overlap() -> pl.Expr:
     distinct = _words.list.unique()
-    return _per(distinct.list.set_intersection(pl.col("asked")).list.len(), distinct.list.len())
+    return _per(
+        distinct.list.set_intersection(pl.col("prompt_words")).list.len(), distinct.list.len()
+    )
 
 
 # All functions, in the order of the features.
@@ -131,12 +131,12 @@ FUNCTIONS = (
 
 
 def style(options: str, state: State | None) -> StyleFeatures:
-    """The provider `style`, fitted earlier if `state` is given."""
-    without_options("style", options)
+    """Return the provider `style`, fitted earlier if `state` is given."""
+    refuse_options("style", options)
     return StyleFeatures(state)
 
 
-class StyleFeatures(Learnt):
+class StyleFeatures(FittedProvider):
     """φ(prompt, response) by `FUNCTIONS`; d is their number.
 
     What is learnt depends on the set of distinct pairs of prompt and response only, not on their
@@ -159,47 +159,48 @@ class StyleFeatures(Learnt):
         self._state = {"center": values.mean(axis=0), "scale": scale}
 
     def __call__(self, pairs: pa.Table) -> Features:
-        """Difference of the two responses' functions, shape (n, d), float32.
+        """Return the difference of the two responses' functions, shape (n, d), float32.
 
         Raises `LabelguardError` before `fit`.
         """
-        learnt = self.learnt
-        values = (self._values(_responses(pairs)) - learnt["center"]) * learnt["scale"]
+        fitted = self.fitted_state
+        values = (self._values(_responses(pairs)) - fitted["center"]) * fitted["scale"]
         first, second = np.split(np.clip(values, -CLIP, CLIP), 2)
-        features: Features = (first - second).astype(np.float32)
-        return features
+        return np.asarray(first - second, np.float32)
 
     def names(self) -> tuple[str, ...]:
-        """The functions' names."""
-        return tuple(one.name for one in FUNCTIONS)
+        """Return the functions' names."""
+        return tuple(function.name for function in FUNCTIONS)
 
     def identity(self) -> str:
-        """The functions; what was learnt is named by the digest of the state."""
-        return f"style {','.join(one.name for one in FUNCTIONS)} clip={CLIP:g}"
+        """Return the functions; what was learnt is named by the digest of the state."""
+        return f"style {','.join(self.names())} clip={CLIP:g}"
 
     def _values(self, responses: pl.DataFrame) -> NDArray[np.float64]:
-        """All functions of n responses, shape (n, d)."""
-        found = [np.zeros((0, len(FUNCTIONS)))]
+        """Return all functions of n responses, shape (n, d)."""
+        parts = [np.zeros((0, len(FUNCTIONS)))]
         for start in range(0, len(responses), _PORTION):
             if self.progress:
                 self.progress("reading responses", start / len(responses))
-            found.append(_measured(responses.slice(start, _PORTION)))
-        return np.concatenate(found)
+            parts.append(_measure(responses.slice(start, _PORTION)))
+        return np.concatenate(parts)
 
 
-def _measured(responses: pl.DataFrame) -> NDArray[np.float64]:
+def _measure(responses: pl.DataFrame) -> NDArray[np.float64]:
     def words(column: str) -> pl.Expr:
         return pl.col(column).str.to_lowercase().str.extract_all(_WORD)
 
-    told = responses.with_columns(words=words("response"), asked=words("prompt").list.unique())
-    values = told.select(one.of.cast(pl.Float64).alias(one.name) for one in FUNCTIONS)
+    prepared = responses.with_columns(
+        words=words("response"), prompt_words=words("prompt").list.unique()
+    )
+    values = prepared.select(f.of.cast(pl.Float64).alias(f.name) for f in FUNCTIONS)
     return values.to_numpy()
 
 
 def _responses(pairs: pa.Table) -> pl.DataFrame:
-    """The prompts and responses of all first and then all second sides."""
-    prompt = pl.Series("prompt", joined(content_column(pairs, "prompt")))
-    sides = (joined(content_column(pairs, side)) for side in ("first", "second"))
+    """Return the prompts and responses of all first and then all second sides."""
+    prompt = pl.Series("prompt", plain_text(content_column(pairs, "prompt")))
+    sides = (plain_text(content_column(pairs, side)) for side in ("first", "second"))
     return pl.concat(
         [pl.DataFrame({"prompt": prompt, "response": pl.Series("response", s)}) for s in sides]
     )

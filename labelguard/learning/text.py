@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from labelguard.errors import InvalidLabels
-from labelguard.learning.content import content_column, joined
-from labelguard.learning.features import Features, Learnt, State, without_options
+from labelguard.learning.columns import content_column, plain_text
+from labelguard.learning.features import Features, FittedProvider, State, refuse_options
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -32,12 +32,12 @@ _PORTION = 1 << 14
 
 
 def text(options: str, state: State | None) -> WordFeatures:
-    """The provider `text`, fitted earlier if `state` is given."""
-    without_options("text", options)
+    """Return the provider `text`, fitted earlier if `state` is given."""
+    refuse_options("text", options)
     return WordFeatures(state)
 
 
-class WordFeatures(Learnt):
+class WordFeatures(FittedProvider):
     """φ(prompt, response) from the words of the response alone; d <= 128.
 
     What is learnt depends on the set of distinct responses only, not on their order or side. The
@@ -62,27 +62,26 @@ class WordFeatures(Learnt):
             raise InvalidLabels("features text: no response holds a word of two letters or more")
         idf = np.log((1 + len(responses)) / (1 + documents[columns])) + 1
         self._state = {"columns": columns, "idf": idf.astype(np.float32)}
-        self._state["components"] = _components(self._weighted(_evenly_spaced(counts)))
+        self._state["components"] = _components(self._weigh(_evenly_spaced(counts)))
 
     def __call__(self, pairs: pa.Table) -> Features:
-        """Difference of the two responses' components, shape (n, d), float32.
+        """Return the difference of the two responses' components, shape (n, d), float32.
 
         Raises `LabelguardError` before `fit`.
         """
-        components = np.ascontiguousarray(self.learnt["components"].T)
+        components = np.ascontiguousarray(self.fitted_state["components"].T)
         encoded = _responses(pairs).dictionary_encode()
-        vectors = self._weighted(self._counts(encoded.dictionary)) @ components
+        vectors = self._weigh(self._counts(encoded.dictionary)) @ components
         index = encoded.indices.to_numpy()
         first, second = index[: pairs.num_rows], index[pairs.num_rows :]
-        features: Features = vectors[first] - vectors[second]
-        return features
+        return np.asarray(vectors[first] - vectors[second])
 
     def identity(self) -> str:
-        """The settings; what was learnt is named by the digest of the state."""
+        """Return the settings; what was learnt is named by the digest of the state."""
         return f"text words=1-2 hashed={COLUMNS} tf-idf l2 svd={COMPONENTS} float32"
 
-    def _weighted(self, counts: csr_matrix) -> csr_matrix:
-        """tf-idf over the columns that occurred in `fit`, rows of length 1 (or 0: no words)."""
+    def _weigh(self, counts: csr_matrix) -> csr_matrix:
+        """Return tf-idf over the columns that occurred in `fit`, rows of length 1 (0: no words)."""
         chosen = counts[:, self._state["columns"]]
         chosen.data *= self._state["idf"][chosen.indices]
         row = np.repeat(np.arange(chosen.shape[0]), np.diff(chosen.indptr))
@@ -91,7 +90,7 @@ class WordFeatures(Learnt):
         return chosen
 
     def _counts(self, responses: pa.Array) -> csr_matrix:
-        """Signed counts of hashed words and word pairs, shape (texts, COLUMNS), float32."""
+        """Return signed counts of hashed words and word pairs, shape (texts, COLUMNS), float32."""
         from scipy.sparse import csr_matrix, vstack
         from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -107,8 +106,10 @@ class WordFeatures(Learnt):
 
 
 def _responses(pairs: pa.Table) -> pa.Array:
-    """The texts of all first and then all second sides."""
-    return pa.concat_arrays([joined(content_column(pairs, side)) for side in ("first", "second")])
+    """Return the texts of all first and then all second sides."""
+    return pa.concat_arrays(
+        [plain_text(content_column(pairs, side)) for side in ("first", "second")]
+    )
 
 
 def _evenly_spaced(counts: csr_matrix) -> csr_matrix:
@@ -119,7 +120,7 @@ def _evenly_spaced(counts: csr_matrix) -> csr_matrix:
 
 
 def _components(weighted: csr_matrix) -> Features:
-    """Leading right singular vectors, shape (d, c), float32; d <= 128 is at most the rank."""
+    """Return the leading right singular vectors (d, c), float32; d <= 128 is at most the rank."""
     from sklearn.utils.extmath import randomized_svd
 
     size = min(COMPONENTS, *weighted.shape)

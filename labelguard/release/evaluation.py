@@ -25,7 +25,7 @@ from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.inputs.pairs import distinct_pairs
 from labelguard.keys.parts import Part
-from labelguard.learning.features import column_features
+from labelguard.learning.columns import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.tails import ReleasedNoise, reach

@@ -84,7 +84,7 @@ class Coordinates:
     def provider(self, progress: Progress) -> PairFeatures:
         """Return the features, as they were; `LabelguardError` if they are computed differently."""
         provider = open_provider(self.features, self.state)
-        provider.report_to(progress)
+        provider.set_progress(progress)
         if provider.identity() != self.identity:
             raise LabelguardError(
                 f"the features {self.features} are no longer those of these coordinates "

@@ -19,7 +19,7 @@ from labelguard.inputs.pairs import distinct_pairs, refuse_conflicts
 from labelguard.inputs.sources import Input, file_part
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
-from labelguard.learning.carried import Carried
+from labelguard.learning.columns import FeatureColumn
 from labelguard.options import ReadingOptions, check
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, located
@@ -106,7 +106,7 @@ class Intake(ReadingOptions):
         source: Input,
         policy: Policy,
         event: str,
-        features: tuple[Carried, ...],
+        features: tuple[FeatureColumn, ...],
         progress: Progress,
     ) -> Staged:
         """Stage labels in the work directory, as a policy reads them for this kind of event."""
@@ -144,7 +144,7 @@ class Intake(ReadingOptions):
         self,
         opened: OpenProject,
         source: Input | None,
-        features: tuple[Carried, ...],
+        features: tuple[FeatureColumn, ...],
         public_columns: tuple[str, ...],
         labeled: Staged,
         progress: Progress,

@@ -17,7 +17,7 @@ from polars.exceptions import PolarsError
 
 from labelguard.errors import LabelguardError
 from labelguard.inputs import canonical
-from labelguard.learning.content import content_column, joined
+from labelguard.learning.columns import content_column, plain_text
 
 PAIRS = ("prompt", "chosen", "rejected")
 
@@ -49,7 +49,7 @@ def read_preferred(file: Path) -> pa.Table:
 def longer(pairs: pa.Table) -> NDArray[np.float64]:
     """Characters of `chosen` less those of `rejected`, (n,): the margins of length."""
     sides = [
-        pc.utf8_length(joined(content_column(pairs, side), "")).to_numpy() for side in PAIRS[1:]
+        pc.utf8_length(plain_text(content_column(pairs, side), "")).to_numpy() for side in PAIRS[1:]
     ]
     return np.asarray(sides[0] - sides[1], np.float64)
 

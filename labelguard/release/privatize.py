@@ -36,7 +36,7 @@ from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
-from labelguard.learning.features import Wait
+from labelguard.learning.features import DurationCallback
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts, policies, recovery
@@ -73,7 +73,7 @@ def privatize(
     project: Where = None,
     progress: Progress = no_progress,
     review: Review | None = None,
-    wait: Wait | None = None,
+    wait: DurationCallback | None = None,
     **options: Unpack[Keywords],
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
@@ -166,7 +166,7 @@ class Run:
         request: ReleaseRequest,
         progress: Progress,
         review: Review | None = None,
-        wait: Wait | None = None,
+        wait: DurationCallback | None = None,
     ) -> None:
         self.opened, self.request, self.progress = opened, request, progress
         self.project, self.ledger = opened.project, opened.ledger

@@ -21,8 +21,8 @@ from labelguard.inputs.pairs import DistinctPairs, comparisons, distinct_pairs
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.keys.parts import Part
-from labelguard.learning.carried import Carried
-from labelguard.learning.features import PairFeatures, Wait, open_fitted
+from labelguard.learning.columns import FeatureColumn
+from labelguard.learning.features import DurationCallback, PairFeatures, open_fitted
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.opening import OpenProject
@@ -45,7 +45,9 @@ class Featured:
     compared: Rows
 
     @classmethod
-    def of(cls, staged: Staged, spec: str, progress: Progress, wait: Wait | None = None) -> Self:
+    def of(
+        cls, staged: Staged, spec: str, progress: Progress, wait: DurationCallback | None = None
+    ) -> Self:
         """Of a staged input; raises as `distinct_pairs` and `open_fitted`, and `wait` may raise."""
         pairs = distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress, wait)
@@ -168,7 +170,7 @@ class Mechanism(Protocol[P]):
     name: str
     version: int
     priced: str
-    features: tuple[Carried, ...] = ()
+    features: tuple[FeatureColumn, ...] = ()
     """Public columns that the input must have."""
     part: Part = "training"
     """Whose labels it takes: `held-out` units are for evaluation, and no other mechanism has

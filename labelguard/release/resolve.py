@@ -23,8 +23,8 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
-from labelguard.learning.carried import Carried
-from labelguard.learning.features import Wait, check_features, column_features
+from labelguard.learning.columns import FeatureColumn, column_features
+from labelguard.learning.features import DurationCallback, check_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
@@ -82,7 +82,7 @@ class ResolvedRequest:
         return self.policy.allowance(self.event)
 
     @property
-    def columns(self) -> tuple[Carried, ...]:
+    def columns(self) -> tuple[FeatureColumn, ...]:
         """Return the public columns that are read for features."""
         if self.mechanism and self.request.mechanism != AUTO:
             return self.mechanism.features
@@ -224,7 +224,7 @@ def resolve_from_input(
     ledger: Ledger,
     staged: Staged,
     progress: Progress,
-    wait: Wait | None,
+    wait: DurationCallback | None,
     *,
     forecast: bool,
 ) -> ResolvedRequest:

@@ -357,12 +357,6 @@ def test_labelers_who_are_not_linked_are_compared(project: Project) -> None:
     found = agreement(release.path)
     assert found.plan
     assert len(found.notes) == 1  # on ties
-    # A card of before they were counted, of groups.
-    card = json.loads((release.path / "card.json").read_text())
-    del card["counts"]["unit_pairs"]
-    card["privacy"]["unit"] = "group"
-    (release.path / "card.json").write_text(json.dumps(card))
-    assert any("it is not known" in note for note in agreement(release.path).notes)
 
 
 def test_the_documented_widths_are_so() -> None:

@@ -18,7 +18,7 @@ from labelguard.inputs.groups import read_groups
 from labelguard.inputs.layouts import Reading
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.carried import Carried
+from labelguard.learning.columns import FeatureColumn
 from labelguard.storage import buckets as segments
 
 ROWS = 150
@@ -69,7 +69,7 @@ def staged_rows(table: pa.Table, directory: Path, unit: str = "labeler") -> list
     ring = KeyRing.unkeyed()
     names = table.column_names
     columns = {"question": "question"} if "question" in names else {}
-    scores = (Carried("score"),) if "score_a" in names else ()
+    scores = (FeatureColumn("score"),) if "score_a" in names else ()
     reading = Reading(columns, unit, scores, public_columns=("score",))
     members = pa.table({"labeler_id": ["0", "2"], "group_id": ["g", "g"]})
     groups = read_groups(members, ring, "")[0] if unit == "group" else None

@@ -10,7 +10,7 @@ import pytest
 
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning import sources
-from labelguard.learning.carried import Carried, column_features
+from labelguard.learning.columns import FeatureColumn, column_features
 from labelguard.learning.features import open_provider
 from labelguard.learning.sources import SourceFeatures
 
@@ -53,15 +53,17 @@ def test_a_pair_with_a_source_that_was_not_there_is_zero_on_both_sides() -> None
     provider = fitted(pairs(["a"], ["b"]))
     later = pairs(["new", "a", "a+new", "a+b", "b"], ["b", "newer", "b", "a", "a"])
     assert provider(later).tolist() == [[0, 0], [0, 0], [0, 0], [-0.5, 0.5], [-1, 1]]
-    assert provider.known(later).tolist() == [False, False, False, True, True]
-    assert provider(pairs([], [])).shape == (0, 2) and provider.known(pairs([], [])).shape == (0,)
+    assert provider.has_known_sources(later).tolist() == [False, False, False, True, True]
+    assert provider(pairs([], [])).shape == (0, 2) and provider.has_known_sources(
+        pairs([], [])
+    ).shape == (0,)
 
 
 def test_a_source_of_another_stratum_is_not_known() -> None:
     provider = fitted(pairs(["a", "a"], ["b", "c"], ["de", "en"]), "language")
     later = pairs(["a", "a", "a"], ["b", "b", "b"], ["de", "en", "fr"])
     assert provider(later).any(axis=1).tolist() == [True, False, False]
-    assert provider.known(later).tolist() == [True, False, False]
+    assert provider.has_known_sources(later).tolist() == [True, False, False]
 
 
 def test_features_beside_sources_say_which_pairs_are_known() -> None:
@@ -70,12 +72,12 @@ def test_features_beside_sources_say_which_pairs_are_known() -> None:
     provider = open_provider("length+source:model")
     provider.fit(table)
     later = table.set_column(3, "source_model_first", pa.array(["new", "b"]))
-    assert provider.known(later).tolist() == [False, True]
+    assert provider.has_known_sources(later).tolist() == [False, True]
     length, source = provider(later)[:, 0], provider(later)[:, 1:]
     assert length.all() and source.any(axis=1).tolist() == [False, True]
     plain = open_provider("length")
     plain.fit(table)
-    assert plain.known(later).all()
+    assert plain.has_known_sources(later).all()
 
 
 def test_an_output_of_several_sources_counts_a_share_for_each() -> None:
@@ -165,9 +167,9 @@ def test_a_specification_that_makes_no_sense_is_explained(spec: str) -> None:
 def test_a_specification_says_what_it_needs_of_an_input() -> None:
     spec = "length+source:model,by=language+columns:a,b+source:model"
     assert column_features(spec) == (
-        Carried("model", "source"),
-        Carried("language", "stratum"),
-        Carried("a"),
-        Carried("b"),
+        FeatureColumn("model", "source"),
+        FeatureColumn("language", "stratum"),
+        FeatureColumn("a"),
+        FeatureColumn("b"),
     )
     assert column_features("length+minilm") == ()

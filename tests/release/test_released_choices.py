@@ -27,7 +27,7 @@ from labelguard.inputs.layouts import Reading
 from labelguard.inputs.pairs import comparisons, distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.carried import Carried
+from labelguard.learning.columns import FeatureColumn
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.choices import Choices, responses_of_pairs
 from labelguard.mechanisms.statistic import Bounds
@@ -88,7 +88,7 @@ class World:
         options = StagingOptions(
             Reading(
                 {},
-                features=(Carried("quality"), Carried("brevity")),
+                features=(FeatureColumn("quality"), FeatureColumn("brevity")),
                 public_columns=("quality", "brevity"),
                 **reading,
             ),

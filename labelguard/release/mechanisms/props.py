@@ -21,7 +21,8 @@ from labelguard import plugins
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
-from labelguard.learning.features import PairFeatures, column_features, open_fitted
+from labelguard.learning.columns import column_features
+from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.learning.learners import (
     GROUP,
     HeadLearner,

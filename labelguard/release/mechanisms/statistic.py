@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.keys import keyring
 from labelguard.keys.parts import Part
-from labelguard.learning.features import column_features
+from labelguard.learning.columns import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
@@ -233,7 +233,7 @@ def draw_window(context: ReleaseContext, design: Design, drawn: Path) -> Window 
             design.bounds,
             used,
             design.provider.groups(),
-            design.provider.known(design.pairs.table),
+            design.provider.has_known_sources(design.pairs.table),
         ),
     )
 

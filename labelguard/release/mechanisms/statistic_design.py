@@ -266,7 +266,7 @@ def _provider(
     if first is None:
         return open_fitted(spec, pairs.table, context.progress)
     provider = open_provider(spec, first.state)
-    provider.report_to(context.progress)
+    provider.set_progress(context.progress)
     if provider.identity() != first.identity:
         raise PolicyError(
             f"the features {spec} are no longer those of the sum that this window joins "

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.learning.content import content_column
+from labelguard.learning.columns import content_column
 from labelguard.learning.features import State
 from labelguard_trainer.features.encoder import FrozenEncoder, device
 from labelguard_trainer.features.providers import (

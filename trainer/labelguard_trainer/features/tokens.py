@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.learning.content import content_column, join_messages
+from labelguard.learning.columns import content_column, join_messages
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 

@@ -21,7 +21,7 @@ from labelguard.budget.event_kind import Price, Sampling
 from labelguard.budget.training_runs import AUP, ELS, ELS_GROUP, ULS
 from labelguard.errors import PolicyError, ProjectError
 from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
-from labelguard.learning.features import column_features
+from labelguard.learning.columns import column_features
 from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr
 
 from labelguard.errors import LabelguardError
-from labelguard.learning.features import column_features
+from labelguard.learning.columns import column_features
 from labelguard.mechanisms.clustered import standard_error
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head

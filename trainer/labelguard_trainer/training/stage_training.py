@@ -26,7 +26,7 @@ from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.learning.content import content_column
+from labelguard.learning.columns import content_column
 from labelguard.storage import sums
 from labelguard.storage.files import publish_directory
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer

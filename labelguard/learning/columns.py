@@ -1,0 +1,140 @@
+"""Columns of a table of pairs: prompts and responses, and public columns that features need.
+
+A specification of features names public columns; reading an input brings them along, turned to the
+canonical order of the two sides, so that a provider finds them in the table of pairs:
+
+    columns:a                     feature_a, the difference of the two sides
+    source:model,by=language      source_model_first, source_model_second and stratum_language
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from labelguard.errors import InvalidLabels, LabelguardError
+
+_CHAT = pa.struct([("role", pa.large_string()), ("content", pa.large_string())])
+
+
+@dataclass(frozen=True)
+class FeatureColumn:
+    """A public property of what is compared, and its name in the specification.
+
+    A `number` of each response, the `source` that wrote it, or the `stratum` of the whole pair.
+    """
+
+    name: str
+    kind: Literal["number", "source", "stratum"] = "number"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its names in a table of pairs."""
+        if self.kind == "source":
+            return f"source_{self.name}_first", f"source_{self.name}_second"
+        return (f"{'feature' if self.kind == 'number' else 'stratum'}_{self.name}",)
+
+
+def is_feature_column(column: str) -> bool:
+    """Return True if a column of a table of pairs is public and for features."""
+    of_sides = column.startswith("source_") and column.endswith(("_first", "_second"))
+    return of_sides or column.startswith(("feature_", "stratum_"))
+
+
+def column_features(spec: str) -> tuple[FeatureColumn, ...]:
+    """Return the public columns of a feature specification; raises as `source_options` does."""
+    columns: list[FeatureColumn] = []
+    for part in spec.split("+"):
+        name, _, options = part.strip().partition(":")
+        if name == "columns":
+            columns += [FeatureColumn(n.strip()) for n in options.split(",") if n.strip()]
+        if name == "source":
+            column, by = source_options(options)
+            columns += [
+                FeatureColumn(column, "source"),
+                *([FeatureColumn(by, "stratum")] if by else []),
+            ]
+    return tuple(dict.fromkeys(columns))
+
+
+def source_options(options: str) -> tuple[str, str | None]:
+    """Return the columns of `source:COLUMN,by=COLUMN`; `LabelguardError` if they are none."""
+    column, *rest = (option.strip() for option in options.split(","))
+    by = rest[0].removeprefix("by=").strip() if rest and rest[0].startswith("by=") else ""
+    if not column or "=" in column or len(rest) > 1 or (rest and not by):
+        raise LabelguardError(
+            f"expected source:COLUMN or source:COLUMN,by=COLUMN, found source:{options}"
+        )
+    return column, by or None
+
+
+def content_column(pairs: pa.Table, name: str) -> pa.Array:
+    """Return a column of texts as large_string, or of chats as large_list<struct<role, content>>.
+
+    Nulls become empty texts; further members of messages are left out. Raises `InvalidLabels` if
+    the column is missing, or holds neither texts nor chats.
+    """
+    if name not in pairs.column_names:
+        raise InvalidLabels(f"pairs need a column {name}, found {', '.join(pairs.column_names)}")
+    column = pairs[name]
+    if _is_text(column.type):
+        return _filled_text(column).combine_chunks()
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise InvalidLabels(f"column {name} must hold texts or chats, found {kind}")
+    message = kind.value_type
+    if not (pa.types.is_struct(message) and {"role", "content"} <= {f.name for f in message}):
+        raise InvalidLabels(f"messages in column {name} need role and content, found {message}")
+    if not _is_text(message.field("content").type):
+        raise InvalidLabels(
+            f"the content of messages in column {name} must be text, "
+            f"found {message.field('content').type}"
+        )
+    lists = column.combine_chunks()
+    flat = lists.flatten()
+    members = [_filled_text(pc.struct_field(flat, part.name)) for part in _CHAT]
+    return _lists(_list_offsets(lists), pa.StructArray.from_arrays(members, fields=list(_CHAT)))
+
+
+def plain_text(column: pa.Array, separator: str = "\n") -> pa.Array:
+    """Return the texts of a `content_column`, and chats as the contents of all their messages."""
+    if pa.types.is_large_string(column.type):
+        return column
+    return join_messages(column, pc.struct_field(column.flatten(), "content"), separator)
+
+
+def join_messages(chats: pa.Array, texts: pa.Array, separator: str) -> pa.Array:
+    """Return one text per chat from one text per message (in the order of `chats.flatten()`)."""
+    return pc.binary_join(
+        _lists(_list_offsets(chats), texts), pa.scalar(separator, pa.large_string())
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def _filled_text(texts: Any) -> Any:
+    # large_string, because one array of string holds at most 2 GiB.
+    return texts.cast(pa.large_string()).fill_null("")
+
+
+def _list_offsets(lists: pa.Array) -> pa.Array:
+    """Return where lists start in `lists.flatten()`, which omits what slices and nulls hide."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+
+
+def _lists(offsets: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(offsets, values)
