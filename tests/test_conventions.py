@@ -1,4 +1,4 @@
-"""The house: rooms are where CONTRIBUTING.md says, and no name of a room hides a function."""
+"""Conventions of the code: packages are where CONTRIBUTING.md says, and names are plain words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import size
+import words
 from support import databases
 
 import labelguard
@@ -92,3 +93,43 @@ def test_a_database_server_that_went_away_is_named(monkeypatch: pytest.MonkeyPat
     assert databases.lost() is None
     monkeypatch.setattr(databases, "_in_use", {"postgresql+psycopg://nobody@127.0.0.1:1"})
     assert "127.0.0.1:1" in str(databases.lost())
+
+
+def test_names_and_docstrings_are_plain_words() -> None:
+    assert words.problems(words.sources()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("found = 1", "the name 'found'"),
+        ("def act(asked): ...", "the name 'asked'"),
+        ("def told(): ...", "the name 'told'"),
+        ("class A:\n    kept: int", "the name 'kept'"),
+        ("class A:\n    def __init__(self):\n        self._meant = 1", "the name '_meant'"),
+        ("def _counted(rows): ...", "'_counted' is a participle"),
+        ("def drawn(): ...", "'drawn' is a participle"),
+        ('def act():\n    """What is done."""', "begins with 'What'"),
+        ('class A:\n    """Whether it is."""', "begins with 'Whether'"),
+        ('class A:\n    size: int\n    """How large."""', "begins with 'How'"),
+    ],
+)
+def test_a_word_that_says_nothing_is_named(source: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    assert any(problem in text for _, text in words.problems_of(path))
+
+
+def test_verbs_and_nouns_of_the_field_are_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text('def feed(seed, records):\n    """Return the records."""\n    matches = 1\n')
+    assert not [*words.problems_of(path)]
+
+
+def test_a_class_name_that_stands_for_two_classes_is_named(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    one.write_text("class Plan: ...")
+    two.write_text("class _Plan: ...")
+    (problem,) = words.classes_used_twice([one, two])
+    assert problem.startswith("class Plan: ")
+    assert words.classes_used_twice([one]) == []

@@ -16,87 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCES = ("labelguard", "connectors", "trainer")
 BANNED = frozenset({"told", "asked", "meant", "kept", "said", "found"})
-_IRREGULAR = frozenset(
-    [
-        "become",
-        "begun",
-        "bound",
-        "broken",
-        "brought",
-        "built",
-        "caught",
-        "chosen",
-        "come",
-        "dealt",
-        "done",
-        "drawn",
-        "driven",
-        "fallen",
-        "fed",
-        "felt",
-        "forgotten",
-        "found",
-        "frozen",
-        "given",
-        "gone",
-        "grown",
-        "heard",
-        "held",
-        "hidden",
-        "kept",
-        "known",
-        "laid",
-        "led",
-        "left",
-        "lent",
-        "lived",
-        "lost",
-        "made",
-        "meant",
-        "met",
-        "overdue",
-        "paid",
-        "put",
-        "said",
-        "seen",
-        "sent",
-        "shown",
-        "sold",
-        "sought",
-        "spent",
-        "split",
-        "stuck",
-        "sunk",
-        "swept",
-        "taken",
-        "taught",
-        "thrown",
-        "told",
-        "thought",
-        "torn",
-        "understood",
-        "unseen",
-        "withdrawn",
-        "won",
-        "written",
-    ]
+_IRREGULAR = re.compile(
+    "become|begun|bound|broken|brought|built|caught|chosen|come|dealt|done|drawn|driven|fallen|fed|"
+    "felt|forgotten|found|frozen|given|gone|grown|heard|held|hidden|kept|known|laid|led|left|lent|"
+    "lived|lost|made|meant|met|paid|said|seen|sent|shown|sold|sought|spent|stuck|sunk|swept|taken|"
+    "taught|thrown|told|thought|torn|understood|unseen|withdrawn|won|written"
 )
-_VERBS = frozenset(
-    [
-        "bed",
-        "embed",
-        "exceed",
-        "feed",
-        "need",
-        "proceed",
-        "put",
-        "seed",
-        "shed",
-        "speed",
-        "split",
-        "succeed",
-    ]
-)
+_VERBS = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "speed", "succeed"})
 _NO_IMPERATIVE = re.compile(r"(?:What|Whether|That|How|Where|When|Who|Whose|Which|Why)\b")
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -106,7 +32,7 @@ def is_participle(name: str) -> bool:
     word = name.strip("_")
     if "_" in word or word in _VERBS:
         return False
-    return word in _IRREGULAR or re.fullmatch(r"[a-z]{2,}ed", word) is not None
+    return bool(_IRREGULAR.fullmatch(word) or re.fullmatch(r"[a-z]{2,}ed", word))
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -151,15 +77,19 @@ def classes_used_twice(paths: Iterable[Path]) -> list[str]:
     for path in paths:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
-                places[node.name.strip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+                places[node.name.strip("_")].append(f"{_relative_path(path)}:{node.lineno}")
     return [f"class {name}: {', '.join(at)}" for name, at in sorted(places.items()) if len(at) > 1]
+
+
+def _relative_path(path: Path) -> Path:
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def problems(paths: Iterable[Path]) -> list[str]:
     """Return a line for each problem of the files."""
     paths = sorted(paths)
     each = [
-        f"{path.relative_to(ROOT)}:{line}: {problem}"
+        f"{_relative_path(path)}:{line}: {problem}"
         for path in paths
         for line, problem in sorted(problems_of(path))
     ]
