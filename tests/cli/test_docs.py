@@ -238,7 +238,7 @@ def console_lines(page: Path) -> Iterator[str]:
         yield from re.findall(r"(?m)^\$ (.*)$", block)
 
 
-TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/index.md"])
+TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/features.md"])
 """Pages whose examples begin with the reader's own file; `test_tutorial.py` runs the longest."""
 
 
@@ -277,9 +277,8 @@ def test_the_readme_goes_through_two_weeks(tmp_path: Path) -> None:
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("name", ["docs/features.md", "docs/index.md"])
-def test_the_commands_of_a_page_run_in_its_order(name: str, preferences: None) -> None:
-    lines = list(console_lines(ROOT / name))
+def test_the_commands_of_features_run_in_their_order(preferences: None) -> None:
+    lines = list(console_lines(ROOT / "docs" / "features.md"))
     assert lines
     for line in lines:
         run(line)
