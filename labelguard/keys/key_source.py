@@ -16,8 +16,8 @@ from labelguard.errors import KeyProblem
 from labelguard.storage import private_files
 
 FILE, COMMAND = "LABELGUARD_KEY_FILE", "LABELGUARD_KEY_COMMAND"
+# Seconds that the command may take.
 _PATIENCE = 60
-"""Seconds that the command may take."""
 
 
 def named() -> str | None:

@@ -33,8 +33,8 @@ _KEY_HEADER = b"labelguard project key v1\n"
 
 _SALT, _NONCE = 32, bytes(12)
 
+# What the project needs for as long as it lives.
 KEY_FILE = "project.key"
-"""What the project needs for as long as it lives."""
 
 
 def random_bytes(count: int) -> bytes:

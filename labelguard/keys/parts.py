@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from labelguard.keys.prf import Prf
 from labelguard.storage.blocks import Blocks
 
+# Whose labels a mechanism takes: those of units to learn from, or of the units held out.
 Part = Literal["training", "held-out"]
-"""Whose labels a mechanism takes: those of units to learn from, or of the units held out."""
 
 
 @dataclass(frozen=True)

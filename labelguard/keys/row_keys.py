@@ -17,8 +17,8 @@ from labelguard.storage.blocks import Blocks
 SCHEME_VERSION = 1
 
 
+# What is derived of a row; different purposes never share an output.
 _ROW_KEY, _ORDER = 1, 2
-"""What is derived of a row; different purposes never share an output."""
 
 
 class RowKeys:

@@ -22,8 +22,8 @@ from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
 UNFINISHED = ("computing", "drawn")
+# States of a release that answers its request: not given back, not given up.
 LIVE = ("reserved", *UNFINISHED, "committed")
-"""States of a release that answers its request: not given back, not given up."""
 
 
 def store_prices(

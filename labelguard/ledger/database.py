@@ -16,8 +16,8 @@ from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
+# Pseudonyms (n, 2), integers (n,), or one integer for all rows.
 Column: TypeAlias = "NDArray[Any] | int"
-"""Pseudonyms (n, 2), integers (n,), or one integer for all rows."""
 
 
 def connect(url: str) -> sa.Engine:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 GENESIS = "0" * 64
 _LINE = re.compile(r"labelguard-anchor:1:(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
+# The HMAC of a digest under the project's key, 64 hexadecimal digits each.
 Mac = Callable[[str], str]
-"""The HMAC of a digest under the project's key, 64 hexadecimal digits each."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from labelguard.ledger import schema
 if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
 
+# What is held, besides the project, by who works with a ledger on PostgreSQL.
 EXCLUSIVE = "labelguard ledger"
-"""What is held, besides the project, by who works with a ledger on PostgreSQL."""
 
 
 def create(connection: sa.Connection, keys: KeyRing) -> bool:

@@ -22,8 +22,8 @@ from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.text import pluralize
 
+# `retired`: no more labels, and none remembered. `erased`: raw rows are gone as well.
 Leaving = Literal["retired", "erased"]
-"""`retired`: no more labels, and none remembered. `erased`: raw rows are gone as well."""
 
 
 def members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
@@ -240,12 +240,12 @@ def charged(connection: sa.Connection) -> Blocks:
 class Departure:
     """One labeler who left."""
 
+    # 32 hexadecimal digits
     pseudonym: str
-    """32 hexadecimal digits"""
+    # retired or erased
     kind: Leaving
-    """retired or erased"""
+    # when, UTC
     at: str
-    """when, UTC"""
 
 
 def departures(connection: sa.Connection) -> list[Departure]:

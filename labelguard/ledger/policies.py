@@ -28,20 +28,20 @@ from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import charges, journal, schema
 from labelguard.text import format_budget
 
+# Name of the policy that the first `privatize` writes where none was made before.
 IMPLICIT = "first"
-"""Name of the policy that the first `privatize` writes where none was made before."""
+# Journal entries that tell a ceiling; the newest is in force.
 _CEILINGS = ("created", "ceiling")
-"""Journal entries that tell a ceiling; the newest is in force."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
     """ε and δ that the policies of a project stay below, together."""
 
+    # ε of a labeler
     epsilon: float = 10.0
-    """ε of a labeler"""
+    # δ of a labeler
     delta: float = 1e-4
-    """δ of a labeler"""
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)

@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+# Of the tables below. Who changes them counts it up; a ledger with another number is refused.
 VERSION = 2
-"""Of the tables below. Who changes them counts it up; a ledger with another number is refused."""
 
 metadata = sa.MetaData()
 _KEY, _DIGEST, _TIME, _NUMBER = sa.LargeBinary(16), sa.String(64), sa.String(20), sa.BigInteger

@@ -19,24 +19,24 @@ from labelguard import clock
 from labelguard.errors import PolicyError
 from labelguard.ledger import journal, schema
 
+# Whether a source's people have labels under no other source, or some have.
 People = Literal["new", "known"]
-"""Whether a source's people have labels under no other source, or some have."""
+# Roles whose column can neither come nor go: they say whose label it is, and of what.
 FIXED = ("labeler_id", "item_id")
-"""Roles whose column can neither come nor go: they say whose label it is, and of what."""
 
 
 @dataclass(frozen=True)
 class SourceRecord:
     """Where labelers' ids come from."""
 
+    # the source's name
     name: str
-    """the source's name"""
+    # as it was declared: new, known, or first (nobody came before)
     people: str
-    """as it was declared: new, known, or first (nobody came before)"""
+    # roles, and the columns that its releases read; none before the first
     columns: Mapping[str, str]
-    """roles, and the columns that its releases read; none before the first"""
+    # when it came in, UTC
     at: str
-    """when it came in, UTC"""
 
 
 def records(connection: sa.Connection) -> list[SourceRecord]:

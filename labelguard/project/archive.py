@@ -32,8 +32,8 @@ DIRECTORIES = ("releases", "released", "labels")
 _NAME = re.compile(rf"labelguard\.toml|ledger\.sqlite3|(?:{'|'.join(DIRECTORIES)})(?:/{PART})+")
 _MANIFEST, _MAC = "manifest.json", "manifest.mac"
 _LARGEST = {_MANIFEST: 1 << 27, _MAC: 32}
+# Bytes of a member beside its content, at most: headers, padding, the end of the archive.
 _OVERHEAD = 1 << 13
-"""Bytes of a member beside its content, at most: headers, padding, the end of the archive."""
 _CHUNK = 1 << 20
 
 

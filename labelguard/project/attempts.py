@@ -30,8 +30,9 @@ from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
 from labelguard.text import pluralize
 
+# Its name in the project directory.
 FILE = "attempts.json"
-"""Its name in the project directory."""
+# Why a release failed, in the words of metrics, and what they mean.
 REASONS: Mapping[str, str] = {
     "budget": "labelers lack allowance",
     "policy": "the policy in force does not allow it",
@@ -42,7 +43,6 @@ REASONS: Mapping[str, str] = {
     "project": "the project directory cannot be written, or is not as it should be",
     "other": "an error that is not labelguard's own",
 }
-"""Why a release failed, in the words of metrics, and what they mean."""
 _KINDS: tuple[tuple[type[LabelguardError], str], ...] = (
     (BudgetExceeded, "budget"),
     (PolicyError, "policy"),

@@ -36,23 +36,22 @@ _ROWS = 50_000
 class Backup:
     """A backup that was written."""
 
+    # the file
     path: str
-    """the file"""
+    # its size
     bytes: int
-    """its size"""
+    # the journal's newest entry in it, as `budget anchor` prints it
     anchor: str
-    """the journal's newest entry in it, as `budget anchor` prints it"""
+    # how many it holds
     journal_entries: int
-    """how many it holds"""
+    # committed releases in it
     releases: int
-    """committed releases in it"""
+    # releases that were begun, and cannot be resumed from it
     unfinished: list[str]
-    """releases that were begun, and cannot be resumed from it"""
+    # what is not: the keys, quarantine, and the inbox if anything waits in it
     left_out: list[str]
-    """what is not: the keys, quarantine, and the inbox if anything waits in it"""
+    # the first file of a release that is not what was committed, and is so in the backup; or null
     fault: str | None
-    """the first file of a release that is not what was committed, and is so in the backup; or null
-    """
 
 
 def backup(path: str | Path, *, project: Where = None) -> Backup:

@@ -35,56 +35,56 @@ from labelguard.storage.blocks import Blocks
 class Took:
     """What a release took of a labeler, from the ledger alone."""
 
+    # the release
     id: str
-    """the release"""
+    # when it was begun, UTC
     created_at: str
-    """when it was begun, UTC"""
+    # computing, drawn, committed or abandoned
     state: str
-    """computing, drawn, committed or abandoned"""
+    # rr, props or statistic
     mechanism: str
-    """rr, props or statistic"""
+    # the kind of event that was charged: rr or statistic
     event: str
-    """the kind of event that was charged: rr or statistic"""
+    # how much was charged: labels, or 1 for a statistic
     used: int
-    """how much was charged: labels, or 1 for a statistic"""
 
 
 @dataclass(frozen=True)
 class Left:
     """A labeler who left, or would leave, and what that means."""
 
+    # their pseudonym
     labeler: str
-    """their pseudonym"""
+    # retired or erased
     kind: Leaving
-    """retired or erased"""
+    # what they were before; null if neither
     before: Leaving | None
-    """what they were before; null if neither"""
+    # whether anything of theirs was found
     known: bool
-    """whether anything of theirs was found"""
+    # whether charges are those of a unit that they share
     group: bool
-    """whether charges are those of a unit that they share"""
+    # pseudonyms of their other ids (`people link`) that have not left: each leaves by itself
     linked: list[str]
-    """pseudonyms of their other ids (`people link`) that have not left: each leaves by itself"""
+    # rows of theirs in private maps
     rows_remembered: int
-    """rows of theirs in private maps"""
+    # unfinished releases that cannot be finished without their labels, and stay charged
     given_up: list[str]
-    """unfinished releases that cannot be finished without their labels, and stay charged"""
+    # what earlier releases took of them
     releases: list[Took]
-    """what earlier releases took of them"""
+    # labels of theirs that were randomized
     randomized_labels: int
-    """labels of theirs that were randomized"""
+    # statistics that they were part of
     statistic_releases: int
-    """statistics that they were part of"""
+    # what all of that may have told of them, at most
     epsilon: float
-    """what all of that may have told of them, at most"""
+    # and with which δ
     delta: float
-    """and with which δ"""
+    # raw rows of theirs: in quarantine, ingested, waiting in the inbox
     rows_set_aside: int = 0
-    """raw rows of theirs: in quarantine, ingested, waiting in the inbox"""
+    # files and dead letters that cannot be read, and go whole if the labeler is erased
     unreadable_files: list[str] = field(default_factory=list)
-    """files and dead letters that cannot be read, and go whole if the labeler is erased"""
+    # what leaving does not undo
     remains: list[str] = field(default_factory=list)
-    """what leaving does not undo"""
 
 
 @dataclass(frozen=True)

@@ -32,62 +32,62 @@ from labelguard.storage.blocks import Blocks
 class Person:
     """One of two ids that were linked."""
 
+    # where the id comes from
     source: str
-    """where the id comes from"""
+    # 32 hexadecimal digits
     pseudonym: str
-    """32 hexadecimal digits"""
+    # whether the project had met it
     known: bool
-    """whether the project had met it"""
 
 
 @dataclass(frozen=True)
 class Linked:
     """Two ids that are one person."""
 
+    # how many labelers are new among those who are linked
     linked: int
-    """how many labelers are new among those who are linked"""
+    # both ids
     people: list[Person]
-    """both ids"""
 
 
 @dataclass(frozen=True)
 class LinkedTable:
     """Many that are."""
 
+    # how many labelers are new among those who are linked
     linked: int
-    """how many labelers are new among those who are linked"""
+    # pairs that were read
     pairs: int
-    """pairs that were read"""
 
 
 @dataclass(frozen=True)
 class Membership:
     """A labeler who shares a unit with others."""
 
+    # the unit's pseudonym
     unit: str
-    """the unit's pseudonym"""
+    # the labeler's
     labeler: str
-    """the labeler's"""
 
 
 @dataclass(frozen=True)
 class WhoIsWho:
     """Who is one with whom, and who is not."""
 
+    # labelers of one person, or of one group
     linked: list[Membership]
-    """labelers of one person, or of one group"""
+    # pairs of pseudonyms
     distinct: list[list[str]]
-    """pairs of pseudonyms"""
 
 
 @dataclass(frozen=True)
 class Distinct:
     """Two ids that are two people."""
 
+    # false if it was said before
     new: bool
-    """false if it was said before"""
+    # both pseudonyms
     people: list[str]
-    """both pseudonyms"""
 
 
 PSEUDONYM = re.compile("[0-9a-f]{32}")

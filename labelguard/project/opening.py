@@ -38,8 +38,8 @@ source = "files"
 """
 
 
+# A project, or its directory; None: the one named by LABELGUARD_PROJECT, or found from here.
 Where: TypeAlias = Project | str | Path | None
-"""A project, or its directory; None: the one named by LABELGUARD_PROJECT, or found from here."""
 
 
 @dataclass(frozen=True)

@@ -18,74 +18,74 @@ __all__ = ["Activation", "Closed", "Dropped", "Grouped", "PolicyDetails", "Polic
 class Closed:
     """A policy that is closed, or would be, and what it costs then."""
 
+    # its name
     name: str
-    """its name"""
+    # its ε, used or not
     epsilon: float
-    """its ε, used or not"""
+    # its δ
     delta: float
-    """its δ"""
 
 
 @dataclass(frozen=True)
 class Activation:
     """What putting a policy into force means."""
 
+    # the policy's name
     activates: str
-    """the policy's name"""
+    # its ε
     epsilon: float
-    """its ε"""
+    # its δ
     delta: float
-    """its δ"""
+    # what it protects as a whole
     unit: Unit
-    """what it protects as a whole"""
+    # the policy that was in force before; null if none was, or it is in force already
     closes: Closed | None
-    """the policy that was in force before; null if none was, or it is in force already"""
+    # what all policies cost then
     total: Total
-    """what all policies cost then"""
+    # what they may cost
     ceiling: Ceiling
-    """what they may cost"""
 
 
 @dataclass(frozen=True)
 class PolicyState:
     """Which policy it is, and whether it is in force."""
 
+    # its name
     name: str
-    """its name"""
+    # draft, active or closed
     state: str
-    """draft, active or closed"""
+    # when it was made, UTC
     created_at: str
-    """when it was made, UTC"""
 
 
 @dataclass(frozen=True)
 class PolicyLine(PolicyState):
     """A policy in a few words."""
 
+    # ε of a labeler, all events together
     epsilon: float
-    """ε of a labeler, all events together"""
+    # δ of a labeler, all events together
     delta: float
-    """δ of a labeler, all events together"""
+    # what is protected as a whole
     unit: Unit
-    """what is protected as a whole"""
+    # share of units whose labels evaluate and never train
     held_out: float
-    """share of units whose labels evaluate and never train"""
+    # how many of each kind of event it allows; null: the labeler's own number of labels
     allowances: Mapping[str, int | None]
-    """how many of each kind of event it allows; null: the labeler's own number of labels"""
+    # ε that it costs, used or not; null for a draft
     costs: float | None
-    """ε that it costs, used or not; null for a draft"""
+    # what putting a draft into force would mean; null for others, or if it could not follow
     activation: Activation | None
-    """what putting a draft into force would mean; null for others, or if it could not follow"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDetails(Policy, PolicyState):
     """A policy: what labelers may lose by which events, its state, and what it costs."""
 
+    # its price
     quote: Quote
-    """its price"""
+    # what putting a draft into force would mean; null for others, or if it could not follow
     activation: Activation | None = None
-    """what putting a draft into force would mean; null for others, or if it could not follow"""
 
     def __repr__(self) -> str:
         return f"PolicyDetails({self.name!r}, {self.state}; {self.in_words()})"
@@ -111,17 +111,17 @@ class PolicyDetails(Policy, PolicyState):
 class Dropped:
     """A draft that was removed."""
 
+    # its name, which is free again
     name: str
-    """its name, which is free again"""
 
 
 @dataclass(frozen=True)
 class Grouped:
     """Labelers whose groups were read."""
 
+    # how many are new among those in groups
     added: int
-    """how many are new among those in groups"""
+    # how many are in groups now
     labelers: int
-    """how many are in groups now"""
+    # how many groups there are
     groups: int
-    """how many groups there are"""

@@ -30,6 +30,10 @@ from labelguard.storage.sums import sha256
 
 PARTIAL = ".partial"
 _REWRITTEN = ".new"
+# `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
+# draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), of a choice the
+# number of the response that was released, `threshold` is what the coin was compared with (γ =
+# threshold / 2^64), `content` tells contents of a given id apart.
 SCHEMA = pa.schema(
     [
         ("row_key", pa.binary(16)),
@@ -40,11 +44,6 @@ SCHEMA = pa.schema(
         ("content", pa.uint64()),
     ]
 )
-"""`row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
-draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), of a choice the
-number of the response that was released, `threshold` is what the coin was compared with
-(γ = threshold / 2^64), `content` tells contents of a given id apart.
-"""
 
 
 @dataclass(frozen=True, repr=False)

@@ -55,12 +55,12 @@ class Project:
     namespace: str = "files"
     columns: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
+    # `[connectors]` as it stands there, see `configuration.project_file`; so `ingest`, `hook`
     connectors: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """`[connectors]` as it stands there, see `configuration.project_file`; so `ingest`, `hook`"""
     ingest: Mapping[str, Any] = field(default_factory=dict)
     hook: Mapping[str, Any] = field(default_factory=dict)
+    # `[project]`: its name, and whom to ask
     about: Mapping[str, str] = field(default_factory=dict)
-    """`[project]`: its name, and whom to ask"""
 
     def __repr__(self) -> str:
         return f"Project({str(self.state.parent if self.state.name == STATE else self.state)!r})"

@@ -17,14 +17,14 @@ from labelguard.project.opening import OpenProject, Where
 class CeilingUse:
     """A ceiling, and how far policies have come below it."""
 
+    # what all policies together may cost
     ceiling: Ceiling
-    """what all policies together may cost"""
+    # what they cost so far
     reached: Total
-    """what they cost so far"""
+    # what further ones may cost
     left: Total
-    """what further ones may cost"""
+    # what it is to be raised to, before that is agreed; null otherwise
     raised: Ceiling | None
-    """what it is to be raised to, before that is agreed; null otherwise"""
 
 
 def show(project: Where = None, raised: Ceiling | None = None) -> CeilingUse:

@@ -17,10 +17,10 @@ from labelguard.project.opening import OpenProject, Where
 class Abandoned:
     """A release that was given up."""
 
+    # its id
     id: str
-    """its id"""
+    # what it charged, which stays charged
     charged: int
-    """what it charged, which stays charged"""
 
 
 def abandon(release_id: str, project: Where = None) -> Abandoned:

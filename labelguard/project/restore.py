@@ -60,26 +60,26 @@ _DONE = "restored.json"
 class Restored:
     """A project that came back from its backup."""
 
+    # its directory
     project: str
-    """its directory"""
+    # whether it was declared that nothing followed the backup, and nothing known denies it
     complete: bool
-    """whether it was declared that nothing followed the backup, and nothing known denies it"""
+    # policies that were in force, closed at their full prices
     closed: list[str]
-    """policies that were in force, closed at their full prices"""
+    # releases that were begun, stay charged, and cannot be finished
     abandoned: list[str]
-    """releases that were begun, stay charged, and cannot be finished"""
+    # committed releases
     releases: int
-    """committed releases"""
+    # the file
     backup: str
-    """the file"""
+    # when it was made, UTC
     created_at: str
-    """when it was made, UTC"""
+    # its journal's newest entry
     backup_anchor: str
-    """its journal's newest entry"""
+    # the newest entry now: the line to keep elsewhere
     anchor: str
-    """the newest entry now: the line to keep elsewhere"""
+    # where the keys are from
     keys: str
-    """where the keys are from"""
 
 
 @dataclass(frozen=True)

@@ -19,42 +19,42 @@ HISTORY = "history.jsonl"
 class JobRun:
     """One run of a job that has ended."""
 
+    # the job's name
     job: str
-    """the job's name"""
+    # its number, from 1 on
     run: int
-    """its number, from 1 on"""
+    # when it began, UTC; one that was killed and taken up began once
     started_at: str
-    """when it began, UTC; one that was killed and taken up began once"""
+    # when it ended, UTC
     ended_at: str
-    """when it ended, UTC"""
+    # promoted, kept, unchanged or failed
     outcome: str
-    """promoted, kept, unchanged or failed"""
+    # left, or exhausted: what waits cannot be released
     budget: str
-    """left, or exhausted: what waits cannot be released"""
+    # in one sentence
     why: str
-    """in one sentence"""
+    # the release that it learned from; null if there was none
     release: str | None
-    """the release that it learned from; null if there was none"""
+    # how it was made
     mechanism: str | None
-    """how it was made"""
+    # labels that the run released
     new_labels: int
-    """labels that the run released"""
+    # uses of all kinds that it charged, the gate's among them
     charged: int
-    """uses of all kinds that it charged, the gate's among them"""
+    # the promoted model's directory under `promote.directory`; null if none was promoted
     model: str | None
-    """the promoted model's directory under `promote.directory`; null if none was promoted"""
+    # what the gate said; null if nothing was judged
     judgement: Mapping[str, Any] | None
-    """what the gate said; null if nothing was judged"""
+    # training metrics, of released labels only
     curve: Sequence[Mapping[str, float]]
-    """training metrics, of released labels only"""
+    # digest of what it learned from and how; equal ones make no new model
     lesson: str | None = None
-    """digest of what it learned from and how; equal ones make no new model"""
+    # the release that the gate read; null if it read none
     evaluation: str | None = None
-    """the release that the gate read; null if it read none"""
+    # the same by kind of event, rr or statistic: what one of each costs differs
     charged_by: Mapping[str, int] = field(default_factory=dict)
-    """the same by kind of event, rr or statistic: what one of each costs differs"""
+    # what the model was trained by and judged by
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """what the model was trained by and judged by"""
 
 
 _NAMES = {one.name for one in fields(JobRun)}

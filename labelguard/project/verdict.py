@@ -21,30 +21,30 @@ _TRUE_COPY = (
     "DIRECTORY/.labelguard/releases"
 )
 
+# How far the clocks of two machines with one ledger may be apart.
 _SKEW = timedelta(minutes=1)
-"""How far the clocks of two machines with one ledger may be apart."""
 
 
 @dataclass(frozen=True)
 class FilesVerdict:
     """Whether files are what was committed."""
 
+    # whether everything holds
     ok: bool
-    """whether everything holds"""
+    # the first thing that does not
     fault: str | None
-    """the first thing that does not"""
+    # committed releases that were looked at
     releases: int
-    """committed releases that were looked at"""
 
 
 @dataclass(frozen=True)
 class Verdict(FilesVerdict):
     """Whether everything that a project keeps holds."""
 
+    # entries of the journal
     journal_entries: int
-    """entries of the journal"""
+    # where the journal's time runs backwards by more than a minute; null where it does not
     backwards: str | None
-    """where the journal's time runs backwards by more than a minute; null where it does not"""
 
 
 def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Shape (n, 2), native uint64: high half, low half.
 Blocks: TypeAlias = NDArray[np.uint64]
-"""Shape (n, 2), native uint64: high half, low half."""
 
 
 def from_bytes(data: bytes | memoryview, stride: int = 16) -> Blocks:

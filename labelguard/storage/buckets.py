@@ -19,8 +19,8 @@ from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import fresh_directory
 
 BUCKETS = 16
+# Where each bucket ends in a part, as metadata of its schema.
 _ENDS = b"ends"
-"""Where each bucket ends in a part, as metadata of its schema."""
 
 
 def bucket_of(keys: Blocks) -> NDArray[np.uint8]:

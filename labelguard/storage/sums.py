@@ -10,9 +10,9 @@ from pathlib import Path
 from labelguard.errors import ProjectError
 
 SUMS = "SHA256SUMS"
+# What a file or a directory of a project may be called: nothing hidden, nothing that a line of
+# sums, an archive or a shell would read in another way.
 PART = r"(?!\.)[A-Za-z0-9_.=+-]+"
-"""What a file or a directory of a project may be called: nothing hidden, nothing that a line of
-sums, an archive or a shell would read in another way."""
 _NAME = re.compile(rf"{PART}(?:/{PART})*")
 
 
