@@ -100,7 +100,7 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
         policies.new("bench", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("bench", project=project)
         ledger = OpenProject.open(project).ledger
-        policy = policies.named(ledger.policies(), "bench").policy
+        policy = policies.named(ledger.policies.all(), "bench").policy
         base = floor(labelers, here)
         show("floor: the rows as bytes, flushed", base, base)
         hook = Hook(here / "inbox.sqlite3")
@@ -112,7 +112,11 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
         hook.join()
         show("a hook's insert meanwhile, median", statistics.median(hook.waits), base)
         show("a hook's insert meanwhile, slowest", max(hook.waits), base)
-        show("uses of all labelers, for planning", timed(lambda: ledger.labelers("rr")), base)
+        show(
+            "uses of all labelers, for planning",
+            timed(lambda: ledger.releases.labelers("rr")),
+            base,
+        )
         show("labelguard budget show (process and all)", timed(lambda: command(project)), base)
         show("ledger.fault(), as in budget verify", timed(ledger.fault), base)
         assert ledger.fault() is None

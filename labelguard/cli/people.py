@@ -15,7 +15,7 @@ from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.ledger.people import Departure, Leaving
-    from labelguard.ledger.sourcebook import People, SourceRecord
+    from labelguard.ledger.sources import People, SourceRecord
     from labelguard.project.erasure import Left
     from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
 

@@ -42,7 +42,7 @@ def in_force(ledger: Ledger, unit: str) -> Groups | None:
 
     Single labels, as units, belong to nobody; and groups of nobody matter to the unit `group` only.
     """
-    groups = Groups(*ledger.members())
+    groups = Groups(*ledger.people.members())
     return groups if unit == "group" or (unit == "labeler" and len(groups.labelers)) else None
 
 

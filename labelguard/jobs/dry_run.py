@@ -147,7 +147,7 @@ def _release(
         drawn = found.new_labels if record.drawn is None else record.drawn
         return True, Found(record.id, finishes, drawn), {}
     if found.reused:
-        before = ledger.release(found.reused)
+        before = ledger.releases.get(found.reused)
         assert before is not None
         return False, releasing.nothing_new(before, asked.enough), found.left
     if record is None and (stopped := releasing.not_now(found, asked.enough)):

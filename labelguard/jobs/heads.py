@@ -156,7 +156,7 @@ class HeadStep:
 
     def _windows(self, lesson: Lesson, release: str) -> list[Window]:
         """Those of the sum that a release belongs to, up to its own."""
-        records = OpenProject.open(lesson.project).ledger.releases()
+        records = OpenProject.open(lesson.project).ledger.releases.all()
         [own] = [record for record in records if record.id == release]
         first = own.settings["parameters"]["first"] or own.id
         until = [r for r in records if r.state == "committed" and r.number <= own.number]

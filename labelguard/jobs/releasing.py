@@ -74,7 +74,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     begun = begun_by(intent, ledger)
     if begun and begun.state == "committed":
         return _made(begun)
-    number = max((record.number for record in ledger.releases()), default=0)
+    number = max((record.number for record in ledger.releases.all()), default=0)
 
     def review(found: Preview) -> None:
         if begun is None and (stopped := not_now(found, wanted.enough)):
@@ -95,10 +95,10 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
         return stop.found
     except BudgetExceeded:
         return EXHAUSTED
-    if begun and begun.id != made.id and begun.unfinished:
+    if begun and begun.id != made.id and begun.is_unfinished:
         with contextlib.suppress(LabelguardError):  # somebody finishes it, or gave it up
             recovery.abandon(begun.id, home)
-    record = ledger.release(made.id)
+    record = ledger.releases.get(made.id)
     assert record is not None
     if made.reused and record.number <= number:
         return replace(nothing_new(record, wanted.enough), notes=made.notes)
@@ -107,7 +107,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
 
 def newest(home: Project, mechanism: str, preferred: str | None) -> str | None:
     """The release to learn from where none was made: `preferred`, or the newest by a mechanism."""
-    records = OpenProject.open(home).ledger.releases()
+    records = OpenProject.open(home).ledger.releases.all()
     found = [one.id for one in records if one.state == "committed" and _by(one) == mechanism]
     found = [one for one in found if (home.releases / one).is_dir()]
     return preferred if preferred in found else next(reversed(found), None)
@@ -149,4 +149,4 @@ def not_now(found: Preview, enough: int) -> Found | None:
 
 def begun_by(intent: Mapping[str, Any] | None, ledger: Ledger) -> ReleaseRecord | None:
     """The release that a run had begun when it was killed, by its request."""
-    return ledger.find(intent["request"]) if intent else None
+    return ledger.releases.find(intent["request"]) if intent else None

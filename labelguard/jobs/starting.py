@@ -91,7 +91,7 @@ def _model(home: Project, base: Path, policy: Policy) -> Model:
     """
     made = [
         one
-        for one in OpenProject.open(home).ledger.releases()
+        for one in OpenProject.open(home).ledger.releases.all()
         if one.state == "committed" and one.part == "training" and one.event in policy.events
     ]
     if not made:

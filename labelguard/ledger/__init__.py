@@ -1,1 +1,1 @@
-"""What was charged to whom, in SQL: policies, charges, people, the journal and its proofs."""
+"""The ledger: what every labeler has spent, and every release."""

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard import clock
-from labelguard.budget import pricing
-from labelguard.budget.event_kind import Price
 from labelguard.errors import LedgerError
-from labelguard.ledger import database, journal, schema
-from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.ledger import database, journal, policies, schema
+from labelguard.ledger.database import Repository, in_snapshot, in_transaction
+from labelguard.ledger.records import Charge, LabelerTable, ReleaseRecord
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
@@ -26,81 +25,65 @@ UNFINISHED = ("computing", "drawn")
 LIVE = ("reserved", *UNFINISHED, "committed")
 
 
-def store_prices(
-    connection: sa.Connection, allowance_id: int, prices: Mapping[int, Price]
-) -> dict[str, dict[str, str]]:
-    """Store the price of every k that has none yet; returns what is new, as the journal has it."""
-    query = sa.select(schema.prices.c.k).where(schema.prices.c.allowance_id == allowance_id)
-    stored = set(connection.scalars(query))
-    new = {k: pricing.format_price(price) for k, price in prices.items() if k not in stored}
-    if new:
-        rows = [
-            {"allowance_id": allowance_id, "k": k, "price": json.dumps(price, sort_keys=True)}
-            for k, price in new.items()
-        ]
-        connection.execute(sa.insert(schema.prices), rows)
-    return {str(k): price for k, price in new.items()}
-
-
 def reserve(
     connection: sa.Connection,
     policy_id: int,
     allowance_id: int,
-    asked: Charge,
+    charge: Charge,
     prices: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Charge a new release, `reserved`; its id. `prices` are those just stored.
+    """Charge a new release, `reserved`; return its id. `prices` are those just stored.
 
     Raises `LedgerError` if the same request has a release: a job that was cut off from the ledger
     may not know that another one has made it since.
     """
     own = schema.releases.c
-    live = sa.and_(own.idempotency_key == asked.idempotency_key, own.state.in_(LIVE))
-    made = connection.scalar(sa.select(own.id).where(live).limit(1))
-    if made:
+    live = sa.and_(own.idempotency_key == charge.idempotency_key, own.state.in_(LIVE))
+    earlier = connection.scalar(sa.select(own.id).where(live).limit(1))
+    if earlier:
         raise LedgerError(
-            f"another job has made release {made} of this very request; run the same command again"
+            f"another job has made release {earlier} of this request; run the same command again"
         )
     number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
-    settings = json.dumps(dict(asked.settings), sort_keys=True)
+    settings = json.dumps(dict(charge.settings), sort_keys=True)
     record = {
-        "id": f"r{number:04d}-{asked.idempotency_key[:8]}",
+        "id": f"r{number:04d}-{charge.idempotency_key[:8]}",
         "number": number,
-        "idempotency_key": asked.idempotency_key,
+        "idempotency_key": charge.idempotency_key,
         "allowance_id": allowance_id,
         "state": "reserved",
         "created_at": clock.now(),
         "settings": settings,
-        "charged": int(asked.charged.sum()),
+        "charged": int(charge.charged.sum()),
     }
     connection.execute(sa.insert(schema.releases).values(record))
-    digest = charge(connection, number, allowance_id, asked)
-    body = {"release": record["id"], "mechanism": asked.mechanism}
-    body |= {"policy": policy_id, "event": asked.event}
-    body |= {"request": request_digest(asked.idempotency_key, settings)}
-    body |= {"labels": record["charged"], "labelers": int((asked.charged > 0).sum())}
+    digest = add_charges(connection, number, allowance_id, charge)
+    body = {"release": record["id"], "mechanism": charge.mechanism}
+    body |= {"policy": policy_id, "event": charge.event}
+    body |= {"request": request_digest(charge.idempotency_key, settings)}
+    body |= {"labels": record["charged"], "labelers": int((charge.charged > 0).sum())}
     journal.append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
     return str(record["id"])
 
 
-def charge(connection: sa.Connection, number: int, allowance_id: int, asked: Charge) -> str:
-    """Charge uses to release `number`; the digest of who was charged what.
+def add_charges(connection: sa.Connection, number: int, allowance_id: int, charge: Charge) -> str:
+    """Charge uses to release `number`; return the digest of who was charged what.
 
     The table's own constraint refuses a labeler more than they are allowed.
     """
-    who = np.flatnonzero(asked.charged)
-    who = who[blocks.order(asked.labelers[who])]
-    labelers, capacity, labels = asked.labelers[who], asked.capacity[who], asked.charged[who]
+    who = np.flatnonzero(charge.charged)
+    who = who[blocks.order(charge.labelers[who])]
+    labelers, capacity, labels = charge.labelers[who], charge.capacity[who], charge.charged[who]
     columns = {"labeler": labelers, "capacity": capacity, "labels": labels}
     database.insert(connection, schema.charges, {"release": number, **columns})
     own, c = schema.charges.c, schema.counters.c
-    taken = sa.select(
+    charged = sa.select(
         sa.literal(allowance_id, sa.Integer), own.labeler, own.capacity, own.labels
     ).where(own.release == number)
     dialect = connection.dialect.name
     make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     names = ["allowance_id", "labeler", "capacity", "used"]
-    insert = make(schema.counters).from_select(names, taken)
+    insert = make(schema.counters).from_select(names, charged)
     connection.execute(
         insert.on_conflict_do_update(
             index_elements=[c.allowance_id, c.labeler],
@@ -111,29 +94,29 @@ def charge(connection: sa.Connection, number: int, allowance_id: int, asked: Cha
 
 
 def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
-    """SHA-256 of who was charged how many labels: 32-byte rows, sorted by labeler (n, 2)."""
+    """Return the SHA-256 of who was charged how many labels: 32-byte rows, by labeler."""
     rows = np.column_stack([labelers, capacity.astype(np.uint64), labels.astype(np.uint64)])
     return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
 
 
 def release_digest(connection: sa.Connection, number: int) -> str:
-    """`charges_digest` of what a release charged, as the tables have it."""
+    """Return the `charges_digest` of a release from the tables."""
     own = schema.charges.c
     query = sa.select(own.labeler, own.capacity, own.labels).where(own.release == number)
-    labelers, (capacity, labels) = database.keyed(connection, query.order_by(own.labeler))
+    labelers, (capacity, labels) = database.read_keyed(connection, query.order_by(own.labeler))
     return charges_digest(labelers, capacity, labels)
 
 
 def request_digest(idempotency_key: str, settings: str) -> str:
-    """Of what a release was asked for, as its row has it."""
+    """Return the SHA-256 of a release's request, as its row has it."""
     return hashlib.sha256(f"{idempotency_key} {settings}".encode()).hexdigest()
 
 
-def of_release(connection: sa.Connection, number: int) -> tuple[Blocks, NDArray[np.int64]]:
-    """Who was charged for a release, by pseudonym (n, 2), and how many uses (n,)."""
+def read_charges(connection: sa.Connection, number: int) -> tuple[Blocks, NDArray[np.int64]]:
+    """Return who was charged for a release, by pseudonym (n, 2), and how many uses (n,)."""
     own = schema.charges.c
     query = sa.select(own.labeler, own.labels).where(own.release == number)
-    who, (labels,) = database.keyed(connection, query.order_by(own.labeler))
+    who, (labels,) = database.read_keyed(connection, query.order_by(own.labeler))
     return who, labels
 
 
@@ -153,26 +136,24 @@ def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
     connection.execute(
         sa.delete(schema.counters).where(c.allowance_id == allowance_id, c.used == 0)
     )
-    told = {"labels": record.charged}
-    advance(connection, record.id, ["reserved"], "refunded", told, {"charged": 0})
+    facts = {"labels": record.charged}
+    advance(connection, record.id, ["reserved"], "refunded", facts, {"charged": 0})
 
 
-def usage(
-    connection: sa.Connection, allowance_ids: Mapping[str, int]
-) -> dict[str, list[tuple[int, int, int]]]:
-    """For each kind of event, how many units have which (capacity, used)."""
-    c = schema.counters.c
-    found = {}
-    for event, identity in allowance_ids.items():
+def read_usage(connection: sa.Connection) -> dict[str, list[tuple[int, int, int]]]:
+    """Return (capacity, used, number of units) of each kind of event, under the policy in force."""
+    c, usage = schema.counters.c, {}
+    active = policies.find_active(connection)
+    for event, identity in (active.allowance_ids if active else {}).items():
         query = sa.select(c.capacity, c.used, sa.func.count())
         query = query.where(c.allowance_id == identity).group_by(c.capacity, c.used)
         rows = connection.execute(query.order_by(c.capacity, c.used))
-        found[event] = [(int(row[0]), int(row[1]), int(row[2])) for row in rows]
-    return found
+        usage[event] = [(int(row[0]), int(row[1]), int(row[2])) for row in rows]
+    return usage
 
 
-def uses(connection: sa.Connection, labeler: bytes) -> list[Any]:
-    """What a pseudonym has used of every allowance it was charged to, oldest policy first."""
+def read_uses(connection: sa.Connection, labeler: bytes) -> list[Any]:
+    """Return what a pseudonym used of each allowance it was charged to, oldest policy first."""
     c, a, p = schema.counters.c, schema.allowances.c, schema.policies.c
     query = (
         sa.select(c.labeler, p.name, p.state, a.event, c.capacity, c.used)
@@ -184,14 +165,16 @@ def uses(connection: sa.Connection, labeler: bytes) -> list[Any]:
     return list(connection.execute(query))
 
 
-def releases(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
-    """Releases that meet a condition, oldest first."""
+def read_releases(
+    connection: sa.Connection, condition: sa.ColumnElement[bool] | None = None
+) -> list[ReleaseRecord]:
+    """Return all releases, or those that meet a condition, oldest first."""
     own, allowances = schema.releases.c, schema.allowances.c
     query = (
         sa.select(*(column for column in own if column.name != "allowance_id"))
         .add_columns(allowances.policy_id, allowances.event)
         .join_from(schema.releases, schema.allowances, allowances.id == own.allowance_id)
-        .where(condition)
+        .where(sa.true() if condition is None else condition)
         .order_by(own.number)
     )
     return [
@@ -208,12 +191,12 @@ def advance(
     release_id: str,
     expected: Sequence[str],
     state: str,
-    told: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> None:
     """Bring a release from one of the expected states into another, with other `values` of its row.
 
-    The journal tells of it, with what else is `told`. Raises `LedgerError` in any other state.
+    Its journal entry holds `facts` as well. Raises `LedgerError` in any other state.
     """
     condition = sa.and_(schema.releases.c.id == release_id, schema.releases.c.state.in_(expected))
     change = sa.update(schema.releases).where(condition).values(state=state, **(values or {}))
@@ -221,29 +204,100 @@ def advance(
         raise LedgerError(
             f"release {release_id} is not {' or '.join(expected)}; the ledger has moved on"
         )
-    journal.append(connection, state, {"release": release_id, **(told or {})})
+    journal.append(connection, state, {"release": release_id, **(facts or {})})
 
 
 def replace_maps(connection: sa.Connection, maps: Mapping[str, str]) -> None:
-    """Rows of somebody who left were taken out of these private maps: their new digests."""
+    """Record new digests of private maps that somebody who left was taken out of."""
     own = schema.releases
     for release, digest in maps.items():
         connection.execute(sa.update(own).where(own.c.id == release).values(map=digest))
     journal.append(connection, "rewritten", {"maps": dict(maps)})
 
 
-def near(
-    connection: sa.Connection, allowance_id: int, percent: int, most: int
+def read_heavy_users(
+    connection: sa.Connection, event: str, percent: int, most: int
 ) -> list[tuple[str, int, int]]:
-    """Of units that used so many percent or more: pseudonym, capacity and used of up to `most`.
+    """Return pseudonym, capacity and uses of up to `most` units that used `percent` or more.
 
-    Those who used the largest share come first.
+    Under the policy in force; the largest share comes first.
     """
+    active = policies.find_active(connection)
+    if active is None or event not in active.allowance_ids:
+        return []
     c = schema.counters.c
     query = (
         sa.select(c.labeler, c.capacity, c.used)
-        .where(c.allowance_id == allowance_id, c.used * 100 >= c.capacity * percent)
+        .where(c.allowance_id == active.allowance_ids[event], c.used * 100 >= c.capacity * percent)
         .order_by((c.used * 1.0 / c.capacity).desc(), c.labeler)
         .limit(most)
     )
     return [(row.labeler.hex(), row.capacity, row.used) for row in connection.execute(query)]
+
+
+def read_labelers(
+    connection: sa.Connection, event: str, excluding: ReleaseRecord | None = None
+) -> LabelerTable:
+    """Return what all units may use, and have used, of a kind of event under the policy in force.
+
+    `excluding` takes one release's charges back out.
+    """
+    active = policies.find_active(connection)
+    counters = schema.counters.c
+    query = (
+        sa.select(counters.labeler, counters.capacity, counters.used)
+        .where(counters.allowance_id == (active.allowance_ids.get(event) if active else None))
+        .order_by(counters.labeler)
+    )
+    labelers, (capacity, used) = database.read_keyed(connection, query)
+    if active and excluding and (excluding.policy_id, excluding.event) == (active.id, event):
+        who, labels = read_charges(connection, excluding.number)
+        used[blocks.positions(labelers, who)] -= labels
+    return LabelerTable(labelers, capacity, used)
+
+
+def charged_units(connection: sa.Connection) -> Blocks:
+    """Return the pseudonyms of all units that were ever charged, sorted, shape (n, 2)."""
+    own = schema.counters.c.labeler
+    return database.read_keyed(connection, sa.select(own).distinct().order_by(own))[0]
+
+
+def uses_by_release(connection: sa.Connection, units: Blocks) -> dict[int, int]:
+    """Return how many uses each release, by its number, charged to any of these units, (n, 2)."""
+    own, releases = schema.charges.c, schema.releases.c
+    query = (
+        sa.select(own.release, sa.func.sum(own.labels).label("uses"))
+        # With the releases spelled out the table's key serves, whatever the number of charges.
+        .where(own.release.in_(sa.select(releases.number)))
+        .where(own.labeler.in_(blocks.to_list(blocks.unique(units)[0])))
+        .group_by(own.release)
+        .order_by(own.release)
+    )
+    return {int(row.release): int(row.uses) for row in connection.execute(query)}
+
+
+def find_release(connection: sa.Connection, idempotency_key: str) -> ReleaseRecord | None:
+    """Return the release (not given back or abandoned) that this very request made before."""
+    own = schema.releases.c
+    condition = sa.and_(own.idempotency_key == idempotency_key, own.state.in_(LIVE))
+    return next(iter(read_releases(connection, condition)), None)
+
+
+def get_release(connection: sa.Connection, release_id: str) -> ReleaseRecord | None:
+    """Return one release by its id."""
+    return next(iter(read_releases(connection, schema.releases.c.id == release_id)), None)
+
+
+class Releases(Repository):
+    """The releases of a ledger, and who was charged for them."""
+
+    all = in_snapshot(read_releases)
+    get = in_snapshot(get_release)
+    find = in_snapshot(find_release)
+    charges = in_snapshot(read_charges)
+    labelers = in_snapshot(read_labelers)
+    usage = in_snapshot(read_usage)
+    heavy_users = in_snapshot(read_heavy_users)
+    charged_units = in_snapshot(charged_units)
+    uses_by_release = in_snapshot(uses_by_release)
+    replace_maps = in_transaction(replace_maps)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,12 +18,49 @@ from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
+if TYPE_CHECKING:
+    from labelguard.ledger.ledger import Ledger
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 # Pseudonyms (n, 2), integers (n,), or one integer for all rows.
 Column: TypeAlias = "NDArray[Any] | int"
 
 
+@dataclass(frozen=True)
+class Repository:
+    """Statements about tables of a ledger, as methods that run in transactions of their own."""
+
+    ledger: Ledger
+
+
+def in_snapshot(
+    statement: Callable[Concatenate[sa.Connection, P], R],
+) -> Callable[Concatenate[Repository, P], R]:
+    """Return the method of a repository that runs a statement in a snapshot."""
+
+    @wraps(statement)
+    def method(self: Repository, /, *args: P.args, **kw: P.kwargs) -> R:
+        return self.ledger.read(statement, *args, **kw)
+
+    return method
+
+
+def in_transaction(
+    statement: Callable[Concatenate[sa.Connection, P], R],
+) -> Callable[Concatenate[Repository, int | None, P], R]:
+    """Return the method of a repository that runs a statement in a transaction of an epoch."""
+
+    @wraps(statement)
+    def method(self: Repository, epoch: int | None, /, *args: P.args, **kw: P.kwargs) -> R:
+        return self.ledger.write(epoch, statement, *args, **kw)
+
+    return method
+
+
 def connect(url: str) -> sa.Engine:
-    """The engine for a ledger's URL; on SQLite one that locks before it looks and syncs fully."""
+    """Return a ledger's engine; on SQLite one that locks before it reads and syncs fully."""
     try:
         engine = sa.create_engine(url)
     except (sa.exc.ArgumentError, ValueError, ModuleNotFoundError) as error:
@@ -56,13 +95,13 @@ def connect(url: str) -> sa.Engine:
 
 
 def address(url: sa.URL) -> str:
-    """A ledger's URL without what may be secret: its password and its options."""
+    """Return a ledger's URL without what may be secret: its password and its options."""
     return url.set(password=None, query={}).render_as_string()
 
 
 @contextlib.contextmanager
-def translated(engine: sa.Engine) -> Iterator[None]:
-    """The database's errors as ours, without passwords."""
+def translate_errors(engine: sa.Engine) -> Iterator[None]:
+    """Raise the database's errors as `LedgerError`, without passwords."""
     try:
         yield
     except (sa.exc.SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:  # COPY's own, too
@@ -77,18 +116,18 @@ def translated(engine: sa.Engine) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One transaction that writes."""
-    with translated(engine), engine.execution_options(writing=True).begin() as connection:
+def begin_writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Open one transaction that writes."""
+    with translate_errors(engine), engine.execution_options(writing=True).begin() as connection:
         yield connection
 
 
 def check_pages(connection: sa.Connection, address: str) -> None:
     """Raise `LedgerError` if pages of an SQLite file are damaged (PostgreSQL looks by itself)."""
-    if connection.dialect.name == "sqlite":
-        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-        if found != "ok":
-            raise LedgerError(f"the ledger at {address} is damaged; put the newest copy back")
+    if connection.dialect.name != "sqlite":
+        return
+    if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
+        raise LedgerError(f"the ledger at {address} is damaged; put the newest copy back")
 
 
 @contextlib.contextmanager
@@ -102,13 +141,13 @@ def exclusive(engine: sa.Engine, name: str) -> Iterator[None]:
         yield
         return
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
-    with translated(engine):
+    with translate_errors(engine):
         connection = engine.connect()
     try:
-        with translated(engine):
-            held = connection.scalar(sa.select(sa.func.pg_try_advisory_lock(number)))
+        with translate_errors(engine):
+            locked = connection.scalar(sa.select(sa.func.pg_try_advisory_lock(number)))
             connection.commit()
-        if not held:
+        if not locked:
             raise ProjectBusy(
                 f"another labelguard job works with {address(engine.url)}; "
                 "run this again when it is done"
@@ -156,10 +195,10 @@ def insert_rows(
         connection.exec_driver_sql(statement, [tuple(row) for row in rows])
 
 
-def keyed(
+def read_keyed(
     connection: sa.Connection, query: sa.Select[Any]
 ) -> tuple[Blocks, tuple[NDArray[np.int64], ...]]:
-    """Rows whose first column is a pseudonym: these, shape (n, 2), and the integer columns (n,).
+    """Return the pseudonyms of a first column, (n, 2), and the other, integer columns, (n,).
 
     The query must sort by pseudonym: both databases then sort as the bytes do.
     """
@@ -172,8 +211,8 @@ def keyed(
     return keys, tuple(np.fromiter(column, np.int64, len(rows)) for column in columns)
 
 
-def two_keys(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:
-    """Rows of two pseudonyms, each (n, 2)."""
+def read_pairs(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:
+    """Return rows of two pseudonyms as two columns, each (n, 2)."""
     rows = connection.execute(query).all()
-    one, other = zip(*rows, strict=True) if rows else ((), ())
-    return blocks.from_bytes(b"".join(one)), blocks.from_bytes(b"".join(other))
+    first, second = zip(*rows, strict=True) if rows else ((), ())
+    return blocks.from_bytes(b"".join(first)), blocks.from_bytes(b"".join(second))

@@ -2,6 +2,14 @@
 
 Anybody can check this chain; that its digests were made by this project, and not by somebody who
 can write the database, the HMAC of each tells, under a key derived from the project's.
+
+Witnesses are small files that remember how far the ledger had come, so that it cannot fall back. A
+ledger restored from an old backup has forgotten what was spent since. Whoever opens it compares it
+with the newest entry that each witness has seen; one file lies in the project's state and one
+beside its keys, which are often kept and restored apart. Against a rollback of everything at once
+only an anchor helps that is kept elsewhere (`labelguard budget anchor`). One file alone still
+guards, and the other is written again; without any the ledger is not opened, and a restored project
+has new ones (`labelguard.project.restore`).
 """
 
 from __future__ import annotations
@@ -10,8 +18,9 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
@@ -19,11 +28,13 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard.errors import LedgerError
 from labelguard.ledger import schema
+from labelguard.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
 
 GENESIS = "0" * 64
+WITNESS = "ledger.head"
 _LINE = re.compile(r"labelguard-anchor:1:(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 # The HMAC of a digest under the project's key, 64 hexadecimal digits each.
 Mac = Callable[[str], str]
@@ -45,35 +56,35 @@ class Entry:
 def entry(
     number: int, at: str, kind: str, body: Mapping[str, Any], previous: str, mac: Mac
 ) -> Entry:
-    """The entry that follows the one with digest `previous`."""
+    """Return the entry that follows the one with digest `previous`."""
     text = json.dumps(body, sort_keys=True)
     digest = _digest(number, at, kind, text, previous)
     return Entry(number, at, kind, text, previous, digest, mac(digest))
 
 
 def first_fault(entries: Iterable[Entry]) -> str | None:
-    """What is wrong with the first entry that does not continue the chain, or None."""
+    """Return what is wrong with the first entry that does not continue the chain, or None."""
     previous, number = GENESIS, 1
     for item in entries:
         if item.number != number:
             return f"journal entry {number} is missing"
         if item.previous != previous:
             return f"journal entry {number} does not follow the entry before it"
-        if not _whole(item):
+        if not _is_whole(item):
             return f"journal entry {number} was altered"
         previous, number = item.digest, number + 1
     return None
 
 
 def first_forged(entries: Iterable[Entry], mac: Mac) -> str | None:
-    """What is wrong with the first entry that this project did not write, or None."""
+    """Return what is wrong with the first entry that this project did not write, or None."""
     for item in entries:
-        if not (_whole(item) and hmac.compare_digest(item.mac, mac(item.digest))):
+        if not (_is_whole(item) and hmac.compare_digest(item.mac, mac(item.digest))):
             return f"journal entry {item.number} was altered, or written without the project's key"
     return None
 
 
-def _whole(item: Entry) -> bool:
+def _is_whole(item: Entry) -> bool:
     return item.digest == _digest(item.number, item.at, item.kind, item.body, item.previous)
 
 
@@ -83,26 +94,26 @@ def _digest(number: int, at: str, kind: str, body: str, previous: str) -> str:
 
 
 def entries(connection: sa.Connection) -> list[Entry]:
-    """The journal, oldest entry first."""
+    """Return the journal, oldest entry first."""
     rows = connection.execute(sa.select(schema.journal).order_by(schema.journal.c.number))
     return [Entry(*row) for row in rows]
 
 
 def head(connection: sa.Connection) -> tuple[int, str]:
-    """Number and digest of the journal's newest entry."""
+    """Return number and digest of the journal's newest entry."""
     query = sa.select(schema.journal.c.number, schema.journal.c.digest)
     last = connection.execute(query.order_by(schema.journal.c.number.desc()).limit(1)).one_or_none()
     return (last.number, last.digest) if last else (0, GENESIS)
 
 
 def digest_of(connection: sa.Connection, number: int) -> str | None:
-    """The digest of one journal entry, or None if there is no such entry."""
+    """Return the digest of one journal entry, or None if there is no such entry."""
     query = sa.select(schema.journal.c.digest).where(schema.journal.c.number == number)
     return connection.scalar(query)
 
 
-def signing(engine: sa.Engine, keys: KeyRing) -> sa.Engine:
-    """The engine of a ledger, whose connections can sign entries (see `mac`)."""
+def add_signer(engine: sa.Engine, keys: KeyRing) -> sa.Engine:
+    """Return the engine of a ledger, whose connections can sign entries (see `mac`)."""
 
     def sign(digest: str) -> str:
         return keys.mac("journal", digest.encode()).hex()
@@ -111,9 +122,9 @@ def signing(engine: sa.Engine, keys: KeyRing) -> sa.Engine:
 
 
 def mac(connection: sa.Connection) -> Mac:
-    """The HMAC of journal entries; the ledger gives it to its connections."""
-    found: Mac = connection.get_execution_options()["journal_mac"]
-    return found
+    """Return the HMAC of journal entries, which the ledger gives to its connections."""
+    sign: Mac = connection.get_execution_options()["journal_mac"]
+    return sign
 
 
 def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
@@ -127,8 +138,8 @@ def check_head(connection: sa.Connection, address: str) -> None:
     """Raise `LedgerError` unless the journal's newest entry was written with the project's key."""
     own = schema.journal
     rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))
-    last = [Entry(*row) for row in rows]
-    fault = first_forged(last, mac(connection)) if last else "the journal is empty"
+    newest = [Entry(*row) for row in rows]
+    fault = first_forged(newest, mac(connection)) if newest else "the journal is empty"
     if fault:
         raise LedgerError(f"the ledger at {address} does not hold: {fault}; put a true copy back")
 
@@ -145,7 +156,7 @@ class Anchor:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The anchor of a line. Raises `LedgerError` if it is none."""
+        """Return the anchor of a line. Raises `LedgerError` if it is none."""
         match = _LINE.fullmatch(text.strip())
         if not match:
             raise LedgerError(
@@ -153,3 +164,64 @@ class Anchor:
                 "labelguard budget anchor and labelguard project backup print"
             )
         return cls(int(match[1]), match[2])
+
+
+class Witness:
+    """Files that hold number and digest of the newest journal entry known."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
+
+    def check(self, connection: sa.Connection, address: str) -> None:
+        """Raise `LedgerError` unless there is a witness and the ledger holds every entry seen."""
+        if self._paths and not self.entries():
+            raise LedgerError(
+                f"{' and '.join(map(str, self._paths))} are missing, which would tell whether the "
+                f"ledger at {address} is an older copy; put one back, or restore the newest "
+                "backup: labelguard project restore"
+            )
+        digests: dict[int, str | None] = {}  # the files mostly know the same entry
+        for path in self._paths:
+            seen = _read(path)
+            if seen and seen[0] not in digests:
+                digests[seen[0]] = digest_of(connection, seen[0])
+            if seen and digests[seen[0]] != seen[1]:
+                raise LedgerError(
+                    f"the ledger at {address} is not what this project last saw (journal entry "
+                    f"{seen[0]}, in {path}): it is an older copy, or was rewritten, and would "
+                    "forget what was spent; put the newest copy back"
+                )
+
+    def entries(self) -> list[tuple[int, str]]:
+        """Return number and digest of the newest entry that each file knows."""
+        return [entry for path in self._paths if (entry := _read(path))]
+
+    def replace(self, number: int, digest: str) -> None:
+        """Remember this entry, whatever the files held before: a ledger was restored."""
+        for path in self._paths:
+            write_atomically(path, f"{number} {digest}\n".encode(), mode=0o600)
+
+    def advance(self, number: int, digest: str) -> None:
+        """Remember an entry that is committed."""
+        for path in self._paths:
+            seen = _read(path)
+            if (seen is None or seen[0] < number) and path.parent.is_dir():
+                try:
+                    write_atomically(path, f"{number} {digest}\n".encode(), mode=0o600)
+                except OSError as error:
+                    raise LedgerError(
+                        f"{path} cannot be written: {error.strerror}; nothing is lost: make it "
+                        "writable, or make room, and run the same command again"
+                    ) from None
+
+
+def _read(path: Path) -> tuple[int, str] | None:
+    try:
+        number, digest = path.read_text(encoding="ascii").split()
+        return int(number), digest
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, UnicodeDecodeError):
+        raise LedgerError(f"{path} is damaged; restore it from a backup") from None

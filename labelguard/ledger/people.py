@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from labelguard import clock
 from labelguard.errors import PolicyError
 from labelguard.keys.identities import Identities
-from labelguard.ledger import database, journal, schema
+from labelguard.ledger import charges, database, journal, schema, sources
+from labelguard.ledger.database import Repository, in_snapshot, in_transaction
 from labelguard.ledger.records import Groups
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
@@ -26,14 +27,14 @@ from labelguard.text import pluralize
 Leaving = Literal["retired", "erased"]
 
 
-def members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
-    """Labelers in groups, sorted, and the group of each; both (n, 2)."""
+def read_members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
+    """Return labelers in groups, sorted, and the group of each; both (n, 2)."""
     own = schema.members.c
-    return database.two_keys(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
+    return database.read_pairs(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
 
 
 def add_members(connection: sa.Connection, added: Groups, met: Identities) -> int:
-    """Put labelers into groups; how many were new. A labeler's group never changes.
+    """Put labelers into groups; return how many were new. A labeler's group never changes.
 
     `met` are those who are named by whatever id.
 
@@ -41,19 +42,19 @@ def add_members(connection: sa.Connection, added: Groups, met: Identities) -> in
     what they spent would not count for the group.
     """
     labelers, units = added.labelers, added.units
-    known, groups = members(connection)
+    known, groups = read_members(connection)
     refuse_forgetful(connection)
     at = blocks.positions(known, labelers)
-    found = at >= 0
-    moved = (groups[at[found]] != units[found]).any(axis=1) if len(known) else np.zeros(0, bool)
-    alone = blocks.positions(charged(connection), labelers) >= 0
+    present = at >= 0
+    moved = (groups[at[present]] != units[present]).any(axis=1) if len(known) else np.zeros(0, bool)
+    alone = blocks.positions(charges.charged_units(connection), labelers) >= 0
     if moved.any() or alone.any():
         raise PolicyError(
             f"{pluralize(int(moved.sum()), 'labeler')} would leave their group, "
             f"{pluralize(int(alone.sum()), 'labeler')} charged before having one; "
             "a labeler's group never changes: nothing was written"
         )
-    new = np.flatnonzero(~found)
+    new = np.flatnonzero(~present)
     new = new[blocks.order(labelers[new])]
     database.insert(connection, schema.members, {"labeler": labelers[new], "unit": units[new]})
     if len(new):
@@ -61,31 +62,35 @@ def add_members(connection: sa.Connection, added: Groups, met: Identities) -> in
         own = schema.identities.c.release
         first = connection.scalar(sa.select(sa.func.min(own))) or 0
         # Lists of groups are numbered downwards from -1, beside the releases.
-        body |= meet(connection, min(first, 0) - 1, met.without(identities(connection)))
+        body |= add_identities(
+            connection, min(first, 0) - 1, met.without(read_identities(connection))
+        )
         journal.append(connection, "grouped", body)
     return len(new)
 
 
-def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
-    """Each labeler is one person with the `other` in their row, both (n, 2); how many are in it.
+def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
+    """Record that each labeler is one person with `same_as` in their row, both (n, 2).
+
+    Returns how many labelers are new among those who share a unit.
 
     All labels of a person use the allowance of one unit: that of whoever was charged, or was in a
     group before. Raises `PolicyError` for people with two such units: what they spent apart cannot
     be added up; for two who were said to be distinct; and for somebody who has left.
     """
-    everybody, row = blocks.unique(np.concatenate([labelers, other]))
+    everybody, row = blocks.unique(np.concatenate([labelers, same_as]))
     refuse_forgetful(connection)
-    if (blocks.positions(tombstones(connection), everybody) >= 0).any():
+    if (blocks.positions(read_tombstones(connection), everybody) >= 0).any():
         raise PolicyError(
             "one of these labelers has left, and who is one person with them has left as well: "
             "retire or erase the other id too; nothing was written"
         )
-    known, groups = members(connection)
+    known, groups = read_members(connection)
     before = Groups(known, groups).unit_of(everybody)
     units, unit = blocks.unique(before)
     person = _components(len(units), unit[row[: len(labelers)]], unit[row[len(labelers) :]])
     settled = blocks.positions(blocks.unique(groups)[0], units) >= 0
-    settled |= blocks.positions(charged(connection), units) >= 0
+    settled |= blocks.positions(charges.charged_units(connection), units) >= 0
     taken = np.bincount(person[settled], minlength=len(units))
     if (taken > 1).any():
         raise PolicyError(
@@ -105,32 +110,32 @@ def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
     return int(new.sum())
 
 
-def _components(count: int, one: NDArray[np.intp], other: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The smallest of `count` nodes that each is connected with, where edges are given."""
+def _components(count: int, left: NDArray[np.intp], right: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the smallest of `count` nodes that each is connected with by edges left–right."""
     import scipy.sparse as sp
     from scipy.sparse.csgraph import connected_components
 
-    links = sp.coo_matrix((np.ones(len(one), np.int8), (one, other)), (count, count))
+    links = sp.coo_matrix((np.ones(len(left), np.int8), (left, right)), (count, count))
     component = connected_components(links, directed=False)[1]
-    found: NDArray[np.intp] = np.unique(component, return_index=True)[1][component]
-    return found
+    smallest: NDArray[np.intp] = np.unique(component, return_index=True)[1][component]
+    return smallest
 
 
 def _refuse_distinct(connection: sa.Connection, groups: Groups) -> None:
-    one, other = map(groups.unit_of, distinct(connection))
-    if (one == other).all(axis=1).any():
+    first, second = map(groups.unit_of, read_distinct(connection))
+    if (first == second).all(axis=1).any():
         raise PolicyError(
             "two of these labelers were said to be two people (labelguard people list); nothing "
             "was written"
         )
 
 
-def set_apart(connection: sa.Connection, pair: Blocks) -> bool:
-    """Say that two labelers, (2, 2), are two people; whether that is new.
+def set_distinct(connection: sa.Connection, pair: Blocks) -> bool:
+    """Record that two labelers, (2, 2), are two people; return whether that is new.
 
     Raises `PolicyError` if they are in one group, or one person.
     """
-    units = Groups(*members(connection)).unit_of(pair)
+    units = Groups(*read_members(connection)).unit_of(pair)
     if (units[0] == units[1]).all():
         raise PolicyError("these ids are one person, or in one group; nothing was written")
     labeler, other = blocks.to_list(blocks.unique(pair)[0])
@@ -143,37 +148,38 @@ def set_apart(connection: sa.Connection, pair: Blocks) -> bool:
     return True
 
 
-def distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
-    """Pairs of labelers who are two people although their ids have one form; both (n, 2)."""
+def read_distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
+    """Return pairs of labelers who are two people although their ids have one form; both (n, 2)."""
     own = schema.distinct.c
-    return database.two_keys(
+    return database.read_pairs(
         connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other)
     )
 
 
 def members_digest(connection: sa.Connection) -> str:
-    """SHA-256 of the table of members."""
-    return _digest(members(connection))
+    """Return the SHA-256 of the table of members."""
+    return _digest(read_members(connection))
 
 
 def distinct_digest(connection: sa.Connection) -> str:
-    """SHA-256 of the pairs who are two people."""
-    return _digest(distinct(connection))
+    """Return the SHA-256 of the pairs who are two people."""
+    return _digest(read_distinct(connection))
 
 
 def _digest(pairs: tuple[Blocks, Blocks]) -> str:
     return hashlib.sha256(np.column_stack(pairs).astype(">u8").tobytes()).hexdigest()
 
 
-def identities(connection: sa.Connection) -> Identities:
-    """Everybody whom releases and lists of groups have named, and the forms of their ids."""
+def read_identities(connection: sa.Connection) -> Identities:
+    """Return everybody whom releases and lists of groups have named, and the forms of their ids."""
     own = schema.identities.c
     return Identities.from_bytes(b"".join(connection.scalars(sa.select(own.met))))
 
 
-def meet(connection: sa.Connection, release: int, met: Identities) -> dict[str, Any]:
-    """Keep labelers whom a release, or a list of groups, is the first to name; what the journal
-    tells of them.
+def add_identities(connection: sa.Connection, release: int, met: Identities) -> dict[str, Any]:
+    """Record labelers whom a release, or a list of groups, is the first to name.
+
+    Returns the facts for the journal's entry.
     """
     if not len(met.labelers):
         return {}
@@ -183,8 +189,8 @@ def meet(connection: sa.Connection, release: int, met: Identities) -> dict[str, 
     return {"identities": {str(release): hashlib.sha256(data).hexdigest()}}
 
 
-def met_by_release(connection: sa.Connection) -> dict[str, str]:
-    """SHA-256 of those whom each release, by its number, was the first to meet."""
+def identities_digests(connection: sa.Connection) -> dict[str, str]:
+    """Return the SHA-256 of those whom each release, by its number, was the first to meet."""
     own = schema.identities.c
     rows = connection.execute(sa.select(own.release, own.met).order_by(own.release))
     return {str(row.release): hashlib.sha256(row.met).hexdigest() for row in rows}
@@ -201,14 +207,14 @@ def refuse_forgetful(connection: sa.Connection) -> None:
         )
 
 
-def tombstones(connection: sa.Connection) -> Blocks:
-    """Labelers who have left, sorted, shape (n, 2)."""
+def read_tombstones(connection: sa.Connection) -> Blocks:
+    """Return labelers who have left, sorted, shape (n, 2)."""
     own = schema.tombstones.c.labeler
-    return database.keyed(connection, sa.select(own).order_by(own))[0]
+    return database.read_keyed(connection, sa.select(own).order_by(own))[0]
 
 
 def tombstones_digest(connection: sa.Connection) -> str:
-    """SHA-256 of the table of tombstones."""
+    """Return the SHA-256 of the table of tombstones."""
     own = schema.tombstones.c
     digest = hashlib.sha256()
     for row in connection.execute(sa.select(own.labeler, own.kind).order_by(own.labeler)):
@@ -216,8 +222,8 @@ def tombstones_digest(connection: sa.Connection) -> str:
     return digest.hexdigest()
 
 
-def bury(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> None:
-    """Set a labeler's tombstone, shape (1, 2): later labels are refused. Erased stays erased."""
+def add_tombstone(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> None:
+    """Record that a labeler, shape (1, 2), left: later labels are refused. Erased stays erased."""
     [key] = blocks.to_list(labeler)
     own = schema.tombstones.c
     before = connection.scalar(sa.select(own.kind).where(own.labeler == key))
@@ -228,12 +234,6 @@ def bury(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> None:
     connection.execute(sa.insert(schema.tombstones).values(values))
     body = {"labeler": key.hex(), "tombstones": tombstones_digest(connection)}
     journal.append(connection, kind, body)
-
-
-def charged(connection: sa.Connection) -> Blocks:
-    """Pseudonyms of all units that were ever charged, sorted, shape (n, 2)."""
-    own = schema.counters.c.labeler
-    return database.keyed(connection, sa.select(own).distinct().order_by(own))[0]
 
 
 @dataclass(frozen=True)
@@ -248,22 +248,31 @@ class Departure:
     at: str
 
 
-def departures(connection: sa.Connection) -> list[Departure]:
-    """Everybody who left, the first one first."""
+def read_departures(connection: sa.Connection) -> list[Departure]:
+    """Return everybody who left, the first one first."""
     own = schema.tombstones.c
     query = sa.select(own.labeler, own.kind, own.at).order_by(own.at, own.labeler)
     return [Departure(bytes(key).hex(), kind, at) for key, kind, at in connection.execute(query)]
 
 
-def charges_of(connection: sa.Connection, names: Blocks) -> dict[int, int]:
-    """How many uses of any of these units, shape (n, 2), each release (by number) was charged."""
-    own, releases = schema.charges.c, schema.releases.c
-    query = (
-        sa.select(own.release, sa.func.sum(own.labels).label("uses"))
-        # With the releases spelled out the table's key serves, whatever the number of charges.
-        .where(own.release.in_(sa.select(releases.number)))
-        .where(own.labeler.in_(blocks.to_list(blocks.unique(names)[0])))
-        .group_by(own.release)
-        .order_by(own.release)
-    )
-    return {int(row.release): int(row.uses) for row in connection.execute(query)}
+def read_known(connection: sa.Connection) -> Identities:
+    """Return whom releases met, and who was put into a group, linked, or left before any did."""
+    unmet = np.concatenate([read_members(connection)[0], read_tombstones(connection)])
+    return read_identities(connection).with_keys(unmet)
+
+
+class People(Repository):
+    """The people of a ledger, by pseudonym, and the sources of their ids."""
+
+    members = in_snapshot(read_members)
+    add_members = in_transaction(add_members)
+    link = in_transaction(link)
+    distinct = in_snapshot(read_distinct)
+    set_distinct = in_transaction(set_distinct)
+    identities = in_snapshot(read_identities)
+    known = in_snapshot(read_known)
+    tombstones = in_snapshot(read_tombstones)
+    departures = in_snapshot(read_departures)
+    add_tombstone = in_transaction(add_tombstone)
+    add_source = in_transaction(sources.add)
+    sources = in_snapshot(sources.read)

@@ -25,7 +25,8 @@ from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Policy, check_budget
 from labelguard.budget.pricing import Prices, Total
 from labelguard.errors import LedgerError, PolicyError
-from labelguard.ledger import charges, journal, schema
+from labelguard.ledger import journal, schema
+from labelguard.ledger.database import Repository, in_snapshot, in_transaction
 from labelguard.text import format_budget
 
 # Name of the policy that the first `privatize` writes where none was made before.
@@ -90,7 +91,7 @@ class PolicyRecord:
 
 def add(connection: sa.Connection, name: str, policy: Policy, state: str = "draft") -> PolicyRecord:
     """Store a new policy with its quote and prices; `PolicyError` if the name is taken."""
-    if any(record.name == name for record in records(connection)):
+    if any(record.name == name for record in read(connection)):
         raise PolicyError(
             f"there is a policy {name!r} already; policies never change: "
             "give the new one a name of its own"
@@ -113,10 +114,27 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str = "draf
         identity = 1 + (connection.scalar(sa.select(sa.func.max(schema.allowances.c.id))) or 0)
         values = {"id": identity, "policy_id": number, "event": allowance.event}
         connection.execute(sa.insert(schema.allowances).values(values))
-        found = prices.get(allowance.event, {})
-        stored[allowance.event] = charges.store_prices(connection, identity, found)
+        stored[allowance.event] = store_prices(
+            connection, identity, prices.get(allowance.event, {})
+        )
     journal.append(connection, "policy", body | {"quote": quote, "prices": stored, "state": state})
-    return next(record for record in records(connection) if record.id == number)
+    return next(record for record in read(connection) if record.id == number)
+
+
+def store_prices(
+    connection: sa.Connection, allowance_id: int, prices: Mapping[int, Price]
+) -> dict[str, dict[str, str]]:
+    """Store the price of every k that has none yet; returns what is new, as the journal has it."""
+    query = sa.select(schema.prices.c.k).where(schema.prices.c.allowance_id == allowance_id)
+    stored = set(connection.scalars(query))
+    new = {k: pricing.format_price(price) for k, price in prices.items() if k not in stored}
+    if new:
+        rows = [
+            {"allowance_id": allowance_id, "k": k, "price": json.dumps(price, sort_keys=True)}
+            for k, price in new.items()
+        ]
+        connection.execute(sa.insert(schema.prices), rows)
+    return {str(k): price for k, price in new.items()}
 
 
 def activate(connection: sa.Connection, name: str) -> PolicyRecord:
@@ -125,13 +143,13 @@ def activate(connection: sa.Connection, name: str) -> PolicyRecord:
     Raises `PolicyError` if there is no such draft, or the project's ceiling would be passed.
     """
     record = _draft(connection, name)
-    before = in_force(connection)
+    before = find_active(connection)
     if before:
         close(connection, before)
     _set(connection, record.id, state="active")
     check_ceiling(connection)
     journal.append(connection, "activated", {"policy": record.id, "name": name})
-    return next(record for record in records(connection) if record.name == name)
+    return next(record for record in read(connection) if record.name == name)
 
 
 def drop(connection: sa.Connection, name: str) -> None:
@@ -147,7 +165,7 @@ def drop(connection: sa.Connection, name: str) -> None:
 
 
 def _draft(connection: sa.Connection, name: str) -> PolicyRecord:
-    for record in records(connection):
+    for record in read(connection):
         if record.name == name and record.state == "draft":
             return record
     raise PolicyError(f"{name!r} is no draft of this project; see: labelguard policy list")
@@ -159,18 +177,18 @@ def close(connection: sa.Connection, record: PolicyRecord) -> None:
     journal.append(connection, "closed", {"policy": record.id, "name": record.name})
 
 
-def life(connection: sa.Connection) -> list[Policy]:
-    """The policies that were or are in force, oldest first: each is paid in full."""
-    return [record.policy for record in records(connection) if record.state != "draft"]
+def read_history(connection: sa.Connection) -> list[Policy]:
+    """Return the policies that were or are in force, oldest first: each is paid in full."""
+    return [record.policy for record in read(connection) if record.state != "draft"]
 
 
 def check_ceiling(connection: sa.Connection) -> None:
     """Raise `PolicyError` if the policies that were or are in force pass the project's ceiling."""
-    ceiling(connection).check(pricing.total(life(connection)))
+    read_ceiling(connection).check(pricing.total(read_history(connection)))
 
 
-def ceiling(connection: sa.Connection) -> Ceiling:
-    """The ceiling in force, from the journal's newest entry that tells one.
+def read_ceiling(connection: sa.Connection) -> Ceiling:
+    """Return the ceiling in force, from the journal's newest entry that tells one.
 
     Raises `LedgerError` if the project did not write that entry.
     """
@@ -185,8 +203,8 @@ def ceiling(connection: sa.Connection) -> Ceiling:
 
 
 def raise_ceiling(connection: sa.Connection, raised: Ceiling) -> None:
-    """Promise no more than this ceiling from now on. Raises `PolicyError` if that lowers it."""
-    check_raise(ceiling(connection), raised)
+    """Put a higher ceiling into force. Raises `PolicyError` if it is lower than the present one."""
+    check_raise(read_ceiling(connection), raised)
     journal.append(connection, "ceiling", raised.to_journal())
 
 
@@ -195,17 +213,17 @@ def check_raise(present: Ceiling, raised: Ceiling) -> None:
     lower = raised.epsilon < present.epsilon or raised.delta < present.delta
     if lower or raised == present:
         raise PolicyError(
-            f"the ceiling is {present}; it can be raised, never lowered; asked: {raised}"
+            f"the ceiling is {present}; it can be raised, never lowered; not to {raised}"
         )
 
 
-def in_force(connection: sa.Connection) -> PolicyRecord | None:
-    """The active policy, if any."""
-    return next((record for record in records(connection) if record.state == "active"), None)
+def find_active(connection: sa.Connection) -> PolicyRecord | None:
+    """Return the policy in force, if any."""
+    return next((record for record in read(connection) if record.state == "active"), None)
 
 
-def records(connection: sa.Connection) -> list[PolicyRecord]:
-    """All policies, oldest first."""
+def read(connection: sa.Connection) -> list[PolicyRecord]:
+    """Return all policies, oldest first."""
     own, allowances, prices = schema.policies.c, schema.allowances.c, schema.prices.c
     query = (
         sa.select(schema.policies, allowances.id.label("allowance"), allowances.event)
@@ -242,3 +260,24 @@ def _set(connection: sa.Connection, number: int, **values: Any) -> None:
     connection.execute(
         sa.update(schema.policies).where(schema.policies.c.id == number).values(**values)
     )
+
+
+def read_prices(connection: sa.Connection, event: str) -> dict[int, Price]:
+    """Return the stored price of every k, for one kind of event, under the policy in force."""
+    active = find_active(connection)
+    return dict(active.prices.get(event, {})) if active else {}
+
+
+class Policies(Repository):
+    """The policies of a ledger, and their ceiling."""
+
+    all = in_snapshot(read)
+    active = in_snapshot(find_active)
+    history = in_snapshot(read_history)
+    prices = in_snapshot(read_prices)
+    ceiling = in_snapshot(read_ceiling)
+    raise_ceiling = in_transaction(raise_ceiling)
+    add = in_transaction(add)
+    activate = in_transaction(activate)
+    close = in_transaction(close)
+    drop = in_transaction(drop)

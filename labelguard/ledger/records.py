@@ -1,4 +1,4 @@
-"""What the ledger knows of releases and labelers, and what it is asked to charge."""
+"""Records of the ledger: releases, charges, groups, and labelers with their allowances."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class ReleaseRecord:
     drawn: int | None = None
 
     @property
-    def unfinished(self) -> bool:
-        """Whether it read labels, or may have, and was neither committed nor given up."""
+    def is_unfinished(self) -> bool:
+        """True if it read labels, or may have, and was neither committed nor given up."""
         return self.state in ("computing", "drawn")
 
     @property
     def part(self) -> Part:
-        """Whose labels it has: those of held-out units evaluate, and nothing trains on them."""
+        """The units whose labels it has: those of held-out units evaluate, and never train."""
         part: Part = self.settings.get("part", "training")
         return part
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What a release is to be charged to whom, computed from public columns only.
+    """The charge of a release: how many uses of whom, computed from public columns only.
 
     `event` names the kind of event. `labelers` (n, 2) are all units of the release, `capacity` k
     (n,) what they are allowed; `charged` (n,) is how many new uses each of them is asked for:
@@ -72,8 +72,8 @@ class Charge:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Which group labelers belong to: pseudonyms of labelers, (n, 2), distinct and in byte order,
-    and those of their groups, (n, 2). Its repr is empty.
+    """The groups of labelers: pseudonyms of labelers, (n, 2), distinct and in byte order, and those
+    of their groups, (n, 2). Its repr is empty.
     """
 
     labelers: Blocks = field(repr=False)
@@ -85,14 +85,14 @@ class Groups:
             raise ValueError("expected distinct labelers in byte order, and a unit for each")
 
     def unit_of(self, labelers: Blocks) -> Blocks:
-        """The unit of each labeler, (m, 2): their group, or themselves if they are in none."""
+        """Return the unit of each labeler, (m, 2): their group, or themselves without one."""
         if not len(self.labelers):
             return labelers
         where = blocks.positions(self.labelers, labelers)
         return np.where((where >= 0)[:, None], self.units[where], labelers)
 
     def is_group(self, key: Blocks) -> bool:
-        """Whether this pseudonym, shape (1, 2), is a group's: a unit's, and no labeler's."""
+        """Return whether this pseudonym, (1, 2), is a group's: a unit's, and no labeler's."""
         units = blocks.unique(self.units)[0]
         labeler = blocks.positions(self.labelers, key)[0] >= 0
         return not labeler and bool(blocks.positions(units, key)[0] >= 0)
@@ -110,17 +110,17 @@ class LabelerTable:
     used: NDArray[np.int64]
 
     def of(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """k and uses of some labelers, (n,) each; 0 for whom the ledger has not met."""
+        """Return k and uses of some labelers, (n,) each; 0 for whom the ledger has not met."""
         where = blocks.positions(self.labelers, labelers)
         met = where >= 0
-        found = np.zeros((2, len(labelers)), np.int64)
-        found[:, met] = self.capacity[where[met]], self.used[where[met]]
-        return found[0], found[1]
+        capacity, used = np.zeros((2, len(labelers)), np.int64)
+        capacity[met], used[met] = self.capacity[where[met]], self.used[where[met]]
+        return capacity, used
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What a release reads: its source, the column of each role, and who is met the first time."""
+    """The reading of a release: its source, the column of each role, and who is met first."""
 
     source: str
     columns: Mapping[str, str]

@@ -1,11 +1,21 @@
-"""The tables of the ledger. No labels, no prompts: counts, prices, releases and a journal."""
+"""The tables of the ledger. No labels, no prompts: counts, prices, releases and a journal.
+
+The table `meta` holds the ledger's own settings: the number of its tables, a check value of its
+key, the epoch of the newest job.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+
+from labelguard._version import __version__
+from labelguard.errors import KeyProblem, LedgerError
+
+if TYPE_CHECKING:
+    from labelguard.keys.keyring import KeyRing
 
 # Of the tables below. Who changes them counts it up; a ledger with another number is refused.
 VERSION = 2
@@ -140,3 +150,48 @@ journal = _table(
         "mac": _DIGEST,  # of the digest, under the project's key
     },
 )
+
+
+def create(connection: sa.Connection, keys: KeyRing) -> bool:
+    """Make the tables, unless they exist; return whether they are new."""
+    if sa.inspect(connection).has_table(meta.name):
+        return False
+    metadata.create_all(connection, checkfirst=False)  # all are made in one transaction
+    settings = {"schema": str(VERSION), "labelguard": __version__}
+    settings |= {"key_check": keys.check_value(), "epoch": "0"}
+    rows = [{"name": name, "value": value} for name, value in settings.items()]
+    connection.execute(sa.insert(meta), rows)
+    return True
+
+
+def check(connection: sa.Connection, keys: KeyRing, address: str) -> None:
+    """Raise `LedgerError` unless there is a ledger with the tables of this version, `KeyProblem`
+    unless these keys made it.
+    """
+    if not sa.inspect(connection).has_table(meta.name):
+        raise LedgerError(
+            f"no ledger at {address}: a project without one has lost it; if it lives in "
+            "a database, set LABELGUARD_LEDGER_URL"
+        )
+    settings = {row.name: row.value for row in connection.execute(sa.select(meta))}
+    if settings.get("schema") != str(VERSION):
+        raise LedgerError(
+            f"the ledger at {address} has tables of schema {settings.get('schema')}, and "
+            f"labelguard {__version__} reads {VERSION}: use labelguard {settings.get('labelguard')}"
+        )
+    if settings["key_check"] != keys.check_value():
+        raise KeyProblem(f"the project key is not the one the ledger at {address} was made with")
+
+
+def lock_epoch(connection: sa.Connection) -> int:
+    """Return the number of the newest job, locked until the transaction ends."""
+    query = sa.select(meta.c.value).where(meta.c.name == "epoch").with_for_update()
+    return int(connection.execute(query).scalar_one())
+
+
+def next_epoch(connection: sa.Connection) -> int:
+    """Begin a new epoch and return its number."""
+    following = lock_epoch(connection) + 1
+    change = sa.update(meta).where(meta.c.name == "epoch").values(value=str(following))
+    connection.execute(change)
+    return following

@@ -1,4 +1,4 @@
-"""Whether a ledger holds: the journal's chain, and every table against what the journal tells.
+"""Verify a ledger: the journal's chain, and every table against the journal.
 
 The chain alone would not notice an entry removed from its end, or a table that was edited; so the
 journal also says how much each release charged to whom, at which prices, and what it published.
@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelguard.ledger import charges, journal, people, schema, segmentbook, sourcebook
+from labelguard.ledger import charges, journal, people, schema, segmentbook, sources
 
 _STATES = {"charged": "reserved"} | {
     state: state for state in ("computing", "drawn", "committed", "refunded", "abandoned")
@@ -24,7 +24,7 @@ _Entries = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
-    """The first thing in the ledger that does not hold, or None."""
+    """Return the first thing in the ledger that does not hold, or None."""
     broken = terms_fault(connection, entries)
     if broken:
         return broken
@@ -37,7 +37,7 @@ def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> 
 
 
 def terms_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
-    """What does not hold of the journal, the policies or the prices, or None: what charges rest on.
+    """Return what does not hold of the journal, the policies or the prices, or None.
 
     Whoever edits a stored price would take the noise from every release that follows.
     """
@@ -51,7 +51,7 @@ def _read(entries: Sequence[journal.Entry]) -> _Entries:
 
 
 def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
-    """Policies that are not as the journal tells."""
+    """Return the first policy that differs from the journal, or None."""
     story: dict[int, dict[str, Any]] = {}
     for kind, body in entries:
         if kind == "policy":
@@ -65,8 +65,8 @@ def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
         row, tale = rows.get(number), story.get(number)
         if row is None or tale is None:
             return f"policy {number} is not the one in the journal"
-        found = (row.name, json.loads(row.settings), json.loads(row.quote), row.state)
-        if found != tuple(tale[name] for name in _POLICY_FACTS):
+        facts = (row.name, json.loads(row.settings), json.loads(row.quote), row.state)
+        if facts != tuple(tale[name] for name in _POLICY_FACTS):
             return f"policy {number} is not the one in the journal"
     return None
 
@@ -75,11 +75,11 @@ def _price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     prices: dict[tuple[int, str], dict[str, Any]] = defaultdict(dict)
     for kind, body in entries:
         if kind == "policy":
-            for event, found in body["prices"].items():
-                prices[body["policy"], event].update(found)
+            for event, added in body["prices"].items():
+                prices[body["policy"], event].update(added)
         elif kind == "dropped":
-            for own in [key for key in prices if key[0] == body["policy"]]:
-                del prices[own]
+            for dropped in [key for key in prices if key[0] == body["policy"]]:
+                del prices[dropped]
         elif kind == "charged":
             prices[body["policy"], body["event"]].update(body["prices"])
     rows = connection.execute(sa.select(schema.allowances))
@@ -93,7 +93,7 @@ def _price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
 
 
 def _sum_fault(connection: sa.Connection) -> str | None:
-    """Labelers whose uses are not the sum of their charges, in either direction."""
+    """Return a labeler whose uses are not the sum of their charges, or charges of no release."""
     charged, releases, counters = schema.charges.c, schema.releases.c, schema.counters.c
     sums = (
         sa.select(
@@ -108,8 +108,8 @@ def _sum_fault(connection: sa.Connection) -> str | None:
     )
     least, most = counters.capacity.label("least"), counters.capacity.label("most")
     book = sa.select(counters.allowance_id, counters.labeler, least, most, counters.used)
-    for one, other in ((book, sums), (sums, book)):
-        labeler = sa.except_(one, other).subquery().c.labeler
+    for left, right in ((book, sums), (sums, book)):
+        labeler = sa.except_(left, right).subquery().c.labeler
         differing = connection.scalar(sa.select(labeler).order_by(labeler).limit(1))
         if differing is not None:
             return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
@@ -121,7 +121,7 @@ def _sum_fault(connection: sa.Connection) -> str | None:
 
 
 def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
-    """Releases that are not as the journal tells, in the journal's order."""
+    """Return the first release that differs from the journal, in the journal's order, or None."""
     stories: dict[str, dict[str, Any]] = defaultdict(dict)
     for kind, body in entries:
         if kind in _STATES:
@@ -138,9 +138,9 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
         if story is None:
             return f"release {release} is not in the journal"
         refunded = story["state"] == "refunded"
-        found = (record.state, record.rows, json.loads(record.files or "null"), record.charged)
+        facts = (record.state, record.rows, json.loads(record.files or "null"), record.charged)
         request = charges.request_digest(record.idempotency_key, record.settings)
-        if (*found, record.map, record.drawn, request) != (
+        if (*facts, record.map, record.drawn, request) != (
             story["state"],
             story.get("rows"),
             story.get("files"),
@@ -158,21 +158,21 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
 
 
 def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
-    """Sources, segments, or people in whatever part, that are not those of the journal."""
+    """Return which table of people, sources or segments differs from the journal, or None."""
     for name, table, digest in (
         ("members", schema.members, people.members_digest),
         ("tombstones", schema.tombstones, people.tombstones_digest),
         ("distinct", schema.distinct, people.distinct_digest),
-        ("sources", schema.sources, sourcebook.digest),
+        ("sources", schema.sources, sources.digest),
         ("segments", schema.segments, segmentbook.digest),
     ):
-        found = [body[name] for _, body in entries if name in body]
+        digests = [body[name] for _, body in entries if name in body]
         rows = connection.scalar(sa.select(sa.func.count()).select_from(table))
-        if digest(connection) != found[-1] if found else rows:
+        if digest(connection) != digests[-1] if digests else rows:
             return f"the {name} are not those in the journal"
     met: dict[str, str] = {}
     for _, body in entries:
         met |= body.get("identities", {})
-    if people.met_by_release(connection) != met:
+    if people.identities_digests(connection) != met:
         return "the identities are not those in the journal"
     return None

@@ -71,7 +71,7 @@ def backup(path: str | Path, *, project: Where = None) -> Backup:
 
 def _backup(opened: OpenProject, target: Path) -> Backup:
     home, keys, ledger = opened.project, opened.keys, opened.ledger
-    records = ledger.releases()
+    records = ledger.releases.all()
     if broken := ledger_fault(opened, records):
         raise LedgerError(f"the ledger does not hold, so it is not backed up: {broken}")
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
@@ -82,7 +82,7 @@ def _backup(opened: OpenProject, target: Path) -> Backup:
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
     members = {archive.CONFIG: home.state / archive.CONFIG}
     members[archive.LEDGER] = home.work / archive.LEDGER
-    unfinished = [record.id for record in records if record.unfinished]
+    unfinished = [record.id for record in records if record.is_unfinished]
     for name in archive.DIRECTORIES:
         for source in sorted((home.state / name).rglob("*")):
             if source.is_symlink() or not source.is_dir():
@@ -105,7 +105,7 @@ def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:
     """The ledger as a new SQLite file, all of it from one snapshot; its head."""
     engine = database.connect(f"sqlite:///{path}")
     try:
-        with ledger.snapshot() as source, database.writing(engine) as copy:
+        with ledger.snapshot() as source, database.begin_writing(engine) as copy:
             copy_tables(source, copy)
             return Anchor(*journal.head(source))
     finally:

@@ -20,11 +20,10 @@ from labelguard.budget import pricing
 from labelguard.budget.events import EVENTS
 from labelguard.errors import LedgerError
 from labelguard.inputs.quarantine import Leavers, Raw
-from labelguard.ledger import charges, people
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import Groups, ReleaseRecord
-from labelguard.project import holders, linking, policies, recovery
+from labelguard.project import holders, linking, recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard.storage import blocks, buckets
@@ -120,7 +119,7 @@ class _Leaver:
     @property
     def charges(self) -> dict[int, int]:
         """How many uses each release, by its number, charged to any of their units."""
-        return self.ledger.read(people.charges_of, self.units)
+        return self.ledger.releases.uses_by_release(self.units)
 
 
 def preview(
@@ -149,10 +148,10 @@ def leave(
         epoch = ledger.begin_job()
         ledger.refund_reserved(epoch, resumed=None)
         report = _report(leaver, kind)
-        ledger.write(epoch, people.bury, leaver.key, kind)
+        ledger.people.add_tombstone(epoch, leaver.key, kind)
         for release_id in report.given_up:
             ledger.abandon(release_id, epoch)
-        recovery.tidy(opened, ledger.releases())
+        recovery.tidy(opened, ledger.releases.all())
         erased = report.kind == "erased"
         raw = holders.purge(opened, leaver.rows, epoch) if erased else leaver.raw
         _forget(leaver, epoch)
@@ -161,7 +160,7 @@ def leave(
 
 def listing(project: Where = None) -> list[Departure]:
     """Everybody who left, the first one first."""
-    return OpenProject.open(project).ledger.read(people.departures)
+    return OpenProject.open(project).ledger.people.departures()
 
 
 def _leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Leaver:
@@ -188,7 +187,7 @@ def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
 
     An id comes first: nobody can choose one by which another labeler leaves in their place.
     """
-    groups = Groups(*opened.ledger.members())
+    groups = Groups(*opened.ledger.people.members())
 
     def leaver(key: Blocks) -> _Leaver:
         units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
@@ -222,18 +221,18 @@ def _forget(leaver: _Leaver, epoch: int) -> None:
     changed = [release for release in maps if private_map.leave_out(release, leaver.key)]
     if changed:
         digests = {release: private_map.digest(release, rewritten=True) for release in changed}
-        leaver.ledger.write(epoch, charges.replace_maps, digests)
+        leaver.ledger.releases.replace_maps(epoch, digests)
         private_map.settle(digests)
 
 
 def _report(leaver: _Leaver, kind: Leaving) -> Left:
     """What the ledger and private maps know of a labeler, and what their leaving means."""
     ledger = leaver.ledger
-    gone = {one.pseudonym: one.kind for one in ledger.read(people.departures)}
+    gone = {one.pseudonym: one.kind for one in ledger.people.departures()}
     before, uses = gone.get(leaver.pseudonym), leaver.charges
     kind = "erased" if before == "erased" else kind
-    charged = [r for r in ledger.releases() if r.number in uses and r.state != "reserved"]
-    total = pricing.total(policies.life(ledger))
+    charged = [r for r in ledger.releases.all() if r.number in uses and r.state != "reserved"]
+    total = pricing.total(ledger.policies.history())
     private_map, maps = leaver.opened.private_map, leaver.opened.maps
     private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)
@@ -262,13 +261,13 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
 def _linked(leaver: _Leaver) -> list[str]:
     """Other ids of the same person that are still active; members of a group are other people."""
     ledger, key = leaver.ledger, leaver.key
-    labelers, units = ledger.members()
+    labelers, units = ledger.people.members()
     groups = Groups(labelers, units)
     unit = groups.unit_of(key)
     if groups.is_group(unit):
         return []
     same = labelers[(units == unit).all(axis=1) & (labelers != key).any(axis=1)]
-    active = same[blocks.positions(ledger.tombstones(), same) < 0]
+    active = same[blocks.positions(ledger.people.tombstones(), same) < 0]
     return sorted(blocks.to_hex(key) for key in active)
 
 
@@ -289,8 +288,8 @@ def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> lis
     keys = holders.row_keys(leaver.opened, leaver.rows)
     return [
         record
-        for record in leaver.ledger.releases()
-        if record.unfinished
+        for record in leaver.ledger.releases.all()
+        if record.is_unfinished
         and (
             record.number in charges
             or record.event in sums
@@ -313,7 +312,7 @@ def _repeated(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> bool:
 def _single(ledger: Ledger) -> bool:
     """Whether contents are the unit, so that charges tell no labeler."""
     return any(
-        record.policy.unit == "item" for record in ledger.policies() if record.state != "draft"
+        record.policy.unit == "item" for record in ledger.policies.all() if record.state != "draft"
     )
 
 
@@ -333,7 +332,7 @@ def _remains(report: Left, leaver: _Leaver) -> list[str]:
         found.append("the charges are those of their group, which keeps what it spent")
     if _single(leaver.ledger):
         found.append("contents are the unit here: which charges were theirs is not known")
-    for record in leaver.ledger.releases():
+    for record in leaver.ledger.releases.all():
         directory = leaver.project.stages / record.id
         if record.state == "abandoned" and directory.is_dir():  # else `recovery.tidy` removed it
             found.append(

@@ -237,7 +237,7 @@ class _Ingestion:
         self._counted = _segments(opened)
         self._held.settle(self._counted)
         self._met: dict[str, Standing] = {}
-        record = opened.ledger.policy()
+        record = opened.ledger.policies.active()
         self._skips_public = record is not None and record.policy.skips == "public"
 
     @property
@@ -328,7 +328,7 @@ class _Ingestion:
         """
         opened = self.opened
         rows = Rows.of(answers, own.name, own.source, opened.keys)
-        left = Leavers(opened.keys, own.source, opened.ledger.tombstones())
+        left = Leavers(opened.keys, own.source, opened.ledger.people.tombstones())
         refused = left.of_keys(rows.labeler_key)
         each = zip(repeated or [False] * len(answers), answers, strict=True)
         again = np.array([known for known, one in each if not one.deleted], bool)

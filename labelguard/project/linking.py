@@ -18,10 +18,8 @@ from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs import groups
 from labelguard.inputs.sources import Input
 from labelguard.keys.identities import Identities
-from labelguard.ledger import sourcebook
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.people import join, set_apart
-from labelguard.ledger.sourcebook import People, SourceRecord
+from labelguard.ledger.sources import People, SourceRecord
 from labelguard.project import ingestion, policies
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
@@ -123,7 +121,7 @@ def by_id(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
 
 def _sources(opened: OpenProject) -> list[str]:
     """Names of all sources: of releases, of what was ingested, and of connectors."""
-    released = [record.name for record in opened.ledger.sources()]
+    released = [record.name for record in opened.ledger.people.sources()]
     connected = [one.source for one in ingestion.settings(opened.project).values()]
     return list(dict.fromkeys([*released, *ingestion.sources(opened), *connected]))
 
@@ -141,7 +139,7 @@ def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
 
 def known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     """Whether each labeler is one that the ledger knows: met, in a group, linked, or gone."""
-    found: NDArray[np.bool_] = blocks.positions(ledger.known().labelers, labelers) >= 0
+    found: NDArray[np.bool_] = blocks.positions(ledger.people.known().labelers, labelers) >= 0
     return found
 
 
@@ -151,7 +149,7 @@ def alike(text: str, opened: OpenProject) -> list[str]:
     """
     key, [source] = by_id([text], opened)
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
-    others = opened.ledger.known().without(own)
+    others = opened.ledger.people.known().without(own)
     same = (others.forms == own.forms).all(axis=1)
     return _names(others.labelers[same])
 
@@ -168,12 +166,12 @@ def add_source(name: str, people: People, project: Where = None) -> SourceRecord
         raise PolicyError(f"people must be new or known, found {people!r}")
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        return ledger.write(ledger.begin_job(), sourcebook.add, name, people)
+        return ledger.people.add_source(ledger.begin_job(), name, people)
 
 
 def list_sources(project: Where = None) -> list[SourceRecord]:
     """All sources, oldest first: how each came in, and which column plays which role."""
-    return OpenProject.open(project).ledger.sources()
+    return OpenProject.open(project).ledger.people.sources()
 
 
 def link(one: str, other: str, project: Where = None) -> Linked:
@@ -199,7 +197,7 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     """
     with OpenProject.job(project) as opened:
         home, keys, ledger = opened.project, opened.keys, opened.ledger
-        names = [record.name for record in ledger.sources()]
+        names = [record.name for record in ledger.people.sources()]
         home.work.mkdir(mode=0o700, parents=True)
         found = groups.read_ids(source, lambda these: _pair_of_columns(these, names), home.work)
         one, other = (
@@ -221,7 +219,7 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
 def _join(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
     # A release that was begun was planned with the units of before.
     epoch = policies.settled_epoch(opened)
-    return opened.ledger.write(epoch, join, labelers, same)
+    return opened.ledger.people.link(epoch, labelers, same)
 
 
 def distinct(one: str, other: str, project: Where = None) -> Distinct:
@@ -232,15 +230,15 @@ def distinct(one: str, other: str, project: Where = None) -> Distinct:
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         pair, _ = _two(one, other, opened)
-        new = ledger.write(ledger.begin_job(), set_apart, pair)
+        new = ledger.people.set_distinct(ledger.begin_job(), pair)
         return Distinct(new, _names(pair))
 
 
 def listing(project: Where = None) -> WhoIsWho:
     """Who shares a unit with others, and who is distinct from whom, by pseudonyms."""
     ledger = OpenProject.open(project).ledger
-    labelers, units = map(_names, ledger.members())
-    one, other = map(_names, ledger.distinct())
+    labelers, units = map(_names, ledger.people.members())
+    one, other = map(_names, ledger.people.distinct())
     linked = sorted(zip(units, labelers, strict=True))
     apart = sorted(sorted(pair) for pair in zip(one, other, strict=True))
     return WhoIsWho([Membership(*pair) for pair in linked], apart)

@@ -58,7 +58,7 @@ class OpenProject:
     @property
     def maps(self) -> dict[str, str]:
         """The digests of the private maps that the ledger counts, by release."""
-        return {record.id: record.map for record in self.ledger.releases() if record.map}
+        return {record.id: record.map for record in self.ledger.releases.all() if record.map}
 
     @classmethod
     def open(cls, where: Where = None) -> Self:

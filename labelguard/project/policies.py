@@ -25,7 +25,6 @@ from labelguard.budget.pricing import Total
 from labelguard.budget.public_columns import parse
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
-from labelguard.ledger import people, policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.project.doubles import refuse_doubles
@@ -119,7 +118,7 @@ def new(
     )
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        record = ledger.write(None, policies.add, name, policy)
+        record = ledger.policies.add(None, name, policy)
         return described(record, prospect(ledger, record))
 
 
@@ -137,7 +136,7 @@ def show(name: str | None = None, project: Where = None) -> PolicyDetails:
         8
     """
     ledger = OpenProject.open(project).ledger
-    record = named(ledger.policies(), name)
+    record = named(ledger.policies.all(), name)
     return described(record, prospect(ledger, record))
 
 
@@ -162,7 +161,7 @@ def listing(project: Where = None) -> list[PolicyLine]:
             record.policy.epsilon if record.state != "draft" else None,
             prospect(ledger, record),
         )
-        for record in ledger.policies()
+        for record in ledger.policies.all()
     ]
 
 
@@ -202,7 +201,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         found = _preview(ledger, name)
-        if named(ledger.policies(), name).state == "active":
+        if named(ledger.policies.all(), name).state == "active":
             return found
         epoch = settled_epoch(opened)
         found = _preview(ledger, name)
@@ -210,7 +209,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
             raise PolicyError(
                 "the project went on since this was shown, and the price is another now; look again"
             )
-        ledger.write(epoch, policies.activate, name)
+        ledger.policies.activate(epoch, name)
         return found
 
 
@@ -233,9 +232,9 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
         home, ledger = opened.project, opened.ledger
         home.work.mkdir(mode=0o700, parents=True)
         groups, met = read_groups(str(source), opened.keys, home.namespace, home.work)
-        refuse_doubles(met, ledger.known(), groups, ledger.distinct())
-        added = ledger.write(ledger.begin_job(), people.add_members, groups, met)
-        labelers, units = ledger.members()
+        refuse_doubles(met, ledger.people.known(), groups, ledger.people.distinct())
+        added = ledger.people.add_members(ledger.begin_job(), groups, met)
+        labelers, units = ledger.people.members()
     return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
 
 
@@ -256,10 +255,10 @@ def close(project: Where = None) -> Closed:
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        epoch, active = settled_epoch(opened), ledger.policy()
+        epoch, active = settled_epoch(opened), ledger.policies.active()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
-        ledger.write(epoch, policies.close, active)
+        ledger.policies.close(epoch, active)
         return _closed(active)
 
 
@@ -279,7 +278,7 @@ def drop(name: str, project: Where = None) -> Dropped:
         []
     """
     with OpenProject.job(project) as opened:
-        opened.ledger.write(opened.ledger.begin_job(), policies.drop, name)
+        opened.ledger.policies.drop(opened.ledger.begin_job(), name)
     return Dropped(name)
 
 
@@ -288,7 +287,7 @@ def settled_epoch(opened: OpenProject) -> int:
 
     Raises `PolicyError` for an unfinished release, `ProjectBusy` for one that is being computed.
     """
-    unfinished = [r.id for r in opened.ledger.releases() if r.unfinished]
+    unfinished = [r.id for r in opened.ledger.releases.all() if r.is_unfinished]
     for release in unfinished:
         opened.project.check_free(release)
     if unfinished:
@@ -304,8 +303,8 @@ def in_force(ledger: Ledger) -> PolicyRecord | None:
 
     Raises `PolicyError` if none is in force but some were made.
     """
-    active = ledger.policy()
-    if active is None and ledger.policies():
+    active = ledger.policies.active()
+    if active is None and ledger.policies.all():
         raise PolicyError(
             "no policy is in force in this project; see labelguard policy list, and put one into "
             "force: labelguard policy activate NAME"
@@ -320,18 +319,13 @@ def first(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
     later.
     """
     policy = request.first_policy(units)
-    ledger.ceiling().check(Total(policy.epsilon, policy.delta))
+    ledger.policies.ceiling().check(Total(policy.epsilon, policy.delta))
     return policy
-
-
-def life(ledger: Ledger) -> list[Policy]:
-    """The policies that were or are in force, oldest first: each is paid in full."""
-    return ledger.read(policies.life)
 
 
 def total(ledger: Ledger, first: Policy) -> Total:
     """What a project costs over its life; before its first release, what `first` costs."""
-    return pricing.total(life(ledger) or [first])
+    return pricing.total(ledger.policies.history() or [first])
 
 
 def standing(ledger: Ledger) -> dict[str, Any]:
@@ -340,11 +334,11 @@ def standing(ledger: Ledger) -> dict[str, Any]:
     Labels keep what earlier policies released of them, so ε and δ of a release are those of all
     policies so far; what it newly charges is covered by the one in force.
     """
-    active, every = ledger.policy(), life(ledger)
+    active, every = ledger.policies.active(), ledger.policies.history()
     assert active is not None  # a release was charged to it
     found = {
         "policy": active.name,
-        "ceiling": asdict(ledger.ceiling()),
+        "ceiling": asdict(ledger.policies.ceiling()),
         "two_units": _of_two(ledger, every),
     }
     if len(every) == 1:
@@ -358,7 +352,7 @@ def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
 
     A policy that was closed counts in full.
     """
-    records = [record for record in ledger.policies() if record.state != "draft"]
+    records = [record for record in ledger.policies.all() if record.state != "draft"]
     each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
     known = [epsilon for epsilon in each if epsilon is not None]
     if len(known) < len(each):
@@ -405,7 +399,7 @@ def _closed(record: PolicyRecord) -> Closed:
 
 
 def _preview(ledger: Ledger, name: str) -> Activation:
-    record = named(ledger.policies(), name)
+    record = named(ledger.policies.all(), name)
     if record.state == "closed":
         raise PolicyError(f"policy {name!r} is closed; make a new one to change the terms")
     found = _meant(ledger, record)
@@ -415,15 +409,15 @@ def _preview(ledger: Ledger, name: str) -> Activation:
 
 def _meant(ledger: Ledger, record: PolicyRecord) -> Activation:
     """What it means to put a policy into force, whatever the ceiling."""
-    every, policy, closes = life(ledger), record.policy, None
+    every, policy, closes = ledger.policies.history(), record.policy, None
     if record.state == "draft":
-        for earlier in ledger.policies():
+        for earlier in ledger.policies.all():
             if earlier.state != "draft":
                 _check_kin(earlier, record)
             if earlier.state == "active":
                 closes = _closed(earlier)
         every.append(policy)
-    cost, ceiling = pricing.total(every), ledger.ceiling()
+    cost, ceiling = pricing.total(every), ledger.policies.ceiling()
     return Activation(record.name, policy.epsilon, policy.delta, policy.unit, closes, cost, ceiling)
 
 

@@ -29,7 +29,7 @@ from platformdirs.unix import Unix
 
 from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys import keyring
-from labelguard.ledger import witness
+from labelguard.ledger import journal
 from labelguard.spelling import suggest_keywords
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
@@ -80,7 +80,7 @@ class Project:
     @property
     def witnesses(self) -> tuple[Path, Path]:
         """Files that remember how far the ledger had come (see `labelguard.witness`)."""
-        return (self.state / witness.FILE, self.keys / witness.FILE)
+        return (self.state / journal.WITNESS, self.keys / journal.WITNESS)
 
     def strays(self, known: Iterable[str]) -> list[str]:
         """Releases on disk that are not among those the ledger knows."""

@@ -9,7 +9,6 @@ from labelguard.budget.pricing import Total
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
 
 
@@ -33,7 +32,7 @@ def show(project: Where = None, raised: Ceiling | None = None) -> CeilingUse:
     `raised` is what somebody wants to raise it to; `PolicyError` if that is not above it.
     """
     ledger = OpenProject.open(project).ledger
-    ceiling = ledger.ceiling()
+    ceiling = ledger.policies.ceiling()
     if raised:
         ledger_policies.check_raise(ceiling, raised)
     return _use(ledger, ceiling, raised)
@@ -47,12 +46,12 @@ def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        ledger.write(ledger.begin_job(), ledger_policies.raise_ceiling, ceiling)
+        ledger.policies.raise_ceiling(ledger.begin_job(), ceiling)
         return _use(ledger, ceiling, None)
 
 
 def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
-    reached = pricing.total(policies.life(ledger))
+    reached = pricing.total(ledger.policies.history())
     left = Total(
         max(ceiling.epsilon - reached.epsilon, 0.0), max(ceiling.delta - reached.delta, 0.0)
     )

@@ -31,7 +31,7 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        begun = [record for record in ledger.releases() if record.unfinished]
+        begun = [record for record in ledger.releases.all() if record.is_unfinished]
         named = [record for record in begun if record.id.startswith(release_id)]
         if len(named) != 1:
             raise LedgerError(
@@ -39,7 +39,7 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
             )
         opened.project.check_free(named[0].id)
         ledger.abandon(named[0].id, ledger.begin_job())
-        tidy(opened, ledger.releases())
+        tidy(opened, ledger.releases.all())
         return Abandoned(named[0].id, named[0].charged)
 
 
@@ -55,7 +55,7 @@ def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
         f"release {release_id} never drew a coin; its charge was given back"
         for release_id in ledger.refund_reserved(epoch, resumed=resumed)
     ]
-    releases = ledger.releases()
+    releases = ledger.releases.all()
     strays = project.strays(record.id for record in releases)
     if strays:
         raise LedgerError(
@@ -67,7 +67,7 @@ def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     return notes + [
         _unfinished(opened, record)
         for record in releases
-        if record.unfinished and record.id != resumed
+        if record.is_unfinished and record.id != resumed
     ]
 
 
@@ -93,7 +93,7 @@ def tidy(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> None:
     for record in releases:
         if not record.map:
             private_map.discard(record.id)
-        if not record.unfinished and any(project.stages.glob(f"{record.id}*")):
+        if not record.is_unfinished and any(project.stages.glob(f"{record.id}*")):
             with contextlib.suppress(ProjectBusy), project.claim(record.id):
                 project.clear(record.id)
         if record.state == "abandoned":

@@ -44,10 +44,9 @@ from labelguard.errors import (
 )
 from labelguard.keys import key_source
 from labelguard.keys.keyring import KEY_FILE, KeyRing
-from labelguard.ledger import charges, database, journal, policies, schema, witness
-from labelguard.ledger.journal import Anchor
+from labelguard.ledger import charges, database, journal, policies, schema
+from labelguard.ledger.journal import WITNESS, Anchor, Witness
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.witness import Witness
 from labelguard.project import archive, backup
 from labelguard.project.opening import OpenProject, seclude
 from labelguard.project.project import STATE, Project, find, held, places
@@ -154,9 +153,9 @@ def _outdated(ready: _Ready, partial: Path, state: Path) -> bool:
     keys = Project(state).keys
     if keys.parent == state:  # copied: nobody else works with them
         return False
-    own = Witness([partial / witness.FILE]).seen()
+    own = Witness([partial / WITNESS]).entries()
     # Nothing is there where they were to be copied to it: whoever works leaves a witness.
-    return Witness([keys / witness.FILE]).seen() not in (ready.seen, own, [])
+    return Witness([keys / WITNESS]).entries() not in (ready.seen, own, [])
 
 
 def _prepare(
@@ -189,13 +188,13 @@ def _prepare(
     for release in abandoned:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)
     number, digest = ledger.head()
-    Witness([partial / witness.FILE]).replace(number, digest)
+    Witness([partial / WITNESS]).replace(number, digest)
     result = Restored(
         project="",  # where it is put, in the end
         complete=nothing_since,
         closed=closed,
         abandoned=abandoned,
-        releases=sum(record.state == "committed" for record in ledger.releases()),
+        releases=sum(record.state == "committed" for record in ledger.releases.all()),
         backup=str(source),
         created_at=manifest["created_at"],
         backup_anchor=str(head),
@@ -225,7 +224,7 @@ def _keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]
 
 
 def _seen(keys: Path) -> list[Anchor]:
-    return [Anchor(*entry) for entry in Witness([keys / witness.FILE]).seen()]
+    return [Anchor(*entry) for entry in Witness([keys / WITNESS]).entries()]
 
 
 def _refuse_taking(keys: Path) -> None:
@@ -274,11 +273,11 @@ def _settle(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
     """
     epoch = ledger.begin_job()
     ends = charges.UNFINISHED if whole else ("reserved", *charges.UNFINISHED)
-    given_up = [(r.id, r.state) for r in ledger.releases() if r.state in ends]
+    given_up = [(r.id, r.state) for r in ledger.releases.all() if r.state in ends]
     with ledger.transaction(epoch) as connection:
         for release, before in given_up:
             charges.advance(connection, release, [before], "abandoned")
-        active = None if whole else policies.in_force(connection)
+        active = None if whole else policies.find_active(connection)
         if active:
             policies.close(connection, active)
         journal.append(connection, "restored", {"complete": whole})
@@ -287,7 +286,7 @@ def _settle(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
 
 def _publish(partial: Path, state: Path) -> None:
     """Put what is ready where it belongs, the project last; may be repeated."""
-    [head] = Witness([partial / witness.FILE]).seen()
+    [head] = Witness([partial / WITNESS]).entries()
     own, copied = Project(state).keys, partial / "keys"
     url = os.environ.get("LABELGUARD_LEDGER_URL")
     if url:
@@ -298,7 +297,7 @@ def _publish(partial: Path, state: Path) -> None:
             KeyRing(copied).copy_to(own)
         shutil.rmtree(copied, ignore_errors=True)
         copied = own
-    Witness([copied / witness.FILE]).replace(*head)
+    Witness([copied / WITNESS]).replace(*head)
     publish_directory(partial, state)
 
 
@@ -306,7 +305,7 @@ def _fill(url: str, path: Path, head: tuple[int, str]) -> None:
     """The restored ledger into the database where it is to live, unless a crashed restore did."""
     target, source = database.connect(url), database.connect(f"sqlite:///{path}")
     try:
-        with database.writing(target) as connection:
+        with database.begin_writing(target) as connection:
             if sa.inspect(connection).has_table(schema.meta.name):
                 if journal.head(connection) == head:
                     return

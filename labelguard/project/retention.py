@@ -79,7 +79,7 @@ def _released(opened: OpenProject, until: str) -> Blocks:
     """Keys of the rows of all releases that are old enough, sorted, (n, 2)."""
     old = [
         record.id
-        for record in opened.ledger.releases()
+        for record in opened.ledger.releases.all()
         if record.state == "committed" and record.created_at <= until
     ]
     directory = opened.project.released
@@ -104,7 +104,7 @@ def _answers(
     path = fresh_directory(opened.project.work / "retention", mode=0o700) / f"{settings.name}.jsonl"
     path.write_text("".join(f"{task}\n" for task in table["body"].to_pylist()), encoding="utf-8")
     found: _Forgotten | None = None
-    policy = opened.ledger.policy()
+    policy = opened.ledger.policies.active()
     # Where skips are hidden among ties, nothing may tell which are.
     skips = policy.policy.skips if policy else "public"
     for question in _questions(opened, settings):
@@ -138,7 +138,9 @@ def _settings(opened: OpenProject, name: str, source: str) -> connectors.Setting
 
 def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str | None]:
     """The questions under which answers of a source were released."""
-    columns = next((s.columns for s in opened.ledger.sources() if s.name == settings.source), {})
+    columns = next(
+        (s.columns for s in opened.ledger.people.sources() if s.name == settings.source), {}
+    )
     asked = {role.partition(" of ")[2] for role in columns if " of " in role}
     return [*sorted(asked)] or [settings.question]
 

@@ -11,7 +11,6 @@ from labelguard.budget import events, pricing
 from labelguard.budget.policy import Policy
 from labelguard.budget.public_columns import options_of
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import policies
 from labelguard.text import format_budget
 
 __all__ = ["offer"]
@@ -23,7 +22,7 @@ def offer(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
     Where the ceiling leaves less, the new policy takes what is left; where it leaves nothing, it is
     to be raised first. `most` uses of an `event` are wanted of one unit.
     """
-    ceiling, life = ledger.ceiling(), policies.life(ledger)
+    ceiling, life = ledger.policies.ceiling(), ledger.policies.history()
     reached = pricing.total(life)
     epsilon = min(policy.epsilon, _left(ceiling.epsilon, reached.epsilon))
     delta = min(policy.delta, _left(ceiling.delta, reached.delta))
@@ -35,7 +34,7 @@ def offer(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
         for one in policy.allowances
     )
     policy = replace(policy, allowances=tuple(allowances))
-    names = {record.name for record in ledger.policies()}
+    names = {record.name for record in ledger.policies.all()}
     name = next(new for n in range(2, len(names) + 3) if (new := f"policy-{n}") not in names)
     total = pricing.total([*life, policy])
     commands = [

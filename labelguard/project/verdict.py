@@ -52,7 +52,7 @@ def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
 
     The journal must still hold the entry that `anchor` names.
     """
-    records, entries = opened.ledger.releases(), opened.ledger.journal()
+    records, entries = opened.ledger.releases.all(), opened.ledger.journal()
     lost = anchor and not any(Anchor(e.number, e.digest) == anchor for e in entries)
     broken = ledger_fault(opened, records)
     if anchor and lost and not broken:

@@ -17,7 +17,7 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
 from labelguard.inputs.staged import Staged
 from labelguard.keys.parts import Part
-from labelguard.ledger import sourcebook
+from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Admission, Groups
 from labelguard.project import succession
@@ -35,10 +35,10 @@ def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     Raise `PolicyError` for another source or other columns than before, `InvalidLabels` for two ids
     that may be one person.
     """
-    sourcebook.check(ledger.sources(), source, staged.columns)
-    met, known = staged.identities, ledger.identities()
-    groups = Groups(*ledger.members())
-    refuse_doubles(met, ledger.known(), groups, ledger.distinct())
+    sources.check(ledger.people.sources(), source, staged.columns)
+    met, known = staged.identities, ledger.people.identities()
+    groups = Groups(*ledger.people.members())
+    refuse_doubles(met, ledger.people.known(), groups, ledger.people.distinct())
     return Admission(source, staged.columns, met.without(known))
 
 

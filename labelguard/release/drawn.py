@@ -94,7 +94,7 @@ class DrawnRelease:
         rows, hashes = self.publish()
         opened.ledger.commit(self.grant, self.epoch, rows, hashes)
         opened.project.clear(self.id)
-        record = opened.ledger.release(self.id)
+        record = opened.ledger.releases.get(self.id)
         assert record is not None
         return return_release(opened.project, record, self.output, self.notes)
 
@@ -115,16 +115,16 @@ class DrawnRelease:
 
     def _check_not_given_up(self, opened: OpenProject, epoch: int) -> None:
         """Raise `LedgerError` if the release may not appear any more, and leave nothing of it."""
-        record = opened.ledger.release(self.id)
+        record = opened.ledger.releases.get(self.id)
         if record is None:
             raise LedgerError(
                 f"release {self.id} is not in the ledger any more, which is an older copy; put the "
                 "newest copy back"
             )
-        left = (blocks.positions(self.authors, opened.ledger.tombstones()) >= 0).any()
-        if record.unfinished and not left:
+        left = (blocks.positions(self.authors, opened.ledger.people.tombstones()) >= 0).any()
+        if record.is_unfinished and not left:
             return
-        if record.unfinished:
+        if record.is_unfinished:
             opened.ledger.abandon(self.id, epoch)
         opened.project.clear(self.id)
         raise LedgerError(
@@ -139,7 +139,7 @@ def card_context(context: ReleaseContext, plan: PlannedRows, grant: Grant) -> di
     The policies beside this one, and what its labelers have used and left.
     """
     ledger = context.opened.ledger
-    capacity, used = ledger.labelers(grant.release.event).of(plan.units)
+    capacity, used = ledger.releases.labelers(grant.release.event).of(plan.units)
     met = capacity > 0  # who was never charged has no budget yet
     capacity, used = capacity[met], used[met]
     return {

@@ -285,7 +285,7 @@ class HeldOut(Mechanism[Design]):
 
 def _release_directory(head: str, opened: OpenProject) -> Path:
     """Return the directory of a committed release; its id may be shortened."""
-    done = [record for record in opened.ledger.releases() if record.state == "committed"]
+    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
     matches = [record for record in done if record.id.startswith(head)]
     if len(matches) != 1:
         raise LabelguardError(

@@ -127,7 +127,7 @@ class Intake(ReadingOptions):
             self.bad_rows == "quarantine",
             policy.ties_of(event) == "drop",
             groups.in_force(opened.ledger, policy.unit),
-            opened.ledger.tombstones(),
+            opened.ledger.people.tombstones(),
             self.max_input_bytes,
             spool=opened.project.work,
         )

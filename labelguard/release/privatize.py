@@ -261,10 +261,10 @@ class Run:
             staged,
             self.project,
             self.opened.keys,
-            self.ledger.labelers(event, excluding=None if drawn else begun),
+            self.ledger.releases.labelers(event, excluding=None if drawn else begun),
             again=self.request.again,
             finished=drawn.id if drawn else None,
-            earlier=recovery.known(self.ledger.releases(), event),
+            earlier=recovery.known(self.ledger.releases.all(), event),
             bound=Bound.of(policy, event, named=staged.labelers or staged.recorded),
             part=part,
             held_out=policy.held_out,
@@ -277,7 +277,9 @@ class Run:
             event,
             part,
             self.ledger,
-            people=len(blocks.unique(np.concatenate([rows.units, self.ledger.charged()]))[0]),
+            people=len(
+                blocks.unique(np.concatenate([rows.units, self.ledger.releases.charged_units()]))[0]
+            ),
             drop=self.request.exhausted == "drop" or begun is not None,
             resumed=begun is not None,
             accept_delta=self.request.accept_delta,
@@ -285,7 +287,7 @@ class Run:
         prices = self._prices(rows)
         if record is None:
             self.mechanism.check(self.context)
-        charged = self.ledger.labelers(event, excluding=None)
+        charged = self.ledger.releases.labelers(event, excluding=None)
         preview = preview_release(
             self.resolved, self.context, self.key, rows, prices, charged, self.notes
         )
@@ -293,7 +295,7 @@ class Run:
 
     def _prices(self, rows: PlannedRows) -> Mapping[int, Price]:
         """Return what a use costs for every k of the rows: from the ledger, or calibrated now."""
-        known = self.ledger.prices(self.resolved.event)
+        known = self.ledger.policies.prices(self.resolved.event)
         missing = np.setdiff1d(rows.capacity, np.array(sorted(known), dtype=np.int64))
         if not len(missing):
             return known

@@ -139,7 +139,7 @@ def identify_request(
     def identify(candidate: ResolvedRequest, again: int) -> RequestIdentity:
         settings = json.dumps(candidate.settings(again), sort_keys=True).encode()
         key = opened.keys.mac("idempotency", digest + settings).hex()
-        return RequestIdentity(again, key, opened.ledger.find(key))
+        return RequestIdentity(again, key, opened.ledger.releases.find(key))
 
     identity = identify(resolved, int(resolved.request.again))
     while identity.again and identity.record and identity.record.state == "committed":
@@ -162,7 +162,7 @@ def _by_earlier_mechanisms(resolved: ResolvedRequest, ledger: Ledger) -> Iterato
     if request.mechanism != AUTO or resolved.is_first or resolved.mechanism is None:
         return
     tried = {resolved.mechanism.name}
-    for record in reversed(ledger.releases()):
+    for record in reversed(ledger.releases.all()):
         name = str(record.settings["mechanism"])
         if record.event not in resolved.policy.events or name in tried or record.part != "training":
             continue
@@ -315,7 +315,7 @@ def _without_reserve(counts: NDArray[np.int64], unit: str) -> dict[str, int]:
 
 def _recorded_features(ledger: Ledger) -> str | None:
     """Return the features of the project's last release with a head."""
-    for record in reversed(ledger.releases()):
+    for record in reversed(ledger.releases.all()):
         if features := record.settings["choices"].get("features"):
             return str(features)
     return None
@@ -334,7 +334,7 @@ def _mechanism_in_use(ledger: Ledger, record: PolicyRecord) -> str | None:
     Without any, the policy's only one; None where it pays for several.
     """
     payable = record.policy.events
-    for release in reversed(ledger.releases()):
+    for release in reversed(ledger.releases.all()):
         if release.state != "refunded" and release.event in payable and release.part == "training":
             return str(release.settings["mechanism"])
     return payable[0] if len(payable) == 1 else None

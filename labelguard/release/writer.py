@@ -344,7 +344,7 @@ def push(
     """
     opened = OpenProject.open(project)
     settings = connectors.named(opened.project.connectors, name)
-    done = [record for record in opened.ledger.releases() if record.state == "committed"]
+    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
     matches = [record for record in done if record.id.startswith(release_id)]
     if len(matches) != 1:
         raise LedgerError(

@@ -82,7 +82,7 @@ def check(name: str, project: Where = None) -> Checked:
         path = Path(directory) / f"{name}.jsonl"
         path.touch(mode=0o600)
         path.write_text("".join(f"{answer.body}\n" for answer in answers))
-        record = opened.ledger.policy()
+        record = opened.ledger.policies.active()
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)

@@ -126,7 +126,7 @@ def _project_checks(project: Where) -> list[Finding]:
 
     def maps() -> str:
         opened = OpenProject.open(home)
-        digests = {record.id: record.map for record in opened.ledger.releases() if record.map}
+        digests = {record.id: record.map for record in opened.ledger.releases.all() if record.map}
         opened.private_map.check(digests)
         return f"{pluralize(len(digests), 'private map')} as drawn"
 

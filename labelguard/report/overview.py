@@ -187,22 +187,27 @@ class Simulated:
 def budget(project: Where) -> Budget:
     """The policy in force, what all policies cost together, and how far each allowance is used."""
     ledger = OpenProject.open(project).ledger
-    active, every = ledger.policy(), policies.life(ledger)
+    active, every = ledger.policies.active(), ledger.policies.history()
     total = pricing.total(every)
     return Budget(
         policies.described(active) if active else None,
-        ledger.ceiling(),
+        ledger.policies.ceiling(),
         Lifetime(total.epsilon, total.delta, len(every)),
-        [_usage(event, rows, _weeks(ledger, event)) for event, rows in ledger.usage().items()],
+        [
+            _usage(event, rows, _weeks(ledger, event))
+            for event, rows in ledger.releases.usage().items()
+        ],
     )
 
 
 def _weeks(ledger: Ledger, event: str) -> int | None:
     """Return the weeks begun since the first release under the policy in force, or None."""
-    active = ledger.policy()
+    active = ledger.policies.active()
     if active is None or active.policy.unit == "item":
         return None
-    mine = (one for one in ledger.releases() if (one.policy_id, one.event) == (active.id, event))
+    mine = (
+        one for one in ledger.releases.all() if (one.policy_id, one.event) == (active.id, event)
+    )
     first = next((clock.parse_time(one.created_at) for one in mine), None)
     if first is None:
         return None
@@ -258,11 +263,15 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         given = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, given])
-    units = Groups(*ledger.members()).unit_of(candidates)
+    units = Groups(*ledger.people.members()).unit_of(candidates)
     own = {one.hex() for one in blocks.to_list(candidates)}
     with ledger.snapshot() as connection:
-        rows = [row for unit in blocks.to_list(units) for row in charges.uses(connection, unit)]
-        gone = next((one for one in people.departures(connection) if one.pseudonym in own), None)
+        rows = [
+            row for unit in blocks.to_list(units) for row in charges.read_uses(connection, unit)
+        ]
+        gone = next(
+            (one for one in people.read_departures(connection) if one.pseudonym in own), None
+        )
     if not rows and gone is None:
         raise LedgerError(
             f"no labeler {labeler_id!r} in this project has been charged, and none has left"
@@ -297,7 +306,7 @@ def releases(project: Where) -> list[ReleaseLine]:
             *(r.id, r.state, r.created_at, r.settings["mechanism"], r.part, r.charged, r.rows),
             path=str(opened.project.releases / r.id),
         )
-        for r in opened.ledger.releases()
+        for r in opened.ledger.releases.all()
     ]
 
 
@@ -352,7 +361,7 @@ def simulate_to(path: Path, **options: Any) -> Simulated:
 
 
 def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
-    records = [record for record in ledger.releases() if record.state == "committed"]
+    records = [record for record in ledger.releases.all() if record.state == "committed"]
     if release_id is not None:
         records = [record for record in records if record.id.startswith(release_id)]
         if len(records) > 1:

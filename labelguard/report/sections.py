@@ -55,12 +55,12 @@ class Seen:
     def of(cls, release_id: str | None, where: Where) -> Seen:
         """Look at a project. Raises `LedgerError` for a release that it has not committed."""
         opened = OpenProject.open(where)
-        releases = tuple(opened.ledger.releases())
+        releases = tuple(opened.ledger.releases.all())
         return cls(
             opened,
             clock.now(),
             overview.budget(opened.project),
-            tuple(opened.ledger.policies()),
+            tuple(opened.ledger.policies.all()),
             releases,
             _named(releases, release_id) if release_id else None,
             attempts.read(opened.project).failing,
@@ -237,8 +237,8 @@ def who_is_who(seen: Seen) -> Section | None:
     """What was said of single labelers, by pseudonym, never by id; None where nothing was."""
     ledger = seen.opened.ledger
     with ledger.snapshot() as connection:
-        gone = leaving.departures(connection)
-    members, distinct = len(ledger.members()[0]), len(ledger.distinct()[0])
+        gone = leaving.read_departures(connection)
+    members, distinct = len(ledger.people.members()[0]), len(ledger.people.distinct()[0])
     if not (gone or members or distinct):
         return None
     kinds = [one.kind for one in gone]

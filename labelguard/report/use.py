@@ -27,7 +27,7 @@ _DIFFER = 1 - DEFAULT_AGREEMENT
 
 def usage(seen: Seen) -> Mapping[str, Counts]:
     """The use of each allowance of the policy in force."""
-    rows, policy = seen.opened.ledger.usage(), seen.policy
+    rows, policy = seen.opened.ledger.releases.usage(), seen.policy
     allowed = policy.policy.events if policy else ()
     return {event: np.array(rows.get(event, []), np.int64).reshape(-1, 3) for event in allowed}
 
@@ -37,7 +37,7 @@ def sections(seen: Seen) -> Iterator[Section]:
     for event, rows in usage(seen).items():
         kind = events.kind(event)
         capacity, used, count = rows.T
-        close = seen.opened.ledger.near(event, _NEAR, _NAMED)
+        close = seen.opened.ledger.releases.heavy_users(event, _NEAR, _NAMED)
         near = int(count[used * 100 >= _NEAR * capacity].sum())
         yield section(
             "used",

@@ -22,7 +22,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.project import policies, raising
+from labelguard.project import raising
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
@@ -37,7 +37,7 @@ def run(project: Project, *arguments: str, **options: Any) -> Result:
 
 
 def ceiling(project: Project) -> Ceiling:
-    return OpenProject.open(project.state).ledger.ceiling()
+    return OpenProject.open(project.state).ledger.policies.ceiling()
 
 
 def test_init_fixes_it_and_the_defaults_are_those_that_are_told(tmp_path: Path) -> None:
@@ -125,14 +125,12 @@ def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(
     ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger'}", keys, ceiling=Ceiling(10, 1e-4))
     epoch = ledger.begin_job()
     for name in ("first", "second", "third"):
-        ledger.write(None, ledger_policies.add, name, Policy(4.0, 1e-6, (Allowance("rr", 4),)))
+        ledger.policies.add(None, name, Policy(4.0, 1e-6, (Allowance("rr", 4),)))
     for name in ("first", "second"):
-        ledger.write(
-            epoch, ledger_policies.close, ledger.write(epoch, ledger_policies.activate, name)
-        )
+        ledger.policies.close(epoch, ledger.policies.activate(epoch, name))
     with pytest.raises(PolicyError, match="--raise 12,"):
-        ledger.write(epoch, ledger_policies.activate, "third")
-    assert ledger.policy() is None
+        ledger.policies.activate(epoch, "third")
+    assert ledger.policies.active() is None
 
 
 BUDGETS = st.sampled_from([(0.5, 1e-6), (1.0, 2e-5), (3.0, 1e-5), (4.0, 9e-5), (12.0, 1e-6)])
@@ -158,7 +156,7 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
     epoch = ledger.begin_job()
     present = Ceiling()
     for place, (act, budget) in enumerate(acts):
-        active, before = ledger.policy(), pricing.total(policies.life(ledger))
+        active, before = ledger.policies.active(), pricing.total(ledger.policies.history())
         if act == "raise":
             asked = Ceiling(float(budget[0]), budget[1] * 1e-5)
             higher = asked.epsilon >= present.epsilon and asked.delta >= present.delta
@@ -170,23 +168,23 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
             except PolicyError:
                 assert not higher or asked == present
         elif act == "close" and active:
-            ledger.write(epoch, ledger_policies.close, active)
+            ledger.policies.close(epoch, active)
         elif act == "activate":
             policy = Policy(*budget, (Allowance("rr", 4),))
-            ledger.write(None, ledger_policies.add, f"p{place}", policy)
+            ledger.policies.add(None, f"p{place}", policy)
             fits = (
                 before.epsilon + budget[0] <= present.epsilon + 1e-9
                 and before.delta + budget[1] <= present.delta + 1e-12
             )
             try:
-                ledger.write(epoch, ledger_policies.activate, f"p{place}")
+                ledger.policies.activate(epoch, f"p{place}")
                 assert fits
             except PolicyError:
                 assert not fits
-                assert ledger.policy() == active  # nothing is closed for it
-        total = pricing.total(policies.life(ledger))
+                assert ledger.policies.active() == active  # nothing is closed for it
+        total = pricing.total(ledger.policies.history())
         assert total.epsilon <= present.epsilon and total.delta <= present.delta
-    assert ledger.ceiling() == present and ledger.fault() is None
+    assert ledger.policies.ceiling() == present and ledger.fault() is None
 
 
 # ---------------------------------------------------------------- one request

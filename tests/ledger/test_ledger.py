@@ -20,9 +20,9 @@ from labelguard.budget.policy import Policy
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, KeyProblem, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
+from labelguard.ledger.journal import Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Charge
-from labelguard.ledger.witness import Witness
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
@@ -212,7 +212,7 @@ def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(
     assert dump(project.ledger_url) == before
     assert ledger.fault() is None
     ledger.charge(event([3, 0], key="cc" * 32), policy, epoch)
-    assert ledger.labelers("rr").used.tolist() == [8, 8]
+    assert ledger.releases.labelers("rr").used.tolist() == [8, 8]
 
 
 def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) -> None:
@@ -224,7 +224,7 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) ->
     reserved = ledger.charge(event([3], key="bb" * 32), policy, epoch)
     kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
     assert ledger.refund_reserved(epoch, resumed=kept.release.id) == [reserved.release.id]
-    assert ledger.labelers("rr").used.tolist() == [3]
+    assert ledger.releases.labelers("rr").used.tolist() == [3]
     assert ledger.fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):
         ledger.start(reserved, epoch)
@@ -246,7 +246,7 @@ def test_a_job_that_another_one_followed_charges_nothing(project_on_each: Projec
     ):
         with pytest.raises(LedgerError, match="another job has begun"):
             act()
-    assert ledger.labelers("rr").used.tolist() == [2]
+    assert ledger.releases.labelers("rr").used.tolist() == [2]
 
 
 def test_a_release_that_is_taken_up_needs_no_more_than_it_was_charged(
@@ -260,7 +260,7 @@ def test_a_release_that_is_taken_up_needs_no_more_than_it_was_charged(
     for labels in ([3, 3], [2, 4], [2, 3, 1]):
         with pytest.raises(LedgerError, match="more than it was charged"):
             ledger.charge(event(labels), policy, epoch, resumed=crashed)
-    assert ledger.labelers("rr").used.tolist() == [2, 3]
+    assert ledger.releases.labelers("rr").used.tolist() == [2, 3]
 
 
 def test_the_first_release_fixes_the_policy(project: Project) -> None:

@@ -17,8 +17,8 @@ import labelguard as lg
 from labelguard.errors import LedgerError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import journal, schema
+from labelguard.ledger.journal import Witness
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.witness import Witness
 from labelguard.project import attempts, erasure, policies
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject

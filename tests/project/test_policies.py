@@ -27,9 +27,8 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.journal import Anchor
+from labelguard.ledger.journal import Anchor, Witness
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.witness import Witness
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.project.recovery import abandon

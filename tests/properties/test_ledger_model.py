@@ -33,12 +33,10 @@ from labelguard.budget import pricing
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import charges, people, schema
-from labelguard.ledger import policies as ledger_policies
+from labelguard.ledger import schema
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.project import policies
 from labelguard.storage import blocks
 
 LABELERS = 4
@@ -168,7 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return next((name for name, book in self.books.items() if book.state == "active"), None)
 
     def record(self, number: int) -> ReleaseRecord:
-        [found] = [record for record in self.ledger.releases() if record.number == number]
+        [found] = [record for record in self.ledger.releases.all() if record.number == number]
         return found
 
     def numbers(self, *states: str) -> list[int]:
@@ -186,8 +184,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def new_policy(self, policy: Policy, name: str, fate: str) -> None:
         if name in self.books:
             with pytest.raises(PolicyError, match="there is a policy"):
-                self.ledger.write(None, ledger_policies.add, name, policy)
-        elif self.act(fate, lambda: self.ledger.write(None, ledger_policies.add, name, policy))[0]:
+                self.ledger.policies.add(None, name, policy)
+        elif self.act(fate, lambda: self.ledger.policies.add(None, name, policy))[0]:
             self.books[name] = Book(policy)
 
     @rule(name=st.sampled_from("abc"), fate=FATES)
@@ -198,9 +196,9 @@ class LedgerMachine(RuleBasedStateMachine):
         book = self.books.get(name)
         if book is None or book.state != "draft":
             with pytest.raises(PolicyError, match="is no draft of this project"):
-                self.ledger.write(self.epoch, ledger_policies.activate, name)
+                self.ledger.policies.activate(self.epoch, name)
             return
-        if self.act(fate, lambda: self.ledger.write(self.epoch, ledger_policies.activate, name))[0]:
+        if self.act(fate, lambda: self.ledger.policies.activate(self.epoch, name))[0]:
             if self.active:
                 self.books[self.active].state = "closed"
             book.state = "active"
@@ -246,7 +244,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         event = self.event(book, kind, key, asked)
         live = [m for m in self.made if m.key == key and m.state not in ("refunded", "abandoned")]
-        found = self.ledger.find(key)
+        found = self.ledger.releases.find(key)
         assert (found is not None) == bool(live)
         fits = all(
             book.used[kind, who] + count <= book.places(kind, who) for who, count in asked.items()
@@ -299,7 +297,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if more:
             asked[max(asked)] = made.asked[max(asked)] + 1
         event = self.event(self.books[made.book], made.kind, made.key, asked)
-        found = self.ledger.find(made.key)
+        found = self.ledger.releases.find(made.key)
         assert found == self.record(number)
         if more:
             with pytest.raises(LedgerError, match="would need more than it was charged"):
@@ -351,7 +349,7 @@ class LedgerMachine(RuleBasedStateMachine):
         drawn = [number for number, made in enumerate(self.made, 1) if made.map]
         chosen = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
         digests = {self.record(number).id: f"{self.epoch:060x}{number:04x}" for number in chosen}
-        if self.act(fate, lambda: self.ledger.write(self.epoch, charges.replace_maps, digests))[0]:
+        if self.act(fate, lambda: self.ledger.releases.replace_maps(self.epoch, digests))[0]:
             for number in chosen:
                 self.made[number - 1].map = digests[self.record(number).id]
 
@@ -391,7 +389,7 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def bury(self, labeler: int, kind: Any, fate: str) -> None:
         key = np.array([[0, labeler]], np.uint64)
-        if self.act(fate, lambda: self.ledger.write(self.epoch, people.bury, key, kind))[0]:
+        if self.act(fate, lambda: self.ledger.people.add_tombstone(self.epoch, key, kind))[0]:
             self.gone[labeler] = "erased" if self.gone.get(labeler) == "erased" else kind
 
     @rule(crash=st.booleans())
@@ -403,10 +401,10 @@ class LedgerMachine(RuleBasedStateMachine):
         old, self.epoch = self.epoch, self.ledger.begin_job()
         for change in (
             lambda: self.ledger.refund_reserved(old, None) if self.numbers("reserved") else boom(),
-            lambda: self.ledger.write(old, ledger_policies.activate, "a"),
+            lambda: self.ledger.policies.activate(old, "a"),
             lambda: self.ledger.abandon("r", old),
-            lambda: self.ledger.write(old, charges.replace_maps, {}),
-            lambda: self.ledger.write(old, people.bury, np.array([[0, 0]], np.uint64), "retired"),
+            lambda: self.ledger.releases.replace_maps(old, {}),
+            lambda: self.ledger.people.add_tombstone(old, np.array([[0, 0]], np.uint64), "retired"),
         ):
             with pytest.raises(LedgerError, match="another job has begun"):
                 change()
@@ -418,14 +416,14 @@ class LedgerMachine(RuleBasedStateMachine):
         if not hasattr(self, "ledger"):
             return
         assert self.ledger.fault() is None
-        records = self.ledger.policies()
+        records = self.ledger.policies.all()
         assert {r.name: (r.policy, r.state) for r in records} == {
             name: (book.policy, book.state) for name, book in self.books.items()
         }
-        assert getattr(self.ledger.policy(), "name", None) == self.active
-        assert [(r.number, r.idempotency_key, r.state, r.map) for r in self.ledger.releases()] == [
-            (number, made.key, made.state, made.map) for number, made in enumerate(self.made, 1)
-        ]
+        assert getattr(self.ledger.policies.active(), "name", None) == self.active
+        assert [
+            (r.number, r.idempotency_key, r.state, r.map) for r in self.ledger.releases.all()
+        ] == [(number, made.key, made.state, made.map) for number, made in enumerate(self.made, 1)]
         owner = {i: (r.name, kind) for r in records for kind, i in r.allowance_ids.items()}
         stored = {}
         with self.ledger.snapshot() as connection:
@@ -440,7 +438,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for place, count in book.used.items()
             if count
         }
-        gone = blocks.to_bytes(self.ledger.tombstones())
+        gone = blocks.to_bytes(self.ledger.people.tombstones())
         assert gone == b"".join(n.to_bytes(16, "big") for n in sorted(self.gone))
 
     def the_lifetime_total_is_the_sum_of_what_was_in_force(self) -> None:
@@ -449,7 +447,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if book.state != "draft":
                 epsilon += book.policy.epsilon
                 delta += book.policy.delta
-        total = pricing.total(policies.life(self.ledger))
+        total = pricing.total(self.ledger.policies.history())
         assert (total.epsilon, total.delta) == pytest.approx((epsilon, delta))
 
 

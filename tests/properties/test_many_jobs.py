@@ -69,7 +69,7 @@ def job(url: str, home: Path, crowd: Crowd, seed: int) -> tuple[list[Asked], lis
     """One process: what it was granted, what it was refused, how often it was overtaken."""
     rng = random.Random(seed)
     ledger = Ledger(url, KeyRing(home / "keys"), [home / f"head {seed}"])
-    [policy] = [record.policy for record in ledger.policies()]
+    [policy] = [record.policy for record in ledger.policies.all()]
     granted, refused, overtaken = [], [], 0
     for number in range(crowd.charges):
         kind = rng.choice(KINDS)
@@ -119,8 +119,8 @@ def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     heads = [tmp_path / f"head {seed}" for seed in range(crowd.processes)]
     keys = KeyRing.create(tmp_path / "keys")
     ledger = Ledger.create(ledger_url, keys, heads)
-    ledger.write(None, ledger_policies.add, "both", crowd.policy)
-    ledger.write(ledger.begin_job(), ledger_policies.activate, "both")
+    ledger.policies.add(None, "both", crowd.policy)
+    ledger.policies.activate(ledger.begin_job(), "both")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(crowd.processes, mp_context=context) as pool:
         ends = [
@@ -142,7 +142,7 @@ def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     # Without refunds, what does not fit at the end is all that may have been refused.
     for places in refused:
         assert any(taken[who] + count > crowd.places for who, count in places.items())
-    records = ledger.releases()
+    records = ledger.releases.all()
     assert [record.number for record in records] == list(range(1, len(granted) + 1))
     assert len({record.idempotency_key for record in records}) == len(granted)
     assert len(ledger.journal()) == 4 - 1 + len(granted)  # created, policy, activated
@@ -166,16 +166,16 @@ def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(
     """A job may lose its lock between looking for its release and beginning its epoch."""
     slow, fast = charged
     wanted = event("aa" * 32, "rr", {1: 2}, SMALL.places)
-    assert slow.find(wanted.idempotency_key) is None
+    assert slow.releases.find(wanted.idempotency_key) is None
     epoch = fast.begin_job()
     grant = fast.charge(wanted, SMALL.policy, epoch)
     late = slow.begin_job()
     with pytest.raises(LedgerError, match=f"another job has made release {grant.release.id}"):
         slow.charge(wanted, SMALL.policy, late)
-    assert slow.labelers("rr").used.tolist() == [2]
+    assert slow.releases.labelers("rr").used.tolist() == [2]
     slow.refund_reserved(late, resumed=None)
     slow.charge(wanted, SMALL.policy, late)  # given back: the request may be made anew
-    assert slow.labelers("rr").used.tolist() == [2] and slow.fault() is None
+    assert slow.releases.labelers("rr").used.tolist() == [2] and slow.fault() is None
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_a_second_machine_is_told_that_the_ledger_is_busy(
             second.exclusive(),
         ):
             pass
-        second.releases()  # looking needs no lock
+        second.releases.all()  # looking needs no lock
     with second.exclusive(), pytest.raises(ProjectBusy), first.exclusive():
         pass
 
@@ -216,15 +216,15 @@ def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(
             later = second.begin_job()
             with pytest.raises(LedgerError, match="another job has begun"):
                 first.commit(grant, epoch, 2, {})
-            [record] = second.releases()
+            [record] = second.releases.all()
             assert record.state == "computing"
             again = second.charge(
                 event("aa" * 32, "rr", {1: 2}, SMALL.places), SMALL.policy, later, resumed=record
             )
             drawn = second.mark_drawn(again, later, "0" * 64, 2)
             second.commit(drawn, later, 2, {})
-    assert [record.state for record in second.releases()] == ["committed"]
-    assert second.labelers("rr").used.tolist() == [2] and second.fault() is None
+    assert [record.state for record in second.releases.all()] == ["committed"]
+    assert second.releases.labelers("rr").used.tolist() == [2] and second.fault() is None
     with first.exclusive():  # the lock was left in order by both
         pass
 

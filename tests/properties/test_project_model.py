@@ -223,7 +223,7 @@ class ProjectMachine(RuleBasedStateMachine):
         opened = OpenProject.open(self.project.state)
         keys, ledger = opened.keys, opened.ledger
         people = keys.labeler_keys(self.project.namespace, [f"worker {u}" for u in range(LABELERS)])
-        table = ledger.labelers(kind)
+        table = ledger.releases.labelers(kind)
         found = {tuple(key): int(n) for key, n in zip(table.labelers, table.used, strict=True)}
         return [found.get(tuple(key), 0) for key in people]
 

@@ -73,7 +73,7 @@ def test_a_file_that_was_added_is_found_and_not_delivered(
     (inside / name).write_text("{{ messages }}")
     verdict = overview.verify_releases(None, project.state)
     assert not verdict.ok and f"{name} was added" in str(verdict.fault)
-    record = Ledger(project.ledger_url, KeyRing(project.keys)).release(made.id)
+    record = Ledger(project.ledger_url, KeyRing(project.keys)).releases.get(made.id)
     assert record is not None
     deliver(inside, tmp_path / "copy", record.files)
     assert files(tmp_path / "copy") == own

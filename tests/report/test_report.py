@@ -164,7 +164,7 @@ def test_releases_of_all_states_are_told(project: Project, monkeypatch: pytest.M
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(drawn, "publish_release", crash)
         lg.privatize(TABLE, project=project, mechanism="rr")
-    crashed = OpenProject.open(project).ledger.releases()[-1]
+    crashed = OpenProject.open(project).ledger.releases.all()[-1]
     abandon(crashed.id, project)
     told = section(report(project=project), "releases")
     states = {row[0]: row[4] for row in told.table.rows}  # type: ignore[union-attr]
@@ -244,7 +244,7 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(
     monkeypatch.setattr(use, "_NAMED", 2)
     whole = report(project=released[0])
     told, ledger = section(whole, "used-rr"), OpenProject.open(released[0]).ledger
-    usage, facts = ledger.usage()["rr"], dict(told.facts)
+    usage, facts = ledger.releases.usage()["rr"], dict(told.facts)
     near = sum(count for capacity, used, count in usage if 10 * used >= 8 * capacity)
     assert near > 2 and facts["at 80% or more"] == f"{near}"
     assert told.table and told.chart and len(told.table.rows) == 2

@@ -239,7 +239,7 @@ def check_new(rows: Rows) -> None:
 
 def _check_kind(context: ReleaseContext, first: str | None) -> None:
     """Choices add up with choices alone: their likelihood is another."""
-    record = context.opened.ledger.release(first) if first else None
+    record = context.opened.ledger.releases.get(first) if first else None
     if record and bool(record.settings["parameters"].get("choices")) != context.staged.choices:
         raise PolicyError(
             "the sum that this window joins is of another kind: choices add up with choices, "
@@ -290,7 +290,7 @@ def noise(context: ReleaseContext) -> Noise:
     """The noise of each release: as the ledger has its price, or calibrated for the first."""
     releases = context.allowance.allowed
     assert releases is not None  # only coins go by labelers' own numbers
-    stored = context.opened.ledger.prices(STATISTIC_RELEASES.name)
+    stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
     stored = stored or prices(context.policy, STATISTIC_RELEASES.name, np.array([releases]))
     return noise_of_price(stored[releases])
 
@@ -396,7 +396,7 @@ def committed(ledger: Ledger, part: Part) -> list[ReleaseRecord]:
     """The finished releases of statistics of one part's labels, oldest first."""
     return [
         record
-        for record in ledger.releases()
+        for record in ledger.releases.all()
         if record.state == "committed"
         and (record.event, record.part) == (STATISTIC_RELEASES.name, part)
     ]

@@ -42,7 +42,7 @@ def row_keys(project: Project) -> set[bytes]:
     """The keys of rows of theirs that are in private maps."""
     opened = OpenProject.open(project)
     key = opened.keys.labeler_keys(project.namespace, [WHO])
-    maps = [record.id for record in opened.ledger.releases() if record.map]
+    maps = [record.id for record in opened.ledger.releases.all() if record.map]
     return {row for one in maps for row in opened.private_map.keys_of(one, key)}
 
 

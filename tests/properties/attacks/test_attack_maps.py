@@ -16,7 +16,7 @@ from support.preferences import opinions, pairs, public
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import ProjectError
-from labelguard.ledger import charges
+from labelguard.ledger.charges import Releases
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure
 from labelguard.project.backup import backup
@@ -65,16 +65,16 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lg.privatize(TABLE, project=project, **PRICE)
-    whole, looked = charges.replace_maps, []
+    replace_maps, looked = Releases.replace_maps, []
 
     def watched(*given: Any) -> None:
         """The new files are written, and the ledger is about to be told of them."""
         for command in ("doctor", "budget verify", "release verify"):
             arguments = [*command.split(), "--project", str(project.state)]
             looked.append(CliRunner().invoke(main, arguments).exit_code)
-        whole(*given)
+        replace_maps(*given)
 
-    monkeypatch.setattr(charges, "replace_maps", watched)
+    monkeypatch.setattr(Releases, "replace_maps", watched)
     assert erasure.leave("worker 2", "erased", project).rows_remembered == 12
     assert looked == [0, 0, 0]
     assert overview.verify(project.state).ok

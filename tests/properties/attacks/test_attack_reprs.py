@@ -55,6 +55,6 @@ def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(
     monkeypatch.setattr(selection._Labels, "of", reading)
     project = lg.init(tmp_path)
     lg.privatize(TABLE.slice(0, 50), project=project, **BUDGET | options)
-    shown.append(repr(OpenProject.open(project).ledger.labelers("rr")))
+    shown.append(repr(OpenProject.open(project).ledger.releases.labelers("rr")))
     numbers = {int(digits) for text in shown for digits in re.findall(r"\d+", text)}
     assert len(keys) > 50 and not {key for key in keys if key > 2**32} & numbers

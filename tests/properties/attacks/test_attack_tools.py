@@ -37,7 +37,7 @@ def values(project: Project) -> list[tuple[str, ...]]:
 def uses(project: Project, who: str) -> int:
     """How many uses a labeler was charged."""
     opened = OpenProject.open(project)
-    table = opened.ledger.labelers("rr")
+    table = opened.ledger.releases.labelers("rr")
     return int(table.of(opened.keys.labeler_keys("desk", [who]))[1][0])
 
 

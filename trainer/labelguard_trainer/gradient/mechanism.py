@@ -250,7 +250,7 @@ def _price(context: ReleaseContext, event: str) -> Price:
     """Of a run: as the ledger has it, or calibrated for the first."""
     runs = context.allowance.allowed
     assert runs is not None  # only coins go by labelers' own numbers
-    stored = context.opened.ledger.prices(event)
+    stored = context.opened.ledger.policies.prices(event)
     if runs not in stored:
         context.progress("calibrating", None)
         stored = pricing.prices(context.policy, event, np.array([runs]))

@@ -188,7 +188,7 @@ def open_release(release: str, project: Where) -> Source:
     if path.is_dir():
         expected: Mapping[str, str] = _sums(path)
     else:
-        records = OpenProject.open(project).ledger.releases()
+        records = OpenProject.open(project).ledger.releases.all()
         [expected] = [record.files for record in records if record.id == directory.name]
     card = read_card(directory)
     broken = fault(directory, expected)

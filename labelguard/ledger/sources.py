@@ -39,8 +39,8 @@ class SourceRecord:
     at: str
 
 
-def records(connection: sa.Connection) -> list[SourceRecord]:
-    """All sources, oldest first."""
+def read(connection: sa.Connection) -> list[SourceRecord]:
+    """Return all sources, oldest first."""
     own = schema.sources.c
     query = sa.select(own.name, own.people, own.columns, own.at).order_by(own.at, own.name)
     return [
@@ -49,14 +49,15 @@ def records(connection: sa.Connection) -> list[SourceRecord]:
     ]
 
 
-def check(found: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) -> None:
+def check(sources: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) -> None:
     """Raise `PolicyError` if a source was not added, or is read by other columns than before."""
-    if not found:
+    if not sources:
         return
-    record = next((one for one in found if one.name == name), None)
+    record = next((source for source in sources if source.name == name), None)
     if record is None:
         raise PolicyError(
-            f"source {name!r} is not among this project's ({_listed(found)}): under another name "
+            f"source {name!r} is not among this project's "
+            f"({', '.join(repr(source.name) for source in sources)}): under another name "
             "everybody would have a new budget; use one of these (--source), or add it: "
             f"labelguard source add {name}"
         )
@@ -67,28 +68,32 @@ def check(found: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) 
         raise PolicyError(
             f"source {name!r} (taken for the one of these labels, unless --source says otherwise) "
             f"differs in {'; in '.join(differing)}; for the same people call the columns as before"
-            f"{_named(record.columns, columns)}, renaming them in the file if need be; for other "
-            "people or another tool add a source (labelguard source add NAME) and say --source NAME"
+            f"{_columns_option(record.columns, columns)}, renaming them in the file if need be; "
+            "for other people or another tool add a source (labelguard source add NAME) and say "
+            "--source NAME"
         )
 
 
-def _named(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """How to name the columns that they were."""
-    moved = [role for role in _moved(before, now) if role in before]
-    said = ",".join(f"{role.partition(' of ')[0]}={before[role]}" for role in moved)
-    return f" (--columns {said})" if said else ""
+def _columns_option(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return the option that names the columns as they were."""
+    roles = [role for role in _changed_roles(before, now) if role in before]
+    columns = ",".join(f"{role.partition(' of ')[0]}={before[role]}" for role in roles)
+    return f" (--columns {columns})" if columns else ""
 
 
-def _moved(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Roles that have another column than before."""
+def _changed_roles(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the roles that have another column than before."""
     roles = dict.fromkeys((*FIXED, *sorted(before.keys() & now.keys())))
     return [role for role in roles if before.get(role) != now.get(role)]
 
 
 def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Roles that have another column than before, and columns that play another part."""
-    for role in _moved(before, now):
-        yield f"{role}: was {_shown(before.get(role))}, found {_shown(now.get(role))}"
+    """Yield roles that have another column than before, and columns that play another part."""
+    for role in _changed_roles(before, now):
+        was, is_now = (
+            repr(columns[role]) if role in columns else "none" for columns in (before, now)
+        )
+        yield f"{role}: was {was}, found {is_now}"
     for role in sorted(now.keys() - before.keys() - set(FIXED)):
         parts = _roles(before, now[role])
         if parts and not parts & _roles(now, now[role]):
@@ -96,51 +101,42 @@ def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[st
 
 
 def _roles(columns: Mapping[str, str], column: str) -> set[str]:
-    """The parts that a column plays, whatever question it answers."""
+    """Return the parts that a column plays, whatever question it answers."""
     return {role.partition(" of ")[0] for role, name in columns.items() if name == column}
 
 
 def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:
-    """A new source. Raises `PolicyError` if it is one already."""
-    if any(record.name == name for record in records(connection)):
+    """Add a source. Raises `PolicyError` if it is one already."""
+    if any(source.name == name for source in read(connection)):
         raise PolicyError(f"{name!r} is a source of this project already")
     record = SourceRecord(name, people, {}, clock.now())
     journal.append(connection, "source", _write(connection, record))
     return record
 
 
-def note(connection: sa.Connection, name: str, columns: Mapping[str, str]) -> dict[str, Any]:
-    """Keep what a release reads: the first source as such, and roles that are new.
+def record(connection: sa.Connection, name: str, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Record what a release reads: the first source as such, and roles that are new.
 
-    Returns what the journal tells of it.
+    Returns the facts for the journal's entry.
     """
-    found = records(connection)
-    record = next((one for one in found if one.name == name), None)
-    before = record or SourceRecord(name, "first", {}, clock.now())
+    present = next((source for source in read(connection) if source.name == name), None)
+    before = present or SourceRecord(name, "first", {}, clock.now())
     together = {**columns, **before.columns}
-    if record is not None and together == before.columns:
+    if present is not None and together == before.columns:
         return {"source": name}
     return _write(connection, SourceRecord(name, before.people, together, before.at))
 
 
 def digest(connection: sa.Connection) -> str:
-    """SHA-256 of the table of sources."""
-    text = json.dumps([vars(record) for record in records(connection)], sort_keys=True)
+    """Return the SHA-256 of the table of sources."""
+    text = json.dumps([vars(record) for record in read(connection)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
-    """Write a source down; what the journal tells of it."""
+    """Write a source; return the facts for the journal's entry."""
     columns = json.dumps(dict(record.columns), sort_keys=True)
     connection.execute(sa.delete(schema.sources).where(schema.sources.c.name == record.name))
     connection.execute(sa.insert(schema.sources).values(vars(record) | {"columns": columns}))
     body = {"source": record.name, "people": record.people, "columns": dict(record.columns)}
     return body | {"sources": digest(connection)}
-
-
-def _listed(found: Sequence[SourceRecord]) -> str:
-    return ", ".join(repr(record.name) for record in found)
-
-
-def _shown(column: str | None) -> str:
-    return "none" if column is None else repr(column)
