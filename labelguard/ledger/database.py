@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
-
-if TYPE_CHECKING:
-    from labelguard.ledger.ledger import Ledger
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +29,8 @@ Column: TypeAlias = "NDArray[Any] | int"
 class Repository:
     """Statements about tables of a ledger, as methods that run in transactions of their own."""
 
-    ledger: Ledger
+    snapshot: Callable[[], contextlib.AbstractContextManager[sa.Connection]]
+    transaction: Callable[[int | None], contextlib.AbstractContextManager[sa.Connection]]
 
 
 def in_snapshot(
@@ -42,7 +40,8 @@ def in_snapshot(
 
     @wraps(statement)
     def method(self: Repository, /, *args: P.args, **kw: P.kwargs) -> R:
-        return self.ledger.read(statement, *args, **kw)
+        with self.snapshot() as connection:
+            return statement(connection, *args, **kw)
 
     return method
 
@@ -54,7 +53,8 @@ def in_transaction(
 
     @wraps(statement)
     def method(self: Repository, epoch: int | None, /, *args: P.args, **kw: P.kwargs) -> R:
-        return self.ledger.write(epoch, statement, *args, **kw)
+        with self.transaction(epoch) as connection:
+            return statement(connection, *args, **kw)
 
     return method
 

@@ -82,7 +82,9 @@ class Ledger:
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
-        self.policies, self.releases, self.people = Policies(self), Releases(self), People(self)
+        self.policies = Policies(self.snapshot, self.transaction)
+        self.releases = Releases(self.snapshot, self.transaction)
+        self.people = People(self.snapshot, self.transaction)
         with self.snapshot() as connection:
             schema.check(connection, keys, self.address)
             self._check_unforged(connection)
