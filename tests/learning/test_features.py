@@ -436,7 +436,7 @@ def test_encoders_do_not_share_vectors(cache: Path) -> None:
     from labelguard_trainer.features.cache import VectorCache
 
     store_numbers(cache, 0, 10)
-    assert not VectorCache("letters", cache).known(number_keys(0, 10)).any()
+    assert not VectorCache("letters", cache).contains(number_keys(0, 10)).any()
     with pytest.raises(KeyError, match="10 of 10 keys"):
         VectorCache("letters", cache).vectors(number_keys(0, 10))
 
