@@ -305,13 +305,6 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
     assert [line for line in printed if line in shown] == shown
 
 
-@pytest.mark.docs  # it lives a whole year
-def test_the_year_of_a_budget_is_as_the_page_tells() -> None:
-    year = script(ROOT / "docs" / "generate_budget.py")
-    told = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
-    assert year.page(told) == told, "run: python docs/generate_budget.py"
-
-
 def _without_code(page: Path) -> str:
     return re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
 

@@ -22,6 +22,7 @@ DRAFT = "policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50"
 IN_FORCE = ("policy activate clinic --yes", "privatize labels.parquet --mechanism rr")
 PREPARED = {
     "privacy-officer.md": (SIMULATE, "init", DRAFT),
+    "budget.md": (SIMULATE, "init"),
     "operations.md": (SIMULATE, "init", DRAFT, *IN_FORCE),
     "adopting-label-studio.md": ("init",),
 }
