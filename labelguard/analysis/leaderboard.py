@@ -144,7 +144,7 @@ def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Le
     `features="source:COLUMN"`, or the path of a release directory; `stratum` is one of those that
     `by=` in its features names (default: a board for each). Scores are points of Elo.
 
-    Raises `ProjectError` without a head, or one of an older version, `LabelguardError` for a head
+    Raises `ProjectError` without a head, or one of another mechanism, `LabelguardError` for a head
     that has no sources, or without that stratum, `TypeError` for what is no release.
 
     Example:

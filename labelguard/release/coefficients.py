@@ -188,13 +188,13 @@ def rows(columns: Iterable[Coefficient]) -> Iterator[tuple[str, str, str, str, s
 def load_summarized_head(release: Path) -> Head:
     """Return the head of a release directory, which has a summary.
 
-    Raises `ProjectError` if there is none, or one of an older version, or of another mechanism.
+    Raises `ProjectError` if there is none, or one of another mechanism.
     """
     head = Head.load(release)
     if head.summary is None:
         raise ProjectError(
             f"the head in {release} does not say what its columns are: expected one of --mechanism "
-            "statistic by this version or a later one; release anew, which the policy has to pay"
+            "statistic; release anew, which the policy has to pay"
         )
     return head
 

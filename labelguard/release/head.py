@@ -225,8 +225,6 @@ class Head(Coordinates):
         """Return the head of a release directory; `ProjectError` if it holds none."""
         try:
             named = arrays.load(release / FILE)
-            if "coefficients" in named and not {"scale", "described/unknown"} <= set(named):
-                _refuse_older_head(release / FILE, named)
             coordinates = Coordinates.of_arrays(named)
             columns, components = coordinates.basis.projection.shape
             scale = float(numbers(named["scale"], ()))
@@ -247,16 +245,6 @@ class Head(Coordinates):
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
-
-
-def _refuse_older_head(path: Path, named: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ProjectError` for a head that lacks arrays which all of this version have."""
-    if "scale" not in named or any(name.startswith("described/") for name in named):
-        raise ProjectError(
-            f"{path} is of an older version, or damaged: it lacks what heads of this one have; "
-            "use the version that released it, restore it from a backup, or release anew, which "
-            "the policy has to pay"
-        )
 
 
 def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, Floats, float]:

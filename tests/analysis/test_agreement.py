@@ -45,9 +45,9 @@ def world(rng: np.random.Generator, common: float) -> tuple[Floats, Floats, Floa
     return item, s, gamma, np.where(rng.random(len(item)) < gamma, -s, s)
 
 
-def told(found: AgreementEstimate | None) -> AgreementEstimate:
-    assert found is not None
-    return found
+def require(estimate: AgreementEstimate | None) -> AgreementEstimate:
+    assert estimate is not None
+    return estimate
 
 
 def truth(item: Floats, s: Floats, gamma: Floats) -> float:
@@ -65,8 +65,8 @@ def covered(common: float, seed: int, *, scale: float = 1.0, corrected: bool = T
     rng, hits = np.random.default_rng(seed), 0
     for _ in range(WORLDS):
         item, s, gamma, x = world(rng, common)
-        found = told(between_labelers(item, x, gamma if corrected else 0 * gamma))
-        hits += abs(found.agreement - truth(item, s, gamma)) <= scale * found.reach
+        estimate = require(between_labelers(item, x, gamma if corrected else 0 * gamma))
+        hits += abs(estimate.agreement - truth(item, s, gamma)) <= scale * estimate.reach
     return hits / WORLDS
 
 
@@ -89,10 +89,10 @@ def test_the_interval_with_gold_items_holds(common: float) -> None:
     for _ in range(WORLDS):
         item, s, gamma, x = world(rng, common)
         gold = np.repeat(rng.choice([-1.0, 1.0], ITEMS), LABELS)
-        found = told(with_gold(item, x, gold, gamma))
+        estimate = require(with_gold(item, x, gold, gamma))
         weight = (1 - 2 * gamma) ** 2
         true = (1 + weight @ (s * gold) / weight.sum()) / 2
-        hits += abs(found.agreement - true) <= found.reach
+        hits += abs(estimate.agreement - true) <= estimate.reach
     assert hits / WORLDS >= LEAST
 
 
@@ -112,9 +112,9 @@ def gold_coverage(n: int, right: int, gamma: float, *, step: bool = True) -> flo
     sure = 0.0
     for agreeing, chance in enumerate(chances):
         x = np.where(np.arange(n) < agreeing, 1, -1)
-        found = told(with_gold(np.arange(n), x, np.ones(n), np.full(n, gamma)))
-        reach = found.reach if step else 1.959964 * found.standard_error
-        sure += float(chance) * (abs(found.agreement - right / n) <= reach + 1e-12)
+        estimate = require(with_gold(np.arange(n), x, np.ones(n), np.full(n, gamma)))
+        reach = estimate.reach if step else 1.959964 * estimate.standard_error
+        sure += float(chance) * (abs(estimate.agreement - right / n) <= reach + 1e-12)
     return sure
 
 
@@ -142,9 +142,9 @@ def pair_coverage(
     true, hits, worlds = (1 + float(np.mean(same))) / 2, 0, 400
     for _ in range(worlds):
         x = np.where(rng.random(len(item)) < gamma, -s, s)
-        found = told(between_labelers(item, x, np.full(len(item), gamma)))
-        hits += abs(found.agreement - true) <= 1e-12 + (
-            found.reach if step else 1.959964 * found.standard_error
+        estimate = require(between_labelers(item, x, np.full(len(item), gamma)))
+        hits += abs(estimate.agreement - true) <= 1e-12 + (
+            estimate.reach if step else 1.959964 * estimate.standard_error
         )
     return hits / worlds
 
@@ -174,22 +174,22 @@ def test_both_are_unbiased() -> None:
     between, by_gold = [], []
     for _ in range(2000):
         x = np.where(rng.random(len(item)) < gamma, -s, s)
-        between.append(told(between_labelers(item, x, gamma)))
-        by_gold.append(told(with_gold(item, x, gold, gamma)))
+        between.append(require(between_labelers(item, x, gamma)))
+        by_gold.append(require(with_gold(item, x, gold, gamma)))
     weight = (1 - 2 * gamma) ** 2
-    for found, true in (
+    for estimate, true in (
         (between, truth(item, s, gamma)),
         (by_gold, float(1 + weight @ s / weight.sum()) / 2),
     ):
-        values = np.array([one.agreement for one in found])
+        values = np.array([one.agreement for one in estimate])
         assert abs(values.mean() - true) < 5 * values.std() / 2000**0.5  # false failure: 6e-7
         # The error is a bound for pairs, and exact with gold.
-        assert values.std() < 1.08 * found[0].standard_error
+        assert values.std() < 1.08 * estimate[0].standard_error
 
 
 def test_power_sums_are_the_sum_over_pairs() -> None:
     item, _, gamma, x = world(np.random.default_rng(4), 0.7)
-    found = told(between_labelers(item, x, gamma))
+    estimate = require(between_labelers(item, x, gamma))
     a = 1 - 2 * gamma
     top = bottom = variance = 0.0
     for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1):
@@ -199,21 +199,22 @@ def test_power_sums_are_the_sum_over_pairs() -> None:
         for r in group:
             for t, u in itertools.combinations([one for one in group if one != r], 2):
                 variance += 2 * a[r] ** 2 * (1 - a[r] ** 2) * a[t] ** 2 * a[u] ** 2
-    assert found.agreement == pytest.approx((1 + top / bottom) / 2)
-    assert found.standard_error == pytest.approx(variance**0.5 / bottom / 2)
+    assert estimate.agreement == pytest.approx((1 + top / bottom) / 2)
+    assert estimate.standard_error == pytest.approx(variance**0.5 / bottom / 2)
     step = max(
         a[r] * (1 + a[r]) * sum(a[t] for t in group if t != r)
         for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1)
         for r in group
     )
-    assert found.reach - 1.959964 * found.standard_error == pytest.approx(step / bottom / 2)
+    assert estimate.reach - 1.959964 * estimate.standard_error == pytest.approx(step / bottom / 2)
 
 
 def test_labels_that_were_not_flipped_are_counted_exactly() -> None:
-    found = told(between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6))
-    assert (found.agreement, found.standard_error, found.reach) == (pytest.approx(2 / 4), 0, 0)
-    assert (found.comparisons, found.items) == (4, 2)
-    gold = told(with_gold([1, 1, 2], [1, -1, 1], [1, 1, 1], [0.0] * 3))
+    estimate = require(between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6))
+    assert estimate.agreement == pytest.approx(2 / 4)
+    assert (estimate.standard_error, estimate.reach) == (0, 0)
+    assert (estimate.comparisons, estimate.items) == (4, 2)
+    gold = require(with_gold([1, 1, 2], [1, -1, 1], [1, 1, 1], [0.0] * 3))
     assert (gold.agreement, gold.low, gold.high) == (pytest.approx(2 / 3),) * 3
 
 
@@ -230,9 +231,9 @@ def test_nothing_is_told_of_coins_or_of_items_with_one_label() -> None:
 @pytest.fixture(scope="module")
 def table() -> pl.DataFrame:
     made = simulate(labelers=300, labels=3000, items=600, tie_rate=0.0)
-    found = pl.from_arrow(made)
-    assert isinstance(found, pl.DataFrame)
-    return found.unique(["labeler_id", "prompt", "response_a", "response_b"], maintain_order=True)
+    table = pl.from_arrow(made)
+    assert isinstance(table, pl.DataFrame)
+    return table.unique(["labeler_id", "prompt", "response_a", "response_b"], maintain_order=True)
 
 
 def gold_file(table: pl.DataFrame, path: Path) -> Path:
@@ -248,12 +249,12 @@ def test_a_release_tells_what_its_labels_would(
     budget: dict[str, Any] = {"epsilon": 5, "delta": 1e-5, "max_labels_per_labeler": 4}
     release = lg.privatize(table.to_arrow(), project=project, mechanism="rr", **budget)
     gold = gold_file(table, tmp_path / "gold.parquet")
-    found = agreement(release.path, gold)
+    estimate = agreement(release.path, gold)
     pairs = ["prompt", "response_a", "response_b"]
     by_item = table.group_by(pairs).agg(n=pl.len(), a=(pl.col("label") > 0.5).sum())
     n, a = by_item["n"], by_item["a"]
     raw = float((a * (a - 1) + (n - a) * (n - a - 1)).sum() / (n * (n - 1)).sum())
-    between, by_gold = told(found.between), told(found.gold)
+    between, by_gold = require(estimate.between), require(estimate.gold)
     # What is released is a sample by keyed hash, of which the raw share is the mean.
     assert abs(between.agreement - raw) < 4 * between.standard_error + 0.03
     asked = pl.read_parquet(gold).rename({"chosen": "response_a", "rejected": "response_b"})
@@ -264,7 +265,7 @@ def test_a_release_tells_what_its_labels_would(
     # Gold with its sides exchanged says the opposite.
     turned = tmp_path / "turned.jsonl"
     pl.read_parquet(gold).rename({"chosen": "rejected", "rejected": "chosen"}).write_ndjson(turned)
-    assert told(agreement(release.path, turned).gold).agreement == pytest.approx(
+    assert require(agreement(release.path, turned).gold).agreement == pytest.approx(
         1 - by_gold.agreement
     )
 
@@ -273,9 +274,9 @@ def test_an_interval_that_is_too_wide_is_said_to_be_and_a_statistic_tells_nothin
     project: Project, table: pl.DataFrame, tmp_path: Path
 ) -> None:
     release = lg.privatize(table[:200].to_arrow(), project=project, epsilon=1, mechanism="rr")
-    found = agreement(release.path)
-    assert found.plan is None
-    assert any("too far to go by" in note for note in found.notes)
+    estimate = agreement(release.path)
+    assert estimate.plan is None
+    assert any("too far to go by" in note for note in estimate.notes)
     other = lg.privatize(table[:200].to_arrow(), project=lg.init(tmp_path / "other"), **STATISTIC)
     nothing = agreement(other.path)
     assert (nothing.between, nothing.gold, len(nothing.notes)) == (None, None, 1)
@@ -295,8 +296,8 @@ def test_one_pair_under_two_questions_is_two_items(project: Project, tmp_path: P
     )
     options: dict[str, Any] = {"epsilon": 8, "columns": {"question": "question"}}
     release = lg.privatize(table.to_arrow(), project=project, mechanism="rr", **options)
-    found = told(agreement(release.path).between)
-    assert (found.items, found.comparisons) == (2, 2 * 40 * 39 // 2)
+    estimate = require(agreement(release.path).between)
+    assert (estimate.items, estimate.comparisons) == (2, 2 * 40 * 39 // 2)
     gold = tmp_path / "gold.jsonl"
     answer = {"prompt": "p", "chosen": "one", "rejected": "two"}
     gold.write_text(json.dumps(answer))
@@ -345,18 +346,18 @@ def test_agreement_with_oneself_is_counted_and_suggests_nothing(
     release = lg.privatize(twice(200, 5 + pairs).to_arrow(), project=project, mechanism="rr")
     assert release.card["counts"]["unit_pairs"] == pairs
     assert f"| {pairs} pairs of labels of one item are" in (release.path / "CARD.md").read_text()
-    found = agreement(release.path)
-    assert any(note.startswith(f"up to {share} of the comparisons") for note in found.notes)
-    assert bool(found.plan) == suggested
+    estimate = agreement(release.path)
+    assert any(note.startswith(f"up to {share} of the comparisons") for note in estimate.notes)
+    assert bool(estimate.plan) == suggested
 
 
 def test_labelers_who_are_not_linked_are_compared(project: Project) -> None:
     release = lg.privatize(twice(200, 100).to_arrow(), project=project, **FEW_LABELS)
     assert release.card["counts"]["unit_pairs"] == 0
     assert "with oneself" not in (release.path / "CARD.md").read_text()
-    found = agreement(release.path)
-    assert found.plan
-    assert len(found.notes) == 1  # on ties
+    estimate = agreement(release.path)
+    assert estimate.plan
+    assert len(estimate.notes) == 1  # on ties
 
 
 def test_the_documented_widths_are_so() -> None:
@@ -368,6 +369,6 @@ def test_the_documented_widths_are_so() -> None:
         gamma = 1 / (1 + math.exp(rr.calibrate(float(epsilon), 1e-5, int(labels))))
         item, one = np.repeat(np.arange(1000), 10), np.ones(10_000)
         gold = (with_gold(one[:n], one[:n], one[:n], gamma * one[:n]) for n in (1000, 10_000))
-        found = (between_labelers(item, one, gamma * one), *gold)
-        widths = [told(estimate).reach for estimate in found]
+        estimate = (between_labelers(item, one, gamma * one), *gold)
+        widths = [require(estimate).reach for estimate in estimate]
         assert [*map(float, told_)] == [round(number, 3) for number in (gamma, *widths)]
