@@ -43,11 +43,11 @@ INTEGERS = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint",
 LARGE_INTEGERS = ("ubigint", "hugeint", "uhugeint")
 FRACTIONS = ("float", "double", "decimal")
 
+# Members of a message beside `role` and `content`.
 _OPTIONAL = ("name", "tool_calls")
-"""Members of a message beside `role` and `content`."""
 _VARCHAR = "VARCHAR"
+# The member of a part that is no text.
 _IMAGES = "url"
-"""The member of a part that is no text."""
 
 
 class NotContent(Exception):
@@ -56,7 +56,7 @@ class NotContent(Exception):
 
 @dataclass(frozen=True)
 class Content:
-    """What prompts and responses are: text, or a chat.
+    """The type of prompts and responses: text, or a chat.
 
     `parts` says whether the content of messages is a list of parts, None where no message has any
     content; `members` are the optional ones that are there, of messages and of parts.
@@ -70,7 +70,7 @@ class Content:
 TEXT = Content()
 
 
-def refuse(where: str) -> InvalidLabels:
+def content_error(where: str) -> InvalidLabels:
     """Return the one error for prompts and responses outside the language of content.
 
     It names neither a column nor a type: of chosen and rejected, these would name a side.
@@ -130,8 +130,8 @@ def drop_other_members(structure: object) -> object:
 
 def merge(contents: Iterable[Content]) -> Content:
     """Return the content that holds every value of all of them, text if there is none."""
-    found = list(contents)
-    return reduce(_merge_two, found) if found else TEXT
+    types = list(contents)
+    return reduce(_merge_two, types) if types else TEXT
 
 
 def sql_type(content: Content) -> str:
@@ -175,7 +175,7 @@ def structure(column: str, rows: str) -> str:
     )
 
 
-def encoded(expression: str, content: Content) -> str:
+def encode(expression: str, content: Content) -> str:
     """Return SQL for the canonical encoding of a text or chat; NULL where there is none.
 
     An empty text has one. Null has none, nor has a chat without messages, or with a message that is
@@ -204,13 +204,13 @@ def plain_text(expression: str, content: Content) -> str:
     if not content.chat:
         return f"coalesce({expression}, '')"
 
-    def joined(items: str, name: str, words: str) -> str:
+    def join(items: str, name: str, words: str) -> str:
         return f"coalesce(array_to_string(list_transform({items}, lambda {name}: {words}), ''), '')"
 
-    said = "coalesce(m.content, '')"
+    words = "coalesce(m.content, '')"
     if content.parts:
-        said = joined("m.content", "p", "coalesce(p.\"text\", '')")
-    return joined(expression, "m", said)
+        words = join("m.content", "p", "coalesce(p.\"text\", '')")
+    return join(expression, "m", words)
 
 
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
@@ -225,8 +225,8 @@ def id_digest(tag: str, expression: str) -> str:
 
 def question_digest(question: str, digest: str) -> str:
     """Return SQL for the 32-byte digest of an item (SQL of its own digest) under a question."""
-    asked = f"concat('{QUESTION_TAG}', 't', strlen({question}), ':', {question})"
-    return f"unhex(sha256(encode({asked}) || {digest}))"
+    encoded = f"concat('{QUESTION_TAG}', 't', strlen({question}), ':', {question})"
+    return f"unhex(sha256(encode({encoded}) || {digest}))"
 
 
 def id_under_question(item_id: str, question: str) -> str:
@@ -271,12 +271,12 @@ def _content_of(shape: object) -> Content:
     message = shape[0] if shape else None
     if message is None:
         return Content(chat=True)
-    said, members = _read_members(message, ("role", "content"), _OPTIONAL)
-    if not isinstance(said, list):
-        if said not in (None, _VARCHAR):
+    content, members = _read_members(message, ("role", "content"), _OPTIONAL)
+    if not isinstance(content, list):
+        if content not in (None, _VARCHAR):
             raise NotContent
-        return Content(True, None if said is None else False, members)
-    part = said[0] if said else None
+        return Content(True, None if content is None else False, members)
+    part = content[0] if content else None
     if part is not None:
         _, images = _read_members(part, ("type",), ("text", _IMAGES))
         members |= images - {"text"}
@@ -290,10 +290,10 @@ def _read_members(
     if not isinstance(shape, dict) or not set(required) <= set(shape):
         raise NotContent
     known = {name: child for name, child in shape.items() if child is not None}
-    said = known.pop("content", None) if "content" in required else None
+    content = known.pop("content", None) if "content" in required else None
     if set(known) - {*required, *optional} or any(child != _VARCHAR for child in known.values()):
         raise NotContent
-    return said, frozenset(known) - frozenset(required)
+    return content, frozenset(known) - frozenset(required)
 
 
 def _merge_two(one: Content, other: Content) -> Content:
@@ -304,7 +304,7 @@ def _merge_two(one: Content, other: Content) -> Content:
 
 
 def _sound(content: Content) -> str:
-    """SQL of whether a message `m` has its role, and no part but texts and images."""
+    """Return SQL of whether a message `m` has its role, and no part but texts and images."""
     sound = "m.role IS NOT NULL"
     if content.parts:
         part = "p.type = 'text' AND p.text IS NOT NULL"
@@ -316,27 +316,27 @@ def _sound(content: Content) -> str:
 
 
 def _all(items: str, name: str, condition: str) -> str:
-    """SQL of whether all elements of a list meet a condition; a null one does not."""
+    """Return SQL of whether all elements of a list meet a condition; a null one does not."""
     return f"len(list_filter({items}, lambda {name}: {condition})) = len({items})"
 
 
 def _message_json(content: Content) -> str:
-    """SQL for canonical JSON of a message `m`."""
-    said = _string("m.content")
+    """Return SQL for canonical JSON of a message `m`."""
+    words = _string("m.content")
     if content.parts:
         names = ("text", "type", *({_IMAGES} & content.members))
         part = _object({name: (f"p.{name}", _string(f"p.{name}")) for name in names})
-        said = f"'[' || array_to_string(list_transform(m.content, lambda p: {part}), ',') || ']'"
+        words = f"'[' || array_to_string(list_transform(m.content, lambda p: {part}), ',') || ']'"
     names = ("role", *(content.members & set(_OPTIONAL)))
     members = {name: (f"m.{name}", _string(f"m.{name}")) for name in names}
-    return _object(members | {"content": ("m.content", said)})
+    return _object(members | {"content": ("m.content", words)})
 
 
 def _object(members: Mapping[str, tuple[str, str]]) -> str:
-    """SQL for a JSON object without nulls, from SQL of each member's value and of its JSON."""
+    """Return SQL for a JSON object without nulls, from SQL of each member's value and its JSON."""
     pieces = (
-        f"CASE WHEN {value} IS NOT NULL THEN '\"{name}\":' || {said} END"
-        for name, (value, said) in sorted(members.items())
+        f"CASE WHEN {value} IS NOT NULL THEN '\"{name}\":' || {text} END"
+        for name, (value, text) in sorted(members.items())
     )
     return f"'{{' || concat_ws(',', {', '.join(pieces)}) || '}}'"
 
@@ -349,39 +349,34 @@ _INVISIBLE = r"[\s\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\x{2800}]"
 
 
 def normal_forms(texts: pa.Array) -> pa.Array:
-    """Words as they are compared: one normal form for all ways to write them, shape (n,)."""
-    composed = _composed(_bare(pl.Series(texts.cast(pa.large_string()))))
+    """Return words as they are compared: one form for all ways to write them, shape (n,)."""
+    composed = _compose(pl.Series(texts.cast(pa.large_string())))
     # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one. By way of
     # small letters, because there is a capital ß; and NFKC writes some marks with a space.
     capitals = composed.str.to_lowercase().str.to_uppercase()
-    return _composed(_bare(capitals)).to_arrow()
+    return _compose(capitals).to_arrow()
 
 
-def _bare(texts: pl.Series) -> pl.Series:
-    return texts.str.replace_all(_INVISIBLE, "")
-
-
-def _composed(texts: pl.Series) -> pl.Series:
-    return pl.Series(pc.utf8_normalize(texts.to_arrow().cast(pa.large_string()), "NFKC"))
+def _compose(texts: pl.Series) -> pl.Series:
+    visible = texts.str.replace_all(_INVISIBLE, "").to_arrow()
+    return pl.Series(pc.utf8_normalize(visible.cast(pa.large_string()), "NFKC"))
 
 
 def unit_digests(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Blocks:
-    """The unit of each row, from the words of its sides (a list of texts a row), shape (n, 2).
+    """Return each row's unit, from the words of its sides (a list of texts a row), shape (n, 2).
 
     The first 16 bytes of SHA-256 over the sorted distinct SHA-256 of the sides' normal forms.
     """
     flat = normal_forms(sides.flatten()).cast(pa.large_string())
     ends = pc.subtract(sides.offsets, sides.offsets[0]).cast(pa.int64())
     table = pa.table({"sides": pa.LargeListArray.from_arrays(ends, flat)})
-    found = (
+    digests = (
         connection.cursor()
         .from_arrow(table)
-        .query(
-            "units",
-            "SELECT unhex(sha256(array_to_string(list_sort(list_distinct(list_transform(sides, "
-            "lambda words: sha256(words)))), ''))) AS digest FROM units",
+        .project(
+            "unhex(sha256(array_to_string(list_sort(list_distinct(list_transform(sides, "
+            "lambda words: sha256(words)))), ''))) AS digest"
         )
     )
-    assert found is not None  # None is for statements without a result
-    digest = found.to_arrow_table()["digest"].combine_chunks().cast(pa.binary(32))
+    digest = digests.to_arrow_table()["digest"].combine_chunks().cast(pa.binary(32))
     return blocks.from_bytes(b"".join(digest.to_pylist()), 32)

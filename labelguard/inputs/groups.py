@@ -18,11 +18,11 @@ import numpy as np
 import polars as pl
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import query as queries
-from labelguard.inputs import scan, sources
-from labelguard.inputs.layouts import ID_EXPECTED, NO_ID, is_id
-from labelguard.inputs.readers import identifier
-from labelguard.inputs.sources import Input, Part
+from labelguard.inputs import readers
+from labelguard.inputs.layouts import ID_EXPECTED, is_id
+from labelguard.inputs.query import NO_ID, blank
+from labelguard.inputs.readers import InputFile, identifier
+from labelguard.inputs.sources import ByteLimit, Input, resolve_input
 from labelguard.keys.identities import Identities, normal_form
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import Groups
@@ -37,8 +37,8 @@ COLUMNS = ("labeler_id", "group_id")
 _WHERE = "read from"
 
 
-def in_force(ledger: Ledger, unit: str) -> Groups | None:
-    """Who belongs together in a project, if anybody: in groups, or as one person with several ids.
+def groups_in_force(ledger: Ledger, unit: str) -> Groups | None:
+    """Return who belongs together in a project: in groups, or as one person with several ids.
 
     Single labels, as units, belong to nobody; and groups of nobody matter to the unit `group` only.
     """
@@ -57,16 +57,17 @@ def read_groups(
     unreadable files, missing columns, empty ids, labelers in two groups, and ids of groups that
     differ only in how they are written.
     """
-    found = read_ids(source, lambda names: COLUMNS, scratch)
-    _refuse_clashes(found)
-    labelers = keys.labeler_keys(namespace, found["labeler_id"])
+    members = read_ids(source, lambda names: COLUMNS, scratch)
+    _refuse_clashes(members)
+    ids, group_ids = members["labeler_id"], members["group_id"]
+    labelers = keys.labeler_keys(namespace, ids)
     order = blocks.order(labelers)
-    names = found["group_id"].unique(maintain_order=True)
+    names = group_ids.unique(maintain_order=True)
     _refuse_spellings(names)
     groups = keys.group_keys(namespace, names)
-    number = found["group_id"].replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
+    number = group_ids.replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
     together = Groups(labelers[order], groups[number.to_numpy()[order]])
-    return together, Identities.of(keys, namespace, found["labeler_id"].to_list(), labelers)
+    return together, Identities.of(keys, namespace, ids.to_list(), labelers)
 
 
 def read_ids(
@@ -74,86 +75,74 @@ def read_ids(
     choose: Callable[[Sequence[str]], Sequence[str]],
     scratch: Path | None = None,
 ) -> pl.DataFrame:
-    """The distinct rows of columns of ids, as texts, with `read from`: where each stands first.
+    """Return the distinct rows of columns of ids, as texts, with `read from`: their first place.
 
     `choose` picks the columns among those of the first part. Raises `InvalidLabels` for unreadable
     files, missing columns and empty ids.
     """
-    parts = sources.parts(source, spool=scratch)
+    files = resolve_input(source, spool=scratch)
     with (
         tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
-        scan.connect(Path(spill)) as connection,
+        readers.connect(Path(spill)) as connection,
     ):
-        columns = choose(list(scan.columns(parts[0], connection)))
-        allowed = sources.Allowance.of(parts, None)
-        found = pl.concat(_read(part, connection, columns, allowed) for part in parts)
-    if not len(found):
-        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
-    return found.unique(columns, keep="first", maintain_order=True)
+        columns = choose(list(readers.columns(files[0], connection)))
+        limit = ByteLimit.for_files(files, None)
+        rows = pl.concat(_read_columns(file, connection, columns, limit) for file in files)
+    if not len(rows):
+        raise InvalidLabels(f"{files[0].name}: no rows in the input")
+    return rows.unique(columns, keep="first", maintain_order=True)
 
 
-def _read(
-    part: Part,
-    connection: duckdb.DuckDBPyConnection,
-    columns: Sequence[str],
-    allowed: sources.Allowance,
+def _read_columns(
+    file: InputFile, connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: ByteLimit
 ) -> pl.DataFrame:
-    """Columns of ids of one part as texts, with `read from`: where each row stands."""
-    _check_columns(part, connection, columns)
-    named = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in columns)
-    blanks = ", ".join(
-        f"{queries.blank(identifier(name))} AS blank_{number}"
-        for number, name in enumerate(columns)
-    )
-    query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {blanks} FROM named"
-    frames, rows = [], 0
-    for batch in scan.batches(part, connection, query):
-        allowed.take(part.name, batch.nbytes)
-        frame = pl.DataFrame(pl.from_arrow(batch))
-        for number, name in enumerate(columns):
-            if (blank := frame[f"blank_{number}"]).any():
-                row = rows + (blank.arg_max() or 0) + 1
-                raise InvalidLabels(f"{part.name} row {row}: column {name}: {NO_ID}")
-        rows += len(frame)
-        frames.append(frame.select(columns))
-    frame = pl.concat(frames) if frames else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
-    where = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
-    return frame.with_columns(where.alias(_WHERE))
-
-
-def _check_columns(
-    part: Part, connection: duckdb.DuckDBPyConnection, columns: Sequence[str]
-) -> None:
-    types = scan.columns(part, connection)
-    for name in columns:
+    """Return columns of ids of one file as texts, with `read from`: where each row stands."""
+    types = readers.columns(file, connection)
+    for name in names:
         if name not in types:
-            free = tuple(column for column in types if column not in columns)
+            free = tuple(column for column in types if column not in names)
             raise InvalidLabels(
-                f"{part.name}: no column {name}{suggest(name, free)}; expected "
-                f"{' and '.join(columns)}; found: {', '.join(types)}"
+                f"{file.name}: no column {name}{suggest(name, free)}; expected "
+                f"{' and '.join(names)}; found: {', '.join(types)}"
             )
         if not is_id(types[name]):
-            found = str(types[name])[:80]
+            kind = str(types[name])[:80]
             raise InvalidLabels(
-                f"{part.name}: column {name}: expected {ID_EXPECTED}, found type {found}"
+                f"{file.name}: column {name}: expected {ID_EXPECTED}, found type {kind}"
             )
+    texts = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in names)
+    blanks = ", ".join(f"{blank(identifier(n))} AS blank_{i}" for i, n in enumerate(names))
+    query = f"SELECT *, {blanks} FROM (SELECT {texts} FROM part)"
+    frames, count = [], 0
+    for batch in readers.batches(file, connection, query):
+        limit.take(file.name, batch.nbytes)
+        frame = pl.DataFrame(pl.from_arrow(batch))
+        for number, name in enumerate(names):
+            if (is_blank := frame[f"blank_{number}"]).any():
+                row = count + (is_blank.arg_max() or 0) + 1
+                raise InvalidLabels(f"{file.name} row {row}: column {name}: {NO_ID}")
+        count += len(frame)
+        frames.append(frame.select(names))
+    frame = pl.concat(frames) if frames else pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+    where = pl.format("{} row {}", pl.lit(file.name), pl.int_range(1, pl.len() + 1))
+    return frame.with_columns(where.alias(_WHERE))
 
 
 def _refuse_spellings(names: pl.Series) -> None:
     """Raise `InvalidLabels` for two ids of groups, all distinct, that have one normal form."""
-    met: dict[str, str] = {}
+    forms: dict[str, str] = {}
     for name in names.to_list():
-        other = met.setdefault(normal_form(name), name)
-        if other != name:
+        first = forms.setdefault(normal_form(name), name)
+        if first != name:
             raise InvalidLabels(
-                f"group ids {other!a} and {name!a} differ only in how they are written; "
+                f"group ids {first!a} and {name!a} differ only in how they are written; "
                 "write one like the other"
             )
 
 
-def _refuse_clashes(found: pl.DataFrame) -> None:
-    """Raise `InvalidLabels` if a labeler is in two groups; `found` has distinct rows."""
-    clashing = found.filter(pl.len().over("labeler_id") > 1)
+def _refuse_clashes(members: pl.DataFrame) -> None:
+    """Raise `InvalidLabels` if a labeler is in two groups; `members` has distinct rows."""
+    clashing = members.filter(pl.len().over("labeler_id") > 1)
     if not len(clashing):
         return
     labelers = clashing["labeler_id"]

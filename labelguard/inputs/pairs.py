@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget.public_columns import parse
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.readers import identifier
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
@@ -55,8 +55,8 @@ class DistinctPairs:
     def __len__(self) -> int:
         return len(self.items)
 
-    def renumbered(self, rows: NDArray[np.intp]) -> DistinctPairs:
-        """The same for staged rows with other numbers: row i was `rows[i]`, and there is no other.
+    def renumber(self, rows: NDArray[np.intp]) -> DistinctPairs:
+        """Return the same for staged rows with other numbers: row i was `rows[i]`; no other is left.
 
         A pair without a row has -1 as its first.
         """
@@ -65,15 +65,17 @@ class DistinctPairs:
         first_row[of_row] = np.arange(len(of_row))
         return replace(self, of_row=of_row, first_row=first_row)
 
-    def among(self, known: DistinctPairs) -> NDArray[np.bool_]:
-        """Which of these pairs are also among the known, by question, content and number."""
-        theirs, ours = (
-            pl.DataFrame({"hi": p.contents[:, 0], "lo": p.contents[:, 1], "number": p.number})
-            for p in (known, self)
+    def are_among(self, known: DistinctPairs) -> NDArray[np.bool_]:
+        """Return which of these pairs are also among the known, by question, content, number."""
+        columns, common = known._identity().unique(), pl.lit(value=True).alias("common")
+        joined = self._identity().join(
+            columns.with_columns(common), on=columns.columns, how="left", maintain_order="left"
         )
-        common = theirs.unique().with_columns(common=True)
-        joined = ours.join(common, on=["hi", "lo", "number"], how="left", maintain_order="left")
         return joined["common"].fill_null(value=False).to_numpy()
+
+    def _identity(self) -> pl.DataFrame:
+        hi, lo = self.contents.T
+        return pl.DataFrame({"hi": hi, "lo": lo, "number": self.number})
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Pairs:
 
 
 def distinct_pairs(staged: Staged) -> DistinctPairs:
-    """Distinct (item, pair of a ranking, what is carried), in the order of these.
+    """Return distinct (item, pair of a ranking, what is carried), in the order of these.
 
     The order of the input does not enter, so that sums over pairs are the same to the last bit.
     Raises `InvalidLabels` if there is none, if one id stands for several contents, or if what is
@@ -101,7 +103,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
     tables, ids, items, contents, numbers, rows = [], [], [], [], [], []
     questions: list[pa.Array] = []
     of_row = np.full(staged.rows, -1, np.intp)
-    found = 0
+    count = 0
     for bucket in range(buckets.BUCKETS):
         texts = buckets.read_bucket(staged.texts_directory, bucket)
         if texts is None:
@@ -109,7 +111,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         firsts, inverse = _distinct(texts)
         features = [name for name in texts.column_names if is_feature_column(name)]
         row = buckets.column(texts, "row").astype(np.intp)
-        of_row[row] = found + inverse
+        of_row[row] = count + inverse
         rows.append(row[firsts])
         number = buckets.column(texts, "pair") if "pair" in texts.column_names else 0 * row
         numbers.append(number[firsts].astype(np.int64))
@@ -121,7 +123,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         items.append(item)
         contents.append(buckets.blocks(texts, "content")[firsts] if given else item)
         ids.append(texts["item_id"].take(pa.array(firsts)) if given else blocks.hexadecimal(item))
-        found += len(firsts)
+        count += len(firsts)
     table = pa.concat_tables(tables)
     refuse_several(table, np.concatenate(contents), np.concatenate(numbers))
     return DistinctPairs(
@@ -137,7 +139,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
 
 
 def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
+    """Return one row of each distinct pair of a bucket, in order of pairs, and each row's pair."""
     attached = [name for name in texts.column_names if is_feature_column(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     named = pl.DataFrame(texts.select(names)).with_row_index("line")
@@ -196,12 +198,12 @@ def read_pairs(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
         pairs = distinct_pairs(staged)
-        rows = comparisons(staged, pairs.of_row)
+        rows = read_comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
 
 
-def comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
-    """Every labeler's distinct comparisons, in canonical order; units are numbered in theirs.
+def read_comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
+    """Return every labeler's distinct comparisons, in canonical order; units have numbers.
 
     `of_row` says which pair each staged row compared (`DistinctPairs`).
     """
@@ -240,8 +242,8 @@ def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
 
 
 def conflicting_items(staged: Staged) -> Counter[str]:
-    """Item ids that were given to more than one content, with the number of their rows."""
-    found: Counter[str] = Counter()
+    """Return item ids that were given to more than one content, with the number of their rows."""
+    conflicts: Counter[str] = Counter()
     for bucket in range(buckets.BUCKETS):
         table = buckets.read_bucket(staged.texts_directory, bucket)
         if table is None:
@@ -252,8 +254,8 @@ def conflicting_items(staged: Staged) -> Counter[str]:
         clashing = np.bincount(pairs // len(contents), minlength=item.max() + 1) > 1
         if clashing.any():
             rows = np.flatnonzero(clashing[item])
-            found.update(table["item_id"].take(pa.array(rows)).to_pylist())
-    return found
+            conflicts.update(table["item_id"].take(pa.array(rows)).to_pylist())
+    return conflicts
 
 
 _FIRST, _SECOND = "_first", "_second"
@@ -276,17 +278,17 @@ def refuse_several(table: pa.Table, contents: Blocks, number: NDArray[np.int64])
                     "said. A column that says what people preferred is no source"
                 )
         elif _several_values(table[name], contents, number):
-            kind, _, own = name.partition("_")
+            kind, _, rest = name.partition("_")
             raise InvalidLabels(
-                f"{kind} {own}: one pair of responses has several values in the input, and is to "
+                f"{kind} {rest}: one pair of responses has several values in the input, and is to "
                 "have one, whoever compares it. A column that says what people preferred is none"
             )
 
 
 def _several_values(values: pa.ChunkedArray, contents: Blocks, number: NDArray[np.int64]) -> bool:
     pairs = {"hi": contents[:, 0], "lo": contents[:, 1], "number": number}
-    found = pl.DataFrame(pairs).with_columns(pl.Series("value", values)).unique()
-    return bool(found.select("hi", "lo", "number").is_duplicated().any())
+    distinct = pl.DataFrame(pairs).with_columns(pl.Series("value", values)).unique()
+    return bool(distinct.select("hi", "lo", "number").is_duplicated().any())
 
 
 def _several_sources(table: pa.Table, stem: str) -> bool:
@@ -304,5 +306,5 @@ def _several_sources(table: pa.Table, stem: str) -> bool:
 
 
 def _key(side: str) -> str:
-    """SQL of a digest of a prompt and a response, of whatever type they are."""
+    """Return SQL of a digest of a prompt and a response, of whatever type they are."""
     return f"md5(to_json([to_json(prompt), to_json({side})])::VARCHAR)"

@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelguard.inputs import scan
-from labelguard.inputs.readers import file_literal
-from labelguard.inputs.sources import Part
+from labelguard.inputs import readers
+from labelguard.inputs.readers import InputFile, file_literal
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks
@@ -36,31 +35,30 @@ _SOURCE = b"labelguard.source"
 
 def write(
     directory: Path,
-    parts: Sequence[Part],
+    files: Sequence[InputFile],
     bad_rows: Mapping[str, Sequence[int]],
     scratch: Path,
     labeler_column: str = "labeler_id",
     source: str = "files",
 ) -> None:
-    """Copy the rows numbered in `bad_rows` (from 0, per part) as they came, one file per part.
+    """Copy the rows numbered in `bad_rows` (from 0, per file) as they came, one file each.
 
     The column `input_row` counts from 1, like the messages. Which column names the labeler, and
     the source of these ids, is noted in the file, for `purge`. What does not fit into memory goes
     to `scratch` meanwhile.
     """
     fresh_directory(directory, mode=0o700)
-    for index, part in enumerate(parts):
-        rows = np.unique(np.asarray(bad_rows.get(part.name, []), dtype=np.int64))
+    for index, file in enumerate(files):
+        rows = np.unique(np.asarray(bad_rows.get(file.name, []), dtype=np.int64))
         if not len(rows):
             continue
-        connection = scan.connect(scratch)
-        reader = part.open(connection).to_arrow_reader(_BATCH_ROWS)
+        reader = file.open(readers.connect(scratch)).to_arrow_reader(_BATCH_ROWS)
         path = directory / f"part-{index:04d}.parquet"
         name = "input_row" + "_" * ("input_row" in reader.schema.names)
         schema = reader.schema.append(pa.field(name, pa.int64()))
         noted = {_LABELER_COLUMN: labeler_column} if labeler_column in schema.names else {}
         schema = schema.with_metadata({_SOURCE: source} | noted)
-        with _private(path) as file, pq.ParquetWriter(file, schema) as writer:
+        with _create_private(path) as sink, pq.ParquetWriter(sink, schema) as writer:
             start = 0
             for batch in reader:
                 inside = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
@@ -72,117 +70,105 @@ def write(
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawRows:
     """Raw rows of labelers who leave: how many, and files that may hold any.
 
-    `whole` are files that cannot be read any more, as paths within what was searched: nobody can
-    tell what is in them.
+    `unreadable` are files that cannot be read any more, as paths within what was searched: nobody
+    can tell what is in them.
     """
 
     rows: int = 0
-    whole: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
-    def __add__(self, other: Raw) -> Raw:
-        return Raw(self.rows + other.rows, self.whole + other.whole)
-
-
-def find(directory: Path, leavers: Leavers) -> Raw:
-    """The rows set aside that are theirs, below a directory."""
-    found = Raw()
-    for path in _files(directory):
-        theirs, _ = _count(path, leavers)
-        found += Raw(whole=(_name(path, directory),)) if theirs is None else Raw(theirs)
-    return found
+    def __add__(self, other: RawRows) -> RawRows:
+        return RawRows(self.rows + other.rows, self.unreadable + other.unreadable)
 
 
-def purge(directory: Path, leavers: Leavers) -> Raw:
-    """Take their rows out, and remove files that cannot be read whole; what `find` found.
+def find(directory: Path, departed: DepartedLabelers) -> RawRows:
+    """Return the rows set aside that are theirs, below a directory."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    counts = (_count(p, directory, departed)[0] for p in paths if p.suffix != _UNFINISHED)
+    return sum(counts, RawRows())
+
+
+def purge(directory: Path, departed: DepartedLabelers) -> RawRows:
+    """Take their rows out, and remove files that cannot be read; return what `find` did.
 
     Each file is replaced at once, so that a crash leaves it as it was or without their rows.
     """
+    raw = RawRows()
     if not directory.is_dir():
-        return Raw()
+        return raw
     for unfinished in directory.rglob("*" + _UNFINISHED):
         unfinished.unlink()  # of a crashed `purge`: the whole file is still there
-    found = Raw()
-    for path in _files(directory):
-        theirs, rest = _count(path, leavers)
-        found += Raw(whole=(_name(path, directory),)) if theirs is None else Raw(theirs)
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        theirs, rest = _count(path, directory, departed)
+        raw += theirs
         if not rest:
             path.unlink()
-        elif theirs:
-            _rewrite(path, leavers)
+        elif theirs.rows:
+            _rewrite(path, departed)
     for folder in sorted(directory.rglob("*"), reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         elif folder.is_dir():
             fsync_path(folder)
     fsync_path(directory)
-    return found
+    return raw
 
 
-def _files(directory: Path) -> list[Path]:
-    found = sorted(path for path in directory.rglob("*") if path.is_file())
-    return [path for path in found if path.suffix != _UNFINISHED]
-
-
-def _name(path: Path, directory: Path) -> str:
-    return str(path.relative_to(directory))
-
-
-def _count(path: Path, leavers: Leavers) -> tuple[int | None, int]:
-    """How many rows of a file are theirs, and how many are not; (None, 0) if it is unreadable."""
+def _count(path: Path, directory: Path, departed: DepartedLabelers) -> tuple[RawRows, int]:
+    """Return the rows of a file that are theirs, and how many are not."""
     theirs = 0
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
-                theirs += int(_theirs(batch, leavers).sum())
-            return theirs, file.metadata.num_rows - theirs
+                theirs += int(_are_theirs(batch, departed).sum())
+            return RawRows(theirs), file.metadata.num_rows - theirs
     except (pa.ArrowException, OSError, UnicodeError):
-        return None, 0
+        return RawRows(unreadable=(str(path.relative_to(directory)),)), 0
 
 
-def _theirs(batch: pa.RecordBatch, leavers: Leavers) -> NDArray[np.bool_]:
-    """Which rows are theirs: by the column of labelers or, where none was noted, by any."""
+def _are_theirs(batch: pa.RecordBatch, departed: DepartedLabelers) -> NDArray[np.bool_]:
+    """Return which rows are theirs: by the column of labelers or, if none was noted, by any."""
     metadata = batch.schema.metadata or {}
     noted, source = metadata.get(_LABELER_COLUMN), metadata.get(_SOURCE, b"").decode()
     names = [noted.decode()] if noted else batch.schema.names[:-1]  # the last is input_row
     theirs = np.zeros(batch.num_rows, dtype=bool)
     for values in map(batch.column, names):
         if _is_id(values.type):
-            theirs |= leavers.rows(values.cast(pa.string()), source)
+            theirs |= departed.rows(values.cast(pa.string()), source)
     return theirs
 
 
 def _is_id(kind: pa.DataType) -> bool:
-    """Whether a column can hold ids: text or numbers."""
+    """Return whether a column can hold ids: text or numbers."""
     types = pa.types
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     return bool(text or types.is_integer(kind) or types.is_decimal(kind))
 
 
-def _rewrite(path: Path, leavers: Leavers) -> None:
+def _rewrite(path: Path, departed: DepartedLabelers) -> None:
     """Replace a file by itself without their rows."""
     temporary = path.with_name(path.name + _UNFINISHED)
     with (
         pq.ParquetFile(path) as file,
-        _private(temporary) as sink,
+        _create_private(temporary) as sink,
         pq.ParquetWriter(sink, file.schema_arrow) as writer,
     ):
         for batch in file.iter_batches(_BATCH_ROWS):
-            rest = batch.filter(pa.array(~_theirs(batch, leavers)))
-            writer.write_batch(rest)
+            writer.write_batch(batch.filter(pa.array(~_are_theirs(batch, departed))))
     fsync_path(temporary)
     temporary.replace(path)
 
 
-def _private(path: Path) -> BinaryIO:
-    """A new file that only its owner can read, for writing."""
+def _create_private(path: Path) -> BinaryIO:
+    """Open a new file that only its owner can read, for writing."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-class Leavers:
-    """Tells by their ids which rows are of labelers who have left. Its repr shows nothing.
+class DepartedLabelers:
+    """The labelers who have left, whose rows are found by their ids. Its repr shows nothing.
 
     `labelers` are their keys, shape (n, 2).
     """
@@ -191,53 +177,50 @@ class Leavers:
         nobody = np.zeros((0, 2), np.uint64)
         self.labelers = nobody if labelers is None else blocks.unique(labelers)[0]
         self._keys, self._namespace = keys, namespace
-        self._known: dict[str, dict[str, int]] = {}
-        self._met: set[int] = set()
+        self._positions: dict[str, dict[str, int]] = {}
+        self._present: set[int] = set()
 
     def __repr__(self) -> str:
-        return "Leavers(…)"
+        return "DepartedLabelers(…)"
 
     @property
-    def met(self) -> int:
-        """How many of them had rows in what was looked at."""
-        return len(self._met)
+    def count(self) -> int:
+        """The number of them who had rows in what was looked at."""
+        return len(self._present)
 
     def rows(self, ids: pa.Array | pa.ChunkedArray, source: str = "") -> NDArray[np.bool_]:
-        """Which of these ids (text, or null) are theirs, shape (len(ids),); of another `source`
-        than that of an input, where it is named.
+        """Return which of these ids (text, or null) are theirs, shape (len(ids),); of another
+        `source` than that of an input, where it is named.
         """
         if not len(self.labelers) or not len(ids):
             return np.zeros(len(ids), dtype=bool)
         encoded = pc.fill_null(ids, "").dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        distinct = encoded.dictionary.to_pylist()
-        known = self._look_up(source or self._namespace, distinct)
-        position = np.array([known[labeler] for labeler in distinct], dtype=np.intp)
-        self._met.update(position[position >= 0].tolist())
-        theirs: NDArray[np.bool_] = position[encoded.indices.to_numpy()] >= 0
-        return theirs
+        namespace, distinct = source or self._namespace, encoded.dictionary.to_pylist()
+        known = self._positions.setdefault(namespace, {})
+        new = [labeler for labeler in distinct if labeler not in known]
+        positions = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
+        known.update(zip(new, positions.tolist(), strict=True))
+        theirs = self._note(np.array([known[labeler] for labeler in distinct], dtype=np.intp))
+        rows: NDArray[np.bool_] = theirs[encoded.indices.to_numpy()]
+        return rows
 
     def of_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
-        """Which of these keys, (n, 2), are theirs, shape (n,)."""
-        position = blocks.positions(self.labelers, labelers)
-        self._met.update(position[position >= 0].tolist())
-        theirs: NDArray[np.bool_] = position >= 0
-        return theirs
+        """Return which of these keys, (n, 2), are theirs, shape (n,)."""
+        return self._note(blocks.positions(self.labelers, labelers))
 
     def rows_of(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Which rows of a canonical batch are theirs; none if it tells no labeler."""
+        """Return which rows of a canonical batch are theirs; none if it tells no labeler."""
         if "labeler" not in batch.schema.names:
             return np.zeros(batch.num_rows, dtype=bool)
         return self.rows(batch["labeler"])
 
-    def _look_up(self, namespace: str, ids: list[str]) -> dict[str, int]:
-        """Where in `labelers` each id of a source stands, or -1; those of earlier calls as well."""
-        known = self._known.setdefault(namespace, {})
-        new = [labeler for labeler in ids if labeler not in known]
-        found = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
-        known.update(zip(new, found.tolist(), strict=True))
-        return known
+    def _note(self, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which positions are in `labelers`, and note that these had rows."""
+        theirs: NDArray[np.bool_] = positions >= 0
+        self._present.update(positions[theirs].tolist())
+        return theirs
 
 
 _TASKS = """
@@ -251,15 +234,15 @@ def write_outside(path: Path, staged: Staged, scratch: Path) -> None:
     It is PRIVATE: which answers are in it follows from labels.
     """
     lines = []
-    with scan.connect(scratch) as connection:
-        for one in staged.understood:
-            rows = np.unique(np.asarray(staged.outside.get(one.part.name, []), np.int64))
-            if one.part.answers is None or not len(rows):
+    with readers.connect(scratch) as connection:
+        for one in staged.formatted:
+            rows = np.unique(np.asarray(staged.outside.get(one.file.name, []), np.int64))
+            if one.file.answers is None or not len(rows):
                 continue
-            records = one.part.open(connection.cursor()).select("record_id").to_arrow_table()
-            wanted = records["record_id"].take(rows).to_pylist()
-            query = _TASKS.format(path=file_literal(one.part.answers))
-            for task, answer in connection.execute(query, [wanted]).fetchall():
-                lines.append({"connector": one.part.answers.stem, "answer": answer, "task": task})
+            records = one.file.open(connection.cursor()).select("record_id").to_arrow_table()
+            answers = records["record_id"].take(rows).to_pylist()
+            query = _TASKS.format(path=file_literal(one.file.answers))
+            for task, answer in connection.execute(query, [answers]).fetchall():
+                lines.append({"connector": one.file.answers.stem, "answer": answer, "task": task})
     listed = sorted(json.dumps(line) for line in lines)
     write_atomically(path, "".join(f"{line}\n" for line in listed).encode(), mode=0o600)

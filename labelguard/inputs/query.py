@@ -9,14 +9,48 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.budget.label_values import WHITE_SPACE, is_number
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, is_text
-from labelguard.inputs.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
+from labelguard.inputs.columns import IDS, LAYOUTS
+from labelguard.inputs.layouts import INTEGER, Layout
 from labelguard.inputs.readers import identifier, literal, nan_to_null
 from labelguard.learning.columns import FeatureColumn
 from labelguard.text import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
+_MAX_RANKED = 256
+NO_ID = "expected an id, found null or an empty string"
+_NO_CONTENT = "expected text or chat messages, found null or a chat without messages"
+# Roles and reasons of faults of public columns, by the number that the query gives them.
+PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
+    1: ("labeler_id", NO_ID),
+    2: ("prompt", _NO_CONTENT),
+    3: ("response_a", _NO_CONTENT),
+    4: ("response_b", _NO_CONTENT),
+    # One message for both: naming the empty side would name the preferred one.
+    5: ("chosen or rejected", _NO_CONTENT),
+    6: ("responses", "expected a list of texts or chats, found null, or a chat without messages"),
+    7: ("responses", f"expected 2 to {_MAX_RANKED} responses"),
+    8: ("item_id", NO_ID),
+    9: ("ranking_id", NO_ID),
+    10: ("submitted_at", "expected a time (ISO 8601, or a whole number)"),
+    # Which side lacks it is not said either.
+    12: ("of a feature", "expected a finite number for every response"),
+    13: ("question", NO_ID),
+    14: ("of a source", "expected the name of what wrote each response, found null or blanks"),
+    15: ("of a stratum", "expected a name, found null or blanks"),
+}
+# The same of labels, from `LABEL_FAULT` on.
+LABEL_FAULT = 100
+LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
+    100: ("label", "found a value outside the domain"),
+    101: ("tie", "contradicts the label"),
+    102: ("tie", "expected true, false or nothing"),
+    103: ("ranks", "expected one number for each response"),
+    104: ("choice", "expected the number of a response, counted from 0"),
+    105: ("choice", "expected the number of a response, counted from 1"),
+}
 
-def query(layout: Layout, content: Content) -> str:
-    """The SELECT over `part` that yields canonical pairs; `content` is the type in all parts."""
+
+def canonical_query(layout: Layout, content: Content) -> str:
+    """Return the SELECT over `part` of canonical pairs; `content` is the type in all files."""
     content_type = canonical.sql_type(content)
     columns = {role: identifier(column) for role, column in layout.columns.items()}
     pieces = [_read(role, column, layout, content_type) for role, column in columns.items()]
@@ -24,28 +58,27 @@ def query(layout: Layout, content: Content) -> str:
         pieces.append(f"{columns['ranks']} IS NULL AS skipped")
     if "choice" in columns:
         choice = nan_to_null(columns["choice"], layout.types["choice"])
-        pieces.append(f"coalesce({_trimmed(choice)}, '') = '' AS skipped")
+        pieces.append(f"coalesce({_trim(choice)}, '') = '' AS skipped")
     question = layout.reading.question
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
-    for one, columns_of_sides in layout.features.items():
-        aliases = _aliases(layout, one)
-        for alias, column in zip(aliases, columns_of_sides, strict=True):
-            pieces.append(f"{carried_value(one, identifier(column), layout)} AS {alias}")
+    for feature, sides in layout.features.items():
+        for alias, column in zip(_aliases(layout, feature), sides, strict=True):
+            pieces.append(f"{_feature_value(feature, identifier(column), layout)} AS {alias}")
     named = ", ".join(pieces)
-    build = _ranking_query if layout.listed else _pair_query
+    build = _ranking_query if layout.is_list else _pair_query
     absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
     part = f"(SELECT *{absent} FROM part)" if absent else "part"
     return f"WITH named AS (SELECT {named} FROM {part}), {build(layout, content)}"
 
 
 def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
-    """SQL of a column under the name of its role. Labels are read as text, whatever their type."""
+    """Return SQL of a column under the name of its role. Labels are text, whatever their type."""
     if role in ("label", "tie"):
-        read = _trimmed(nan_to_null(column, layout.types[role]))
+        read = _trim(nan_to_null(column, layout.types[role]))
     elif role == "choice":
         # The place of the preferred response, from 1; NULL if that is no whole number.
-        number = f"try_cast({_trimmed(column)} AS DOUBLE)"
+        number = f"try_cast({_trim(column)} AS DOUBLE)"
         place = f"{number} + {1 - layout.reading.values.first}"
         read = f"CASE WHEN {number} = trunc({number}) AND isfinite({number}) THEN {place} END"
     elif role == "ranks":
@@ -62,7 +95,7 @@ def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
     return f"{read} AS {role}"
 
 
-def _trimmed(column: str) -> str:
+def _trim(column: str) -> str:
     return f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
 
 
@@ -74,28 +107,28 @@ def _pair_query(layout: Layout, content: Content) -> str:
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
     else:
         faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
-    faults += [_carried_fault(one, _aliases(layout, one)) for one in layout.features]
+    faults += [_feature_fault(one, _aliases(layout, one)) for one in layout.features]
     values: dict[str, str] = {}
     for one in layout.features:
-        values |= _turned(one, *_aliases(layout, one))
+        values |= _in_canonical_order(one, *_aliases(layout, one))
     return f"""
         encoded AS (
             SELECT *,
-                {canonical.encoded("prompt", content)} AS ep,
-                {canonical.encoded(a, content)} AS ea,
-                {canonical.encoded(b, content)} AS eb,
+                {canonical.encode("prompt", content)} AS ep,
+                {canonical.encode(a, content)} AS ea,
+                {canonical.encode(b, content)} AS eb,
                 {_sides(layout, content, a, b)}
-                ({_said(layout)})::UTINYINT AS said,
-                ({_given(layout)})::UTINYINT AS given
+                ({_value_label(layout)})::UTINYINT AS said,
+                ({_flagged_label(layout)})::UTINYINT AS given
             FROM named)
         SELECT
             prompt,
             CASE WHEN ea <= eb THEN {a} ELSE {b} END AS first,
             CASE WHEN ea <= eb THEN {b} ELSE {a} END AS second,
-            {_asked(canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)"), layout)}
+            {_with_question(canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)"), layout)}
                 AS content,
             {_common_columns(layout)}
-            {_carried(layout, values)}
+            {_select_features(layout, values)}
             coalesce(ea = eb, false) AS identical,
             (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
             (CASE WHEN given < 2 AND ea > eb THEN 1 - given ELSE given END)::UTINYINT AS label
@@ -105,7 +138,7 @@ def _pair_query(layout: Layout, content: Content) -> str:
 def _ranking_query(layout: Layout, content: Content) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
     lists = [_aliases(layout, one)[0] for one in layout.features if one.kind != "stratum"]
-    ranked, label = _ranked(layout)
+    ranked, label = _rank_labels(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
     attached = "".join(f" || strlen({v}[i]::VARCHAR) || ':' || {v}[i]" for v in lists)
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
@@ -113,20 +146,20 @@ def _ranking_query(layout: Layout, content: Content) -> str:
     for one in layout.features:
         alias = _aliases(layout, one)[0]
         sides = (alias,) if one.kind == "stratum" else (f"{alias}[o[p.i]]", f"{alias}[o[p.j]]")
-        values |= _of_pair(one, *sides)
+        values |= _pair_values(one, *sides)
+    digest = canonical.item_digest("ep", "array_to_string(list_sort(es), '')")
     return f"""
         encoded AS (
             SELECT *, row_number() OVER () - 1 AS source_row,
-                {canonical.encoded("prompt", content)} AS ep,
+                {canonical.encode("prompt", content)} AS ep,
                 list_transform(responses,
-                    lambda r: coalesce({canonical.encoded("r", content)}, '')) AS es,
+                    lambda r: coalesce({canonical.encode("r", content)}, '')) AS es,
                 {_sides(layout, content)}
                 len(responses) AS k
             FROM named),
         ordered AS (
             SELECT *, list_grade_up({sorted_by}) AS o,
-                {_asked(canonical.item_digest("ep", "array_to_string(list_sort(es), '')"), layout)}
-                    AS content,
+                {_with_question(digest, layout)} AS content,
                 (CASE {" ".join(_ranking_faults(layout))} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
@@ -145,7 +178,7 @@ def _ranking_query(layout: Layout, content: Content) -> str:
                 ELSE (p.i - 1) * k - p.i * (p.i - 1) // 2 + p.j - p.i - 1 END)::USMALLINT AS pair,
             source_row,
             k::USMALLINT AS size,
-            {_carried(layout, values)}
+            {_select_features(layout, values)}
             coalesce(es[o[p.i]] = es[o[p.j]], false) AS identical,
             fault,
             {label}::UTINYINT AS label
@@ -153,24 +186,24 @@ def _ranking_query(layout: Layout, content: Content) -> str:
 
 
 def _ranking_faults(layout: Layout) -> list[str]:
-    """CASE branches for faults of a ranking."""
+    """Return CASE branches for faults of a ranking."""
     return [
         *_common_faults(layout.types),
-        f"WHEN k IS NULL OR k < 2 OR k > {MAX_RANKED} THEN 7",
+        f"WHEN k IS NULL OR k < 2 OR k > {_MAX_RANKED} THEN 7",
         "WHEN list_contains(es, '') THEN 6",
-        *(_listed_fault(one, _aliases(layout, one)[0]) for one in layout.features),
+        *(_list_fault(one, _aliases(layout, one)[0]) for one in layout.features),
     ]
 
 
-def _ranked(layout: Layout) -> tuple[str, str]:
-    """SQL of whether the ranks are numbers, one a response, and of the label of a pair of them.
+def _rank_labels(layout: Layout) -> tuple[str, str]:
+    """Return SQL of whether there is a rank for each response, and of the label of a pair.
 
     A choice prefers the chosen response to every other one, and says nothing of two others.
     """
     if not layout.reading.labelled:
         return "true", f"{LABEL_TIE}"
     if layout.kind == "choices":
-        label = f"""(CASE WHEN skipped THEN {_skipped(layout)}
+        label = f"""(CASE WHEN skipped THEN {_skip_label(layout)}
                 WHEN NOT ranked THEN {104 + layout.reading.values.first}
                 WHEN o[p.i] = choice THEN {LABEL_A}
                 WHEN o[p.j] = choice THEN {LABEL_B}
@@ -178,7 +211,7 @@ def _ranked(layout: Layout) -> tuple[str, str]:
         return "coalesce(choice BETWEEN 1 AND k, false)", label
     ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
                     lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
-    label = f"""(CASE WHEN skipped THEN {_skipped(layout)}
+    label = f"""(CASE WHEN skipped THEN {_skip_label(layout)}
                 WHEN NOT ranked THEN 103
                 WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
                 WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
@@ -187,14 +220,14 @@ def _ranked(layout: Layout) -> tuple[str, str]:
 
 
 def _aliases(layout: Layout, one: FeatureColumn) -> tuple[str, ...]:
-    """What the columns of something carried are called in between, one for each side."""
+    """Return what the columns of a feature are called in between, one for each side."""
     place = list(layout.features).index(one)
     return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[one])))
 
 
-def carried_value(one: FeatureColumn, column: str, layout: Layout) -> str:
-    """SQL of a carried column, of whatever type it is."""
-    listed = layout.listed and one.kind != "stratum"
+def _feature_value(one: FeatureColumn, column: str, layout: Layout) -> str:
+    """Return SQL of a feature's column, of whatever type it is."""
+    listed = layout.is_list and one.kind != "stratum"
     if one.kind == "number":
         if listed:
             return f"try_cast({column} AS DOUBLE[])"
@@ -206,36 +239,36 @@ def carried_value(one: FeatureColumn, column: str, layout: Layout) -> str:
     return listing if listed else f"{column}::VARCHAR"
 
 
-def _turned(one: FeatureColumn, *sides: str) -> dict[str, str]:
-    """`_of_pair`, the sides in the order of their contents, as the label is."""
+def _in_canonical_order(one: FeatureColumn, *sides: str) -> dict[str, str]:
+    """Return `_pair_values` of the sides in the order of their contents, as the label is."""
     if one.kind == "stratum":
-        return _of_pair(one, *sides)
-    kept, other = _of_pair(one, *sides), _of_pair(one, *reversed(sides))
+        return _pair_values(one, *sides)
+    values, turned = _pair_values(one, *sides), _pair_values(one, *reversed(sides))
     # Not by a factor of -1: the sign of a zero would tell which side was chosen.
     return {
-        name: f"(CASE WHEN ea <= eb THEN {value} ELSE {other[name]} END)"
-        for name, value in kept.items()
+        name: f"(CASE WHEN ea <= eb THEN {value} ELSE {turned[name]} END)"
+        for name, value in values.items()
     }
 
 
-def _of_pair(one: FeatureColumn, *sides: str) -> dict[str, str]:
-    """SQL of what is carried of a pair, by the name it is carried under; `sides` are its values."""
+def _pair_values(one: FeatureColumn, *sides: str) -> dict[str, str]:
+    """Return SQL of a pair's feature, by the name it is carried under; `sides` are its values."""
     values = (f"{sides[0]} - {sides[1]}",) if one.kind == "number" else sides
     return dict(zip(one.columns, values, strict=True))
 
 
-def _carried_fault(one: FeatureColumn, sides: tuple[str, ...]) -> str:
-    """The CASE branch for what is carried and is not there."""
+def _feature_fault(one: FeatureColumn, sides: tuple[str, ...]) -> str:
+    """Return the CASE branch for what is carried and is not there."""
     if one.kind == "number":
         return f"WHEN NOT coalesce(isfinite({sides[0]} - {sides[1]}), false) THEN 12"
     missing = " OR ".join(blank(side) for side in sides)
     return f"WHEN {missing} THEN {14 if one.kind == 'source' else 15}"
 
 
-def _listed_fault(one: FeatureColumn, values: str) -> str:
-    """The same of what is carried as a list, one for each response."""
+def _list_fault(one: FeatureColumn, values: str) -> str:
+    """Return the same of what is carried as a list, one for each response."""
     if one.kind == "stratum":
-        return _carried_fault(one, (values,))
+        return _feature_fault(one, (values,))
     good = "x IS NOT NULL AND isfinite(x)" if one.kind == "number" else f"NOT ({blank('x')})"
     return (
         f"WHEN NOT coalesce(len({values}) = k AND len(list_filter({values}, lambda x: {good})) = k,"
@@ -243,8 +276,8 @@ def _listed_fault(one: FeatureColumn, values: str) -> str:
     )
 
 
-def _carried(layout: Layout, values: Mapping[str, str]) -> str:
-    """SELECT list of what is carried, from SQL by name; and a digest of all names in it."""
+def _select_features(layout: Layout, values: Mapping[str, str]) -> str:
+    """Return the SELECT list of features, from SQL by name, and of a digest of names in them."""
     named = [name for one in layout.features if one.kind != "number" for name in one.columns]
     listed = [f"{value} AS {identifier(name)}, " for name, value in values.items()]
     if named:
@@ -253,35 +286,36 @@ def _carried(layout: Layout, values: Mapping[str, str]) -> str:
     return "".join(listed)
 
 
-def _asked(digest: str, layout: Layout) -> str:
-    """SQL of an item's digest, under the question that the row answers if it tells one."""
-    return canonical.question_digest("question", digest) if layout.asked else digest
+def _with_question(digest: str, layout: Layout) -> str:
+    """Return SQL of an item's digest, under the question that the row answers if it tells one."""
+    return canonical.question_digest("question", digest) if layout.has_questions else digest
 
 
 def _sides(layout: Layout, content: Content, *sides: str) -> str:
-    """SELECT list of the words of prompt and response of every side, where contents are units."""
-    if not layout.content_units:
+    """Return the SELECT list of the words of every side, where contents are units."""
+    if layout.reading.unit != "item":
         return ""
     prompt = canonical.plain_text("prompt", content)
     if sides:
         words = (f"concat({prompt}, {canonical.plain_text(side, content)})" for side in sides)
         return f"[{', '.join(words)}] AS sides, "
-    said = canonical.plain_text("r", content)
-    return f"list_transform(responses, lambda r: concat({prompt}, {said})) AS sides, "
+    response = canonical.plain_text("r", content)
+    return f"list_transform(responses, lambda r: concat({prompt}, {response})) AS sides, "
 
 
 def _common_columns(layout: Layout) -> str:
-    """SELECT list of the identifying columns that all layouts share."""
+    """Return the SELECT list of the identifying columns that all layouts share."""
     pieces, kinds = [], layout.types
-    if layout.content_units:
+    if layout.reading.unit == "item":
         pieces.append("sides")
     if "labeler_id" in kinds:
         pieces.append("labeler_id AS labeler")
     if "item_id" in kinds:
-        given = _asked(canonical.id_digest(canonical.ID_TAG, "item_id"), layout)
-        name = canonical.id_under_question("item_id", "question") if layout.asked else "item_id"
-        pieces += [f"{name} AS item_id", f"{given} AS given_id"]
-    if layout.asked:
+        digest = _with_question(canonical.id_digest(canonical.ID_TAG, "item_id"), layout)
+        name = canonical.id_under_question("item_id", "question")
+        name = name if layout.has_questions else "item_id"
+        pieces += [f"{name} AS item_id", f"{digest} AS given_id"]
+    if layout.has_questions:
         pieces.append("question")
     for role in ("ranking_id", "record_id"):
         if role in kinds:
@@ -292,7 +326,7 @@ def _common_columns(layout: Layout) -> str:
 
 
 def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
-    """CASE branches for faults of public columns."""
+    """Return CASE branches for faults of public columns."""
     faults = []
     if "labeler_id" in kinds:
         faults.append(f"WHEN {blank('labeler_id')} THEN 1")
@@ -306,14 +340,14 @@ def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
 
 
 def blank(column: str) -> str:
-    """SQL that is true where an id (VARCHAR) is null, empty or white space."""
+    """Return SQL that is true where an id (VARCHAR) is null, empty or white space."""
     # The comparison spares nearly all ids the regular expression.
-    found = rf"NOT coalesce(regexp_matches({column}, '[^\s\p{{Z}}]'), false)"
-    return f"CASE WHEN {column} BETWEEN '!' AND '~' THEN false ELSE {found} END"
+    is_white = rf"NOT coalesce(regexp_matches({column}, '[^\s\p{{Z}}]'), false)"
+    return f"CASE WHEN {column} BETWEEN '!' AND '~' THEN false ELSE {is_white} END"
 
 
 def _time(kinds: Mapping[str, DuckDBPyType]) -> str:
-    """SQL of the submission time as an integer that sorts by time; NULL if it is no time."""
+    """Return SQL of the submission time as an integer that sorts by time; NULL if it is no time."""
     kind = kinds["submitted_at"]
     number = "try_cast(submitted_at AS BIGINT)"
     time = "epoch_us(try_cast(submitted_at AS TIMESTAMPTZ))"
@@ -327,49 +361,45 @@ _FLAG = """coalesce(try_cast(tie AS BOOLEAN),
             CASE try_cast(tie AS DOUBLE) WHEN 1 THEN true WHEN 0 THEN false END)"""
 
 
-def _said(layout: Layout) -> str:
-    """SQL of what the columns of labels say, but for the flag of ties: a label, or 100."""
+def _value_label(layout: Layout) -> str:
+    """Return SQL of the label but for the flag of ties, or 100 outside the domain."""
     if not layout.reading.labelled:
         return f"{LABEL_TIE}"
     if layout.kind == "chosen":
         return f"{LABEL_A}"
     values = layout.reading.values
-    named = (
+    coded = (
         (values.a, LABEL_A),
         (values.b, LABEL_B),
         (values.tie, LABEL_TIE),
         (values.skip, LABEL_SKIP),
     )
-    texts = [(", ".join(map(literal, found)), code) for found, code in named]
-    numbers = [
-        (", ".join(f"{literal(value)}::DOUBLE" for value in found if is_number(value)), code)
-        for found, code in named
-    ]
-    known = " ".join(f"WHEN label IN ({found}) THEN {code}" for found, code in texts if found)
-    equal = " ".join(
-        f"WHEN try_cast(label AS DOUBLE) IN ({found}) THEN {code}"
-        for found, code in numbers
-        if found
-    )
-    return f"CASE WHEN coalesce(label, '') = '' THEN {LABEL_SKIP} {known} {equal} ELSE 100 END"
+    texts, numbers = [], []
+    for words, code in coded:
+        listed = ", ".join(map(literal, words))
+        texts += [f"WHEN label IN ({listed}) THEN {code}"] if words else []
+        listed = ", ".join(f"{literal(word)}::DOUBLE" for word in words if is_number(word))
+        numbers += [f"WHEN try_cast(label AS DOUBLE) IN ({listed}) THEN {code}"] if listed else []
+    cases = " ".join([*texts, *numbers])
+    return f"CASE WHEN coalesce(label, '') = '' THEN {LABEL_SKIP} {cases} ELSE {LABEL_FAULT} END"
 
 
-def _given(layout: Layout) -> str:
-    """SQL of the given label, from `said` and the flag of ties, or a code of LABEL_FAULTS.
+def _flagged_label(layout: Layout) -> str:
+    """Return SQL of the label, from `said` and the flag of ties, or a code of LABEL_FAULTS.
 
     The flag decides: what stands beside it in a column that can only say A or B is a filler.
     """
-    skipped = f"WHEN said = {LABEL_SKIP} THEN {_skipped(layout)}"
+    skipped = f"WHEN said = {LABEL_SKIP} THEN {_skip_label(layout)}"
     if "tie" not in layout.columns:
         return f"CASE {skipped} ELSE said END"
     return f"""CASE
         WHEN tie <> '' AND {_FLAG} IS NULL THEN 102
-        WHEN {_FLAG} AND said < 100 THEN {LABEL_TIE}
+        WHEN {_FLAG} AND said < {LABEL_FAULT} THEN {LABEL_TIE}
         WHEN NOT {_FLAG} AND said = {LABEL_TIE} THEN 101
         {skipped}
         ELSE said END"""
 
 
-def _skipped(layout: Layout) -> int:
-    """What a blank label becomes."""
+def _skip_label(layout: Layout) -> int:
+    """Return what a blank label becomes."""
     return LABEL_TIE if layout.reading.skips == "tie" else LABEL_SKIP

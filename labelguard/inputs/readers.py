@@ -1,30 +1,73 @@
-"""What all readers share: SQL of names and texts, limits, and their errors as ours.
+"""DuckDB at work: files and tables as relations, their rows as batches, and its errors as ours.
 
-An error says where and what, and never repeats content.
+An error says which file, which line if known, and the kind of fault; it never repeats content.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels, ProjectError
 
+# Opens one file or table as a relation, from its start.
+Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+MAX_LINE = 32 << 20
+MOST_COLUMNS = 4096
+
+_BATCH_BYTES = 48 << 20
+_MAX_BATCH_ROWS = 262_144
+_LEAST_READ, _MOST_READ = 2048, 32_768
+_LEAST_MEMORY = 1 << 30
+_CONTAINER_LIMITS = tuple(
+    Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory/memory.limit_in_bytes")
+)
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file or table: its name in messages and how to open it as a relation, from its start.
+
+    `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `size` counts
+    bytes on disk, None for a table in memory. A `sparse` file lacks a column where no row has a
+    value for it. `arguments` name it in a command. `answers` is the file of answers ingested from
+    a tool, in which no label stops a release.
+    """
+
+    name: str
+    open: Opener
+    partitions: frozenset[str] = frozenset()
+    size: int | None = None
+    sparse: bool = False
+    arguments: tuple[str, ...] = ("INPUT",)
+    answers: Path | None = None
+
 
 def literal(text: str) -> str:
-    """A string."""
+    """Return SQL of a string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def identifier(name: str) -> str:
-    """A name in quotes."""
+    """Return SQL of a name, in quotes."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def file_literal(path: Path) -> str:
+    """Return SQL of the name of one file, in which DuckDB would read *, ? and [ as a glob."""
+    return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
 
 
 def nan_to_null(column: str, kind: DuckDBPyType) -> str:
@@ -35,38 +78,115 @@ def nan_to_null(column: str, kind: DuckDBPyType) -> str:
     return f"(CASE WHEN isfinite({column}) OR isinf({column}) THEN {column} END)"
 
 
-def file_literal(path: Path) -> str:
-    """The name of one file, in which DuckDB would read *, ? and [ as a glob."""
-    return literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
-
-
-Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
-"""Opens one file or table as a relation, from its start."""
-
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-MAX_LINE = 32 << 20
-MOST_COLUMNS = 4096
-
-
 def check_columns(names: Sequence[str], where: str) -> None:
     """Refuse no columns, too many, or two that DuckDB takes for one."""
     if not names:
         raise InvalidLabels(f"{where}: no columns in the input")
     if len(names) > MOST_COLUMNS:
+        raise InvalidLabels(f"{where}: {len(names):,} columns; at most {MOST_COLUMNS:,} are read")
+    if len({name.lower() for name in names}) < len(names):  # Not which: that may name a side.
         raise InvalidLabels(
-            f"{where}: {len(names):,} columns; more than {MOST_COLUMNS:,} cannot be read"
+            f"{where}: two columns have one name (upper and lower case are one); rename one"
         )
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:  # Not which: that may name a side.
-            raise InvalidLabels(
-                f"{where}: two columns have one name (upper and lower case are one); rename one"
-            )
-        seen.add(name.lower())
 
 
+def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """Return a DuckDB engine in memory that fetches nothing and spills into `scratch`."""
+    return duckdb.connect(
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "memory_limit": f"{_memory()}B",
+            # Each thread that reads JSON holds 64 MiB.
+            "threads": min(os.cpu_count() or 1, 8),
+            "temp_directory": str(scratch),
+            "preserve_insertion_order": True,
+        }
+    )
+
+
+def _memory() -> int:
+    """Return the bytes that an engine may take: a quarter of the machine's or its container's."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it says "max"
+            limits.append(int(path.read_text()))
+    return max(min(limits) // 4, _LEAST_MEMORY)
+
+
+def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Return a connection of its own to the same engine: it counts in UTC, reads 128 MB ahead."""
+    cursor = connection.cursor()
+    cursor.execute("SET TimeZone = 'UTC'").fetchall()
+    cursor.execute("SET streaming_buffer_size = '128MB'").fetchall()
+    return cursor
+
+
+def columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:
+    """Return the columns of a file with their types."""
+    with translate_errors(file):
+        relation = file.open(cursor_of(connection))
+    return dict(zip(relation.columns, relation.types, strict=True))
+
+
+def rows(
+    file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
+) -> list[tuple[Any, ...]]:
+    """Return the few rows of a query over the file, which is called `part` in it."""
+    with translate_errors(file):
+        return _select(file, cursor_of(connection), query).fetchall()
+
+
+def batches(
+    file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a query over the file in batches of about 48 MiB."""
+    with translate_errors(file):
+        most = _rows_to_read(file, connection, query)
+        relation = _select(file, cursor_of(connection), query)
+        waiting: list[pa.RecordBatch] = []
+        for batch in relation.to_arrow_reader(most):
+            waiting.append(batch)
+            count = sum(piece.num_rows for piece in waiting)
+            if count >= _MAX_BATCH_ROWS or sum(piece.nbytes for piece in waiting) >= _BATCH_BYTES:
+                yield pa.concat_batches(waiting)
+                waiting = []
+        if waiting:
+            yield pa.concat_batches(waiting)
+
+
+def _select(
+    file: InputFile, cursor: duckdb.DuckDBPyConnection, query: str
+) -> duckdb.DuckDBPyRelation:
+    # By a view of its own: `relation.query` would bind the query twice as often.
+    file.open(cursor).create_view("part", replace=True)
+    relation = cursor.sql(query)
+    assert relation is not None  # None is for statements without a result
+    return relation
+
+
+def _rows_to_read(file: InputFile, connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    """Return how many rows to take from DuckDB at once, by the width of the first ones.
+
+    Of canonical ones, which are as wide whatever their labels say and however those are written.
+    """
+    first = f"SELECT * FROM ({query}) LIMIT 256"
+    head = _select(file, cursor_of(connection), first).to_arrow_table()
+    count = _BATCH_BYTES * max(head.num_rows, 1) / max(head.nbytes, 1)
+    return int(np.clip(count, _LEAST_READ, _MOST_READ))
+
+
+@contextlib.contextmanager
+def translate_errors(file: InputFile) -> Iterator[None]:
+    """Raise errors of readers as ours."""
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError, UnicodeError) as error:
+        raise translate_error(error, file.name) from None
+
+
+# Marks, in an error that passes through DuckDB, the message that is ours.
 OURS = "\x1e"
-"""Marks, in an error that passes through DuckDB, the message that is ours."""
 LONG_LINE = "line is longer than 32 MiB"
 NOT_UTF8 = "not UTF-8 text; convert it to UTF-8"
 # One fault for each kind of file: of two in one row, that of the chosen side may come first.
@@ -91,12 +211,13 @@ _FAULTS = (
     ("magic bytes", "not a complete Parquet file (truncated?)"),
     ("parquet", "not a complete Parquet file (truncated?)"),
 )
+_FULL = ("out of memory", "failed to offload", "max_temp_directory_size", "no space left")
 
 
-def readable(
+def translate_error(
     error: duckdb.Error | pa.ArrowException | OSError | UnicodeError, name: str
 ) -> InvalidLabels | ProjectError:
-    """A reader's error as ours: the file, the line if known, the kind of fault, no content."""
+    """Return a reader's error as ours: the file, the line if known, the kind of fault."""
     if isinstance(error, OSError) and error.strerror:
         return InvalidLabels(f"{name}: {error.strerror}")
     text = str(error)
@@ -104,13 +225,11 @@ def readable(
     if ours:
         return InvalidLabels(f"{name}: {ours[1]}")
     lowered = text.lower()
-    for sign in ("out of memory", "failed to offload", "max_temp_directory_size", "no space left"):
-        if sign in lowered:
-            return ProjectError(
-                f"{name}: too little memory to read it, or too little room for temporary files; "
-                "make room, or leave out columns that are not needed, and run the same command "
-                "again"
-            )
+    if any(sign in lowered for sign in _FULL):
+        return ProjectError(
+            f"{name}: too little memory to read it, or too little room for temporary files; make "
+            "room, or leave out columns that are not needed, and run the same command again"
+        )
     # Of JSON alone, where a row is a line: in CSV a text that is not quoted may end one,
     # and values are put into columns one column after the other, the chosen side first.
     line = re.search(r"in line (\d+)", text) if "malformed json" in lowered else None

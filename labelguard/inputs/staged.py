@@ -18,8 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, OutsideDomain
-from labelguard.inputs.formats import Understood
-from labelguard.inputs.sources import Part
+from labelguard.inputs.formats import FormattedFile
+from labelguard.inputs.readers import InputFile
 from labelguard.keys.identities import Identities
 from labelguard.storage import blocks, buckets
 from labelguard.storage.executor import open_executor, over_buckets
@@ -29,13 +29,13 @@ from labelguard.storage.executor import open_executor, over_buckets
 class Fault:
     """A row that cannot be used: where it stands and why. Never what its label is."""
 
-    part: str
+    file: str
     row: int
     column: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.part} row {self.row}: column {self.column}: {self.reason}"
+        return f"{self.file} row {self.row}: column {self.column}: {self.reason}"
 
 
 @dataclass
@@ -44,39 +44,35 @@ class Staged:
 
     directory: Path
     chat: bool = False
-    parts: tuple[Part, ...] = ()
-    """What was given, each part as it is."""
-    understood: tuple[Understood, ...] = ()
-    """What was read, each of them under its format."""
+    # The files as they are, and each of them under its format.
+    files: tuple[InputFile, ...] = ()
+    formatted: tuple[FormattedFile, ...] = ()
     formats: set[str] = field(default_factory=set)
+    # Formats that say what their labels mean, whatever the policy does.
     own_values: set[str] = field(default_factory=set)
-    """Those that say what their labels mean, whatever the policy does."""
     rows_read: int = 0
     rows: int = 0
     identical_sides: int = 0
+    # Rows whose public columns are at fault: the first ones, their number, and that by reason.
     faults: list[Fault] = field(default_factory=list)
     fault_count: int = 0
     fault_reasons: Counter[str] = field(default_factory=Counter)
-    """How many rows cannot be used for which reason, wherever they stand."""
+    # The first row whose label is outside the domain, and their number.
     label_fault: Fault | None = None
-    """The first row whose label is outside the domain; `label_fault_count` says how many there are.
-    """
     label_fault_count: int = 0
+    # PRIVATE: rows of answers of tools, by file, whose labels outside the domain became ties.
     outside: dict[str, list[int]] = field(default_factory=dict, repr=False)
-    """PRIVATE: rows of answers of tools, by part, whose labels outside the domain became ties."""
+    # Rows without a label, left out where skip status is public, and counted in `rows_read` alone.
     skipped: int = 0
-    """Rows without a label, left out where skip status is public, and in no other count but
-    `rows_read`.
-    """
+    # Answers of a tool that are no rows, by what is public of them: ground truths, drafts.
     left_out: Counter[str] = field(default_factory=Counter)
-    """Answers of a tool that are no rows, by what is public of them: ground truths, drafts."""
+    # Answers that are not there any more, because their labeler skipped the same later.
     withdrawn: int = 0
-    """Answers that are not there any more, because their labeler skipped the same later."""
     public_digest: bytes = b""
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
+    # Rows are pairs of lists of responses: of rankings or, if `choices`, of choices.
     pairs_of_rankings: bool = False
-    """Rows are pairs of lists of responses: of rankings or, if `choices`, of choices."""
     choices: bool = False
     rankings: bool = False
     given_ids: bool = False
@@ -84,18 +80,18 @@ class Staged:
     timed: bool = False
     recorded: bool = False
     labelers: bool = False
+    # The column of each role, in any file of the input; `label of Q` where `--question Q` is.
     columns: dict[str, str] = field(default_factory=dict)
-    """The column of each role, in any part of the input; `label of Q` where `--question Q` is."""
+    # The labelers of its rows, where it tells.
     identities: Identities = field(default_factory=lambda: Identities.from_bytes(b""))
-    """Who gave its rows, where it tells."""
     bad_rows: dict[str, list[int]] = field(default_factory=dict)
+    # Rows of labelers who have left: dropped at the door, good or bad, and in no other count.
     refused_rows: int = 0
-    """Rows of labelers who have left: dropped at the door, good or bad, and in no other count."""
     refused_labelers: int = 0
 
     @property
     def rows_directory(self) -> Path:
-        """PRIVATE: rows by unit, with labels, in canonical order (see `labelguard.ordering`)."""
+        """PRIVATE: rows by unit, with labels, in canonical order (see `sort_buckets`)."""
         return self.directory / "rows"
 
     @property
@@ -104,9 +100,9 @@ class Staged:
         return self.directory / "texts"
 
     def labels_of_units(self) -> NDArray[np.int64]:
-        """How many usable rows every unit gave, (units,); each lies whole in one bucket."""
-        found = (buckets.read_bucket(self.rows_directory, b) for b in range(buckets.BUCKETS))
-        units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in found if table)
+        """Return how many usable rows every unit gave, (units,); each lies whole in one bucket."""
+        tables = (buckets.read_bucket(self.rows_directory, b) for b in range(buckets.BUCKETS))
+        units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in tables if table)
         return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 
     def raise_for(self, faults: list[Fault], count: int) -> None:
@@ -126,28 +122,23 @@ class Staged:
             return
         more = self.label_fault_count - 1
         rest = f" ({more} more such rows)" if more else ""
-        raise OutsideDomain(f"{self.label_fault}{rest}; {self._remedy}")
-
-    @property
-    def _remedy(self) -> str:
-        """What to do about labels outside their domain, whatever they are."""
-        if self.own_values:
-            own = ", ".join(sorted(self.own_values))
-            return f"mend the input, or name another --format than {own}"
-        return (
-            "mend the input, or say beforehand how labels are coded: --label-values a-b, "
-            "left-right, 1-2 or true-false, or every value: --label-values a=win,b=loss,tie=draw"
+        remedy = (
+            "say beforehand how labels are coded: --label-values a-b, left-right, 1-2 or "
+            "true-false, or every value: --label-values a=win,b=loss,tie=draw"
         )
+        if self.own_values:  # whatever the label is
+            remedy = f"name another --format than {', '.join(sorted(self.own_values))}"
+        raise OutsideDomain(f"{self.label_fault}{rest}; mend the input, or {remedy}")
 
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")
 _KEYS += ("pair", "submitted", "tiebreak", "label")
+# Columns that rows of one label share.
 _LABEL: tuple[str, ...] = _KEYS[: _KEYS.index("submitted")]
-"""What rows of one label share."""
+# The column that says which rows are skips, where these take back what came before.
 _SKIP = "skip"
-"""The column that says which rows are skips, where these take back what came before."""
+# The column that says which pairs were submitted as one list; read here alone.
 _SUBMISSION = "submission"
-"""The column that says which pairs were submitted as one list; read here alone."""
 
 
 def sort_buckets(directory: Path) -> Iterator[tuple[int, pa.Table | None]]:
@@ -188,7 +179,7 @@ def _sort(directory: Path, bucket: int) -> tuple[int, pa.Table | None] | None:
 
 
 def _ends(table: pa.Table) -> NDArray[np.bool_]:
-    """Which rows are the last of a run of equal ones, shape (n,)."""
+    """Return which rows are the last of a run of equal ones, shape (n,)."""
     ends = np.zeros(table.num_rows, bool)
     ends[-1:] = True
     for name in table.column_names:
@@ -198,7 +189,7 @@ def _ends(table: pa.Table) -> NDArray[np.bool_]:
 
 
 def canonical_order(table: pa.Table) -> NDArray[np.intp]:
-    """The permutation that sorts staged rows canonically, shape (n,)."""
+    """Return the permutation that sorts staged rows canonically, shape (n,)."""
     present = [name for name in _KEYS if name in table.column_names]
     first = [buckets.column(table, name) for name in present[:2]]
     order: NDArray[np.intp] = np.lexsort(first[::-1])
@@ -207,15 +198,15 @@ def canonical_order(table: pa.Table) -> NDArray[np.intp]:
         return order
     keys = {name: buckets.column(table, name) for name in present}
     if _SUBMISSION in table.column_names:
-        keys |= _shared(table, keys)
+        keys |= _keys_of_lists(table, keys)
     order = np.lexsort([keys[name] for name in reversed(present)])
     return order
 
 
-def _shared(
+def _keys_of_lists(
     table: pa.Table, keys: Mapping[str, NDArray[np.generic]]
 ) -> dict[str, NDArray[np.generic]]:
-    """Keys that all pairs of one submitted list share: the latest of several is taken whole.
+    """Return keys that all pairs of one submitted list share: the latest of several is taken whole.
 
     What is public of all its pairs decides first, then all its labels (as numbers, each with its
     pair, mixed by splitmix64 and summed).
@@ -228,13 +219,13 @@ def _shared(
         return total[of_row]
 
     pair = keys["pair"].astype(np.uint64) << np.uint64(8)
-    shared = {"label": whole(_mixed(pair + keys["label"].astype(np.uint64)))}
+    shared = {"label": whole(_splitmix(pair + keys["label"].astype(np.uint64)))}
     if "tiebreak" in keys:
         shared["tiebreak"] = whole(keys["tiebreak"])
     return shared
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _splitmix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return values ^ (values >> np.uint64(31))

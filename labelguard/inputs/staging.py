@@ -1,4 +1,4 @@
-"""Reads an input once, canonically, and splits it into buckets on disk.
+"""Read an input once, canonically, and split it into buckets on disk.
 
 Two views come out of the single pass. `rows/` holds what decides about labels (labeler, item,
 label), split by labeler; `texts/` holds the public content, split by item. Everything but the
@@ -22,13 +22,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import canonical, formats, query, scan, sources
-from labelguard.inputs import layouts as labels
-from labelguard.inputs.formats import Understood
-from labelguard.inputs.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
+from labelguard.inputs import canonical, readers
+from labelguard.inputs.columns import ANSWERS, Reading
 from labelguard.inputs.left_out import describe_counts
-from labelguard.inputs.quarantine import Leavers
-from labelguard.inputs.sources import Input
+from labelguard.inputs.formats import FormattedFile, apply_format
+from labelguard.inputs.layouts import Layout, merge_contents
+from labelguard.inputs.quarantine import DepartedLabelers
+from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, PUBLIC_FAULTS, canonical_query
+from labelguard.inputs.sources import ByteLimit, Input, resolve_input
 from labelguard.inputs.staged import Fault, Staged, sort_buckets
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
@@ -39,31 +40,29 @@ from labelguard.storage.buckets import BucketWriter
 from labelguard.storage.executor import read_ahead
 from labelguard.text import LABEL_SKIP, LABEL_TIE
 
-_LABEL_FAULT = 100
-_PART_BITS = 40
-"""No part has more rows than these can count."""
+# No file has more rows than these bits can count.
+_FILE_BITS = 40
 
 
 @dataclass(frozen=True)
 class StagingOptions:
-    """How rows are taken: names, unit, what happens to bad rows and to public ties.
+    """Options of staging: names, unit, what happens to bad rows and to public ties.
 
-    `groups` says who belongs together; the unit `group` needs it, and `item` has none.
+    `drop_ties` leaves ties out: only where tie status was declared public. `groups` says who
+    belongs together; the unit `group` needs it, and `item` has none. `refused` are the keys of
+    labelers who have left, (n, 2): their rows are treated as if they were not there.
+    `max_input_bytes` is how much an input may unpack to; by default what its files' sizes let one
+    expect. `spool` is a private directory to keep standard input in; by default one in TMPDIR.
     """
 
     reading: Reading
     namespace: str
     quarantine: bool = False
     drop_ties: bool = False
-    """Whether ties are left out: only where tie status was declared public."""
     groups: Groups | None = None
     refused: Blocks | None = None
-    """The keys of labelers who have left, (n, 2): their rows are treated as if they were not there.
-    """
     max_input_bytes: int | None = None
-    """How much an input may unpack to; by default what its files' sizes let one expect."""
     spool: Path | None = None
-    """A private directory to keep standard input in; by default one in TMPDIR."""
 
     def __post_init__(self) -> None:
         if self.reading.unit != "labeler" and (self.groups is None) == (
@@ -89,30 +88,29 @@ def stage(
     """
     staged = Staged(directory)
     reading = options.reading
-    given = sources.parts(source, reading.split, reading.columns, options.spool)
+    files = resolve_input(source, reading.split, reading.columns, options.spool)
     with (
         BucketWriter(staged.rows_directory) as rows,
         BucketWriter(staged.texts_directory) as texts,
-        scan.connect(directory / "spill") as connection,
+        readers.connect(directory / "spill") as connection,
     ):
         stager = _Stager(staged, keys, options, connection)
-        # Every part is looked at before any is read: a wrong column in the last file shows at
-        # once, and chats whose members differ from file to file get one type.
-        found = [formats.understood(part, connection, options.reading) for part in given]
-        parts = [one.part for one in found]
-        layouts = [scan.look(one.part, connection, one.reading, one.labelers) for one in found]
-        content = scan.common_content(parts, layouts)
-        for part, one in zip(given, found, strict=True):
-            reasons = scan.rows(part, connection, one.left_out) if one.left_out else []
+        # Every file is looked at before any is read: a wrong column in the last one shows at once,
+        # and chats whose members differ from file to file get one type.
+        formatted = [apply_format(file, connection, reading) for file in files]
+        layouts = [one.find_layout(connection) for one in formatted]
+        content = merge_contents(files, layouts)
+        for file, one in zip(files, formatted, strict=True):
+            reasons = readers.rows(file, connection, one.left_out) if one.left_out else []
             staged.left_out.update(dict(reasons))
-        allowed = sources.Allowance.of(parts, options.max_input_bytes)
-        for one, layout in zip(found, layouts, strict=True):
-            part = one.part
-            stager.begin(one, layout)
-            for batch in read_ahead(scan.batches(part, connection, query.query(layout, content))):
-                allowed.take(part.name, batch.nbytes)
-                stager.take(part.name, batch, rows, texts)
-                progress(part.name, staged.rows_read)
+        limit = ByteLimit.for_files(files, options.max_input_bytes)
+        for one, layout in zip(formatted, layouts, strict=True):
+            stager.begin_file(one, layout)
+            query = canonical_query(layout, content)
+            for batch in read_ahead(readers.batches(one.file, connection, query)):
+                limit.take(one.file.name, batch.nbytes)
+                stager.append(one.file.name, batch, rows, texts)
+                progress(one.file.name, staged.rows_read)
     if not staged.rows_read and staged.refused_rows:
         raise InvalidLabels(
             "every row of the input is of labelers who were retired or erased; nothing is left"
@@ -120,30 +118,30 @@ def stage(
     if not staged.rows_read:
         left_out = staged.left_out
         why = f"nothing is a label; left out: {describe_counts(left_out)}" if left_out else ""
-        raise InvalidLabels(f"{parts[0].name}: {why or 'no rows in the input'}")
-    stager.withdraw(staged.rows_directory)
+        raise InvalidLabels(f"{files[0].name}: {why or 'no rows in the input'}")
+    stager.remove_withdrawn(staged.rows_directory)
     staged.public_digest = stager.public_digest()
-    staged.columns = _columns(found, layouts)
-    staged.parts, staged.understood = tuple(given), tuple(found)
-    staged.formats = {one.format for one in found}
-    staged.own_values = {one.format for one in found if one.own_values}
+    staged.columns = _columns_of_roles(formatted, layouts)
+    staged.files, staged.formatted = tuple(files), tuple(formatted)
+    staged.formats = {one.format for one in formatted}
+    staged.own_values = {one.format for one in formatted if one.has_own_values}
     staged.identities = stager.identities()
     return staged
 
 
-def _columns(found: list[Understood], layouts: list[Layout]) -> dict[str, str]:
-    """The column of each role; where one question is asked, what answers it is its own role."""
+def _columns_of_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[str, str]:
+    """Return the column of each role; with one question, what answers it is its own role."""
     columns = {}
-    for one, layout in zip(found, layouts, strict=True):
+    for file, layout in zip(formatted, layouts, strict=True):
         question = layout.reading.question
         for role, name in layout.columns.items():
-            key = f"{role} of {question}" if question and role in labels.ANSWERS else role
-            columns[key] = one.recorded.get(role, name)
+            key = f"{role} of {question}" if question and role in ANSWERS else role
+            columns[key] = file.recorded.get(role, name)
     return columns
 
 
 class _Stager:
-    """Turns canonical batches into bucketed rows and texts."""
+    """Writer of canonical batches as bucketed rows and texts."""
 
     def __init__(
         self,
@@ -157,45 +155,44 @@ class _Stager:
         self._digest = np.zeros(2, np.uint64)
         self._keys = keys
         self._connection = connection
-        self._leavers = Leavers(keys, options.namespace, options.refused)
+        self._departed = DepartedLabelers(keys, options.namespace, options.refused)
         self._labelers: dict[str, int] = {}
         self._answered: set[str] = set()
         self._labeler_keys: Blocks = np.zeros((0, 2), np.uint64)
-        self._part_rows = self._part = 0
+        self._file_rows = self._file_number = 0
         self._of_tool = False
 
-    def begin(self, understood: Understood, layout: Layout) -> None:
-        """Start a part; all parts must give the same kinds of columns."""
-        name = understood.part.name
+    def begin_file(self, formatted: FormattedFile, layout: Layout) -> None:
+        """Start a file; all files must give the same kinds of columns."""
         staged, columns = self.staged, layout.columns
         shape = {
-            "chat": layout.chat,
-            "pairs_of_rankings": layout.listed,
+            "chat": layout.content.chat,
+            "pairs_of_rankings": layout.is_list,
             "choices": layout.kind == "choices",
-            "rankings": layout.listed or "ranking_id" in columns,
+            "rankings": layout.is_list or "ranking_id" in columns,
             "given_ids": "item_id" in columns,
-            "questions": layout.asked,
+            "questions": layout.has_questions,
             "timed": "submitted_at" in columns,
             "recorded": "record_id" in columns,
             "labelers": "labeler_id" in columns,
         }
         if staged.layouts and any(getattr(staged, key) != value for key, value in shape.items()):
             raise InvalidLabels(
-                f"{name}: its columns differ from those of the files before it; "
+                f"{formatted.file.name}: its columns differ from those of the files before it; "
                 "privatize files of one kind together"
             )
         for key, value in shape.items():
             setattr(staged, key, value)
         staged.layouts.add(layout.kind)
-        self._names = {**layout.columns, **understood.names, **_carried_names(layout)}
-        self._part_rows = 0
-        self._part += 1
-        self._of_tool = understood.part.answers is not None
+        self._names = {**layout.columns, **formatted.names, **_feature_names(layout)}
+        self._file_rows = 0
+        self._file_number += 1
+        self._of_tool = formatted.file.answers is not None
 
-    def take(
+    def append(
         self, name: str, batch: pa.RecordBatch, rows: BucketWriter, texts: BucketWriter
     ) -> None:
-        """Judge a batch's public columns, then append its usable rows to their buckets."""
+        """Check a batch's public columns, then append its usable rows to their buckets."""
         batch = self._usable(name, batch)
         if not batch.num_rows:
             return
@@ -219,7 +216,7 @@ class _Stager:
         if self.staged.timed:
             time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).min, pa.int64()))
             columns["submitted"] = time.to_numpy()
-        if self._taken_back:
+        if self._has_withdrawals:
             columns["skip"] = blank.astype(np.uint8)
         label = batch["label"].to_numpy()
         names = [name for one in self.options.reading.features for name in one.columns]
@@ -231,11 +228,11 @@ class _Stager:
             attached |= _halves("content", content)
         # Times and records only say which of a labeler's rows comes first. They are in no digest of
         # the input: numbers of rows that are sorted by label change with a label.
-        said = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
-        digests = self._keys.digests(said | attached)
+        public = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
+        digests = self._keys.digests(public | attached)
         self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
-            digests = self._keys.digests(said | attached | _records(batch))
+            digests = self._keys.digests(public | attached | _records(batch))
         if self.staged.recorded or attached or "ranking" in batch.schema.names:
             # Rows may be equal but for these.
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
@@ -243,20 +240,20 @@ class _Stager:
             columns["content"] = np.ascontiguousarray(content[:, 0])
         if self.staged.pairs_of_rankings:
             submission = batch["source_row"].to_numpy().astype(np.uint64)
-            columns["submission"] = submission + np.uint64(self._part << _PART_BITS)
+            columns["submission"] = submission + np.uint64(self._file_number << _FILE_BITS)
         columns |= {"row": numbers, "label": label}
         rows.append(pa.table(columns), buckets.bucket_of(units))
 
-        public = {"row": numbers} | _halves("item", items)
+        shown = {"row": numbers} | _halves("item", items)
         names = ["prompt", "first", "second"]
         if self.staged.given_ids:
-            public |= _halves("content", content)
+            shown |= _halves("content", content)
             names.append("item_id")
         if self.staged.questions:
             names.append("question")
         if "pair" in columns:
-            public["pair"] = columns["pair"]
-        table = pa.table({key: pa.array(value) for key, value in public.items()} | carried)
+            shown["pair"] = columns["pair"]
+        table = pa.table({key: pa.array(value) for key, value in shown.items()} | carried)
         for key in names:
             table = table.append_column(key, batch[key])
         self.staged.content_type = table.schema.field("prompt").type
@@ -265,14 +262,14 @@ class _Stager:
         texts.append(table, buckets.bucket_of(items))
 
     def public_digest(self) -> bytes:
-        """A keyed digest of the multiset of rows, all their public columns: no order enters it.
+        """Return a keyed digest of the multiset of rows, by public columns: no order enters it.
 
         The sum of pseudorandom numbers, one a row (MSet-Add-Hash of Clarke et al. 2003).
         """
         count = np.array([self.staged.rows], np.uint64)
         return np.concatenate([count, self._digest]).astype(">u8").tobytes()
 
-    def withdraw(self, directory: Path) -> None:
+    def remove_withdrawn(self, directory: Path) -> None:
         """Sort the rows, and leave out answers whose labeler skipped the same later."""
         for removed, skips in sort_buckets(directory):
             self.staged.withdrawn += removed
@@ -281,25 +278,25 @@ class _Stager:
                 self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
 
     @property
-    def _taken_back(self) -> bool:
+    def _has_withdrawals(self) -> bool:
         """Whether it is known what a skip takes back: when it was, and whose."""
         return self.staged.timed and (self.staged.labelers or self.staged.recorded)
 
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Judge faults; drop skips, identical sides and (if asked) public ties."""
+        """Check faults; drop skips, identical sides and (if asked) public ties."""
         staged = self.staged
-        start = self._part_rows
+        start = self._file_rows
         if staged.pairs_of_rankings:  # Rows are counted as the file has them, not as pairs.
             numbers = batch["source_row"].to_numpy()
             counted = batch["pair"].to_numpy() == 0
         else:
             numbers = np.arange(start, start + batch.num_rows)
             counted = np.ones(batch.num_rows, dtype=bool)
-        self._part_rows += batch.num_rows
-        refused = self._leavers.rows_of(batch)
+        self._file_rows += batch.num_rows
+        refused = self._departed.rows_of(batch)
         if refused.any():
             staged.refused_rows += int((refused & counted).sum())
-            staged.refused_labelers = self._leavers.met
+            staged.refused_labelers = self._departed.count
             batch = batch.filter(pa.array(~refused))
             numbers, counted = numbers[~refused], counted[~refused]
         staged.rows_read += int(counted.sum())
@@ -308,7 +305,7 @@ class _Stager:
             staged.skipped += int((skipped & counted).sum())
             # One that is later than an answer takes it back; by time alone, value-blind.
             sound = batch["fault"].to_numpy() == 0
-            left = ~skipped | (sound & self._taken_back)
+            left = ~skipped | (sound & self._has_withdrawals)
             batch, skipped = batch.filter(pa.array(left)), skipped[left]
             numbers, counted = numbers[left], counted[left] & ~skipped
         fault = batch["fault"].to_numpy()
@@ -324,7 +321,7 @@ class _Stager:
             staged.fault_reasons[f"column {one.column}: {one.reason}"] += int(count)
         if not self.options.quarantine:
             staged.raise_for(staged.faults, staged.fault_count)
-        invalid = sound & (label >= _LABEL_FAULT)
+        invalid = sound & (label >= LABEL_FAULT)
         if self._of_tool:
             staged.outside.setdefault(name, []).extend(numbers[invalid].tolist())
         elif invalid.any():
@@ -343,7 +340,7 @@ class _Stager:
         usable = usable & ~identical
         if self.options.drop_ties:
             ties = label == LABEL_TIE
-            if self._taken_back:  # as a skip does
+            if self._has_withdrawals:  # as a skip does
                 label = np.where(ties, np.uint8(LABEL_SKIP), label)
             else:
                 usable = usable & ~ties
@@ -352,13 +349,13 @@ class _Stager:
         batch = batch.set_column(batch.schema.get_field_index("label"), "label", pa.array(label))
         return batch if usable.all() else batch.filter(pa.array(usable))
 
-    def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:
+    def _fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
         column = " or ".join(self._names.get(r, r) for r in role.split(" or "))
-        return Fault(part, row + 1, column, reason)
+        return Fault(file, row + 1, column, reason)
 
     def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:
-        """The pseudonym of every row's labeler; each distinct id is hashed once."""
+        """Return the pseudonym of every row's labeler; each distinct id is hashed once."""
         if "labeler" not in batch.schema.names:
             return np.zeros((batch.num_rows, 2), np.uint64)
         answered = batch["label"].to_numpy() != LABEL_SKIP
@@ -376,13 +373,13 @@ class _Stager:
         return keys
 
     def identities(self) -> Identities:
-        """Everybody who gave an answer."""
+        """Return everybody who gave an answer."""
         names = [name for name in self._labelers if name in self._answered]
         keys = self._labeler_keys[[self._labelers[name] for name in names]]
         return Identities.of(self._keys, self.options.namespace, names, keys)
 
     def _authors(self, labelers: Blocks, batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
-        """Who gave each label, where that is not the unit: the labeler, else the record, if any."""
+        """Return who gave each label, where that is not the unit: the labeler, else the record."""
         if self.options.groups is None and self.options.reading.unit != "item":
             return {}
         if self.staged.labelers:
@@ -392,17 +389,18 @@ class _Stager:
         return {}
 
     def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
-        """The unit of every row, whose uses it takes, shape (n, 2)."""
+        """Return the unit of every row, whose uses it takes, shape (n, 2)."""
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
-            found = canonical.unit_digests(batch["sides"], self._connection)
-            return self._keys.content_units(found)
+            return self._keys.content_units(
+                canonical.unit_digests(batch["sides"], self._connection)
+            )
         return labelers
 
 
-def _carried_names(layout: Layout) -> dict[str, str]:
-    """What messages call the columns of sources and strata."""
+def _feature_names(layout: Layout) -> dict[str, str]:
+    """Return what messages call the columns of sources and strata."""
     return {
         f"of a {kind}": " or ".join(
             c for one, columns in layout.features.items() if one.kind == kind for c in columns
@@ -423,7 +421,7 @@ def _records(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
 
 
 def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
-    """The first 16 bytes of each row's SHA-256 (a binary column without nulls)."""
+    """Return the first 16 bytes of each row's SHA-256 (a binary column without nulls)."""
     array = batch[name]
     if array.null_count:
         # Only an absent optional id can be null here; absent ones share one digest.
@@ -434,12 +432,13 @@ def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
 
 
 def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Batches as staging gets them, whatever is wrong with their labels.
+    """Yield batches as staging gets them, whatever is wrong with their labels.
 
     Raises `InvalidLabels` for a file that cannot be read so.
     """
-    (part,) = sources.parts(path, named=reading.columns)
-    with scan.connect(path.parent / "spill") as connection:
-        one = formats.understood(part, connection, reading)
-        layout = scan.look(one.part, connection, one.reading, one.labelers)
-        yield from scan.batches(one.part, connection, query.query(layout, layout.content))
+    (file,) = resolve_input(path, named=reading.columns)
+    with readers.connect(path.parent / "spill") as connection:
+        formatted = apply_format(file, connection, reading)
+        layout = formatted.find_layout(connection)
+        query = canonical_query(layout, layout.content)
+        yield from readers.batches(formatted.file, connection, query)

@@ -1,18 +1,31 @@
-"""Arrow tables, Arrow files and Parquet files as relations of DuckDB, judged before it reads."""
+"""Tables in memory, Arrow and Parquet files, and rows of Python, as relations.
+
+Arrow data is checked before DuckDB reads it. Of rows (a list of dictionaries, or objects in a frame
+of pandas) every value is written as JSON, by its own type alone, and read as a value of a JSON file
+is: which types a column holds may follow from the labels, so nothing is inferred from a column.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import decimal
+import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
+from labelguard.inputs import canonical
+from labelguard.inputs.columns import roles_of_content, side_columns
 from labelguard.inputs.readers import (
     NOT_UTF8,
     OURS,
@@ -21,16 +34,32 @@ from labelguard.inputs.readers import (
     file_literal,
     identifier,
 )
+from labelguard.inputs.text_files import JsonType, read_types, select_typed
 
 _DATASET_ROWS = 1000
-SEVERAL_TYPES = (
+ROWS = "rows"  # what messages call rows in memory
+_SEVERAL_TYPES = (
     "a column holds values of several types, or text that is not UTF-8; give each column one type"
 )
-"""What is wrong with values in memory that are no column."""
+_EXPECTED = (
+    "expected values that JSON has, and times: text in UTF-8, whole numbers, numbers of 64 bits, "
+    "lists and objects without cycles"
+)
 
 
-def table_opener(table: Any, name: str) -> Opener:
-    """Opens a table in memory (pyarrow, polars, pandas), judged here."""
+def table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
+    """Return what opens a table in memory (pyarrow, polars, pandas, datasets), checked here.
+
+    `named` are columns by role. Raises `InvalidLabels` for anything else, and for damaged data.
+    """
+    # By the names of its class: nothing is imported to look for it.
+    library = type(table).__module__.partition(".")[0]
+    if library == "datasets":
+        return _dataset_opener(table, name)
+    if library == "pandas" and hasattr(table, "columns"):
+        opener = _frame_opener(table, named, name)
+        if opener is not None:
+            return opener
     # A stream could be read only once, but rows that are set aside are read a second time.
     if isinstance(table, pa.RecordBatchReader) or not (
         isinstance(table, pa.Table | pa.RecordBatch) or hasattr(table, "__arrow_c_stream__")
@@ -43,16 +72,16 @@ def table_opener(table: Any, name: str) -> Opener:
         converted = pa.table(table)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         # Not which column: of chosen and rejected, that would name a side.
-        raise InvalidLabels(f"{name}: {SEVERAL_TYPES}") from None
+        raise InvalidLabels(f"{name}: {_SEVERAL_TYPES}") from None
     check_columns(converted.column_names, name)
     for batch in converted.to_batches():
-        if problem := _damage(batch):
+        if problem := _find_damage(batch):
             raise InvalidLabels(f"{name}: {problem}")
     return _opener(lambda: converted)
 
 
-def dataset_opener(dataset: Any, name: str) -> Opener:
-    """Opens a `datasets.Dataset` as a stream of its rows, in the order that it shows them in.
+def _dataset_opener(dataset: Any, name: str) -> Opener:
+    """Return what opens a `datasets.Dataset` as a stream of its rows, in the order it shows.
 
     All of its columns, whatever its format shows. Raises `InvalidLabels` for a streamed dataset.
     """
@@ -71,43 +100,43 @@ def dataset_opener(dataset: Any, name: str) -> Opener:
         for table in rows.iter(_DATASET_ROWS):
             yield from table.combine_chunks().to_batches()
 
-    return _opener(lambda: _judged(schema, batches()))
+    return _opener(lambda: _check_batches(schema, batches()))
 
 
 def arrow_opener(path: Path, name: str) -> Opener:
-    """Opens an Arrow file or stream, never a compressed one; messages call it `name`."""
+    """Return what opens an Arrow file or stream, never a compressed one."""
 
     @cache
     def check() -> None:
-        if _compressed(path):
+        if _has_compression(path):
             raise InvalidLabels(
                 f"{name}: compressed Arrow data; write it uncompressed, or as Parquet"
             )
-        check_columns(_arrow_batches(path).schema.names, name)
+        check_columns(_read_arrow(path).schema.names, name)
 
-    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    def open_arrow(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         check()
-        return _opener(lambda: _arrow_batches(path))(connection)
+        return _opener(lambda: _read_arrow(path))(connection)
 
-    return opened
+    return open_arrow
 
 
 def parquet_opener(path: Path, name: str) -> Opener:
-    """Opens a Parquet file; messages call it `name`."""
+    """Return what opens a Parquet file."""
     query = (
         f"FROM read_parquet({file_literal(path)}, hive_partitioning=true, "
         "hive_types_autocast=false)"
     )
 
-    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+    def open_parquet(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         check_columns(pq.read_schema(path).names, name)
         return connection.sql(query)
 
-    return opened
+    return open_parquet
 
 
-def _arrow_batches(path: Path) -> pa.RecordBatchReader:
-    """An Arrow file's batches, judged one by one as they are read."""
+def _read_arrow(path: Path) -> pa.RecordBatchReader:
+    """Return an Arrow file's batches, checked one by one as they are read."""
     # `datasets` writes the stream format; the file format serves others.
     source = pa.memory_map(str(path))
     try:
@@ -115,64 +144,22 @@ def _arrow_batches(path: Path) -> pa.RecordBatchReader:
     except pa.ArrowInvalid:
         source.seek(0)
         file = pa.ipc.open_file(source)
-        return _judged(file.schema, map(file.get_batch, range(file.num_record_batches)))
-    return _judged(stream.schema, stream)
+        return _check_batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
+    return _check_batches(stream.schema, stream)
 
 
-def _judged(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
-    def run() -> Iterator[pa.RecordBatch]:
+def _check_batches(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
+    def check() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if problem := _damage(batch):
+            if problem := _find_damage(batch):
                 raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
             yield batch
 
-    return pa.RecordBatchReader.from_batches(schema, run())
+    return pa.RecordBatchReader.from_batches(schema, check())
 
 
-def _opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
-    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        source = read()
-        try:
-            return connection.from_arrow(source)
-        except duckdb.NotImplementedException:
-            readable = _readable_columns(source, connection)
-            unreadable = [n for n in source.schema.names if n not in readable.schema.names]
-            return _opaque(connection.from_arrow(readable), unreadable, source.schema.names)
-
-    return opened
-
-
-def _opaque(
-    relation: duckdb.DuckDBPyRelation, unreadable: Sequence[str], names: Sequence[str]
-) -> duckdb.DuckDBPyRelation:
-    """Return the relation with bytes in place of columns whose types DuckDB cannot take.
-
-    They are no text, chat, id or label. That one is there must show: if it were dropped, a message
-    would name it, and of chosen and rejected that would name a side.
-    """
-    opaque = {name: f"'\\xFF'::BLOB AS {identifier(name)}" for name in unreadable}
-    return relation.project(", ".join(opaque.get(name, identifier(name)) for name in names))
-
-
-def _readable_columns(
-    source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
-) -> pa.Table | pa.RecordBatchReader:
-    """The source without columns of types that DuckDB lacks."""
-    names = []
-    for name in source.schema.names:
-        try:
-            connection.from_arrow(pa.schema([source.schema.field(name)]).empty_table())
-            names.append(name)
-        except duckdb.NotImplementedException:
-            continue
-    if isinstance(source, pa.Table):
-        return source.select(names)
-    schema = pa.schema([source.schema.field(name) for name in names])
-    return pa.RecordBatchReader.from_batches(schema, (batch.select(names) for batch in source))
-
-
-def _damage(batch: pa.RecordBatch) -> str | None:
-    """What breaks the Arrow format in a batch (DuckDB does not look).
+def _find_damage(batch: pa.RecordBatch) -> str | None:
+    """Return what breaks the Arrow format in a batch (DuckDB does not look), if anything.
 
     Neither the column nor the row, which not every type tells: of chosen and rejected, that would
     name a side.
@@ -186,8 +173,45 @@ def _damage(batch: pa.RecordBatch) -> str | None:
     return min(problems, default=None)
 
 
-def _compressed(path: Path) -> bool:
-    """Whether the body of an Arrow file or stream is compressed.
+def _opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
+    def open_table(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        source = read()
+        try:
+            return connection.from_arrow(source)
+        except duckdb.NotImplementedException:
+            return _open_readable(source, connection)
+
+    return open_table
+
+
+def _open_readable(
+    source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
+) -> duckdb.DuckDBPyRelation:
+    """Return the relation with bytes in place of columns whose types DuckDB cannot take.
+
+    They are no text, chat, id or label. That one is there must show: if it were dropped, a message
+    would name it, and of chosen and rejected that would name a side.
+    """
+    names = []
+    for field in source.schema:
+        with contextlib.suppress(duckdb.NotImplementedException):
+            connection.from_arrow(pa.schema([field]).empty_table())
+            names.append(field.name)
+    if isinstance(source, pa.Table):
+        readable = source.select(names)
+    else:
+        schema = pa.schema([source.schema.field(name) for name in names])
+        batches = (batch.select(names) for batch in source)
+        readable = pa.RecordBatchReader.from_batches(schema, batches)
+    columns = (
+        identifier(name) if name in names else f"'\\xFF'::BLOB AS {identifier(name)}"
+        for name in source.schema.names
+    )
+    return connection.from_arrow(readable).project(", ".join(columns))
+
+
+def _has_compression(path: Path) -> bool:
+    """Return whether the body of an Arrow file or stream is compressed.
 
     Arrow unpacks a batch whole, to whatever size it says: 50 kB became 3 GB. What is stored as it
     is takes no memory at all, being mapped. Raises `pa.ArrowInvalid` for damaged data.
@@ -198,32 +222,156 @@ def _compressed(path: Path) -> bool:
         for message in pa.ipc.MessageReader.open_stream(source):
             if message.type in ("record batch", "dictionary"):
                 try:
-                    if _is_compressed(message.metadata.to_pybytes(), message.type):
+                    if _names_codec(message.metadata.to_pybytes(), message.type):
                         return True
                 except struct.error:
                     raise pa.ArrowInvalid("damaged metadata") from None
     return False
 
 
-def _is_compressed(message: bytes, kind: str) -> bool:
-    """Whether a message names a codec (Message.fbs: Message.header, RecordBatch.compression)."""
-    (root,) = struct.unpack_from("<I", message)
-    batch = _member(message, root, 2)
-    if kind == "dictionary":
-        batch = _member(message, batch, 1)
-    return _field(message, batch, 3) != 0
+def _names_codec(message: bytes, kind: str) -> bool:
+    """Return whether a message names a codec.
+
+    It is a flatbuffer (Message.fbs: Message.header, DictionaryBatch.data, RecordBatch.compression).
+    """
+
+    def place_of_field(table: int, index: int) -> int:
+        vtable = table - struct.unpack_from("<i", message, table)[0]
+        (size,) = struct.unpack_from("<H", message, vtable)
+        entry = 4 + 2 * index
+        offset = struct.unpack_from("<H", message, vtable + entry)[0] if entry < size else 0
+        return table + offset if offset else 0
+
+    (batch,) = struct.unpack_from("<I", message)
+    for index in (2, 1) if kind == "dictionary" else (2,):
+        place = place_of_field(batch, index)
+        batch = place + int(struct.unpack_from("<I", message, place)[0])
+    return place_of_field(batch, 3) != 0
 
 
-def _field(message: bytes, table: int, index: int) -> int:
-    """Where a flatbuffer's table has its field number `index`; 0 if it has not."""
-    vtable = table - struct.unpack_from("<i", message, table)[0]
-    (size,) = struct.unpack_from("<H", message, vtable)
-    entry = 4 + 2 * index
-    offset = struct.unpack_from("<H", message, vtable + entry)[0] if entry < size else 0
-    return table + offset if offset else 0
+def are_rows(items: Sequence[Any]) -> bool:
+    """Return whether an input's items are rows; raise `InvalidLabels` for rows beside others."""
+    rows = sum(map(_is_row, items))
+    if 0 < rows < len(items):
+        raise InvalidLabels(
+            "rows (dictionaries) stand beside paths or tables in one list; give them apart, or "
+            "make a table of the rows"
+        )
+    return rows > 0
 
 
-def _member(message: bytes, table: int, index: int) -> int:
-    """Where the table is that this field refers to."""
-    field = _field(message, table, index)
-    return field + int(struct.unpack_from("<I", message, field)[0])
+def _is_row(item: Any) -> bool:
+    """Return whether a member of a list is a row; splits by name hold tables, and a row none."""
+    return isinstance(item, Mapping) and not any(
+        hasattr(value, "__arrow_c_stream__") or hasattr(value, "with_format")
+        for value in item.values()
+    )
+
+
+def rows_opener(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> Opener:
+    """Return what opens these rows; what a row lacks is null. `named` are columns by role.
+
+    Raises `InvalidLabels` for names and values that JSON does not have.
+    """
+    names: set[Any] = set().union(*rows)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidLabels(f"{ROWS}: a key is no text; name every column by a str")
+    # In the order of their names: which row has a key first may follow from the labels.
+    columns = {name: [row.get(name) for row in rows] for name in sorted(names)}
+    check_columns(list(columns), ROWS)
+    return _json_opener(pa.table(_to_json(columns, named, ROWS)), list(columns), named)
+
+
+def _frame_opener(frame: Any, named: Mapping[str, str], name: str) -> Opener | None:
+    """Return what opens a frame of pandas, or None if all of its columns are typed.
+
+    Columns of objects, and those that Arrow has no type for, are read as rows are; others are as
+    their type says. Raises `InvalidLabels` as `rows_opener`; messages call the frame `name`.
+    """
+    if not frame.columns.is_unique or not all(isinstance(n, str) for n in frame.columns):
+        return None
+    # What is always missing has the type of another column's absent values.
+    objects = [n for n in frame.columns if frame[n].isna().all() or not _is_typed(frame[n])]
+    if not objects:
+        return None
+    typed = pa.table(frame.drop(columns=objects))  # with what the index holds
+    texts = _to_json({n: frame[n].tolist() for n in objects}, named, name)
+    columns = dict(zip(typed.column_names, typed.columns, strict=True)) | texts
+    order = dict.fromkeys([*frame.columns, *columns])
+    check_columns(list(order), name)
+    return _json_opener(pa.table({n: columns[n] for n in order}), objects, named)
+
+
+def _is_typed(series: Any) -> bool:
+    """Return whether the type of a column of pandas says what is in it, and Arrow has it, too."""
+    if getattr(series.dtype, "hasobject", False):
+        return False
+    try:
+        pa.array(series[:0])
+    except (pa.ArrowException, TypeError, ValueError):
+        return False
+    return True
+
+
+def _json_opener(table: pa.Table, texts: Sequence[str], named: Mapping[str, str]) -> Opener:
+    """Return what opens a table whose columns `texts` are JSON."""
+    types: dict[str, JsonType] = {}
+
+    def open_rows(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        relation = connection.from_arrow(table)
+        if not types:
+            columns = (f"{identifier(n)}::JSON AS {identifier(n)}" for n in texts)
+            types.update(read_types(relation.project(", ".join(columns)), named))
+        return select_typed(relation, types)
+
+    return open_rows
+
+
+def _to_json(
+    columns: Mapping[str, Iterable[Any]], named: Mapping[str, str], where: str
+) -> dict[str, pa.Array]:
+    """Return the columns as JSON, one text a value."""
+    contents = roles_of_content(list(columns), named)
+    sides = side_columns(list(columns), named)
+    arrays = {}
+    # Contents first: whether another column is at fault, too, must not depend on their order.
+    for name in sorted(columns, key=lambda column: column not in contents):
+        plain = _plain_list if name in contents else partial(_plain, wide=name in sides)
+        try:
+            texts = (_write(value, plain) for value in columns[name])
+            arrays[name] = pa.array(texts, pa.large_string())
+        except (TypeError, ValueError, RecursionError):
+            if name in contents:
+                raise canonical.content_error(where) from None
+            raise InvalidLabels(f"{where}: {_EXPECTED}") from None
+    return arrays
+
+
+def _write(value: Any, plain: Callable[[Any], Any]) -> str | None:
+    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
+    if missing or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return None
+    return json.dumps(value, default=plain, ensure_ascii=False)
+
+
+def _plain(value: Any, *, wide: bool) -> Any:
+    """Return any value but a content as JSON has it; numbers of a side (`wide`) are whole or of 64
+    bits.
+
+    As a number of 32 bits a feature differs from the same in 64, and so would tell its side.
+    """
+    if isinstance(value, np.floating | np.ndarray) and wide:
+        raise TypeError("not a number of 64 bits")
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal | uuid.UUID):
+        return str(value)
+    return _plain_list(value)
+
+
+def _plain_list(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError("not JSON")

@@ -93,7 +93,7 @@ def item_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         kinds = dict(zip(rows.columns, rows.types, strict=True))
         try:
             parts = [
-                f"{canonical.encoded(name, canonical.content_of_types([kinds[name]]))} AS {part}"
+                f"{canonical.encode(name, canonical.content_of_types([kinds[name]]))} AS {part}"
                 for name, part in (("prompt", "ep"), ("chosen", "ea"), ("rejected", "eb"))
             ]
         except canonical.NotContent:

@@ -379,7 +379,7 @@ def in_sql() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def encoded(connection: duckdb.DuckDBPyConnection, value: Any, sql_type: str) -> str | None:
     kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
-    encoding = canonical.encoded("x", canonical.content_of_types([kind]))
+    encoding = canonical.encode("x", canonical.content_of_types([kind]))
     query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
     found: str | None = connection.execute(query, [value]).fetchall()[0][0]
     return found

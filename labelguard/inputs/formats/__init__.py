@@ -1,7 +1,7 @@
 """Formats: the shapes in which preference data is published, each turned into columns by role.
 
 A format is recognised by names and types of columns alone, never by a value: what a label says must
-not decide how a file is read. Its SQL is laid over a part where the part is opened, so that all
+not decide how a file is read. Its SQL is laid over a file where the file is opened, so that all
 that follows (layouts, canonical pairs, quarantine) sees columns that are called like their roles.
 """
 
@@ -14,238 +14,221 @@ from functools import partial
 import duckdb
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import scan
-from labelguard.inputs.contents import side_columns
+from labelguard.inputs import readers
+from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema, side_columns
 from labelguard.inputs.formats.arena import ARENA, KAGGLE, WINNERS
 from labelguard.inputs.formats.argilla import ARGILLA
+from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.label_studio import LABEL_STUDIO
 from labelguard.inputs.formats.pairs import CHOICES, PAIRS, RANKINGS, TRANSCRIPTS, refuse_thumbs
 from labelguard.inputs.formats.potato import POTATO
 from labelguard.inputs.formats.scores import HELPSTEER, SCORES, ULTRAFEEDBACK
-from labelguard.inputs.formats.seen import Adapted, Format, Seen
-from labelguard.inputs.layouts import ANSWERS, ROLES, Reading
-from labelguard.inputs.sources import Part
+from labelguard.inputs.layouts import Layout, find_layout
+from labelguard.inputs.readers import InputFile
 from labelguard.spelling import suggest
 from labelguard.text import AUTO_FORMAT
 
-__all__ = ["FORMATS", "Understood", "understood"]
+__all__ = ["FORMATS", "FormattedFile", "apply_format"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
 _SETS = (ULTRAFEEDBACK, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+# Every format by name. The first that recognises a file is taken, in this order, of those that
+# find the columns they read labels from.
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
-"""Every format by name. The first that recognises a part is taken, in this order, of those that
-find the columns they read labels from.
-"""
+# Directories that data is often divided by, about which nobody is asked.
+_USUAL = ("split", "date", "year", "month", "day", "hour")
 
 
 @dataclass(frozen=True)
-class Understood:
-    """A part under the format it was recognised as; `reading` knows where its roles are.
+class FormattedFile:
+    """A file under the format it was recognised as; `reading` knows where its roles are.
 
     `names` is what the file calls the roles that the format made, for messages, and `recorded` what
-    the ledger keeps of them. `labelers` is what to say where nobody is named.
+    the ledger keeps of them. `left_out` is SQL of how many answers it leaves out for which public
+    reason, `note` what to know of it.
     """
 
-    part: Part
+    file: InputFile
     reading: Reading
     format: str
     names: Mapping[str, str] = field(default_factory=dict)
     recorded: Mapping[str, str] = field(default_factory=dict)
     labelers: str = ""
-    own_values: bool = False
-    """Whether the format says what its labels mean, whatever the policy does."""
+    has_own_values: bool = False
     left_out: str = ""
-    """SQL of how many answers it leaves out for which public reason (`Adapted.left_out`)."""
     note: str = ""
 
+    def find_layout(self, connection: duckdb.DuckDBPyConnection) -> Layout:
+        """Return its layout; raise `InvalidLabels` for what lacks."""
+        return find_layout(self.file, connection, self.reading, self.labelers)
 
-def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) -> Understood:
-    """A part as its format has it: the one that `reading` names, else the one recognised.
 
-    Raises `InvalidLabels` for a part that is not of the format that was named, and for a column of
-    labels in a public role. A part that no format recognises is left as it is; `layouts.layout`
-    says what it lacks.
+def apply_format(
+    file: InputFile, connection: duckdb.DuckDBPyConnection, reading: Reading
+) -> FormattedFile:
+    """Return a file as its format has it: the one that `reading` names, else the one recognised.
+
+    Raises `InvalidLabels` for a file that is not of the format that was named, and for a column of
+    labels in a public role. A file that no format recognises is left as it is; its layout says what
+    it lacks.
     """
-    _refuse_directories(part, (*_answers(part, reading), *WINNERS))
-    types = scan.columns(part, connection)
-    names = partial(scan.rows, part, connection)
-    seen = Seen(types, reading, part.sparse, part=part.name, names=names)
-    found = _format(part, seen)
-    if found is None:
-        refuse_thumbs(seen)
-        return Understood(part, reading, PAIRS.name)
-    private = frozenset((*found.private, *WINNERS))
-    seen = replace(seen, private=private & frozenset(seen.types))
-    _refuse_answers_of(part, found, reading)
-    _check(part, found, seen)
-    adapted = found.adapt(seen)
-    if adapted is None and seen.private:
-        adapted = Adapted(f"SELECT {seen.without()} FROM part", frozenset())
-    if adapted is None:
-        return Understood(part, reading, found.name, labelers=found.labelers)
+    sides = side_columns([*file.partitions, *reading.columns.values()], reading.columns)
+    answers = {*ANSWERS, *map(reading.name, ANSWERS), *sides, *WINNERS}
+    _refuse_directories(file, {*answers, *filter(None, [reading.question])})
+    types = readers.columns(file, connection)
+    select = partial(readers.rows, file, connection)
+    schema = TableSchema(file.name, types, reading, file.sparse, select=select)
+    form = _choose_format(schema)
+    if form is None:
+        refuse_thumbs(schema)
+        return FormattedFile(file, reading, PAIRS.name)
+    schema = replace(schema, private=frozenset({*form.private, *WINNERS} & types.keys()))
+    _refuse_directories_of_answers(file, form, reading)
+    _check_private_columns(form, schema)
+    query = form.adapt(schema)
+    if query is None and schema.private:
+        query = FormatQuery(f"SELECT {schema.select_other().rstrip(', ')} FROM part", frozenset())
+    if query is None:
+        return FormattedFile(file, reading, form.name, labelers=form.labelers)
     named = reading.columns
-    if found.of_tool is None:  # else columns are within its objects
-        _check_named(part, found, seen, adapted)
-    for role in sorted(adapted.made & named.keys()):
-        if adapted.names.get(role, named[role]) != named[role]:
-            raise InvalidLabels(
-                f"{part.name}: format {found.name} makes {role} of {adapted.names[role]}; leave "
+    if form.of_tool is None:  # else columns are within its objects
+        _check_named(form, schema, query)
+    for role in sorted(query.made & named.keys()):
+        if query.names.get(role, named[role]) != named[role]:
+            raise schema.error(
+                f"format {form.name} makes {role} of {query.names[role]}; leave "
                 f"{role} out of --columns, or name another --format"
             )
-    return Understood(
-        replace(part, open=lambda connection: _laid(part.open(connection), adapted.query)),
+    others = {role: name for role, name in named.items() if role not in query.made}
+    return FormattedFile(
+        replace(file, open=lambda connection: _query(file.open(connection), query.query)),
         replace(
-            reading,
-            columns={
-                **adapted.columns,
-                **{role: name for role, name in named.items() if role not in adapted.made},
-            },
-            values=adapted.values or reading.values,
+            reading, columns={**query.columns, **others}, values=query.values or reading.values
         ),
-        found.name,
-        adapted.names,
-        {role: named.get(role, role) for role in adapted.made},
-        found.labelers,
-        adapted.values is not None and not adapted.usual,
-        adapted.left_out,
-        adapted.note and f"{part.name}: {adapted.note}",
+        form.name,
+        query.names,
+        {role: reading.name(role) for role in query.made},
+        form.labelers,
+        query.values is not None and not query.usual,
+        query.left_out,
+        query.note and f"{file.name}: {query.note}",
     )
 
 
-def _check_named(part: Part, found: Format, seen: Seen, adapted: Adapted) -> None:
-    """Refuse a public column that was named and is not there, by the columns that the file has.
-
-    In a sparse part, which columns of answers there are may follow from labels: none is listed.
-    """
-    named = seen.reading.columns
-    own = _listed(seen)
-    for role, name in named.items():
-        if role not in ROLES or role in ANSWERS or name in {*seen.types, *adapted.made}:
-            continue
-        people = adapted.columns.get(role)
-        known = (
-            f"; as {found.name} its labelers are in {people!r}: leave the option out"
-            if people
-            else ""
-        )
-        raise InvalidLabels(
-            f"{part.name}: no column {name!r} (given for {role}){suggest(name, own)}{known}; "
-            f"found: {', '.join(own)}"
-        )
+def _query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
+    # Under a name of its own: whoever reads the result calls that one `part`.
+    result = relation.query("part as it is", f'WITH part AS (FROM "part as it is") {query}')
+    assert result is not None  # None is for statements without a result
+    return result
 
 
-def _listed(seen: Seen) -> list[str]:
-    """Return the columns that messages list: of a sparse part, none that any format reads."""
-    private = {name for one in FORMATS.values() for name in one.private} if seen.sparse else set()
-    return [name for name in seen.listed if name not in private]
-
-
-def _laid(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
-    # Under a name of its own: whoever reads the laid part calls that one `part`.
-    laid = relation.query("part as it is", f'WITH part AS (FROM "part as it is") {query}')
-    assert laid is not None  # None is for statements without a result
-    return laid
-
-
-def _format(part: Part, seen: Seen) -> Format | None:
-    named = seen.reading.format
+def _choose_format(schema: TableSchema) -> Format | None:
+    """Return the format that was named, else the first that recognises a file, if one does."""
+    named = schema.reading.format
     if named == AUTO_FORMAT:
-        return _recognised(seen)
+        return _recognise(schema)
     if named not in FORMATS:
         raise InvalidLabels(
             f"--format: unknown format {named!r}{suggest(named, FORMATS)}; "
             f"formats: {AUTO_FORMAT}, {', '.join(FORMATS)}"
         )
-    found = FORMATS[named]
-    if not (found.fits or found.recognises)(seen):
-        raise InvalidLabels(
-            f"{part.name}: not of format {named} ({found.about}); found: {', '.join(_listed(seen))}"
+    form = FORMATS[named]
+    if not (form.accepts or form.recognises)(schema):
+        raise schema.error(
+            f"not of format {named} ({form.about}); found: {', '.join(_listed_columns(schema))}"
         )
-    return found
+    return form
 
 
-def _recognised(seen: Seen) -> Format | None:
-    fitting = [one for one in FORMATS.values() if one.recognises(seen)]
+def _recognise(schema: TableSchema) -> Format | None:
+    fitting = [form for form in FORMATS.values() if form.recognises(schema)]
     # Further pairs of a release have the features that its labels have, which were judged there.
-    further = not seen.reading.labelled and seen.reading.unit == "none"
-    if further:
-        fitting = [one for one in fitting if not _hidden_feature(one, seen)]
-    # Which column of labels a sparse part lacks may follow from labels. Where blanks are public
+    if not schema.reading.labelled and schema.reading.unit == "none":
+        fitting = [form for form in fitting if not _hidden_feature(form, schema)]
+    # Which column of labels a sparse file lacks may follow from labels. Where blanks are public
     # that tells nothing new; elsewhere, what its other columns say has to do.
-    blind = seen.sparse and seen.reading.labelled and seen.reading.skips == "tie"
-    telling = fitting if blind else [one for one in fitting if one.tells(seen)]
+    blind = schema.sparse and schema.reading.labelled and schema.has_private_blanks
+    telling = fitting if blind else [form for form in fitting if form.has_label_columns(schema)]
     return next(iter(telling or fitting), None)
 
 
-def _hidden_feature(found: Format, seen: Seen) -> str | None:
-    """A column of a feature that was asked for and that tells labels in a format, if any."""
-    columns = seen.reading.all_carried()
-    return next((name for name in columns if name in found.private and name in seen.types), None)
+def _hidden_feature(form: Format, schema: TableSchema) -> str | None:
+    """Return a column of a requested feature that tells labels in a format, if any."""
+    columns = schema.reading.all_feature_columns()
+    return next((name for name in columns if name in form.private and schema.has(name)), None)
 
 
-def _check(part: Part, found: Format, seen: Seen) -> None:
+def _check_named(form: Format, schema: TableSchema, query: FormatQuery) -> None:
+    """Refuse a public column that was named and is not there, by the columns that the file has.
+
+    In a sparse file, which columns of answers there are may follow from labels: none is listed.
+    """
+    listed = _listed_columns(schema)
+    for role, name in schema.reading.columns.items():
+        if role not in ROLES or role in ANSWERS or name in {*schema.types, *query.made}:
+            continue
+        people = query.columns.get(role)
+        hint = f"; as {form.name} its labelers are in {people!r}: leave the option out"
+        raise schema.error(
+            f"no column {name!r} (given for {role}){suggest(name, listed)}"
+            f"{hint if people else ''}; found: {', '.join(listed)}"
+        )
+
+
+def _listed_columns(schema: TableSchema) -> list[str]:
+    """Return the columns that messages list: of a sparse file, none that any format reads."""
+    forms = FORMATS.values() if schema.sparse else ()
+    private = {name for form in forms for name in form.private}
+    return [name for name in schema.listed if name not in private]
+
+
+def _check_private_columns(form: Format, schema: TableSchema) -> None:
     """Refuse columns of labels in other roles, and labels that lack."""
-    named = {*seen.reading.columns.values(), *seen.reading.all_carried()}
+    reading = schema.reading
+    named = {*reading.columns.values(), *reading.all_feature_columns()}
     for name in WINNERS:
-        if name in named & seen.types.keys():
-            raise InvalidLabels(
-                f"{part.name}: column {name} says who won, as format {KAGGLE.name} reads it: it is "
+        if name in named and schema.has(name):
+            raise schema.error(
+                f"column {name} says who won, as format {KAGGLE.name} reads it: it is "
                 "private, and can be nothing else"
             )
-    for role, name in seen.reading.columns.items():
-        if name in seen.private and seen.column(role):
-            raise InvalidLabels(
-                f"{part.name}: format {found.name} reads column {name} for labels, which are "
-                f"private: it cannot be {role}; leave it out of --columns, or name another --format"
+    for role, name in reading.columns.items():
+        if name in schema.private and schema.column(role):
+            raise schema.error(
+                f"format {form.name} reads column {name} for labels, which are private: it "
+                f"cannot be {role}; leave it out of --columns, or name another --format"
             )
-    feature = _hidden_feature(found, seen)
-    if feature:
-        raise InvalidLabels(
-            f"{part.name}: format {found.name} reads column {feature} for labels, which are "
+    if feature := _hidden_feature(form, schema):
+        raise schema.error(
+            f"format {form.name} reads column {feature} for labels, which are "
             "private: it cannot be a feature; if it tells no label, name --format pairs"
         )
-    if found.private and seen.reading.labelled and not seen.sparse and not found.tells(seen):
-        wanted = " or ".join(found.private)
-        raise InvalidLabels(
-            f"{part.name}: format {found.name} reads labels from column {wanted}, which is not "
-            f"there; found: {', '.join(seen.types)}"
+    required = form.private and reading.labelled and not schema.sparse
+    if required and not form.has_label_columns(schema):
+        raise schema.error(
+            f"format {form.name} reads labels from column {' or '.join(form.private)}, which is "
+            f"not there; found: {', '.join(schema.types)}"
         )
 
 
-_USUAL = ("split", "date", "year", "month", "day", "hour")
-"""What data is often divided by, and nobody is asked."""
-
-
-def _answers(part: Part, reading: Reading) -> frozenset[str]:
-    """Columns that tell labels in any format: roles, by their own names or as they were named, and
-    what tells of one side.
-    """
-    sides = side_columns([*part.partitions, *reading.columns.values()], reading.columns)
-    named = (reading.columns.get(role, role) for role in ANSWERS)
-    asked = () if reading.question is None else (reading.question,)
-    return frozenset((*ANSWERS, *named, *asked, *sides))
-
-
-def _refuse_directories(part: Part, names: Collection[str]) -> None:
-    """Raise `InvalidLabels` if directories of `part` are named by one of these columns."""
+def _refuse_directories(file: InputFile, names: Collection[str]) -> None:
+    """Raise `InvalidLabels` if directories of a file are named by one of these columns."""
     for name in sorted(names):
-        if name.lower() in part.partitions:
+        if name.lower() in file.partitions:
             raise InvalidLabels(
                 f"the input's directories are named by {name}, so that the order of its rows tells "
                 "labels; write them into one table, mixed"
             )
 
 
-def _refuse_answers_of(part: Part, found: Format, reading: Reading) -> None:
-    """Raise `InvalidLabels` if directories of `part` are named by what `found` reads labels from.
+def _refuse_directories_of_answers(file: InputFile, form: Format, reading: Reading) -> None:
+    """Raise `InvalidLabels` if directories of a file are named by what a format reads labels from.
 
     In exports of tools, where any column may be an answer, only those are taken that are not.
     """
-    _refuse_directories(part, found.private)
-    if found.of_tool is None:
-        return
-    roles = [role for role in ROLES if role not in ANSWERS]
-    named = [reading.columns[role] for role in roles if role in reading.columns]
-    named += reading.all_carried()
-    public = {name.lower() for name in (*roles, *named, *_USUAL, *found.of_tool)}
-    _refuse_directories(part, part.partitions - public)
+    _refuse_directories(file, form.private)
+    if form.of_tool is not None:
+        roles = [role for role in ROLES if role not in ANSWERS]
+        named = [reading.columns[role] for role in roles if role in reading.columns]
+        columns = (*roles, *named, *reading.all_feature_columns(), *_USUAL, *form.of_tool)
+        _refuse_directories(file, file.partitions - {name.lower() for name in columns})

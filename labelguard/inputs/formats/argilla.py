@@ -9,15 +9,16 @@ read stands for the name of the response: the one that was rated higher is prefe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from labelguard.errors import InvalidLabels, NotAnswered
+from labelguard.errors import NotAnswered
 from labelguard.inputs.canonical import is_text
-from labelguard.inputs.formats import tasks
-from labelguard.inputs.formats.seen import Adapted, Format, Seen
-from labelguard.inputs.formats.tasks import PAIR, RANKING, SIDES, Task, fields
+from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.left_out import DRAFT
+from labelguard.inputs.formats import tasks
+from labelguard.inputs.formats.base import Format, FormatQuery
+from labelguard.inputs.formats.tasks import Task, find_fields
 from labelguard.inputs.readers import identifier, literal
 
 _TOOL = "Argilla"
@@ -35,116 +36,124 @@ _LABELERS = (
 
 
 @dataclass(frozen=True)
-class _Answers:
-    """The responses to one question: SQL with a row for each, its status and value.
+class _Responses:
+    """The responses to one question, which messages call `name`: a row for each (SQL), its status
+    and value.
 
-    `told` selects the labeler, whom the export calls `labeler`, and `further` roles that it tells.
+    `selected` are columns of the labeler, whom the export calls `labeler`, and of `further` roles.
     """
 
-    asked: str
+    name: str
     query: str
-    told: str
+    selected: str
     labeler: str
     further: tuple[str, ...] = ()
 
 
-def _is_flattened(seen: Seen) -> bool:
-    return any(name.endswith(_USERS) for name in seen.types)
+def _is_flattened(schema: TableSchema) -> bool:
+    return any(name.endswith(_USERS) for name in schema.types)
 
 
-def _is_page(seen: Seen) -> bool:
-    return seen.has("items", "total") and len(seen.types) == len(("items", "total"))
+def _is_page(schema: TableSchema) -> bool:
+    return schema.types.keys() == {"items", "total"}
 
 
-def _is_records(seen: Seen) -> bool:
-    return seen.has("fields", "responses") and (
-        seen.has("external_id") or seen.has("dataset_id") or seen.has("_server_id")
-    )
+def _is_records(schema: TableSchema) -> bool:
+    ids = ("external_id", "dataset_id", "_server_id")
+    return schema.has("fields", "responses") and any(map(schema.has, ids))
 
 
-def _adapt(seen: Seen) -> Adapted:
-    if _is_flattened(seen):
-        return _flattened(seen)
-    return _adapt_nested(seen) if seen.has("_server_id") else _records(seen)
+def _adapt(schema: TableSchema) -> FormatQuery:
+    if _is_flattened(schema):
+        return _adapt_flattened(schema)
+    return _adapt_nested(schema) if schema.has("_server_id") else _adapt_records(schema)
 
 
-def _flattened(seen: Seen) -> Adapted:
-    """A row for each response of lists that run side by side: answers, users, status."""
+def _adapt_flattened(schema: TableSchema) -> FormatQuery:
+    """Read a row for each response of lists that run side by side: answers, users, status."""
     ends = (_VALUES, _USERS, _STATUS, ".suggestion", ".suggestion.score", ".suggestion.agent")
-    tasks.refuse_answers(seen, _TOOL, lambda role, name: name.endswith(ends))
-    questions = sorted(name.removesuffix(_USERS) for name in seen.types if name.endswith(_USERS))
-    of_tool = {asked + end for asked in questions for end in ends}
-    _refuse_ratings(seen)
-    asked = tasks.question(seen, questions)
-    if not seen.has(asked + _STATUS):
-        raise InvalidLabels(
-            f"{seen.part}: no column {asked + _STATUS}, so that discarded responses look "
-            "submitted; export again with it"
+    tasks.refuse_answers(schema, _TOOL, lambda role, name: name.endswith(ends))
+    questions = sorted(name.removesuffix(_USERS) for name in schema.types if name.endswith(_USERS))
+    _refuse_ratings(schema)
+    question = tasks.choose_question(schema, questions)
+    users, status, values = question + _USERS, question + _STATUS, question + _VALUES
+    if not schema.has(status):
+        raise schema.error(
+            f"no column {status}, so that discarded responses look submitted; export again with it"
         )
-    for name in (asked + _USERS, asked + _STATUS):
-        _check_list(seen, name)
-    answers = tasks.elements(identifier(asked + _VALUES)) if seen.has(asked + _VALUES) else "[]"
+    for name in (users, status):
+        _check_list(schema, name)
+    answers = tasks.elements(identifier(values)) if schema.has(values) else "[]"
     responses = f"""
         SELECT *,
-            unnest({identifier(asked + _USERS)}::VARCHAR[]) AS {_USER},
-            unnest({identifier(asked + _STATUS)}::VARCHAR[]) AS {_STATE},
+            unnest({identifier(users)}::VARCHAR[]) AS {_USER},
+            unnest({identifier(status)}::VARCHAR[]) AS {_STATE},
             unnest({answers}::JSON[]) AS {_VALUE}
         FROM part"""
-    told = f"{_USER} AS labeler_id"
-    return _adapted(
-        seen, Task.columns(seen, of_tool), _Answers(asked, responses, told, asked + _USERS)
+    task = Task.of_columns(schema, {name + end for name in questions for end in ends})
+    return _adapt_responses(
+        schema, task, _Responses(question, responses, f"{_USER} AS labeler_id", users)
     )
 
 
-def _adapt_nested(seen: Seen) -> Adapted:
+def _adapt_nested(schema: TableSchema) -> FormatQuery:
     """Read records of the SDK as they are: a list of responses to each question, without status.
 
     All of them are read as submitted, for nothing tells which were discarded or drafted.
     """
-    _refuse_ratings(seen)
+    _refuse_ratings(schema)
     records = "SELECT to_json(fields) AS fields, to_json(responses) AS responses FROM part"
-    query = f"SELECT DISTINCT unnest(json_keys(responses)) AS name FROM ({records}) ORDER BY name"
-    asked = tasks.answered(seen, lambda: [name for (name,) in seen.names(query)], "question")
-    listed = tasks.elements(f"json_extract(responses, {tasks.pointer(asked)})")
-    responses = f"""
+    question = _choose_answered(schema, f"SELECT responses AS answers FROM ({records})")
+    listed = tasks.elements(f"json_extract(responses, {tasks.pointer(question)})")
+    query = f"""
         SELECT *, 'submitted' AS {_STATE}, response->'value' AS {_VALUE}
         FROM (SELECT *, unnest({listed}) AS response FROM ({records}))"""
-    told = "response->>'user_id' AS labeler_id"
-    answers = _Answers(tasks.shown(seen), responses, told, "user_id")
-    return replace(_adapted(seen, Task.members(seen, records, "fields"), answers), note=_NO_STATUS)
+    name, selected = tasks.question_name(schema), "response->>'user_id' AS labeler_id"
+    task = Task.of_members(schema, records, "fields")
+    responses = _Responses(name, query, selected, "user_id")
+    return replace(_adapt_responses(schema, task, responses), note=_NO_STATUS)
 
 
-def _refuse_ratings(seen: Seen) -> None:
-    if _is_rated(seen):
-        raise InvalidLabels(
-            f"{seen.part}: an export with a list of responses to each question does not tell which "
+def _answered_names(schema: TableSchema, answers: str) -> list[str]:
+    """Return the questions that were answered, from SQL of objects of `answers`."""
+    names = f"SELECT DISTINCT unnest(json_keys(answers)) AS name FROM ({answers}) ORDER BY name"
+    return [name for (name,) in schema.select(names)]
+
+
+def _choose_answered(schema: TableSchema, answers: str) -> str:
+    return tasks.choose_answered(schema, lambda: _answered_names(schema, answers), "question")
+
+
+def _refuse_ratings(schema: TableSchema) -> None:
+    if _has_ratings(schema):
+        raise schema.error(
+            "an export with a list of responses to each question does not tell which "
             "of them belong together; take the REST interface (include=responses) for ratings"
         )
 
 
-def _check_list(seen: Seen, name: str) -> None:
+def _check_list(schema: TableSchema, name: str) -> None:
     """Raise `InvalidLabels` for a public column that cannot hold a list for every record."""
-    kind = seen.types[name]
+    kind = schema.types[name]
     if kind.id in ("list", "array", "null"):
         return
     column = identifier(name)
-    listed = is_text(kind) or str(kind) == "JSON"
     unread = f"{column} IS NOT NULL AND try_cast({column}::VARCHAR AS VARCHAR[]) IS NULL"
-    if not listed or seen.names(f"SELECT 1 FROM part WHERE {unread} LIMIT 1"):
-        raise InvalidLabels(
-            f"{seen.part}: column {name}: expected a list for every record, with one element for "
-            "each response"
+    is_list = is_text(kind) or str(kind) == "JSON"
+    if not is_list or schema.select(f"SELECT 1 FROM part WHERE {unread} LIMIT 1"):
+        raise schema.error(
+            f"column {name}: expected a list for every record, with one element for each response"
         )
 
 
-def _records(seen: Seen) -> Adapted:
-    """A row for each response of records as the REST interface gives them."""
-    metadata = "to_json(metadata)" if seen.has("metadata") else "NULL::JSON"
+def _adapt_records(schema: TableSchema) -> FormatQuery:
+    """Read a row for each response of records as the REST interface gives them."""
+    metadata = "to_json(metadata)" if schema.has("metadata") else "NULL::JSON"
     records = (
         f"SELECT to_json(fields) AS fields, {metadata} AS metadata, "
         "to_json(responses) AS responses FROM part"
     )
-    if _is_page(seen):
+    if _is_page(schema):
         records = (
             "SELECT record->'fields' AS fields, record->'metadata' AS metadata, "
             "record->'responses' AS responses "
@@ -154,94 +163,82 @@ def _records(seen: Seen) -> Adapted:
         f"SELECT fields, metadata, unnest({tasks.elements('responses')}) AS response "
         f"FROM ({records})"
     )
-    query = (
-        f"SELECT DISTINCT unnest(json_keys(response->'values')) AS name FROM ({answers}) "
-        "ORDER BY name"
-    )
-    task = Task.members(seen, records, "fields").beside(seen, "metadata")
-
-    def names() -> list[str]:
-        return [name for (name,) in seen.names(query)]
-
-    if _is_rated(seen):
-        rated = fields(seen, tuple(task.fields)).responses
-        asked, value = _rated(seen, names, rated), _ranking(seen, rated)
+    values = f"SELECT response->'values' AS answers FROM ({answers})"
+    task = Task.of_members(schema, records, "fields").with_metadata(schema, "metadata")
+    if _has_ratings(schema):
+        value = _rank_ratings(schema, values, find_fields(schema, task.fields).responses)
     else:
-        asked = tasks.answered(seen, names, "question")
-        value = _answer(asked)
-    responses = f"""
+        value = _answer(_choose_answered(schema, values))
+    query = f"""
         SELECT *, response->>'status' AS {_STATE}, {value} AS {_VALUE}
         FROM ({answers})"""
-    told = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
+    selected = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     further = ("submitted_at", "record_id")
-    return _adapted(seen, task, _Answers(tasks.shown(seen), responses, told, "user_id", further))
+    responses = _Responses(tasks.question_name(schema), query, selected, "user_id", further)
+    return _adapt_responses(schema, task, responses)
 
 
-def _answer(asked: str) -> str:
-    """SQL of the answer to a question (JSON), NULL if there is none."""
-    return f"json_extract(json_extract(response->'values', {tasks.pointer(asked)}), '/value')"
+def _answer(question: str) -> str:
+    """Return SQL of the answer to a question (JSON), NULL if there is none."""
+    return f"json_extract(json_extract(response->'values', {tasks.pointer(question)}), '/value')"
 
 
-def _is_rated(seen: Seen) -> bool:
-    return (seen.reading.question or "").count(_RESPONSE) == 1
+def _has_ratings(schema: TableSchema) -> bool:
+    return (schema.reading.question or "").count(_RESPONSE) == 1
 
 
-def _rated(seen: Seen, names: Callable[[], Sequence[str]], responses: Sequence[str]) -> str:
-    """What is read where every response has a question: as it was named, with its star."""
-    # Where blanks are private ties, which questions were answered is not looked at.
-    found = None if seen.private_blanks else names()
-    for name in _questions(seen, responses):
-        if found is not None and name not in found:
-            raise NotAnswered(f"{seen.part}: no question {name!r} was answered")
-    return seen.reading.question or ""
+def _rank_ratings(schema: TableSchema, values: str, responses: Sequence[str]) -> str:
+    """Return SQL of the ranking (JSON) that ratings tell; NULL unless every response was rated.
 
-
-def _questions(seen: Seen, responses: Sequence[str]) -> list[str]:
-    return [(seen.reading.question or "").replace(_RESPONSE, response) for response in responses]
-
-
-def _ranking(seen: Seen, responses: Sequence[str]) -> str:
-    """SQL of the ranking (JSON) that ratings tell; NULL unless every response was rated."""
-    given = [tasks.text(_answer(name)) for name in _questions(seen, responses)]
-    numbers = [f"try_cast({rating} AS DOUBLE)" for rating in given]
+    Raises `NotAnswered` for a response that nobody rated. Where blanks are private ties, which
+    questions were answered is not looked at.
+    """
+    question = schema.reading.question or ""
+    questions = [question.replace(_RESPONSE, response) for response in responses]
+    if not schema.has_private_blanks:
+        present = _answered_names(schema, values)
+        for name in questions:
+            if name not in present:
+                raise NotAnswered(f"{schema.name}: no question {name!r} was answered")
+    ratings = [tasks.text(_answer(name)) for name in questions]
+    numbers = [f"try_cast({rating} AS DOUBLE)" for rating in ratings]
     ranked = ", ".join(
         f"{{'value': {literal(response)}, 'rank': -{number}}}"
         for response, number in zip(responses, numbers, strict=True)
     )
-    return f"""CASE WHEN {" OR ".join(f"{rating} IS NULL" for rating in given)} THEN NULL
+    return f"""CASE WHEN {" OR ".join(f"{rating} IS NULL" for rating in ratings)} THEN NULL
             WHEN {" AND ".join(f"coalesce(isfinite({number}), false)" for number in numbers)}
             THEN to_json([{ranked}]) ELSE to_json('not a rating of every response') END"""
 
 
-def _adapted(seen: Seen, task: Task, answers: _Answers) -> Adapted:
-    """Pairs where a task has two responses, whatever was asked about them; else rankings."""
-    made = frozenset(("labeler_id", *answers.further))
-    tasks.refuse_named(seen, _TOOL, (*sorted(made), "label", "ranks"))
-    used = fields(seen, tuple(task.fields))
-    meaning = tasks.values(seen, used)
+def _adapt_responses(schema: TableSchema, task: Task, responses: _Responses) -> FormatQuery:
+    """Return pairs where a task has two responses, whatever was asked about them; else rankings."""
+    tool_roles = ("labeler_id", *responses.further)
+    tasks.refuse_named(schema, _TOOL, (*sorted(tool_roles), "label", "ranks"))
+    fields = find_fields(schema, task.fields)
+    meaning = tasks.label_values(schema, fields)
     submitted = f"(CASE WHEN {_STATE} = 'submitted' THEN {_VALUE} END)"
-    if len(used.responses) == len(SIDES):
-        role, said = "label", tasks.label(submitted, used, meaning)
+    if fields.is_pair:
+        role, answer = "label", tasks.label_of_answer(submitted, fields, meaning)
     else:
-        role, said = "ranks", tasks.ranks(submitted, used)
+        role, answer = "ranks", tasks.ranks_of_answer(submitted, fields)
     query = f"""
-        SELECT {task.select(seen, used)}, {answers.told}, {said} AS {role}
-        FROM ({answers.query}) WHERE {_STATE} IN ('submitted', 'discarded')"""
+        SELECT {task.select(schema, fields)}, {responses.selected}, {answer} AS {role}
+        FROM ({responses.query}) WHERE {_STATE} IN ('submitted', 'discarded')"""
     left_out = f"""
         SELECT if({_STATE} = 'draft', {literal(DRAFT)}, 'unknown status'), count(*)
-        FROM ({answers.query})
+        FROM ({responses.query})
         WHERE coalesce({_STATE}, '') NOT IN ('submitted', 'discarded') GROUP BY ALL ORDER BY ALL"""
-    made |= {*(PAIR if role == "label" else RANKING)}
-    names = used.names(**{role: answers.asked}, labeler_id=answers.labeler)
-    return Adapted(query, made, names=names, values=meaning, usual=True, left_out=left_out)
+    names = fields.names(**{role: responses.name}, labeler_id=responses.labeler)
+    return tasks.answer_query(query, role, names, tool_roles, meaning, left_out)
 
 
 ARGILLA = Format(
     "argilla",
     "records of Argilla with the status of every response (Q.responses, Q.responses.users, "
     "Q.responses.status; or items of its REST interface)",
-    lambda seen: _is_flattened(seen) or _is_page(seen) or _is_records(seen),
+    lambda schema: _is_flattened(schema) or _is_page(schema) or _is_records(schema),
     _adapt,
     _LABELERS,
     of_tool=("id", "external_id"),

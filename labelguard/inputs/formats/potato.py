@@ -6,110 +6,111 @@ them first. Machine annotators, which a study may declare, are left out.
 
 from __future__ import annotations
 
-from labelguard.errors import InvalidLabels
-from labelguard.inputs.formats import tasks
-from labelguard.inputs.formats.seen import Adapted, Format, Seen
-from labelguard.inputs.formats.tasks import PAIR, SIDES, Task, fields
+from collections.abc import Mapping
+
+from labelguard.inputs.columns import TableSchema
 from labelguard.inputs.left_out import MACHINE
+from labelguard.inputs.formats import tasks
+from labelguard.inputs.formats.base import Format, FormatQuery
+from labelguard.inputs.formats.tasks import SIDES, Task, find_fields
 from labelguard.inputs.readers import identifier, literal
 
 _TOOL = "Potato"
 _PEOPLE = ("user_id", "annotator")
 _SELECTION = ".selection"
 _A, _B = ("A", "a"), ("B", "b")
-_SAID = ("labels", "spans", "links")
-_OF_TOOL = (
-    *("instance_id", *_PEOPLE, "annotator_origin", "annotator_origin_detail"),
-    *_SAID,
-)
+_ANSWERS = ("labels", "spans", "links")
+_ORIGINS = ("annotator_origin", "annotator_origin_detail")
+_OF_TOOL = ("instance_id", *_PEOPLE, *_ORIGINS, *_ANSWERS)
+# Answers are in SCHEMA.selection, SCHEMA.likert, SCHEMA:::label, or in one column.
+_SIGNS = (".", ":::")
 
 
-def _recognises(seen: Seen) -> bool:
-    ours = seen.has("labeler_id") or seen.column("label")
-    return seen.has("instance_id") and not ours
+def _recognises(schema: TableSchema) -> bool:
+    is_plain = schema.has("labeler_id") or schema.column("label")
+    return schema.has("instance_id") and not is_plain
 
 
-def _adapt(seen: Seen) -> Adapted | None:
-    people = (seen.reading.columns.get("labeler_id", ""), *_PEOPLE)
-    person = next((name for name in people if seen.has(name)), None)
-    if seen.all("prompt", "chosen", "rejected"):
-        return Adapted("SELECT * FROM part", frozenset(), {"labeler_id": person} if person else {})
-    tasks.refuse_named(seen, _TOOL, ("label",))
-    tasks.refuse_answers(seen, _TOOL, _is_answer)
-    answers = _answers(seen)
-    task = _task(seen, answers)
-    used = fields(seen, tuple(task.fields))
-    columns = not seen.has("labels") and not seen.sparse
-    asked = tasks.answered(seen, lambda: sorted(answers), "schema", all_there=columns)
-    said = _selected(asked) if seen.has("labels") else answers.get(asked, "NULL::VARCHAR")
-    tasks.refuse_lists(seen, used)
-    meaning = tasks.values(seen, used, _A, _B)
-    told = f", {identifier(person)}::VARCHAR AS labeler_id" if person else ""
+def _adapt(schema: TableSchema) -> FormatQuery | None:
+    people = (schema.reading.columns.get("labeler_id", ""), *_PEOPLE)
+    person = next((name for name in people if schema.has(name)), None)
+    if schema.has_all("prompt", "chosen", "rejected"):
+        columns = {"labeler_id": person} if person else {}
+        return FormatQuery("SELECT * FROM part", frozenset(), columns)
+    tasks.refuse_named(schema, _TOOL, ("label",))
+    tasks.refuse_answers(schema, _TOOL, lambda role, name: _is_answer(name))
+    answers = _find_answers(schema)
+    task = _find_task(schema, answers)
+    fields = find_fields(schema, task.fields)
+    in_objects = schema.has("labels")
+    question = tasks.choose_answered(
+        schema, lambda: sorted(answers), "schema", all_there=not in_objects and not schema.sparse
+    )
+    answer = _select_answer(question) if in_objects else answers.get(question, "NULL::VARCHAR")
+    tasks.refuse_lists(schema, fields)
+    labeler = f", {identifier(person)}::VARCHAR AS labeler_id" if person else ""
+    is_human = "true"
+    if schema.has("annotator_origin"):
+        origin = "annotator_origin::VARCHAR"
+        kind = f"CASE WHEN json_valid({origin}) THEN {origin}::JSON->>'kind' END"
+        is_human = f"coalesce({kind}, {origin}, 'human') IN ('human', '')"
     query = f"""
-        SELECT {task.select(seen, used)}{told}, {said} AS label
-        FROM part WHERE {_of_people(seen)}"""
-    made = {*PAIR, "labeler_id"} if person else {*PAIR}
-    label = tasks.shown(seen) if seen.has("labels") else asked
-    names = used.names(label=label, **({"labeler_id": person} if person else {}))
-    machines = f"SELECT {literal(MACHINE)}, count(*) AS n FROM part WHERE NOT {_of_people(seen)}"
-    left_out = f"SELECT * FROM ({machines}) WHERE n > 0"
-    return Adapted(
-        query, frozenset(made), names=names, values=meaning, usual=True, left_out=left_out
+        SELECT {task.select(schema, fields)}{labeler}, {answer} AS label
+        FROM part WHERE {is_human}"""
+    machines = f"SELECT {literal(MACHINE)}, count(*) AS n FROM part WHERE NOT {is_human}"
+    tool_roles = {"labeler_id": person} if person else {}
+    label = tasks.question_name(schema) if in_objects else question
+    return tasks.answer_query(
+        query,
+        "label",
+        fields.names(label=label, **tool_roles),
+        tool_roles,
+        tasks.label_values(schema, fields, _A, _B),
+        f"SELECT * FROM ({machines}) WHERE n > 0",
     )
 
 
-def _is_answer(role: str, name: str) -> bool:
-    """Answers are in SCHEMA.selection, SCHEMA.likert, SCHEMA:::label, or in one column."""
-    return "." in name or ":::" in name or name in (*_SAID, "chosen")
+def _is_answer(name: str) -> bool:
+    return any(sign in name for sign in _SIGNS) or name in (*_ANSWERS, "chosen")
 
 
-def _answers(seen: Seen) -> dict[str, str]:
-    """SQL (text) of the answer of every schema; of none where that they were given is private."""
-    if seen.has("labels"):  # JSONL: {"schema": {"selection": "A"}}
-        if seen.private_blanks:
+def _find_answers(schema: TableSchema) -> dict[str, str]:
+    """Return SQL (text) of the answer of every schema; of none where which there are is private."""
+    if schema.has("labels"):  # JSONL: {"schema": {"selection": "A"}}
+        if schema.has_private_blanks:
             return {}
-        found = seen.names(
+        names = schema.select(
             "SELECT DISTINCT unnest(json_keys(to_json(labels))) AS name FROM part ORDER BY name"
         )
-        return {name: _selected(name) for (name,) in found}
-    columns = [name for name in seen.types if name.endswith(_SELECTION)]  # CSV, TSV
+        return {name: _select_answer(name) for (name,) in names}
+    columns = [name for name in schema.types if name.endswith(_SELECTION)]  # CSV, TSV
     if columns:
         return {name.removesuffix(_SELECTION): f"{identifier(name)}::VARCHAR" for name in columns}
-    return {"chosen": "chosen::VARCHAR"} if seen.has("chosen") else {}  # coding_eval: A or B
+    return {"chosen": "chosen::VARCHAR"} if schema.has("chosen") else {}  # coding_eval: A or B
 
 
-def _selected(name: str) -> str:
+def _select_answer(name: str) -> str:
     answer = f"json_extract(to_json(labels), {tasks.pointer(name)})"
     return f"coalesce({answer}->>'selection', {answer}->>'label')"
 
 
-def _task(seen: Seen, answers: dict[str, str]) -> Task:
-    """The fields that were joined to the answers; a list of two responses is A and B."""
-    task = Task.columns(seen, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers)))
-    found = dict(task.fields)
-    if "responses" in found and not set(SIDES) & set(found):
-        listed = found.pop("responses")
-        found |= {
+def _find_task(schema: TableSchema, answers: Mapping[str, str]) -> Task:
+    """Return the fields that were joined to the answers; a list of two responses is A and B."""
+    task = Task.of_columns(schema, (*_OF_TOOL, *answers, *(name + _SELECTION for name in answers)))
+    fields = dict(task.fields)
+    if "responses" in fields and not set(SIDES) & set(fields):
+        listed = fields.pop("responses")
+        fields |= {
             role: f"(CASE WHEN len({listed}) = {len(SIDES)} THEN {listed}[{place}] END)"
             for place, role in enumerate(SIDES, 1)
         }
-    found["instance_id"] = "instance_id"
-    if len(found) <= len(SIDES):
-        raise InvalidLabels(
-            f"{seen.part}: exports of Potato name instances without their texts; join your data "
+    fields["instance_id"] = "instance_id"
+    if len(fields) <= len(SIDES):
+        raise schema.error(
+            "exports of Potato name instances without their texts; join your data "
             "file to it by instance_id first, so that every row has its prompt and responses"
         )
-    return Task(found)
-
-
-def _of_people(seen: Seen) -> str:
-    if not seen.has("annotator_origin"):
-        return "true"
-    return (
-        "coalesce(CASE WHEN json_valid(annotator_origin::VARCHAR) "
-        "THEN annotator_origin::VARCHAR::JSON->>'kind' END, annotator_origin::VARCHAR, 'human') "
-        "IN ('human', '')"
-    )
+    return Task(fields)
 
 
 POTATO = Format(

@@ -1,0 +1,248 @@
+"""Columns of a table of preferences: their roles, how rows are read, and which hold what.
+
+Which columns hold what is compared follows from their names. All others are the labelers' own, or
+nobody's. In JSON, where types follow from what is written, none of those may decide how prompts and
+responses are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard.budget import public_columns
+from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues, Skips
+from labelguard.errors import InvalidLabels
+from labelguard.inputs.readers import identifier, literal, nan_to_null
+from labelguard.learning.columns import FeatureColumn
+from labelguard.text import AUTO_FORMAT
+
+LAYOUTS: Mapping[str, tuple[str, ...]] = {
+    "pairs": ("prompt", "response_a", "response_b", "label"),
+    "chosen": ("prompt", "chosen", "rejected"),
+    "ranking": ("prompt", "responses", "ranks"),
+    "choices": ("prompt", "responses", "choice"),
+}
+# Layouts of lists of responses, which are broken into pairs.
+LISTED = ("ranking", "choices")
+OPTIONAL = (
+    *("labeler_id", "tie", "item_id", "question"),
+    *("ranking_id", "submitted_at", "record_id"),
+)
+IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id")
+ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), *OPTIONAL]))
+# Roles whose columns nothing but the label itself may depend on.
+PRIVATE_ROLES = ("label", "tie", "ranks", "choice")
+# Roles whose columns tell labels: the private ones, and the sides by which was preferred. Every
+# question may have columns of its own for them.
+ANSWERS = (*PRIVATE_ROLES, "chosen", "rejected")
+# Endings of the columns of a feature after its name, in each layout.
+FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
+    "pairs": ("_a", "_b"),
+    "chosen": ("_chosen", "_rejected"),
+    "ranking": ("",),
+    "choices": ("",),
+}
+# Names of fields of an annotation tool that hold a prompt.
+PROMPTS = ("prompt", "instruction", "question", "context")
+# Whole conversations, as arenas publish them: their messages may have further members.
+CONVERSATIONS = ("conversation_a", "conversation_b")
+_CONTENTS = ("prompt", "response_a", "response_b", "chosen", "rejected", "responses")
+_STEMS = "response|answer|completion|output|reply|candidate|generation|text|option|model"
+_MEMBER = re.compile(rf"({_STEMS})([ _-]?)(?:([a-z])|([0-9]+))", re.IGNORECASE)
+_COUPLES = (("chosen", "rejected"), ("left", "right"))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The choices that decide how rows are read.
+
+    `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
+    compared, whoever compares it) or `none`: nobody is charged. `features` are public properties of
+    responses that are carried along with their side (see `learning.columns`), of columns that are
+    declared by `public_columns` (see `budget.public_columns`). Unless `labelled`, the columns of
+    labels are dropped at the door: every row reads like a tie, whatever it says. `question` is what
+    all rows were asked about their pair, where no column tells it. `values` is the domain of
+    labels, `skips` what becomes of blank ones. `format` is one of `labelguard.inputs.formats`, and
+    `split` the one to read of a dataset that has several.
+    """
+
+    columns: Mapping[str, str]
+    unit: str = "labeler"
+    features: tuple[FeatureColumn, ...] = ()
+    labelled: bool = True
+    question: str | None = None
+    values: LabelValues = DEFAULT
+    skips: Skips = "public"
+    format: str = AUTO_FORMAT
+    split: str | None = None
+    public_columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.question is not None and not (self.question and self.question.isprintable()):
+            raise InvalidLabels("--question expects a name of printable characters")
+
+    def name(self, role: str) -> str:
+        """Return the name of a role's column, whether there is one or not."""
+        return self.columns.get(role, role)
+
+    def columns_of(self, feature: FeatureColumn, kind: str) -> tuple[str, ...]:
+        """Return the columns of a feature in a layout: one for each side, a list, or a stratum's.
+
+        They are called NAME_a and NAME_b (NAME_chosen and NAME_rejected, NAME beside lists), or as
+        `columns` says.
+        """
+        if feature.kind == "stratum":
+            return (feature.name,)
+        return tuple(self.name(feature.name + side) for side in FEATURE_SIDES[kind])
+
+    def all_feature_columns(self) -> tuple[str, ...]:
+        """Return the columns of all features, in any layout."""
+        columns = (self.columns_of(one, kind) for one in self.features for kind in FEATURE_SIDES)
+        return tuple(dict.fromkeys(name for names in columns for name in names))
+
+    def is_declared(self, column: str) -> bool:
+        """Return whether a column was declared public, by its name or that of both sides."""
+        return not set(public_columns.names_of(column)).isdisjoint(self.public_columns)
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Names and types of a file's columns, and the options of reading.
+
+    Never a value: so no label can decide how a file is read. A `sparse` file lacks the columns for
+    which no row has a value. `private` columns tell labels: they are in no list of columns. `name`
+    is that of the file in messages. `select` runs SQL for what objects within columns call their
+    members (of fields, of questions), which no type tells where they differ from row to row.
+    """
+
+    name: str
+    types: Mapping[str, DuckDBPyType]
+    reading: Reading
+    sparse: bool = False
+    private: frozenset[str] = frozenset()
+    select: Callable[[str], list[tuple[Any, ...]]] = lambda query: []
+
+    def error(self, text: str) -> InvalidLabels:
+        """Return an error that names the file."""
+        return InvalidLabels(f"{self.name}: {text}")
+
+    @property
+    def has_private_blanks(self) -> bool:
+        """Whether blank answers are ties, which nothing may tell from others."""
+        return self.reading.skips == "tie"
+
+    @property
+    def listed(self) -> list[str]:
+        """The columns that messages list: of a sparse file no answers, and by their names.
+
+        Which of chosen and rejected it has, and which it has first, may follow from labels.
+        """
+        if not self.sparse:
+            return list(self.types)
+        answers = {self.reading.name(role).lower() for role in ANSWERS}
+        return sorted(c for c in self.types if c.lower() not in answers and not tells_a_side(c))
+
+    def has(self, *columns: str) -> bool:
+        """Return whether there are columns of these names."""
+        return all(name in self.types for name in columns)
+
+    def column(self, role: str) -> str | None:
+        """Return the column of a role, as it was named or by the role's own name, if there is."""
+        name = self.reading.name(role)
+        return name if name in self.types else None
+
+    def type(self, role: str) -> DuckDBPyType:
+        """Return the type of that column, which there must be."""
+        return self.types[self.reading.name(role)]
+
+    def has_all(self, *roles: str) -> bool:
+        """Return whether there is a column for each of these roles."""
+        return all(self.column(role) for role in roles)
+
+    def has_any(self, *roles: str) -> bool:
+        """Return whether there is a column for one of these roles."""
+        return any(self.column(role) for role in roles)
+
+    def sql(self, role: str) -> str:
+        """Return SQL of that column."""
+        return identifier(self.reading.name(role))
+
+    def text(self, name: str) -> str:
+        """Return SQL of a column as text without blanks around it; NULL for NaN, or without it."""
+        if name not in self.types:
+            return "NULL::VARCHAR"
+        column = nan_to_null(identifier(name), self.types[name])
+        return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
+
+    def select_other(self, *roles: str) -> str:
+        """Return the beginning of a SELECT list: all columns but those of these roles and private
+        ones, each with a comma.
+        """
+        dropped = {name for role in roles if (name := self.column(role))} | self.private
+        return "".join(f"{identifier(name)}, " for name in self.types if name not in dropped)
+
+
+def roles_of_content(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+    """Return those of these columns that are called like a role of prompts and responses."""
+    return _named_as(names, columns, ())
+
+
+def content_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+    """Return those that may hold prompts or responses; `columns` names some by role."""
+    members = {name.lower() for family in families(names) for name in family}
+    return _named_as(names, columns, {*PROMPTS, *CONVERSATIONS, *members} - {*_CONTENTS})
+
+
+def _named_as(
+    names: Sequence[str], columns: Mapping[str, str], more: Sequence[str] | set[str]
+) -> list[str]:
+    known = {columns.get(role, role).lower() for role in _CONTENTS} | {*more}
+    known -= {name.lower() for role, name in columns.items() if role not in _CONTENTS}
+    return [name for name in names if name.lower() in known]
+
+
+def tells_a_side(name: str) -> bool:
+    """Return whether a column tells, by its name, of the chosen side alone or of the other."""
+    return name.lower().endswith(FEATURE_SIDES["chosen"])
+
+
+def side_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+    """Return those that tell of one side; `columns` names some by role, and others otherwise."""
+    named = {column for role, column in columns.items() if tells_a_side(role)}
+    others = set(columns.values()) - named
+    return [n for n in names if n in named or (tells_a_side(n) and n not in others)]
+
+
+def side_roles(columns: Mapping[str, str]) -> set[str]:
+    """Return roles in `--columns` that are not ours and come in pairs: `system_a`, `system_b`.
+
+    They name public columns that features may read; whoever reads none of them need not know.
+    """
+    pairs = [sides for sides in FEATURE_SIDES.values() if len(sides) > 1]
+    return {
+        stem + side
+        for sides in pairs
+        for stem in {role.removesuffix(sides[0]) for role in columns if role.endswith(sides[0])}
+        for side in sides
+        if all(stem + end in columns and stem + end not in ROLES for end in sides)
+    }
+
+
+def families(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return fields that are called alike but for a letter or a number, or chosen and rejected."""
+    members: dict[tuple[str, ...], list[tuple[int | str, str]]] = {}
+    for name in names:
+        match = _MEMBER.fullmatch(name)
+        if match:
+            stem, sign, letter, number = match.groups()
+            kind = (stem.lower(), sign, "letter" if letter else "number")
+            members.setdefault(kind, []).append((letter.lower() if letter else int(number), name))
+    groups = [tuple(name for _, name in sorted(f)) for f in members.values() if len(f) > 1]
+    lower = {name.lower(): name for name in names}
+    couples = (couple for couple in _COUPLES if set(couple) <= set(lower))
+    return groups + [tuple(lower[name] for name in couple) for couple in couples]

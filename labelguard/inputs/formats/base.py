@@ -1,0 +1,197 @@
+"""What formats are made of: how one is recognised, its query, and SQL of prompts and sides.
+
+Whatever is decided here of a row is decided by symmetric functions of its two sides, or of each
+side alone: which of them was preferred cannot show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from duckdb.sqltypes import SQLNULL
+
+from labelguard.budget.label_values import LabelValues
+from labelguard.inputs import canonical
+from labelguard.inputs.canonical import Content, NotContent, is_text
+from labelguard.inputs.columns import TableSchema
+from labelguard.inputs.readers import identifier
+
+
+@dataclass(frozen=True)
+class FormatQuery:
+    """How a file is read: SQL over `part`, whose columns `made` are called like their roles.
+
+    `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
+    labels where the format fixes it, and `names` is what messages call the roles that were made.
+    `usual` values are those where `--label-values` names no others. `left_out` is SQL of why
+    answers are left out, by what is public of them, and of how many are; `note` is what to know.
+    """
+
+    query: str
+    made: frozenset[str]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    values: LabelValues | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    usual: bool = False
+    left_out: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One published shape: what it looks like, how it is recognised, how it is read.
+
+    `recognises` goes by columns that are public. Of several formats that recognise a file, the one
+    is taken that finds the columns it reads labels from (`has_label_columns`). `private` columns
+    tell labels, too: they are read by `adapt` alone, and carried by nothing. `adapt` returns None
+    where columns are as they should be. `accepts` is what a file must have where the format is
+    named. `labelers` says which export of a tool names its labelers, for those that do not.
+    `of_tool` are columns of an annotation tool that are no answers, where all others but the fields
+    may be; else None.
+    """
+
+    name: str
+    about: str
+    recognises: Callable[[TableSchema], bool]
+    adapt: Callable[[TableSchema], FormatQuery | None] = lambda schema: None
+    labelers: str = ""
+    has_label_columns: Callable[[TableSchema], bool] = lambda schema: True
+    private: tuple[str, ...] = ()
+    accepts: Callable[[TableSchema], bool] | None = None
+    of_tool: tuple[str, ...] | None = None
+
+
+CONTENT_ROLES = ("prompt", "response_a", "response_b")
+# Names that no file's column has: how many messages both sides begin with, and those messages.
+SHARED = identifier("labelguard: shared")
+BEGINNING = identifier("labelguard: beginning")
+ONE, OTHER = identifier("labelguard: one"), identifier("labelguard: other")
+
+
+@dataclass(frozen=True)
+class ContentSql:
+    """Prompt and sides in SQL, over `source`."""
+
+    prompt: str
+    sides: tuple[str, ...]
+    source: str = "part"
+
+
+def agreeing_contents(schema: TableSchema, prompt: str, *sides: str) -> ContentSql:
+    """Return the columns of these roles as one kind, where one is text and the other chats.
+
+    Beside a prompt of messages, text sides become what the assistant says. Beside a prompt of text,
+    what both sides begin with is the prompt if the user says that text in it; else the prompt
+    becomes what a user says. A column that is not there is null. Other columns stay as they are:
+    the layout says what is wrong with them.
+    """
+    roles = (prompt, *sides)
+    kinds = [schema.type(role) if schema.column(role) else SQLNULL for role in roles]
+    prompt_text, *texts = (schema.sql(role) if schema.column(role) else "NULL" for role in roles)
+    unchanged = ContentSql(prompt_text, tuple(texts))
+    are_chats = [kind.id in ("list", "array") for kind in kinds]
+    try:
+        if are_chats[0] and all(is_text(kind) or kind.id == "null" for kind in kinds[1:]):
+            content = canonical.content_of_types(kinds[:1])
+            chats = (message_sql("assistant", text, content) for text in texts)
+            return ContentSql(prompt_text, tuple(chats))
+        if is_text(kinds[0]) and any(are_chats[1:]) and len(sides) == 2:
+            content = canonical.content_of_types(kinds[1:])
+            if content.chat:
+                return _split_beginning(prompt_text, texts[0], texts[1], content)
+    except NotContent:
+        return unchanged
+    return unchanged
+
+
+def _split_beginning(prompt: str, one: str, other: str, content: Content) -> ContentSql:
+    """Return a prompt of text, which sides of messages may hold at their beginning."""
+    says = f"m.role = 'user' AND m.content = {_content_sql(prompt, content)}"
+    begins = f"len(list_filter({BEGINNING}, lambda m: {says})) > 0"
+    return ContentSql(
+        f"CASE WHEN {begins} THEN {BEGINNING} ELSE {message_sql('user', prompt, content)} END",
+        tuple(
+            f"CASE WHEN {begins} THEN {side}[{SHARED} + 1:] ELSE {side} END"
+            for side in (ONE, OTHER)
+        ),
+        shared_beginning(one, other, content),
+    )
+
+
+def split_dialogues(one: str, other: str, content: Content) -> ContentSql:
+    """Return two whole chats (SQL) as the beginning that they share, and the rest of each."""
+    rests = (f"{ONE}[{SHARED} + 1:]", f"{OTHER}[{SHARED} + 1:]")
+    return ContentSql(BEGINNING, rests, shared_beginning(one, other, content))
+
+
+def shared_beginning(one: str, other: str, content: Content) -> str:
+    """Return a FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their
+    messages that are equal from the beginning on, and these as `BEGINNING`; null where one is.
+    """
+    kind = canonical.sql_type(content)
+    both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
+    counted = f"SELECT *, {common_length(ONE, OTHER)} AS {SHARED} FROM ({both})"
+    return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
+
+
+def common_length(one: str, other: str) -> str:
+    """Return SQL of how many elements two lists begin with in common; one is left to each."""
+    least = f"least(len({one}), len({other}))"
+    differs = f"list_transform(range(1, {least}), lambda i: {one}[i] IS DISTINCT FROM {other}[i])"
+    return (
+        f"CASE WHEN {one} IS NOT NULL AND {other} IS NOT NULL "
+        f"THEN greatest(coalesce(list_position({differs}, true), {least}) - 1, 0) END"
+    )
+
+
+def message_sql(role: str, text: str, content: Content) -> str:
+    """Return SQL of a chat in which `role` says `text`; null where that is."""
+    chat = f"[{{'role': '{role}', 'content': {_content_sql(text, content)}}}]"
+    return f"CASE WHEN {text} IS NOT NULL THEN {chat}::{canonical.sql_type(content)} END"
+
+
+def _content_sql(text: str, content: Content) -> str:
+    """Return SQL of a text as the `content` of a message: as it is, or as its one part."""
+    return f"[{{'type': 'text', 'text': {text}}}]" if content.parts else text
+
+
+def has_chosen(schema: TableSchema) -> bool:
+    """Return whether there are a prompt, chosen and rejected.
+
+    A sparse file lacks a side that is null in every row: which one it is must not matter.
+    """
+    return schema.has_all("prompt") and has_sides(schema)
+
+
+def has_sides(schema: TableSchema) -> bool:
+    """Return whether there are chosen and rejected; a sparse file may lack one of them."""
+    both = ("chosen", "rejected")
+    return schema.has_any(*both) if schema.sparse else schema.has_all(*both)
+
+
+def make_sides_agree(schema: TableSchema, *sides: str) -> FormatQuery | None:
+    """Return a prompt and sides in their roles' columns, made to agree; None if they do."""
+    roles = ("prompt", *sides)
+    contents = agreeing_contents(schema, *roles)
+    expressions = (contents.prompt, *contents.sides)
+    if expressions == tuple(schema.sql(r) if schema.column(r) else "NULL" for r in roles):
+        return None
+    columns = ", ".join(f"{sql} AS {r}" for sql, r in zip(expressions, roles, strict=True))
+    query = f"SELECT {schema.select_other(*roles)}{columns} FROM {contents.source}"
+    names = {role: schema.column(role) or role for role in roles}
+    return FormatQuery(query, frozenset(roles), names=names)
+
+
+def select_pairs(schema: TableSchema, contents: ContentSql, label: str, *consumed: str) -> str:
+    """Return SQL of pairs of these contents and, if labels are read, of `label` (SQL).
+
+    Columns of the roles that are `consumed` are left out.
+    """
+    a, b = contents.sides
+    labels = f", {label} AS label" if schema.reading.labelled else ""
+    return (
+        f"SELECT {schema.select_other(*CONTENT_ROLES, 'label', 'tie', *consumed)}"
+        f"{contents.prompt} AS prompt, {a} AS response_a, {b} AS response_b{labels} "
+        f"FROM {contents.source}"
+    )

@@ -1,0 +1,359 @@
+"""CSV, TSV and JSON files as relations, and the types that columns of JSON values are read as.
+
+In CSV every column is text, and an empty field an empty text: CSV cannot tell it from one that is
+not there. JSON has one object a line or all in one array. It declares no types, so every value is
+looked at, and the rule is the same for all columns of prompts and responses. Chats keep their
+structure, all else is text. Nothing is guessed: guessed types rewrite ids ("007", "2024-1-1",
+upper-case UUIDs), and would follow from labels.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from labelguard.errors import InvalidLabels
+from labelguard.inputs import canonical
+from labelguard.inputs.canonical import Content, NotContent
+from labelguard.inputs.columns import (
+    CONVERSATIONS,
+    content_columns,
+    roles_of_content,
+    side_columns,
+)
+from labelguard.inputs.readers import (
+    COMPRESSIONS,
+    CSV,
+    LONG_LINE,
+    MAX_LINE,
+    Opener,
+    check_columns,
+    file_literal,
+    identifier,
+    literal,
+)
+
+_PIECE = 1 << 20
+_BLANKS = b" \t\r\n\xef\xbb\xbf"
+_PARTITIONS = "hive_partitioning=true, hive_types_autocast=false"
+
+
+def open_stream(path: Path) -> pa.NativeFile:
+    """Open a file that may be compressed, as its name says."""
+    return pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower()))
+
+
+def csv_opener(path: Path, name: str) -> Opener:
+    """Return what opens comma-, tab- or semicolon-separated values with a header.
+
+    Messages call the file `name`.
+    """
+
+    @cache
+    def check(delimiter: str) -> None:
+        if problem := _csv_problem(path, delimiter):
+            raise InvalidLabels(f"{name}: {problem}")
+
+    # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
+    def open_csv(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        names, delimiter = _read_header(path, name)
+        check(delimiter)
+        columns = ", ".join(f"{literal(column)}: 'VARCHAR'" for column in names)
+        texts = ", ".join(map(literal, names))
+        return connection.sql(
+            f"FROM read_csv({file_literal(path)}, auto_detect=false, header=true, "
+            f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
+            f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
+            f"force_not_null=[{texts}], {_PARTITIONS})"
+        )
+
+    return open_csv
+
+
+def _read_header(path: Path, name: str) -> tuple[list[str], str]:
+    with open_stream(path) as stream:
+        first = re.split(rb"\r|\n", stream.read(_PIECE), maxsplit=1)[0]
+    if len(first) == _PIECE:
+        raise InvalidLabels(f"{name}: the first line must name every column; it is too long")
+    try:
+        line = first.decode("utf-8-sig")
+        delimiter = max(",\t;", key=line.count)
+        names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
+    except UnicodeDecodeError:
+        raise InvalidLabels(f"{name}: the header is not UTF-8 text") from None
+    except csv.Error:
+        names = []
+    if not names or not all(names):
+        raise InvalidLabels(f"{name}: the first line must name every column")
+    check_columns(names, name)
+    return names, delimiter
+
+
+def _csv_problem(path: Path, delimiter: str) -> str | None:
+    """Return the fault of a file that DuckDB would read: a line that is too long, a quote inside a
+    field, lines that end in several ways, or an empty one.
+
+    DuckDB leaves out a last line that is too long, empty lines and some carriage returns. So of a
+    text with a quote or a line end that is not quoted (pandas does not quote a carriage return), it
+    would depend on the side whether the file can be read, and what as.
+    """
+    problem, length = None, 0
+    comma, quote, line, back = (ord(sign) for sign in (delimiter, '"', "\n", "\r"))
+    ways, quotes, before = np.zeros(3, bool), 0, comma
+    with open_stream(path) as stream:
+        text = stream.read(_PIECE).removeprefix(codecs.BOM_UTF8)
+        while text:
+            end = max(text.rfind(b"\n"), text.rfind(b"\r"))
+            length = len(text) + (length if end < 0 else -end - 1)
+            if length > MAX_LINE:
+                return f"a {LONG_LINE}"
+            more = stream.read(_PIECE)
+            after = more[0] if more else comma
+            signs = np.frombuffer(bytes([before]) + text + bytes([after]), np.uint8)
+            last, this, following = signs[:-2], signs[1:-1], signs[2:]
+            place = np.flatnonzero(this == quote)
+            opens = (quotes + np.arange(len(place))) % 2 == 0
+            beside = np.where(opens, last[place], following[place])
+            if not np.isin(beside, [comma, quote, line, back]).all():
+                problem = CSV
+            ends = np.flatnonzero((this == line) | (this == back))
+            ends = ends[(quotes + np.searchsorted(place, ends)) % 2 == 0]
+            last, this, following = last[ends], this[ends], following[ends]
+            both = (last == back) & (this == line)
+            alone = (this == back) & (following != line)
+            ways |= [both.any(), ((this == line) & ~both).any(), alone.any()]
+            if ways.sum() > 1 or (np.isin(last, [line, back]) & ~both).any():
+                problem = CSV
+            quotes, before, text = quotes + len(place), text[-1], more
+    return problem
+
+
+def json_opener(path: Path, name: str, named: Mapping[str, str]) -> Opener:
+    """Return what opens one object a line, or one array of objects; the first byte says which.
+
+    Messages call the file `name`; `named` says which column was named for a role.
+    """
+
+    @cache
+    def options() -> str:
+        return (
+            f"{file_literal(path)}, format='{_arrangement(path)}', "
+            f"maximum_object_size={MAX_LINE}, {_PARTITIONS}"
+        )
+
+    types: dict[str, str] = {}
+
+    def open_json(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        if not types:
+            types.update(_json_types(connection, options(), named, name))
+        return connection.sql(f"FROM read_json({options()}, columns={_column_list(types)})")
+
+    return open_json
+
+
+def _arrangement(path: Path) -> str:
+    """Return how objects are written: in one array, one a line, or over several lines."""
+    with open_stream(path) as stream:
+        while text := stream.read(_PIECE):
+            if begin := text.lstrip(_BLANKS):
+                if begin.startswith(b"["):
+                    return "array"
+                break
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
+    return "unstructured" if suffixes[-1:] == [".json"] else "newline_delimited"
+
+
+def _json_types(
+    connection: duckdb.DuckDBPyConnection, options: str, named: Mapping[str, str], where: str
+) -> dict[str, str]:
+    """Return the columns of a JSON file and the types to read them as."""
+    # No deeper: members of an object may differ in upper and lower case, which DuckDB refuses.
+    shallow = connection.sql(
+        f"FROM read_json({options}, sample_size=-1, maximum_depth=1, map_inference_threshold=-1, "
+        "field_appearance_threshold=0)"
+    )
+    check_columns(_json_keys(connection, options, shallow.columns), where)
+    if shallow.columns[0] == "json":  # DuckDB's name for what is not an object.
+        if shallow.limit(1).fetchall():
+            raise InvalidLabels(
+                f"{where}: not JSON of rows; every line, or element of an array, must be one object"
+            )
+        raise InvalidLabels(f"{where}: no rows in the input")
+    # The others are names of directories.
+    columns = zip(shallow.columns, shallow.types, strict=True)
+    members = [name for name, kind in columns if str(kind) == "JSON"]
+    types = dict.fromkeys(shallow.columns, "VARCHAR")
+    if members:
+        listed = _column_list(dict.fromkeys(members, "JSON"))
+        raw = connection.sql(f"FROM read_json({options}, columns={listed})")
+        raw = raw.project(", ".join(map(identifier, members)))
+        types |= {name: column.sql for name, column in read_types(raw, named).items()}
+    # In the order of their names: which row has a key first may follow from the labels.
+    return dict(sorted(types.items()))
+
+
+def _json_keys(
+    connection: duckdb.DuckDBPyConnection, options: str, columns: Sequence[str]
+) -> Sequence[str]:
+    """Return the names of columns as the objects have them.
+
+    Of two that differ in upper and lower case alone, DuckDB calls the second one `NAME_1`.
+    """
+    lower = {name.lower() for name in columns}
+    if not any(name.lower().rpartition("_")[0] in lower for name in columns):
+        return columns
+    keys = connection.sql(
+        f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({options})"
+    )
+    return [name for (name,) in keys.fetchall()]
+
+
+def _column_list(types: Mapping[str, str]) -> str:
+    """Return SQL of columns and their types."""
+    pieces = (f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
+    return f"{{{', '.join(pieces)}}}"
+
+
+@dataclass(frozen=True)
+class JsonType:
+    """The SQL type of a column, and for chats and lists the structure that `from_json` takes."""
+
+    sql: str
+    structure: str = ""
+
+
+# Text; JSON as it is, which is no content; a column that is always null.
+_TEXT, _JSON, _NULL = JsonType("VARCHAR"), JsonType("JSON"), JsonType('"NULL"')
+# Kinds of values, by what DuckDB calls their types.
+_KINDS: Mapping[str, str] = {
+    "nested": "IN ('ARRAY', 'OBJECT')",
+    "text": "= 'VARCHAR'",
+    "truth": "= 'BOOLEAN'",
+    "whole": "IN ('BIGINT', 'UBIGINT')",
+    "fraction": "NOT IN ('ARRAY', 'OBJECT', 'VARCHAR', 'BOOLEAN', 'BIGINT', 'UBIGINT', 'NULL')",
+}
+
+
+def read_types(raw: duckdb.DuckDBPyRelation, named: Mapping[str, str]) -> dict[str, JsonType]:
+    """Return what to read every column (JSON) of `raw` as; `named` are columns by role."""
+    kinds = _kinds_of_values(raw)
+    strict = roles_of_content(raw.columns, named)
+    sides = side_columns(raw.columns, named)
+    types = {}
+    for name, present in kinds.items():
+        if "nested" in present or (name in strict and present - {"text"}):
+            types[name] = _JSON
+        elif name in sides:
+            types[name] = _side_type(present)
+        else:
+            types[name] = _TEXT if present else _NULL
+    chats = [n for n in content_columns(raw.columns, named) if kinds[n] == {"nested"}]
+    return types | _chat_types(raw, chats)
+
+
+def select_typed(
+    relation: duckdb.DuckDBPyRelation, types: Mapping[str, JsonType]
+) -> duckdb.DuckDBPyRelation:
+    """Return a relation with its columns of JSON under these types, the others as they are."""
+    pieces = []
+    for column, kind in ((identifier(name), types.get(name)) for name in relation.columns):
+        if kind is None:
+            pieces.append(column)
+            continue
+        value = f"{column}::JSON"
+        if kind == _TEXT:
+            value = f"{value}->>'$'"
+        elif kind == _NULL:
+            value = "NULL"
+        elif kind.structure:
+            value = f"from_json({value}, {literal(kind.structure)})"
+        elif kind != _JSON:
+            value = f"({value})::{kind.sql}"
+        pieces.append(f"{value} AS {column}")
+    return relation.project(", ".join(pieces))
+
+
+def _kinds_of_values(raw: duckdb.DuckDBPyRelation) -> dict[str, frozenset[str]]:
+    """Return which of `_KINDS` the values of each column are, nulls aside."""
+    checks = (
+        f"coalesce(bool_or(json_type({identifier(name)}) {condition}), false)"
+        for name in raw.columns
+        for condition in _KINDS.values()
+    )
+    results = iter(raw.aggregate(", ".join(checks)).fetchall()[0])
+    return {name: frozenset(kind for kind in _KINDS if next(results)) for name in raw.columns}
+
+
+def _side_type(kinds: frozenset[str]) -> JsonType:
+    """Return what a column that tells of one side is read as: one kind of values, or JSON.
+
+    As text, what is a number in it would be told from the numbers of the other side's column, and
+    whether that happens would depend on where the texts stand.
+    """
+    if not kinds:
+        return _NULL
+    if kinds == {"text"}:
+        return _TEXT
+    if kinds == {"truth"}:
+        return JsonType("BOOLEAN")
+    if kinds == {"whole"}:
+        return JsonType("HUGEINT")
+    return JsonType("DOUBLE") if kinds <= {"whole", "fraction"} else _JSON
+
+
+def _chat_types(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, JsonType]:
+    """Return what those of these columns are read as that hold chats, or lists of texts or chats.
+
+    All chats have one type: one by one, the types of chosen and rejected would follow from labels.
+    """
+    contents: dict[str, tuple[Content, bool]] = {}
+    for name, structures in _structures(raw, names).items():
+        if name.lower() in CONVERSATIONS:
+            structures = [canonical.drop_other_members(one) for one in structures]
+        with contextlib.suppress(NotContent):
+            contents[name] = _content_of(structures)
+    try:
+        chat = canonical.merge(content for content, _ in contents.values() if content.chat)
+    except NotContent:
+        contents = {name: pair for name, pair in contents.items() if not pair[0].chat}
+    types = {}
+    for name, (content, is_list) in contents.items():
+        shared = chat if content.chat else content
+        kind, structure = canonical.sql_type(shared), canonical.json_type(shared)
+        types[name] = (
+            JsonType(f"{kind}[]", f"[{structure}]") if is_list else JsonType(kind, structure)
+        )
+    return types
+
+
+def _content_of(structures: Sequence[Any]) -> tuple[Content, bool]:
+    """Return the content that has these structures (lists), and whether it is lists of contents."""
+    inner = [child for structure in structures for child in structure if child != "NULL"]
+    is_list = any(child == "VARCHAR" or isinstance(child, list) for child in inner)
+    return canonical.content_of_structures(inner if is_list else structures), is_list
+
+
+def _structures(raw: duckdb.DuckDBPyRelation, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the structures that DuckDB finds in the values of each column, without doubles."""
+    structures: dict[str, list[Any]] = {name: [] for name in names}
+    if not names:
+        return structures
+    columns = (f"json_structure({identifier(name)})::VARCHAR" for name in names)
+    rows = raw.project(f"unnest([{', '.join(columns)}]) AS s, unnest(range({len(names)})) AS n")
+    for text, number in rows.distinct().fetchall():
+        if text is not None and (structure := json.loads(text)) != "NULL":
+            structures[names[number]].append(structure)
+    return structures
