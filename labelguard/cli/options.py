@@ -23,11 +23,11 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 def _there(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
     """Refuse paths that name nothing, before anything is loaded to read them."""
-    from labelguard.inputs.paths import matching
+    from labelguard.inputs.sources import matching_paths
 
     for one in inputs:
         if one != "-":
-            matching(one)
+            matching_paths(one)
     return inputs
 
 

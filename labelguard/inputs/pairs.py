@@ -56,7 +56,7 @@ class DistinctPairs:
         return len(self.items)
 
     def renumber(self, rows: NDArray[np.intp]) -> DistinctPairs:
-        """Return the same for staged rows with other numbers: row i was `rows[i]`; no other is left.
+        """Return the same for staged rows with other numbers: row i was `rows[i]`; no other stays.
 
         A pair without a row has -1 as its first.
         """

@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import canonical, readers
+from labelguard.inputs import canonical, query, readers
 from labelguard.inputs.columns import ANSWERS, Reading
-from labelguard.inputs.left_out import describe_counts
 from labelguard.inputs.formats import FormattedFile, apply_format
 from labelguard.inputs.layouts import Layout, merge_contents
+from labelguard.inputs.left_out import describe_counts
 from labelguard.inputs.quarantine import DepartedLabelers
-from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, PUBLIC_FAULTS, canonical_query
+from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, PUBLIC_FAULTS
 from labelguard.inputs.sources import ByteLimit, Input, resolve_input
 from labelguard.inputs.staged import Fault, Staged, sort_buckets
 from labelguard.keys.identities import Identities
@@ -106,8 +106,8 @@ def stage(
         limit = ByteLimit.for_files(files, options.max_input_bytes)
         for one, layout in zip(formatted, layouts, strict=True):
             stager.begin_file(one, layout)
-            query = canonical_query(layout, content)
-            for batch in read_ahead(readers.batches(one.file, connection, query)):
+            sql = query.canonical_query(layout, content)
+            for batch in read_ahead(readers.batches(one.file, connection, sql)):
                 limit.take(one.file.name, batch.nbytes)
                 stager.append(one.file.name, batch, rows, texts)
                 progress(one.file.name, staged.rows_read)
@@ -440,5 +440,5 @@ def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
     with readers.connect(path.parent / "spill") as connection:
         formatted = apply_format(file, connection, reading)
         layout = formatted.find_layout(connection)
-        query = canonical_query(layout, layout.content)
-        yield from readers.batches(formatted.file, connection, query)
+        sql = query.canonical_query(layout, layout.content)
+        yield from readers.batches(formatted.file, connection, sql)

@@ -16,7 +16,7 @@ from labelguard.budget.events import ITEM_BOUND
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import PolicyError
 from labelguard.inputs.pairs import read_pairs
-from labelguard.inputs.sources import Input, typed
+from labelguard.inputs.sources import Input, command_arguments
 from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
@@ -127,7 +127,12 @@ def plan(
     read += [] if max_input_bytes is None else ["--max-input-bytes", str(max_input_bytes)]
 
     def command(sizing: Sizing) -> str:
-        words = ["labelguard", "privatize", *typed(source), *setting.options(sizing, features)]
+        words = [
+            "labelguard",
+            "privatize",
+            *command_arguments(source),
+            *setting.options(sizing, features),
+        ]
         return shlex.join([*words, *read, "-o", "release"])
 
     recommended = tuple(

@@ -5,7 +5,7 @@ after which no release draws for this labeler; then raw rows; last their rows in
 releases. Each step can be done again, so the same command completes what a crash left. What they
 spent stays in the ledger.
 
-Raw labels lie in several places, which `holders.HOLDERS` lists. No step reads a label;
+RawRows labels lie in several places, which `holders.HOLDERS` lists. No step reads a label;
 rows are recognised by their labeler's id alone.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from labelguard.budget import pricing
 from labelguard.budget.events import EVENTS
 from labelguard.errors import LedgerError
-from labelguard.inputs.quarantine import Leavers, Raw
+from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import Groups, ReleaseRecord
@@ -103,12 +103,12 @@ class _Leaver:
         return self.opened.ledger
 
     @property
-    def rows(self) -> Leavers:
+    def rows(self) -> DepartedLabelers:
         """How their rows are recognised."""
-        return Leavers(self.opened.keys, self.project.namespace, self.key)
+        return DepartedLabelers(self.opened.keys, self.project.namespace, self.key)
 
     @property
-    def raw(self) -> Raw:
+    def raw(self) -> RawRows:
         """What of theirs lies anywhere in the project."""
         return holders.find(self.opened, self.rows)
 
@@ -271,10 +271,12 @@ def _linked(leaver: _Leaver) -> list[str]:
     return sorted(blocks.to_hex(key) for key in active)
 
 
-def _completed(report: Left, leaver: _Leaver, raw: Raw) -> Left:
+def _completed(report: Left, leaver: _Leaver, raw: RawRows) -> Left:
     """The same with what was found of raw rows, and what remains."""
     known = report.known or raw.rows > 0
-    report = replace(report, known=known, rows_set_aside=raw.rows, unreadable_files=list(raw.whole))
+    report = replace(
+        report, known=known, rows_set_aside=raw.rows, unreadable_files=list(raw.unreadable)
+    )
     return replace(report, remains=_remains(report, leaver))
 
 

@@ -10,14 +10,14 @@ import numpy as np
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.answers.segments import Segments
 from labelguard.inputs import quarantine
-from labelguard.inputs.quarantine import Leavers, Raw
+from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.ledger import segmentbook
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.storage import buckets
 
 
-def _quarantined(opened: OpenProject, leavers: Leavers, epoch: int | None) -> Raw:
+def _quarantined(opened: OpenProject, leavers: DepartedLabelers, epoch: int | None) -> RawRows:
     """Bad rows of theirs that were set aside, and files that cannot be read."""
     if epoch is None:
         return quarantine.find(opened.project.quarantine, leavers)
@@ -26,7 +26,7 @@ def _quarantined(opened: OpenProject, leavers: Leavers, epoch: int | None) -> Ra
     return quarantine.purge(opened.project.quarantine, leavers)
 
 
-def _ingested(opened: OpenProject, leavers: Leavers, epoch: int | None) -> Raw:
+def _ingested(opened: OpenProject, leavers: DepartedLabelers, epoch: int | None) -> RawRows:
     """Answers of theirs that were ingested, whichever state of them counts."""
     counted = opened.ledger.read(segmentbook.records)
     held, own_keys = Segments(opened.project.labels, opened.keys), row_keys(opened, leavers)
@@ -47,10 +47,10 @@ def _ingested(opened: OpenProject, leavers: Leavers, epoch: int | None) -> Raw:
             changed[segment.name] = held.rewrite(segment, rest)
     if changed and epoch is not None:
         held.settle(opened.ledger.write(epoch, segmentbook.replace, changed))
-    return Raw(rows)
+    return RawRows(rows)
 
 
-def _waiting(opened: OpenProject, leavers: Leavers, epoch: int | None) -> Raw:
+def _waiting(opened: OpenProject, leavers: DepartedLabelers, epoch: int | None) -> RawRows:
     """Answers of theirs that a hook was told, and dead letters, whose labelers nobody can tell."""
     project, met, remove = opened.project, 0, epoch is not None
     unknown: list[str] = []
@@ -69,7 +69,7 @@ def _waiting(opened: OpenProject, leavers: Leavers, epoch: int | None) -> Raw:
 
     inbox = Inbox.find(project.state, project.ledger_url, opened.keys)
     if inbox is None:
-        return Raw()
+        return RawRows()
     with contextlib.closing(inbox):
         inbox.filter(keep)
         letters = inbox.letters()
@@ -77,24 +77,24 @@ def _waiting(opened: OpenProject, leavers: Leavers, epoch: int | None) -> Raw:
             inbox.remove(letter.number)
     names = [f"dead letter {one.number} for {one.connector}" for one in letters]
     names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
-    return Raw(met, tuple(names))
+    return RawRows(met, tuple(names))
 
 
 HOLDERS = (_quarantined, _ingested, _waiting)
 """Every store of raw rows; another adds itself here. A job's scratch space goes with the job."""
 
 
-def find(opened: OpenProject, leavers: Leavers) -> Raw:
+def find(opened: OpenProject, leavers: DepartedLabelers) -> RawRows:
     """Return what of these labelers lies anywhere."""
-    return sum((holder(opened, leavers, None) for holder in HOLDERS), Raw())
+    return sum((holder(opened, leavers, None) for holder in HOLDERS), RawRows())
 
 
-def purge(opened: OpenProject, leavers: Leavers, epoch: int) -> Raw:
+def purge(opened: OpenProject, leavers: DepartedLabelers, epoch: int) -> RawRows:
     """Remove it, from disk too; return what was found. May be called again after a crash."""
-    return sum((holder(opened, leavers, epoch) for holder in HOLDERS), Raw())
+    return sum((holder(opened, leavers, epoch) for holder in HOLDERS), RawRows())
 
 
-def row_keys(opened: OpenProject, leavers: Leavers) -> set[bytes]:
+def row_keys(opened: OpenProject, leavers: DepartedLabelers) -> set[bytes]:
     """The keys of their rows in all private maps."""
     private_map = opened.private_map
     return {key for one in opened.maps for key in private_map.keys_of(one, leavers.labelers)}

@@ -24,7 +24,7 @@ from labelguard.answers.inbox import Inbox
 from labelguard.answers.segments import Rows, Segments, Standing
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
 from labelguard.inputs.left_out import SKIP, UNREADABLE
-from labelguard.inputs.quarantine import Leavers
+from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.keys import keyring
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
@@ -328,7 +328,7 @@ class _Ingestion:
         """
         opened = self.opened
         rows = Rows.of(answers, own.name, own.source, opened.keys)
-        left = Leavers(opened.keys, own.source, opened.ledger.people.tombstones())
+        left = DepartedLabelers(opened.keys, own.source, opened.ledger.people.tombstones())
         refused = left.of_keys(rows.labeler_key)
         each = zip(repeated or [False] * len(answers), answers, strict=True)
         again = np.array([known for known, one in each if not one.deleted], bool)

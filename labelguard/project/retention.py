@@ -26,7 +26,7 @@ from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE, IngestTable
 from labelguard.errors import NotAnswered, ProjectError
 from labelguard.inputs.canonical import GROUP_TAG, id_digest
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import canonical_rows
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment

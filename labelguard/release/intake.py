@@ -12,11 +12,11 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.budget.policy import Policy
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import groups, quarantine
+from labelguard.inputs.columns import LAYOUTS, Reading, side_roles
 from labelguard.inputs.formats import FORMATS
-from labelguard.inputs.layouts import LAYOUTS, Reading, side_roles
 from labelguard.inputs.left_out import SKIP, describe_counts
 from labelguard.inputs.pairs import distinct_pairs, refuse_conflicts
-from labelguard.inputs.sources import Input, file_part
+from labelguard.inputs.sources import Input, resolve_file
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.learning.columns import FeatureColumn
@@ -62,7 +62,8 @@ def _write_ingested(source: Input, opened: OpenProject, columns: Mapping[str, st
     opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
     return [
-        replace(file_part(path, columns, f"answers of {path.stem}"), answers=path) for path in paths
+        replace(resolve_file(path, columns, f"answers of {path.stem}"), answers=path)
+        for path in paths
     ]
 
 
@@ -126,7 +127,7 @@ class Intake(ReadingOptions):
             opened.project.namespace,
             self.bad_rows == "quarantine",
             policy.ties_of(event) == "drop",
-            groups.in_force(opened.ledger, policy.unit),
+            groups.groups_in_force(opened.ledger, policy.unit),
             opened.ledger.people.tombstones(),
             self.max_input_bytes,
             spool=opened.project.work,
@@ -197,7 +198,7 @@ def describe_input(staged: Staged) -> Iterator[str]:
     """
     for name in sorted(staged.formats - {"pairs", "rankings"}):
         yield f"read as {name}: {FORMATS[name].about}"
-    yield from (part.note for part in staged.understood if part.note)
+    yield from (file.note for file in staged.formatted if file.note)
     if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
         yield f"left out: {describe_counts(left_out)}"
     if staged.refused_rows:
@@ -207,13 +208,13 @@ def describe_input(staged: Staged) -> Iterator[str]:
 
 def set_aside(project: Project, staged: Staged, release_id: str) -> Iterator[str]:
     """Write rows that cannot be used into the project's quarantine; yield a note on them."""
-    if any(understood.part.answers for understood in staged.understood):
+    if any(formatted.file.answers for formatted in staged.formatted):
         quarantine.write_outside(project.outside, staged, project.work / "outside")
     if staged.bad_rows:
         directory = project.quarantine / release_id
         quarantine.write(
             directory,
-            [understood.part for understood in staged.understood],
+            [formatted.file for formatted in staged.formatted],
             staged.bad_rows,
             project.work / "quarantine",
             staged.columns.get("labeler_id", "labeler_id"),

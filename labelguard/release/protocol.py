@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.budget.policy import Allowance, Policy
-from labelguard.inputs.pairs import DistinctPairs, comparisons, distinct_pairs
+from labelguard.inputs.pairs import DistinctPairs, distinct_pairs, read_comparisons
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.keys.parts import Part
@@ -52,7 +52,9 @@ class Featured:
         pairs = distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress, wait)
         x = provider(pairs.table)
-        return cls(spec, pairs, provider, x, _unkeyed(comparisons(staged, pairs.of_row), len(x)))
+        return cls(
+            spec, pairs, provider, x, _unkeyed(read_comparisons(staged, pairs.of_row), len(x))
+        )
 
 
 def _unkeyed(rows: Rows, pairs: int) -> Rows:

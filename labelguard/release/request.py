@@ -12,7 +12,7 @@ from labelguard.budget.label_values import Skips, Ties
 from labelguard.budget.policy import Unit
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
-from labelguard.inputs.sources import Input, typed
+from labelguard.inputs.sources import Input, command_arguments
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -182,7 +182,7 @@ class ReleaseRequest(RunOptions):
 
 def _places(source: Input, home: Project) -> list[str]:
     """Return paths and globs as seen from the project's directory; none for what is in memory."""
-    paths = [Path(one) for one in typed(source) if one not in ("INPUT", "-")]
+    paths = [Path(one) for one in command_arguments(source) if one not in ("INPUT", "-")]
     here = home.state.parent
     return [os.path.relpath(Path(os.path.realpath(one.parent), one.name), here) for one in paths]
 

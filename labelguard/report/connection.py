@@ -15,8 +15,9 @@ import pyarrow as pa
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Answer, Connector, Settings
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.layouts import PUBLIC_FAULTS, Reading
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.left_out import SKIP
+from labelguard.inputs.query import PUBLIC_FAULTS
 from labelguard.inputs.staging import canonical_rows
 from labelguard.project.opening import OpenProject, Where
 from labelguard.text import LABEL_SKIP

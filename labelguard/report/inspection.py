@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from labelguard.budget.public_columns import parse
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.inputs import formats, scan
-from labelguard.inputs.formats import Understood
-from labelguard.inputs.formats.seen import Seen
-from labelguard.inputs.layouts import LAYOUTS, PRIVATE_ROLES, Reading
+from labelguard.inputs import formats, readers
+from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, Reading, TableSchema
+from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.left_out import describe_counts
-from labelguard.inputs.pairs import DistinctPairs, comparisons, distinct_pairs
-from labelguard.inputs.sources import Input, Part, typed
+from labelguard.inputs.pairs import DistinctPairs, distinct_pairs, read_comparisons
+from labelguard.inputs.readers import InputFile
+from labelguard.inputs.sources import Input, command_arguments
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -239,19 +239,21 @@ class _Looked:
 def _look(staged: Staged, reading: Reading, scratch: Path) -> _Looked:
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
-    connection = scan.connect(scratch)
-    for part, found in zip(staged.parts, staged.understood, strict=True):
-        layout = scan.look(found.part, connection, found.reading)
+    connection = readers.connect(scratch)
+    for part, found in zip(staged.files, staged.formatted, strict=True):
+        layout = found.find_layout(connection)
         private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
         names = {**dict.fromkeys(private), **layout.columns}
         for role, name in names.items():
             column = found.names.get(role) or name or found.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
         problems |= dict.fromkeys(_problems(part, reading, connection))
-    return _Looked(staged.understood[-1].format, tuple(roles), tuple(problems))
+    return _Looked(staged.formatted[-1].format, tuple(roles), tuple(problems))
 
 
-def _problems(part: Part, reading: Reading, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
+def _problems(
+    part: InputFile, reading: Reading, connection: duckdb.DuckDBPyConnection
+) -> Iterator[str]:
     """Why a release would be refused: for columns of labels, and for nobody who gave them.
 
     A part is understood anew as a release would: a format makes the column of labels only where
@@ -261,8 +263,8 @@ def _problems(part: Part, reading: Reading, connection: duckdb.DuckDBPyConnectio
     def refusal(unit: str, *, labelled: bool) -> str:
         asked = replace(reading, unit=unit, labelled=labelled)
         try:
-            found = formats.understood(part, connection, asked)
-            scan.look(found.part, connection, found.reading, found.labelers)
+            found = formats.apply_format(part, connection, asked)
+            found.find_layout(connection)
         except InvalidLabels as error:
             return str(error)
         return _lacking(part, found, asked, connection) if labelled else ""
@@ -274,15 +276,15 @@ def _problems(part: Part, reading: Reading, connection: duckdb.DuckDBPyConnectio
 
 
 def _lacking(
-    part: Part, found: Understood, asked: Reading, connection: duckdb.DuckDBPyConnection
+    part: InputFile, found: FormattedFile, asked: Reading, connection: duckdb.DuckDBPyConnection
 ) -> str:
     """What is said of a part without any column that its format reads labels from.
 
     In a file that lacks columns without values that is no error of its columns: a release would
     find every label blank, and nothing that can be used.
     """
-    kind, types = formats.FORMATS[found.format], scan.columns(part, connection)
-    if kind.tells(Seen(types, asked, part.sparse)):
+    kind, types = formats.FORMATS[found.format], readers.columns(part, connection)
+    if kind.has_label_columns(TableSchema(part.name, types, asked, part.sparse)):
         return ""
     return (
         f"{part.name}: format {kind.name} reads labels from column {' or '.join(kind.private)}, "
@@ -294,7 +296,7 @@ def _inspection(
     source: Input, reading: Reading, looked: _Looked, staged: Staged, progress: Progress
 ) -> Inspection:
     pairs = distinct_pairs(staged) if staged.rows else None
-    rows = comparisons(staged, pairs.of_row) if pairs else None
+    rows = read_comparisons(staged, pairs.of_row) if pairs else None
     asked = 0 if rows is None else len(rows)
     usual = staged.fault_reasons.most_common()
     return Inspection(
@@ -305,7 +307,7 @@ def _inspection(
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         left_out=dict(staged.left_out),
-        notes=tuple(one.note for one in staged.understood if one.note),
+        notes=tuple(one.note for one in staged.formatted if one.note),
         identical_sides=staged.identical_sides,
         repeated=staged.rows - asked,
         answers=_answers(staged),
@@ -378,7 +380,7 @@ def _words(content: str | list[dict[str, object]]) -> str:
 def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
     asked = reading.columns, reading.format, reading.public_columns, reading.question, reading.split
-    words = [*typed(source), *format_reading_options(*asked)]
+    words = [*command_arguments(source), *format_reading_options(*asked)]
     if staged.fault_count:
         words += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *words])

@@ -262,7 +262,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(
 
 # --- mistakes that show in whole releases --------------------------------------------------------
 
-real_query, real_usable = queries.query, staging._Stager._usable
+real_query, real_usable = queries.canonical_query, staging._Stager._usable
 
 
 def sides_as_they_came(layout: Any, content: Any) -> str:
@@ -288,8 +288,8 @@ def no_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.i
 
 
 WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
-    "order of sides, rr": ("rr", queries, "query", sides_as_they_came, "order"),
-    "order of sides": ("statistic", queries, "query", sides_as_they_came, "order"),
+    "order of sides, rr": ("rr", queries, "canonical_query", sides_as_they_came, "order"),
+    "order of sides": ("statistic", queries, "canonical_query", sides_as_they_came, "order"),
     "ties dropped, rr": ("rr", staging._Stager, "_usable", without_ties, "presence"),
     "ties dropped": ("statistic", staging._Stager, "_usable", without_ties, "presence"),
     "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),

@@ -24,9 +24,9 @@ from support.commands import PRIVATIZE
 import labelguard
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import distinct_pairs
-from labelguard.inputs.readers import readable
+from labelguard.inputs.readers import translate_error
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
@@ -490,7 +490,7 @@ def test_too_little_memory_is_said_alike_whether_anything_would_be_charged_or_no
     engine = duckdb.connect(config={"memory_limit": "2MB", "temp_directory": ""})
     with pytest.raises(duckdb.Error) as raised:
         engine.execute("SELECT list(range) FROM range(10_000_000)").fetchall()
-    error = readable(raised.value, "labels.json")
+    error = translate_error(raised.value, "labels.json")
     assert isinstance(error, ProjectError)
     assert str(error).startswith("labels.json: too little memory")
     assert "charged" not in str(error) and "project" not in str(error)

@@ -15,8 +15,8 @@ from support.exports import NAME, Export, Writer, answers, read, write
 import labelguard as lg
 from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import formats, scan, sources
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs import formats, readers, sources
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.text import LABEL_SKIP
@@ -80,9 +80,9 @@ def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: P
     seen = []
     for folder, said in (("one", rows), ("other", others)):
         (tmp_path / folder).mkdir()
-        (part,) = sources.parts(write(tmp_path / folder / f"export{suffix}", writer(said)))
-        found = formats.understood(part, scan.connect(tmp_path), Reading({}, **asked(name)))
-        layout = scan.look(found.part, scan.connect(tmp_path), found.reading)
+        (part,) = sources.resolve_input(write(tmp_path / folder / f"export{suffix}", writer(said)))
+        found = formats.apply_format(part, readers.connect(tmp_path), Reading({}, **asked(name)))
+        layout = found.find_layout(readers.connect(tmp_path))
         public = read(part.name, tmp_path, labelled=False, **asked(name))
         seen.append((found.format, found.reading, layout.kind, layout.types, public.to_dicts()))
     assert seen[0] == seen[1]

@@ -24,8 +24,8 @@ from support.published import (
 )
 
 from labelguard.errors import InvalidLabels
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.formats import FORMATS
-from labelguard.inputs.layouts import Reading
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing

@@ -34,8 +34,8 @@ from support.preferences import (
 import labelguard as lg
 from labelguard.budget.policy import Bound, Policy
 from labelguard.errors import InvalidLabels
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
-from labelguard.inputs.layouts import Reading
 from labelguard.inputs.pairs import distinct_pairs
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage

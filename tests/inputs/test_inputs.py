@@ -23,7 +23,7 @@ from support.published import Outcome
 
 import labelguard
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
 from labelguard.release.writer import Release

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labelguard.inputs import scan, sources
-from labelguard.inputs.formats import understood
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs import readers, sources
+from labelguard.inputs.columns import Reading
+from labelguard.inputs.formats import apply_format
 
 ROWS, TEXT = 40_000, "x" * 4_000
 
@@ -27,7 +27,7 @@ def test_what_is_looked_at_first_does_not_need_all_texts_at_once(kind: str, tmp_
             message = [{"role": "user", "content": fields["prompt"]}]
             chat = {"prompt": message, "chosen": message, "rejected": message, "labeler_id": "7"}
             file.write(json.dumps(task if kind == "label-studio" else chat) + "\n")
-    (part,) = sources.parts(path)
-    with scan.connect(tmp_path / "spill") as connection:
-        found = understood(part, connection, Reading({}))
-        assert set(scan.columns(found.part, connection)) >= {"prompt", "labeler_id"}
+    (part,) = sources.resolve_input(path)
+    with readers.connect(tmp_path / "spill") as connection:
+        found = apply_format(part, connection, Reading({}))
+        assert set(readers.columns(found.file, connection)) >= {"prompt", "labeler_id"}

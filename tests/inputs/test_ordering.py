@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from labelguard.inputs import staged
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
-from labelguard.inputs.layouts import Reading
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn

@@ -18,7 +18,7 @@ from support.exports import read
 import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import sources
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import buckets as segments
@@ -92,7 +92,7 @@ def test_what_a_row_lacks_is_null_wherever_it_is_lacking() -> None:
             [lacking, row(labeler_id=2, tie=True)],
             [row(labeler_id=2, tie=True), lacking],
         ):
-            (part,) = sources.parts(rows)
+            (part,) = sources.resolve_input(rows)
             assert part.sparse
             found = lg.inspect(rows)
             assert (found.labels, found.labelers and found.labelers.count) == (2, 2)

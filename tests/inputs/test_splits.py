@@ -17,7 +17,7 @@ from support.published import arena, as_jsonl, as_table, pairs
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.pairs import read_pairs
-from labelguard.inputs.sources import parts
+from labelguard.inputs.sources import resolve_input
 
 TRAIN, TEST = as_table(pairs(["a", "b", "a"])), as_table(pairs(["b", "a"] * 4))
 
@@ -84,7 +84,7 @@ def test_one_split_alone_need_not_be_named(tmp_path: Path) -> None:
 
 def test_files_that_do_not_all_look_like_splits_are_one_dataset(tmp_path: Path) -> None:
     source = files(tmp_path, "monday.jsonl", "test.jsonl")
-    assert len(parts(source)) == 2
+    assert len(resolve_input(source)) == 2
     with pytest.raises(InvalidLabels, match="--split test: the input has no splits; leave it out"):
         read_pairs(source, split="test")
     with pytest.raises(InvalidLabels, match="has no splits"):
@@ -95,7 +95,7 @@ def test_what_is_said_of_a_dataset_is_no_data(tmp_path: Path) -> None:
     source = files(tmp_path, "monday.jsonl", "tuesday.jsonl")
     for name in ("card.json", "dataset_info.json", "state.json"):
         (source / name).write_text('{"rows": 3}')
-    assert len(parts(source)) == 2
+    assert len(resolve_input(source)) == 2
 
 
 def test_a_dataset_is_read_in_its_own_order_and_selection() -> None:

@@ -13,8 +13,8 @@ from support import exports
 from support.exports import Export, plain, read, write
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import formats, scan, sources
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs import formats, readers, sources
+from labelguard.inputs.columns import Reading
 from labelguard.text import LABEL_SKIP
 
 ITEMS = ("b", "c", "a")
@@ -330,10 +330,10 @@ def test_how_answers_are_read_does_not_depend_on_them(case: str, tmp_path: Path)
     seen = []
     path = tmp_path / "export.json"
     for tasks in SAID[case][0]:
-        (part,) = sources.parts(write(path, tasks))
-        with scan.connect(tmp_path) as connection:
-            one = formats.understood(part, connection, Reading({}, **SAID[case][1]))
-            layout = scan.look(one.part, connection, one.reading, one.labelers)
+        (part,) = sources.resolve_input(write(path, tasks))
+        with readers.connect(tmp_path) as connection:
+            one = formats.apply_format(part, connection, Reading({}, **SAID[case][1]))
+            layout = one.find_layout(connection)
         public = read(path, tmp_path, labelled=False, **SAID[case][1])
         seen.append((one.format, one.reading, one.names, layout.columns, public.to_dicts()))
     assert seen == [seen[0]] * len(seen)

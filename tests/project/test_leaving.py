@@ -41,8 +41,8 @@ from support.traces import where
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LedgerError, ProjectBusy
-from labelguard.inputs.layouts import Reading
-from labelguard.inputs.quarantine import Leavers
+from labelguard.inputs.columns import Reading
+from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure, policies
@@ -128,7 +128,7 @@ def test_refused_rows_are_as_if_they_were_not_there(
         )
     ]
     number = np.flatnonzero(stays)
-    apart = ("directory", "faults", "identities", "parts", "understood")
+    apart = ("directory", "faults", "identities", "files", "formatted")
     counts = [{k: v for k, v in vars(s).items() if k not in apart} for s in staged]
     assert counts[0].pop("refused_rows") == int((~stays).sum())
     assert counts[0].pop("refused_labelers") == len(gone)
@@ -144,11 +144,11 @@ def test_refused_rows_are_as_if_they_were_not_there(
 def test_a_number_written_with_a_fraction_is_another_id(project: Project) -> None:
     """Two spellings of one labeler are refused before (`project.doubles`), never guessed at."""
     keys = KeyRing(project.keys)
-    leavers = Leavers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
+    leavers = DepartedLabelers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])
     assert leavers.rows(ids).tolist() == [True, False, False, False, False, True, False]
-    assert leavers.met == 2 and repr(leavers) == "Leavers(…)"
-    assert not Leavers(keys, "other", keys.labeler_keys("files", ["7"])).rows(ids).any()
+    assert leavers.count == 2 and repr(leavers) == "DepartedLabelers(…)"
+    assert not DepartedLabelers(keys, "other", keys.labeler_keys("files", ["7"])).rows(ids).any()
 
 
 # ---------------------------------------------------------------- who, how often

@@ -18,7 +18,7 @@ from support.worlds import Coins
 
 from labelguard.cli.main import main
 from labelguard.inputs import quarantine
-from labelguard.inputs.quarantine import Leavers
+from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.mechanisms import statistic
 from labelguard.release.mechanisms import rr
 
@@ -102,9 +102,9 @@ def test_a_count_of_preferences_would_be_found(
     """Negative control: a purge that tells how its rows were labelled."""
     purge = quarantine.purge
 
-    def talking(directory: Path, leavers: Leavers) -> quarantine.Raw:
+    def talking(directory: Path, leavers: DepartedLabelers) -> quarantine.RawRows:
         labels = pa.concat_tables(map(pq.read_table, directory.rglob("*.parquet")))["label"]
-        return quarantine.Raw(purge(directory, leavers).rows + labels.to_pylist().count(1))
+        return quarantine.RawRows(purge(directory, leavers).rows + labels.to_pylist().count(1))
 
     monkeypatch.setattr(quarantine, "purge", talking)
     coins = Coins({}, replayed=False)

@@ -26,7 +26,7 @@ from support.worlds import differences
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import distinct_pairs, read_pairs
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage

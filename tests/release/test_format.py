@@ -30,8 +30,8 @@ from support import world
 
 import labelguard as lg
 from labelguard.inputs import canonical
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
-from labelguard.inputs.layouts import Reading
 from labelguard.inputs.pairs import distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins, Purpose

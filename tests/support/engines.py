@@ -13,16 +13,16 @@ from pathlib import Path
 
 import duckdb
 
-from labelguard.inputs import scan
+from labelguard.inputs import readers
 
-of_its_own = scan.connect
+of_its_own = readers.connect
 """An engine that is started anew, as users have it."""
 _kept = threading.local()
 
 
 def share() -> None:
     """From now on: one engine for each thread."""
-    scan.connect = _of_all
+    readers.connect = _of_all
 
 
 def _of_all(scratch: Path) -> duckdb.DuckDBPyConnection:

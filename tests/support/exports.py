@@ -14,8 +14,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from labelguard.inputs import formats, query, scan, sources
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs import formats, query, readers, sources
+from labelguard.inputs.columns import Reading
 
 Rows = Sequence[Mapping[str, Any]]
 Export = list[dict[str, Any]]
@@ -260,13 +260,15 @@ def write(path: Path, rows: Rows) -> Path:
 
 def read(source: Any, scratch: Path, **reading: Any) -> pl.DataFrame:
     """What is read of an input, labels included: canonical rows, sorted."""
-    connection = scan.connect(scratch)
+    connection = readers.connect(scratch)
     asked = Reading(**{"columns": {}, **reading})
     frames = []
-    for part in sources.parts(source):
-        found = formats.understood(part, connection, asked)
-        layout = scan.look(found.part, connection, found.reading, found.labelers)
-        batches = scan.batches(found.part, connection, query.query(layout, layout.content))
+    for part in sources.resolve_input(source):
+        found = formats.apply_format(part, connection, asked)
+        layout = found.find_layout(connection)
+        batches = readers.batches(
+            found.file, connection, query.canonical_query(layout, layout.content)
+        )
         frames += [pl.DataFrame(pl.from_arrow(batch)) for batch in batches]
     frame = pl.concat(frames)
     wanted = ("labeler", "prompt", "first", "second", "fault", "label", "item_id")

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from labelguard.errors import LabelguardError
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import buckets

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from labelguard.errors import NotAnswered
 from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import TableSchema
-from labelguard.inputs.left_out import DRAFT
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.tasks import Task, find_fields
+from labelguard.inputs.left_out import DRAFT
 from labelguard.inputs.readers import identifier, literal
 
 _TOOL = "Argilla"

@@ -17,11 +17,11 @@ from typing import Any
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs.canonical import is_text
 from labelguard.inputs.columns import TableSchema, families
-from labelguard.inputs.left_out import DRAFT, GROUND_TRUTH
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.scores import OUTSIDE
 from labelguard.inputs.formats.tasks import SIDES, Fields, Task, find_fields, find_prompt
+from labelguard.inputs.left_out import DRAFT, GROUND_TRUTH
 from labelguard.inputs.readers import identifier, literal
 from labelguard.spelling import suggest
 

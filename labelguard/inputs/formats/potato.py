@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from labelguard.inputs.columns import TableSchema
-from labelguard.inputs.left_out import MACHINE
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.tasks import SIDES, Task, find_fields
+from labelguard.inputs.left_out import MACHINE
 from labelguard.inputs.readers import identifier, literal
 
 _TOOL = "Potato"

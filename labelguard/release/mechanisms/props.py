@@ -75,7 +75,7 @@ class Relearning(Prepared):
 
     def renumber(self, rows: NDArray[np.intp]) -> Self:
         """With the pairs of those rows."""
-        return replace(self, pairs=self.pairs.renumbered(rows))
+        return replace(self, pairs=self.pairs.renumber(rows))
 
 
 class Relabelling(Mechanism[Relearning]):

@@ -96,7 +96,7 @@ def with_further(
         return finished
     pairs = context.further.pairs
     directory = context.opened.project.work / "also-outcomes"
-    new = np.flatnonzero(~pairs.among(labeled))
+    new = np.flatnonzero(~pairs.are_among(labeled))
     keys = np.zeros((len(new), 2), np.uint64)
     keys[:, 1] = new
     found = probability(new) if len(new) else np.zeros(0)

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pytest
 from support.published import Outcome, read
 
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
 
 Row = dict[str, Any]

@@ -24,7 +24,7 @@ from support.published import (
     user,
 )
 
-from labelguard.inputs.layouts import Reading
+from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
 
 TURN = "\n\nAssistant:"

@@ -80,7 +80,7 @@ def test_sources_that_do_not_turn_with_the_sides_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: with the file's order of sides, coordinates tell who was chosen."""
-    monkeypatch.setattr(query, "_turned", query._of_pair)
+    monkeypatch.setattr(query, "_in_canonical_order", query._pair_values)
     monkeypatch.setattr(pairs, "refuse_several", lambda *found: None)
     assert len({published(hypothesis, tmp_path, MODELS, 40) for hypothesis in (0, 7)}) == 2
 

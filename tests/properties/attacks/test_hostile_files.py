@@ -18,9 +18,9 @@ from support.preferences import opinions, pairs, public
 
 import labelguard
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import scan
-from labelguard.inputs.readers import MOST_COLUMNS
-from labelguard.inputs.sources import Allowance, Part, parts
+from labelguard.inputs import readers
+from labelguard.inputs.readers import MOST_COLUMNS, InputFile
+from labelguard.inputs.sources import ByteLimit, resolve_input
 from labelguard.project.project import Project
 
 NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")
@@ -30,7 +30,7 @@ OBJECT = dict(zip(NAMES, ("u1", "question", "one", "two", 1), strict=True))
 LINE = json.dumps(OBJECT).encode() + b"\n"
 MODEST = 700 << 20
 """Resident memory that Python, the engines and 32 MiB of one line for some threads may take."""
-ENGINE = scan._memory() + (2 << 30)
+ENGINE = readers._memory() + (2 << 30)
 """The same with an engine at its limit, whose last vector of texts is on its way to us."""
 
 
@@ -219,18 +219,18 @@ def test_rows_that_unpack_to_more_than_is_allowed_stop_the_reading(
 def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path: Path) -> None:
     for name in BOMBS:
         (tmp_path / name).write_bytes(b"x" * 1000)
-    files = parts([tmp_path / name for name in BOMBS])
-    assert Allowance.of(files, None).left == (1 << 30) + 200 * 3000
-    assert Allowance.of(files, 5).left == 5
-    allowed = Allowance.of(files, 5)
+    files = resolve_input([tmp_path / name for name in BOMBS])
+    assert ByteLimit.for_files(files, None).left == (1 << 30) + 200 * 3000
+    assert ByteLimit.for_files(files, 5).left == 5
+    allowed = ByteLimit.for_files(files, 5)
     allowed.take("x", 5)
     with pytest.raises(InvalidLabels, match="allow it: --max-input-bytes"):
         allowed.take("x", 1)
 
 
 def test_tables_in_memory_are_as_large_as_they_are() -> None:
-    table = Part("table", lambda connection: connection.sql("SELECT 1"))
-    Allowance.of([table], None).take("table", 1 << 50)
+    table = InputFile("table", lambda connection: connection.sql("SELECT 1"))
+    ByteLimit.for_files([table], None).take("table", 1 << 50)
 
 
 @pytest.mark.quick("None")
@@ -264,7 +264,7 @@ def test_every_engine_spills_within_the_project(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also the one that copies rows which are set aside, raw, with their labels."""
-    monkeypatch.setattr(scan, "connect", engines.of_its_own)
+    monkeypatch.setattr(readers, "connect", engines.of_its_own)
     places: list[str] = []
     connect = duckdb.connect
 
