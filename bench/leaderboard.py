@@ -71,7 +71,7 @@ class World:
         bounds = statistic.bounds(z, self.rows, shape.clip_quantile)
         window = self._window(z, bounds, noise, rng)
         coefficients, total, deviation = fit([window], axes, shape)
-        about = statistic_summary.described(
+        about = statistic_summary.describe_head(
             self._groups(), self.x, [window], shape, axes, coefficients
         )
         features = "source:model"
@@ -99,7 +99,7 @@ class World:
             bounds.sensitivity,
             kind=noise.kind,
             least=noise.least,
-            **statistic_summary.of_window(self.x, z, self.rows, bounds, used, self._groups()),
+            **statistic_summary.describe_window(self.x, z, self.rows, bounds, used, self._groups()),
         )
 
     def plain(self) -> Floats:

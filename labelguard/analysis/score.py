@@ -18,7 +18,7 @@ from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input
 from labelguard.learning.features import open_provider
 from labelguard.release.head import Head
-from labelguard.release.writer import Release, directory_of, preferred
+from labelguard.release.writer import Release, directory_of, split_by_preference
 from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_new_file
 from labelguard.text import AUTO_FORMAT
@@ -71,7 +71,7 @@ def score(
     )
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
-    chosen, rejected = preferred(pairs.table, np.arange(len(first)), first)
+    chosen, rejected = split_by_preference(pairs.table, np.arange(len(first)), first)
     table = pa.table(
         {
             "prompt": pairs.table["prompt"],

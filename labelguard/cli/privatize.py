@@ -28,7 +28,7 @@ from labelguard.cli.preview import found_or_made, patient, print_preview, review
 from labelguard.cli.release import card_facts
 from labelguard.cli.terminal import echo, escape_controls, near, print_facts, prints, progress
 from labelguard.options import RunOptions, declared
-from labelguard.release.mechanisms import AUTO, installed, of_mechanisms
+from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
 
 if TYPE_CHECKING:
     from labelguard.release.plan import Preview
@@ -100,7 +100,7 @@ class _Privatize(click.Command):
 def _mechanism_option() -> click.Option:
     return click.Option(
         ["--mechanism"],
-        type=click.Choice([*installed(), AUTO]),
+        type=click.Choice([*list_mechanisms(), AUTO]),
         default=AUTO,
         show_default=True,
         help="How labels are privatized; auto takes what the project releases already, and at "

@@ -29,9 +29,9 @@ from labelguard.release.head import Head
 from labelguard.release.pairs_file import (
     PAIRS,
     check_pairs,
-    held_out,
+    hold_out,
     item_keys,
-    longer,
+    length_margins,
     read_preferred,
 )
 
@@ -181,7 +181,7 @@ def _by_released(
     file = release / "data.parquet"
     items = item_keys(file)
     rows = pl.read_parquet(file, columns=[*PAIRS, "flip_probability"])
-    out = held_out(items, unseen) & rows["flip_probability"].is_not_null().to_numpy()
+    out = hold_out(items, unseen) & rows["flip_probability"].is_not_null().to_numpy()
     if not out.any():
         raise LabelguardError(
             f"no released label is of an item that is held out ({unseen:g} of all items); "
@@ -209,7 +209,7 @@ def _accuracies(
     1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
     """
     wrong = [1 - vote(step.margins(model, pairs)) for model in models]
-    wrong.append(1 - vote(longer(pairs)))
+    wrong.append(1 - vote(length_margins(pairs)))
     signal = 1 - 2 * flips
     information = float(signal @ signal)
     if not information:

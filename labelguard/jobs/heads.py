@@ -34,7 +34,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
 from labelguard.release.evaluation import coordinates_in
 from labelguard.release.head import FILE, Coordinates, Head, Window, fit, windows_of
-from labelguard.release.pairs_file import PAIRS, held_out, item_keys
+from labelguard.release.pairs_file import PAIRS, hold_out, item_keys
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.text import no_progress
@@ -168,7 +168,7 @@ class HeadStep:
         """
         file = lesson.release / "data.parquet"
         rows = pl.read_parquet(file)
-        out = held_out(item_keys(file), self.holdout)
+        out = hold_out(item_keys(file), self.holdout)
         kept = rows.filter(pl.Series(~out) & pl.col("flip_probability").is_not_null())
         if not len(kept):
             raise LabelguardError(f"{file} has no row to learn a head from")

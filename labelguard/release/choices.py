@@ -21,10 +21,10 @@ from labelguard.text import LABEL_A, LABEL_B
 
 
 def authors(table: pa.Table, *, labelers: bool) -> Blocks:
-    """Who gave the label of every staged row, shape (n, 2), as far as it is known.
+    """Return the author of the label of every staged row, (n, 2), as far as it is known.
 
-    The labeler; without `labelers` the record, if records have ids; else the row's number among the
-    labels of its pair, in canonical order.
+    It is the labeler; without `labelers` the record, if records have ids; else the row's number
+    among the labels of its pair, in canonical order.
     """
     if "author_hi" in table.column_names:
         return buckets.blocks(table, "author")
@@ -36,10 +36,10 @@ def authors(table: pa.Table, *, labelers: bool) -> Blocks:
     return np.stack([np.zeros(len(number), np.uint64), number.to_numpy()], axis=1)
 
 
+# A choice that names no response.
 NOTHING = -1
-"""A choice that names no response."""
+# Numbers of pairs within a ranking are below it: no choice shares a row key with any of them.
 _FIRST_NUMBER = 2**15
-"""Numbers of pairs within a ranking are below it: no choice shares a row key with any of them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +62,7 @@ class Choices:
 
     @classmethod
     def of_bucket(cls, table: pa.Table, *, labelers: bool) -> Choices:
-        """From the public columns of a staged bucket; `labelers`: rows say whose they are."""
+        """Return the choices of a bucket's public columns; `labelers`: rows have labelers."""
         _, author = blocks.unique(authors(table, labelers=labelers))
         _, item = blocks.unique(buckets.blocks(table, "item"))
         pair = buckets.column(table, "pair").astype(np.intp)
@@ -75,44 +75,44 @@ class Choices:
         submissions = np.diff(np.append(np.flatnonzero(begins), len(order)))
         pairs = np.bincount(np.cumsum(begins)[ends] - 1)
         rows, of = order[ends], (np.cumsum(begins) - 1)[ends]
-        one, other = _sides(pair[rows], size[rows])
+        left, right = _sides(pair[rows], size[rows])
         # Equal responses stand together, and no pair of them is staged: a response differs from
         # the one before it if they are a pair.
         begin = np.append(0, np.cumsum(size[rows][np.append(True, np.diff(of) != 0)]))
         differs = np.zeros(begin[-1], np.intp)
-        differs[(begin[of] + other)[other == one + 1]] = 1
+        differs[(begin[of] + right)[right == left + 1]] = 1
         number = np.cumsum(differs)
         options = number[begin[1:] - 1] - number[begin[:-1]] + 1
         number -= np.repeat(number[begin[:-1]], np.diff(begin))
         differs[begin[:-1]] = 1
-        one, other = begin[of] + one, begin[of] + other
+        left, right = begin[of] + left, begin[of] + right
         return cls(
             rows,
             of,
-            number[one].astype(np.int16),
-            number[other].astype(np.int16),
-            (differs[one] & differs[other]).astype(bool),
+            number[left].astype(np.int16),
+            number[right].astype(np.int16),
+            (differs[left] & differs[right]).astype(bool),
             options,
             submissions // pairs,
         )
 
     @property
     def leading(self) -> NDArray[np.intp]:
-        """The staged row that stands for each choice, (choices,): that of its first pair."""
+        """Return the staged row that stands for each choice, (choices,): that of its first pair."""
         leading: NDArray[np.intp] = self.rows[np.append(True, np.diff(self.of) != 0)]
         return leading
 
     def led_by(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The choices that these `leading` rows stand for, shape (rows,)."""
+        """Return the choices that these `leading` rows stand for, shape (rows,)."""
         leading = self.leading
         order = np.argsort(leading)
-        found: NDArray[np.intp] = order[np.searchsorted(leading, rows, sorter=order)]
-        return found
+        numbers: NDArray[np.intp] = order[np.searchsorted(leading, rows, sorter=order)]
+        return numbers
 
     def pairs_with(
         self, rows: NDArray[np.intp], value: NDArray[np.uint8]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]]:
-        """The pairs of a released response, `value`, and every other one, of some choices.
+        """Return the pairs of a released response, `value`, and every other one, of some choices.
 
         `rows` are leading ones, (n,). Returns staged rows, by choice and number of the pair; which
         of the `rows` each belongs to; and 1 where the released response is the first side, else 0.
@@ -128,41 +128,43 @@ class Choices:
         return self.rows[shown], at[shown], first[either].astype(np.uint8)
 
     def numbers(self) -> NDArray[np.uint16]:
-        """What stands for the number of a pair in row keys, (choices,): other sizes, other keys."""
+        """Return what stands for a pair's number in row keys, (choices,): by number of options."""
         return (_FIRST_NUMBER + self.options).astype(np.uint16)
 
-    def chosen(self, labels: NDArray[np.uint8]) -> NDArray[np.int16]:
-        """PRIVATE: the number of each chosen response, (choices,), or `NOTHING`.
+    def chosen_numbers(self, labels: NDArray[np.uint8]) -> NDArray[np.int16]:
+        """Return the number of each chosen response, (choices,), or `NOTHING`. PRIVATE.
 
         `labels` are those of all staged rows.
         """
         label = labels[self.rows]
         named = np.where(label == LABEL_A, self.first, np.int16(NOTHING))
         named = np.where(label == LABEL_B, self.second, named)
-        found = np.full(len(self.options), NOTHING, np.int16)
-        np.maximum.at(found, self.of, named)
-        return found
+        numbers = np.full(len(self.options), NOTHING, np.int16)
+        np.maximum.at(numbers, self.of, named)
+        return numbers
 
 
 def fewest(staged: Staged) -> int:
-    """The fewest different responses that a label of an input chooses among; of pairs 2."""
-    found = [2] if not staged.choices else []
-    for bucket in range(buckets.BUCKETS if staged.choices else 0):
+    """Return the fewest different responses that a label of an input chooses among; of pairs 2."""
+    if not staged.choices:
+        return 2
+    counts = []
+    for bucket in range(buckets.BUCKETS):
         table = buckets.read_bucket(staged.rows_directory, bucket)
         if table is not None:
             public = [name for name in table.column_names if name != "label"]
             choices = Choices.of_bucket(table.select(public), labelers=staged.labelers)
-            found.append(int(choices.options.min()))
-    return min(found, default=2)
+            counts.append(int(choices.options.min()))
+    return min(counts, default=2)
 
 
 def _sides(
     pair: NDArray[np.intp], size: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The two places of pairs, (n,), by their numbers among all pairs of so many places."""
-    one, other = np.zeros_like(pair), np.zeros_like(pair)
+    """Return the two places of pairs, (n,), by their numbers among all pairs of `size` places."""
+    left, right = np.zeros_like(pair), np.zeros_like(pair)
     for places in np.unique(size).tolist():
         among = size == places
         first, second = np.triu_indices(places, 1)
-        one[among], other[among] = first[pair[among]], second[pair[among]]
-    return one, other
+        left[among], right[among] = first[pair[among]], second[pair[among]]
+    return left, right

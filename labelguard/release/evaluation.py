@@ -37,10 +37,10 @@ from labelguard.release.mechanisms.options import EvaluationOptions
 from labelguard.release.mechanisms.statistic import draw_window, statistic_card, windows_of_sum
 from labelguard.release.mechanisms.statistic_design import (
     Design,
-    begun,
     check_new,
-    compared,
-    joined,
+    newest_sum,
+    planned_comparisons,
+    sum_to_join,
     window_of,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
@@ -201,7 +201,7 @@ class HeldOut(Mechanism[Design]):
 
         A head is known by its coordinates, not by where it lies.
         """
-        head, first = self.options.head, begun(opened.ledger, self.part)
+        head, first = self.options.head, newest_sum(opened.ledger, self.part)
         if head:
             directory = Path(head) if Path(head).is_dir() else _release_directory(str(head), opened)
         elif first:
@@ -225,12 +225,12 @@ class HeldOut(Mechanism[Design]):
         Raises `PolicyError` for other coordinates than those of the sum that this window joins.
         """
         coordinates = self.coordinates
-        first = recorded["first"] if recorded else joined(context, self.part)
+        first = recorded["first"] if recorded else sum_to_join(context, self.part)
         if first is not None:
             self._check_joined(context, first)
         provider = coordinates.provider(context.progress)
         pairs = distinct_pairs(context.staged)
-        _, rows = compared(context, plan, pairs)
+        _, rows = planned_comparisons(context, plan, pairs)
         if first is None and not recorded:
             check_new(rows)
         used, pair = np.unique(rows.pair, return_inverse=True)

@@ -23,7 +23,7 @@ PAIRS = ("prompt", "chosen", "rejected")
 
 
 def check_pairs(file: Path) -> None:
-    """Raises `LabelguardError` unless a file holds pairs, each with three parts."""
+    """Raise `LabelguardError` unless a file holds pairs, each with three parts."""
     frame = scan_pairs(file)
     schema = frame.collect_schema()
     missing = [name for name in PAIRS if name not in schema]
@@ -41,13 +41,13 @@ def check_pairs(file: Path) -> None:
 
 
 def read_preferred(file: Path) -> pa.Table:
-    """Prompt, chosen and rejected of a file that `check_pairs` accepts, in its order."""
+    """Return prompt, chosen and rejected of a file that `check_pairs` accepts, in its order."""
     check_pairs(file)
     return scan_pairs(file).select(PAIRS).collect().to_arrow()
 
 
-def longer(pairs: pa.Table) -> NDArray[np.float64]:
-    """Characters of `chosen` less those of `rejected`, (n,): the margins of length."""
+def length_margins(pairs: pa.Table) -> NDArray[np.float64]:
+    """Return characters of `chosen` less those of `rejected`, (n,)."""
     sides = [
         pc.utf8_length(plain_text(content_column(pairs, side), "")).to_numpy() for side in PAIRS[1:]
     ]
@@ -55,7 +55,7 @@ def longer(pairs: pa.Table) -> NDArray[np.float64]:
 
 
 def scan_pairs(file: Path) -> pl.LazyFrame:
-    """The columns of a file, Parquet or JSON lines. Raises `LabelguardError` for anything else."""
+    """Return the columns of a Parquet or JSON lines file; raise `LabelguardError` otherwise."""
     try:
         frame = pl.scan_parquet(file) if file.suffix == ".parquet" else pl.scan_ndjson(file)
         frame.collect_schema()
@@ -68,7 +68,7 @@ _TAG = "labelguard/holdout/2:"
 
 
 def item_keys(file: Path) -> NDArray[np.uint64]:
-    """The item of each row of a file of pairs, shape (n,): 64 bits, as good as uniform over items.
+    """Return the item of each row of a file of pairs, (n,): 64 bits, uniform over items.
 
     A hash of what is compared: the prompt and the sides, whichever comes first. Not of an
     `item_id`, which may name a record: a model that was trained on a pair has seen it under every
@@ -80,7 +80,7 @@ def item_keys(file: Path) -> NDArray[np.uint64]:
 
 
 def item_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """`item_keys`, and whether the chosen side of each row is the first one of its item, (n,).
+    """Return `item_keys`, and True where the chosen side of a row is its item's first one, (n,).
 
     Which side is the first follows from the sides alone.
     """
@@ -90,10 +90,10 @@ def item_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
             if file.suffix == ".parquet"
             else connection.from_arrow(pl.read_ndjson(file).to_arrow())
         )
-        kinds = dict(zip(rows.columns, rows.types, strict=True))
+        types = dict(zip(rows.columns, rows.types, strict=True))
         try:
             parts = [
-                f"{canonical.encode(name, canonical.content_of_types([kinds[name]]))} AS {part}"
+                f"{canonical.encode(name, canonical.content_of_types([types[name]]))} AS {part}"
                 for name, part in (("prompt", "ep"), ("chosen", "ea"), ("rejected", "eb"))
             ]
         except canonical.NotContent:
@@ -101,16 +101,16 @@ def item_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
                 f"{file}: prompt, chosen and rejected must be texts, or chats of role and content"
             ) from None
         item = f"concat('{_TAG}', ep, least(ea, eb), greatest(ea, eb))"
-        found = (
+        columns = (
             rows.project(", ".join(parts))
             .project(f"('0x' || left(sha256({item}), 16))::UBIGINT AS key, ea < eb AS first")
             .fetchnumpy()
         )
-        return np.asarray(found["key"], np.uint64), np.asarray(found["first"], np.bool_)
+        return np.asarray(columns["key"], np.uint64), np.asarray(columns["first"], np.bool_)
 
 
-def held_out(items: NDArray[np.uint64], share: float) -> NDArray[np.bool_]:
-    """Which rows are held out, shape (n,): all rows of about a `share` of the items.
+def hold_out(items: NDArray[np.uint64], share: float) -> NDArray[np.bool_]:
+    """Return True for rows that are held out, (n,): all rows of about a `share` of the items.
 
     A function of the item's key alone: the rows of one item stay together (a model that has seen a
     pair is no judge of its other labels), an item that is held out of one release is held out of

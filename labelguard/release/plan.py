@@ -1,4 +1,4 @@
-"""What a release will fix, cost and be like, before anything is charged.
+"""The plan of a release, and a preview of what it will fix and cost, before anything is charged.
 
 All of it follows from public columns, the ledger and the request.
 """
@@ -29,7 +29,7 @@ TOO_MUCH = 0.4
 
 @dataclass(frozen=True)
 class Preview:
-    """What a release will be, if it is made."""
+    """The facts of a release that will be made."""
 
     # whether it fixes the project's policy
     first: bool

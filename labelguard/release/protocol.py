@@ -1,9 +1,10 @@
-"""What a mechanism does in a release, and in which order; `labelguard.release.privatize` calls it.
+"""The interface of mechanisms: their steps in a release, in order, and what each is given.
 
 `prepare` sees public columns only and comes before the charge. `draw` alone reads labels, behind a
 grant, and fills the private map. Once that is complete and the ledger knows it, no label is read
 any more: `learn` sees released rows alone, and `finish` turns all of it into the release. What one
 step knows the next one is given: a mechanism remembers nothing between them.
+`labelguard.release.privatize` calls it.
 """
 
 from __future__ import annotations
@@ -48,17 +49,16 @@ class Featured:
     def of(
         cls, staged: Staged, spec: str, progress: Progress, wait: DurationCallback | None = None
     ) -> Self:
-        """Of a staged input; raises as `distinct_pairs` and `open_fitted`, and `wait` may raise."""
+        """Fit features to a staged input; raise as `distinct_pairs`, `open_fitted`, `wait` do."""
         pairs = distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress, wait)
         x = provider(pairs.table)
-        return cls(
-            spec, pairs, provider, x, _unkeyed(read_comparisons(staged, pairs.of_row), len(x))
-        )
+        compared = _renumber_units(read_comparisons(staged, pairs.of_row), len(x))
+        return cls(spec, pairs, provider, x, compared)
 
 
-def _unkeyed(rows: Rows, pairs: int) -> Rows:
-    """The same comparisons with units numbered by what they compared, not by their pseudonyms.
+def _renumber_units(rows: Rows, pairs: int) -> Rows:
+    """Return comparisons with units numbered by what they compared, not by their pseudonyms.
 
     Simulated labels follow the order of units: so a forecast is the same under every key, in a dry
     run without a project, too. Units that compared the same are interchangeable.
@@ -72,8 +72,8 @@ def _unkeyed(rows: Rows, pairs: int) -> Rows:
     order = np.lexsort((rows.pair, unit))
     ranking, size = rows.ranking, rows.size
     if ranking is not None:
-        _, first, found = np.unique(ranking[order], return_index=True, return_inverse=True)
-        ranking = np.argsort(np.argsort(first))[found]
+        _, first, which = np.unique(ranking[order], return_index=True, return_inverse=True)
+        ranking = np.argsort(np.argsort(first))[which]
     return replace(
         rows,
         pair=rows.pair[order],
@@ -93,7 +93,7 @@ class Further:
 
 @dataclass(frozen=True)
 class ReleaseContext:
-    """What a mechanism works with during one release.
+    """The project, policy and staged input that a mechanism works with during one release.
 
     `outcomes` is where rows as drawn are written, by item (see `publish.Outcomes`). `featured` are
     the features of the input, where a first policy was sized by them.
@@ -113,15 +113,15 @@ class ReleaseContext:
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task
     ) -> Iterator[Result]:
-        """`work(task, bucket)` of all buckets in order (see `storage.executor`)."""
+        """Yield `work(task, bucket)` of all buckets in order (see `storage.executor`)."""
         return over_buckets(self.executor, work, task, lambda share: self.progress(step, share))
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is fixed before the charge. `parameters` go to the ledger: a release that is resumed is
-    prepared by them again.
+    """A plan that is fixed before the charge.
 
+    `parameters` go to the ledger: a release that is resumed is prepared by them again.
     `long_running`: `learn` may take hours, so that the project is let go for it (see
     `release.drawn`). It goes with no further pairs.
     """
@@ -131,13 +131,13 @@ class Prepared:
     long_running: bool = field(default=False, kw_only=True)
 
     def renumber(self, rows: NDArray[np.intp]) -> Self:
-        """The same for staged rows with other numbers: row i was `rows[i]` (see `drawn.keep`)."""
+        """Return the same for staged rows with other numbers: row i was `rows[i]`."""
         return self
 
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """What `learn` works with: no project, no ledger, and no label but as it was released.
+    """The inputs of `learn`: no project, no ledger, and no label but as it was released.
 
     `outcomes` are the rows as drawn (see `publish.Outcomes`). `directory` is the release's own: a
     crash leaves it as it is, the same command finds it again, and it goes with the commit.
@@ -150,7 +150,7 @@ class TrainingInputs:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a mechanism makes of what was drawn: sections of the card, released rows, public files.
+    """A mechanism's part of a release: sections of the card, released rows, public files.
 
     `outcomes` names the directories of released rows (see `publish.Outcomes`), each with the staged
     input that it is about: the labels', and, with `further` rows, that of the further pairs.
@@ -172,41 +172,41 @@ class Mechanism(Protocol[P]):
     name: str
     version: int
     priced: str
+    # Public columns that the input must have.
     features: tuple[FeatureColumn, ...] = ()
-    """Public columns that the input must have."""
+    # Whose labels it takes: `held-out` units are for evaluation, and no other mechanism has them.
     part: Part = "training"
-    """Whose labels it takes: `held-out` units are for evaluation, and no other mechanism has
-    them."""
+    # True if it takes choices of the best of several responses, which are no pairs.
     choices: bool = False
-    """Whether it takes choices of the best of several responses, which are no pairs."""
+    # Further pairs to label by a head; their digest is part of the idempotency key.
     also: Input | None = None
-    """Further pairs to label by a head; their digest is part of the idempotency key."""
 
     def bind(self, opened: OpenProject) -> Self:
-        """The same for a project, with what it has to know of earlier releases before a request."""
+        """Return the mechanism with what it has to know of a project's earlier releases."""
         return self
 
     def settings(self) -> dict[str, Any]:
-        """What was asked for, beyond the policy; part of the request's idempotency key."""
+        """Return the options beyond the policy; part of the request's idempotency key."""
         return {}
 
     def policy_defaults(self, counts: NDArray[np.int64]) -> Mapping[str, Any]:
-        """Fields of a `policy.Request` that a first policy fixes for this mechanism.
+        """Return fields of a `PolicyRequest` that a first policy fixes for this mechanism.
 
         `counts` (units,) are how many labels each unit of the input gave: public.
         """
         return {}
 
     def check(self, context: ReleaseContext) -> None:
-        """Raise `PolicyError` where `prepare` would, and that is known without features: a preview
-        asks it too.
+        """Raise `PolicyError` where `prepare` would, as far as that is known without features.
+
+        A preview calls it too.
         """
         return
 
     def prepare(
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
     ) -> P:
-        """Public work before the charge.
+        """Do public work before the charge.
 
         `recorded` are the parameters of the release that is being resumed: they are taken as they
         are.
@@ -214,16 +214,16 @@ class Mechanism(Protocol[P]):
         ...
 
     def draw(self, context: ReleaseContext, prepared: P, grant: Grant, drawn: Path | None) -> None:
-        """Labels in, the private map out, into the directory `drawn`, with randomness of its own.
+        """Draw labels into the private map in the directory `drawn`, with randomness of its own.
 
         Without that directory the release was drawn before, and no label is read.
         """
         ...
 
     def learn(self, inputs: TrainingInputs, prepared: P) -> P:
-        """Whatever takes long, once all labels are drawn; what it found goes on to `finish`."""
+        """Learn, once all labels are drawn, and return what `finish` needs of it."""
         return prepared
 
     def finish(self, context: ReleaseContext, prepared: P, grant: Grant) -> Finished:
-        """From the private map and public columns, the released rows."""
+        """Return the released rows, from the private map and public columns."""
         ...

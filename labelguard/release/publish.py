@@ -19,7 +19,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.release import card
 from labelguard.release.protocol import Finished, ReleaseContext
 from labelguard.release.selection import PlannedRows
-from labelguard.release.writer import ReleaseWriter, output_schema, preferred
+from labelguard.release.writer import ReleaseWriter, output_schema, split_by_preference
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 
@@ -108,7 +108,7 @@ class _ReleasedRows:
         has_ids = "item_id" in texts.column_names
         columns = [
             texts["prompt"].combine_chunks().take(pa.array(row)),
-            *preferred(texts, row, value != 0),
+            *split_by_preference(texts, row, value != 0),
             texts["item_id"].take(pa.array(row)) if has_ids else blocks.hexadecimal(items),
             *_probabilities(outcomes, order),
         ]

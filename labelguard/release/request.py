@@ -36,7 +36,7 @@ Ours = Literal["auto", "rr", "statistic", "props", "evaluation", "uls", "els", "
 
 
 class Keywords(TypedDict, total=False):
-    """What `privatize` takes, for type checkers; None means: by default.
+    """The keywords of `privatize`, for type checkers; None means: by default.
 
     A test compares these keywords with the options that are declared (`labelguard.options`,
     `policy.request`, `release.mechanisms.options`, `labelguard_trainer.gradient.options`). Those of
@@ -100,7 +100,7 @@ class Keywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRequest(RunOptions):
-    """What one `privatize` is asked for: by which mechanism, at which cost, of which input, how.
+    """The request of one `privatize`: by which mechanism, at which cost, of which input, how.
 
     `mechanism` may be `auto`; `terms` are the options of a `PolicyRequest`, and `choices` those of
     the mechanism.
@@ -124,17 +124,17 @@ class ReleaseRequest(RunOptions):
 
     @property
     def periods(self) -> int:
-        """For how many releases like this one a first policy is made."""
+        """Return for how many releases like this one a first policy is made."""
         horizon = Horizon.parse(self.recurring, self.duration)
         return horizon.releases if horizon else self.uses or 1
 
     @property
     def says_how_often(self) -> bool:
-        """Whether it says for how many releases a first policy is made."""
+        """Return True if it says for how many releases a first policy is made."""
         return self.once or self.uses is not None or self.recurring is not None
 
     def open_mechanism(self, name: str, features: str | None = None) -> Mechanism[Any]:
-        """Mechanism `name` with its choices; `features` where none were asked for, if it takes any.
+        """Return mechanism `name` with its choices; `features` are its default, if it takes any.
 
         Raises `PolicyError` for an option that it does not have, or a value out of range.
         """
@@ -146,7 +146,7 @@ class ReleaseRequest(RunOptions):
         return open_mechanism(name, **choices)
 
     def head(self, features: str | None = None) -> FeatureOptions:
-        """What is asked of heads, by whichever mechanism; `features` as in `open_mechanism`."""
+        """Return the options of heads, of any mechanism; `features` as in `open_mechanism`."""
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
         check(FeatureOptions, choices)
@@ -159,19 +159,22 @@ class ReleaseRequest(RunOptions):
         the input is what was ingested of the `namespace`. `options` are how it was read, and those
         of the mechanism. None of it depends on what the input holds.
         """
-        known, reading = home.columns.items(), {one: getattr(self.intake, one) for one in _INTAKE}
+        known, reading = (
+            home.columns.items(),
+            {name: getattr(self.intake, name) for name in _INTAKE},
+        )
         columns = dict(role for role in self.intake.columns.items() if role not in known)
         public = list(self.terms.get("public_columns") or ())
         options = {**reading, "columns": columns, "public_columns": public}
-        for one in declared(options_of(mechanism)).values():
-            value = self.choices.get(one.name)
-            path = one.metavar == FILE or (
-                one.metavar in NAMES_OR_PATHS and Path(value or "").exists()
+        for option in declared(options_of(mechanism)).values():
+            value = self.choices.get(option.name)
+            is_path = option.metavar == FILE or (
+                option.metavar in NAMES_OR_PATHS and Path(value or "").exists()
             )
-            if path and value is not None:
+            if is_path and value is not None:
                 places = _places(value, home)
                 value = places[0] if len(places) == 1 else places
-            options[one.name] = value
+            options[option.name] = value
         usual, place = vars(Intake()), {}
         if not isinstance(source, Ingested):
             place = {"input": _places(source, home)}
@@ -182,19 +185,19 @@ class ReleaseRequest(RunOptions):
 
 def _places(source: Input, home: Project) -> list[str]:
     """Return paths and globs as seen from the project's directory; none for what is in memory."""
-    paths = [Path(one) for one in command_arguments(source) if one not in ("INPUT", "-")]
+    paths = [Path(text) for text in command_arguments(source) if text not in ("INPUT", "-")]
     here = home.state.parent
-    return [os.path.relpath(Path(os.path.realpath(one.parent), one.name), here) for one in paths]
+    return [os.path.relpath(Path(os.path.realpath(path.parent), path.name), here) for path in paths]
 
 
-_TERMS, _OWN, _INTAKE = map(declared, (PolicyRequest, RunOptions, ReadingOptions))
+_TERMS, _RUN, _INTAKE = map(declared, (PolicyRequest, RunOptions, ReadingOptions))
 
 
 def check_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
-    shared = (*_TERMS, *_OWN, *_INTAKE)
-    own = [name for name, value in options.items() if name not in shared and value is not None]
-    check_options(mechanism, own, beside=shared)
+    shared = (*_TERMS, *_RUN, *_INTAKE)
+    others = [name for name, value in options.items() if name not in shared and value is not None]
+    check_options(mechanism, others, beside=shared)
 
 
 def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -> ReleaseRequest:
@@ -203,11 +206,10 @@ def request_release(home: Project, mechanism: str, options: Mapping[str, Any]) -
     Raises `PolicyError` for an option that the mechanism does not have, or a value out of range.
     """
     check_names(mechanism, options)
-    given = {name: value for name, value in options.items() if value is not None}
-    terms, own, reading = (
-        {name: given.pop(name) for name in group if name in given}
-        for group in (_TERMS, _OWN, _INTAKE)
+    choices = {name: value for name, value in options.items() if value is not None}
+    terms, run, reading = (
+        {name: choices.pop(name) for name in group if name in choices}
+        for group in (_TERMS, _RUN, _INTAKE)
     )
-    return ReleaseRequest(
-        mechanism=mechanism, terms=terms, choices=given, intake=Intake.of(home, reading), **own
-    )
+    intake = Intake.of(home, reading)
+    return ReleaseRequest(mechanism=mechanism, terms=terms, choices=choices, intake=intake, **run)

@@ -181,7 +181,9 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     record = policies.in_force(ledger)
     name: str | None = request.mechanism
     if name == AUTO:
-        name = (_mechanism_in_use(ledger, record) if record else None) or _implied(request.terms)
+        name = (_mechanism_in_use(ledger, record) if record else None) or _implied_mechanism(
+            request.terms
+        )
     features = _recorded_features(ledger)
     mechanism = request.open_mechanism(name, features) if name else None
     if name is None or "features" in names(options_of(name)):
@@ -321,7 +323,7 @@ def _recorded_features(ledger: Ledger) -> str | None:
     return None
 
 
-def _implied(terms: Mapping[str, Any]) -> str | None:
+def _implied_mechanism(terms: Mapping[str, Any]) -> str | None:
     """Return the mechanism that options of a policy imply, if they belong to one alone."""
     if terms.get("ties") == "zero":
         return "statistic"

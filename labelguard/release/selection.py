@@ -1,4 +1,4 @@
-"""Which labels a release may touch and charge, bucket by bucket, from public columns only.
+"""The labels that a release may touch and charge, bucket by bucket, from public columns only.
 
 Every unit has an allowance of k uses. Labels that were released before keep their use and value and
 cost nothing; new labels take what is left in the order of a keyed hash of labeler and item, never
@@ -39,8 +39,8 @@ PUBLIC += ("item_lo", "pair", "group_hi", "group_lo", "content", "size")
 
 
 @dataclass(frozen=True)
-class Selecting:
-    """By what the labels of every bucket are selected; a task for `select`.
+class SelectionTask:
+    """A task for `select`: by what the labels of every bucket are selected.
 
     `staged` holds the input's rows, `released` the private maps, of which those of the releases
     `earlier` are known; selected rows go to `selected`. `labelers`: rows say whose they are;
@@ -87,11 +87,11 @@ class SelectedRows:
     content: NDArray[np.uint64]
 
     def __getitem__(self, rows: NDArray[np.generic]) -> SelectedRows:
-        """Some of the rows, by mask or index."""
+        """Return some of the rows, by mask or index."""
         return SelectedRows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def to_arrow(self) -> pa.Table:
-        """As a table; `from_arrow` is the inverse."""
+        """Return a table; `from_arrow` is the inverse."""
         columns = {name: getattr(self, name) for name in _NUMBERS}
         for name in _BLOCKS:
             values = getattr(self, name)
@@ -100,11 +100,11 @@ class SelectedRows:
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> SelectedRows:
-        """From `to_arrow`."""
+        """Return the rows of a table of `to_arrow`."""
         columns = {name: buckets.column(table, name) for name in _NUMBERS}
         columns["new"] = columns["new"].astype(bool)
-        found = columns | {name: buckets.blocks(table, name) for name in _BLOCKS}
-        return cls(**found)  # type: ignore[arg-type]
+        columns |= {name: buckets.blocks(table, name) for name in _BLOCKS}
+        return cls(**columns)  # type: ignore[arg-type]
 
 
 _BLOCKS = ("author", "key")
@@ -113,7 +113,7 @@ _NUMBERS = tuple(field.name for field in fields(SelectedRows) if field.name not 
 
 @dataclass(frozen=True)
 class Selection:
-    """What one bucket, or all of them, give to a release, and what that costs.
+    """The rows of one bucket, or all of them, in a release, and what they cost.
 
     `units` (n, 2) are the labelers, or groups of them, with `capacity` (k, uses in all), `charged`
     (new uses) and `short` (labels beyond the allowance, of labelers who were charged before), each
@@ -136,13 +136,13 @@ class Selection:
     unit_pairs: int
 
     @classmethod
-    def nothing(cls) -> Selection:
-        """That of no bucket."""
+    def empty(cls) -> Selection:
+        """Return the selection of no bucket."""
         none = np.zeros(0, np.int64)
         return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 8)
 
 
-def select(task: Selecting, bucket: int) -> Selection | None:
+def select(task: SelectionTask, bucket: int) -> Selection | None:
     """Select one bucket's labels and write them down; None if the bucket is empty."""
     table = buckets.read_bucket(task.staged, bucket)
     if table is None:
@@ -156,7 +156,7 @@ def select(task: Selecting, bucket: int) -> Selection | None:
     exhaustible = (capacity > 0) & (not task.bound.contents)
     capacity = np.where(capacity > 0, capacity, fresh).astype(np.int64)
 
-    new, taken = _asked(task, labels, used)
+    new, taken = _candidates(task, labels, used)
     wanted = _uses(labels.unit[new], len(labels.units), task.bound)
     over = np.flatnonzero(new & (wanted > capacity - used)[labels.unit])
     taken[over] = _fit(task, labels, over, capacity - used)
@@ -172,7 +172,9 @@ def select(task: Selecting, bucket: int) -> Selection | None:
         drawn=int(rows.new.sum()),
         duplicates=labels.duplicates,
         over_bound=int((~taken).sum()),
-        changed_items=int((labels.issued & (labels.of_map("content", 0) != labels.content)).sum()),
+        changed_items=int(
+            (labels.is_released & (labels.of_map("content", 0) != labels.content)).sum()
+        ),
         other_units=labels.other_units,
         other_labels=labels.other_labels,
         unit_pairs=labels.unit_pairs(taken),
@@ -203,8 +205,8 @@ class _Labels:
     other_labels: int
 
     @classmethod
-    def of(cls, task: Selecting, table: pa.Table, bucket: int) -> _Labels:
-        """From the public columns of a staged bucket."""
+    def of(cls, task: SelectionTask, table: pa.Table, bucket: int) -> _Labels:
+        """Return the labels of the public columns of a staged bucket."""
         author, item = authors(table, labelers=task.labelers), buckets.blocks(table, "item")
         pair = _optional(table, "pair").astype(np.uint16)
         submissions = np.ones(table.num_rows, np.int64)
@@ -216,9 +218,9 @@ class _Labels:
             submissions[latest] = choices.submissions
         key = task.keys.keys(task.keys.identify(author, item), pair)
         whose = buckets.blocks(table, "unit")
-        own = task.parts.among(whose, task.part)
+        of_part = task.parts.among(whose, task.part)
         latest = latest if task.choices else _latest(key)
-        index = latest[own[latest]]
+        index = latest[of_part[latest]]
         units, unit = blocks.unique(whose[index])
         ranked = "group_hi" in table.column_names
         released = private_map.read_bucket(task.released, bucket, task.earlier)
@@ -234,18 +236,18 @@ class _Labels:
             _optional(table, "content")[index].astype(np.uint64),
             released,
             blocks.positions(released.keys, key[index]),
-            duplicates=int(submissions[own].sum()) - len(index),
-            other_units=len(blocks.unique(whose[~own])[0]),
+            duplicates=int(submissions[of_part].sum()) - len(index),
+            other_units=len(blocks.unique(whose[~of_part])[0]),
             other_labels=len(latest) - len(index),
         )
 
     @property
-    def issued(self) -> NDArray[np.bool_]:
-        """Which labels were released before."""
+    def is_released(self) -> NDArray[np.bool_]:
+        """Return True for labels that were released before, (n,)."""
         return self.known >= 0
 
     def unit_pairs(self, rows: NDArray[np.bool_]) -> int:
-        """How many pairs among some rows are answers of one unit to the same pair of an item."""
+        """Count pairs among some rows that are answers of one unit to the same pair of an item."""
         if (self.author == self.units[self.unit]).all():  # each has one label of a pair at most
             return 0
         item = blocks.unique(self.item[rows])[1]
@@ -256,16 +258,16 @@ class _Labels:
         return int((answers * (answers - 1) // 2).sum())
 
     def of_map(self, name: str, default: int) -> NDArray[Any]:
-        """A column of the private map; `default` for labels that are not in it."""
+        """Return a column of the private map; `default` for labels that are not in it."""
         values = getattr(self.released, name)
-        found = np.full(len(self.known), default).astype(values.dtype)
-        found[self.issued] = values[self.known[self.issued]]
-        return found
+        column = np.full(len(self.known), default).astype(values.dtype)
+        column[self.is_released] = values[self.known[self.is_released]]
+        return column
 
     def rows(
-        self, task: Selecting, new: NDArray[np.bool_], capacity: NDArray[np.int64]
+        self, task: SelectionTask, new: NDArray[np.bool_], capacity: NDArray[np.int64]
     ) -> SelectedRows:
-        """All of them as they would be released."""
+        """Return all of them as they would be released."""
         version = self.of_map("version", 0)
         return SelectedRows(
             index=self.index,
@@ -274,52 +276,53 @@ class _Labels:
             author=self.author if task.labelers else np.zeros_like(self.author),
             key=self.key,
             new=new,
-            version=version + (new & self.issued) if task.again else version,
+            version=version + (new & self.is_released) if task.again else version,
             value=self.of_map("value", LABEL_TIE),
             threshold=self.of_map("threshold", 0),
             content=self.content,
         )
 
 
-def _asked(
-    task: Selecting, labels: _Labels, used: NDArray[np.int64]
+def _candidates(
+    task: SelectionTask, labels: _Labels, used: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which labels would be drawn, and which taken at all, if no labeler were exhausted."""
-    issued = labels.issued
+    """Return labels to draw, and labels to take at all, if no labeler were exhausted, (n,)."""
+    released = labels.is_released
     if task.released_only:
-        return np.zeros(len(issued), bool), issued
-    new, taken = ~issued | task.again, np.ones(len(issued), bool)
+        return np.zeros(len(released), bool), released
+    new, taken = ~released | task.again, np.ones(len(released), bool)
     if task.bound.once and not task.again:
-        closed = (used > 0)[labels.unit] & ~issued
+        closed = (used > 0)[labels.unit] & ~released
         return new & ~closed, ~closed
     return new, taken
 
 
 def _uses(unit: NDArray[np.intp], units: int, bound: Bound) -> NDArray[np.int64]:
-    """How many uses of each unit's allowance its new labels take, shape (units,)."""
+    """Count the uses of each unit's allowance that its new labels take, (units,)."""
     counts = np.bincount(unit, minlength=units).astype(np.int64)
     return counts if bound.per_label else np.minimum(counts, 1)
 
 
 def _fit(
-    task: Selecting, labels: _Labels, over: NDArray[np.intp], left: NDArray[np.int64]
+    task: SelectionTask, labels: _Labels, over: NDArray[np.intp], left: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Which of the labels `over`, of units who want more than is `left`, can be taken."""
+    """Return True for labels of `over`, of units who want more than is `left`, that fit."""
     if not task.bound.per_label or not len(over):
         return np.zeros(len(over), bool)
     author, group = labels.author[over], labels.group[over]
     order = task.keys.order(task.keys.identify(author, group))
-    return bounded(labels.unit[over], _rankings(author, group), order, left)
+    return fit_groups(labels.unit[over], _rankings(author, group), order, left)
 
 
 def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:
-    """A column, or zeros where the input has none."""
-    found = name in table.column_names
-    return buckets.column(table, name) if found else np.zeros(table.num_rows, np.uint8)
+    """Return a column, or zeros where the input has none."""
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.uint8)
+    return buckets.column(table, name)
 
 
 def _latest(row_keys: Blocks) -> NDArray[np.intp]:
-    """The latest submission of every label, as ascending indices of canonically sorted rows.
+    """Return the latest submission of every label, as ascending indices of canonically sorted rows.
 
     Equal row keys stand together there, in the order of their times.
     """
@@ -329,18 +332,18 @@ def _latest(row_keys: Blocks) -> NDArray[np.intp]:
 
 
 def _rankings(authors: Blocks, groups: Blocks) -> NDArray[np.intp]:
-    """Numbers for what is taken or left as a whole: the items or rankings of each author."""
+    """Return numbers for what is taken or left as a whole: the items or rankings of each author."""
     distinct, ranking = blocks.unique(groups)
     return ranking + blocks.unique(authors)[1] * len(distinct)
 
 
-def bounded(
+def fit_groups(
     unit: NDArray[np.intp],
     group: NDArray[np.intp],
     order: NDArray[np.uint64],
     left: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which labels fit: whole groups (single labels, or rankings) while uses are left.
+    """Return True for labels that fit: whole groups (labels, or rankings) while uses are left.
 
     `unit`, `group` and `order` have one entry per label; the groups of each labeler are tried by
     `order`, a keyed hash that is equal within a group. `left` counts uses, shape (units,).
@@ -379,7 +382,7 @@ class PlannedRows(Selection):
 
     @property
     def new(self) -> int:
-        """Uses that have to be charged: of each new label, or of each labeler with any."""
+        """Return uses that have to be charged: of each new label, or labeler with any."""
         return int(self.charged.sum())
 
 
@@ -404,7 +407,7 @@ def plan_rows(
     releases whose labels are known, it among them, unless its kind of event knows none. Of the
     units, a share of which is `held_out`, those of the `part` are taken.
     """
-    task = Selecting(
+    task = SelectionTask(
         staged=staged.rows_directory,
         selected=fresh_directory(project.work / "selected", mode=0o700),
         released=project.released,
@@ -419,12 +422,12 @@ def plan_rows(
         again=again and not finished,
         released_only=finished is not None,
     )
-    parts, first_unit, units = [Selection.nothing()], {}, 0
-    for bucket, found in enumerate(over_buckets(executor, select, task, progress)):
-        if found is not None:
-            parts.append(found)
+    parts, first_unit, units = [Selection.empty()], {}, 0
+    for bucket, selection in enumerate(over_buckets(executor, select, task, progress)):
+        if selection is not None:
+            parts.append(selection)
             first_unit[bucket] = units
-            units += len(found.units)
+            units += len(selection.units)
     columns = {field.name: [getattr(p, field.name) for p in parts] for field in fields(Selection)}
     whole: Any = {
         n: sum(v) if isinstance(v[0], int) else np.concatenate(v) for n, v in columns.items()
@@ -433,14 +436,14 @@ def plan_rows(
 
 
 def authors_of(plan: PlannedRows) -> Blocks:
-    """The labelers of all selected rows, sorted, (n, 2)."""
-    found = (buckets.read_bucket(plan.directory, bucket) for bucket in range(buckets.BUCKETS))
-    own = [SelectedRows.from_arrow(table).author for table in found if table is not None]
-    return blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *own]))[0]
+    """Return the labelers of all selected rows, sorted, (n, 2)."""
+    tables = (buckets.read_bucket(plan.directory, bucket) for bucket in range(buckets.BUCKETS))
+    authors = [SelectedRows.from_arrow(table).author for table in tables if table is not None]
+    return blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *authors]))[0]
 
 
 def counts_of(plan: PlannedRows) -> dict[str, int]:
-    """What the ledger notes of a plan beside the charges."""
+    """Return the counts of a plan that the ledger notes beside the charges."""
     return {
         "labelers": len(plan.units),
         "rows_planned": plan.rows,
@@ -450,7 +453,7 @@ def counts_of(plan: PlannedRows) -> dict[str, int]:
 
 
 def shortage(plan: PlannedRows, unit: str, noun: str) -> str:
-    """Say how many units lack how much of their allowance."""
+    """Return the message on units that lack allowance, and how much of it."""
     lacking, everybody = pluralize(int(plan.short.sum()), noun), pluralize(len(plan.units), unit)
     return (
         f"{np.count_nonzero(plan.short):,} of {everybody} lack allowance for {lacking} (labelguard "
@@ -461,7 +464,7 @@ def shortage(plan: PlannedRows, unit: str, noun: str) -> str:
 def read_selected(
     selection: Path, staged: Path, bucket: int
 ) -> tuple[SelectedRows, pa.Table] | None:
-    """The rows of one bucket as `select` left them, and those that they were selected from.
+    """Return the rows of one bucket as `select` left them, and the staged rows they are from.
 
     `selection` is the directory of a plan, `staged` that of the input's rows.
     """

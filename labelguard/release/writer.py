@@ -110,7 +110,7 @@ def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema
     return schema.append(pa.field("question", pa.string())) if questions else schema
 
 
-def preferred(
+def split_by_preference(
     pairs: pa.Table, row: NDArray[np.intp], first: NDArray[np.bool_]
 ) -> tuple[pa.Array, pa.Array]:
     """Return the chosen and the rejected responses of some rows of pairs.

@@ -330,7 +330,7 @@ def of_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
         job: Any = SimpleNamespace(
             staged=staged, over_buckets=lambda step, *work: over_buckets(Threads(1), *work)
         )
-        found.extend([z, design.compared(job, plan, pair)[1], np.concatenate(labels)])
+        found.extend([z, design.planned_comparisons(job, plan, pair)[1], np.concatenate(labels)])
 
     home.bound = Bound(1, per_label=False)
     home.release(pairs(ASKED, RANKS), look)

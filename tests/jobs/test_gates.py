@@ -19,7 +19,7 @@ from labelguard.jobs import gates
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Learned, Lesson
 from labelguard.mechanisms.clustered import paired_standard_error
-from labelguard.release.pairs_file import held_out, item_keys
+from labelguard.release.pairs_file import hold_out, item_keys
 
 WORLDS = 3_000
 COVERAGE = 0.925
@@ -199,7 +199,7 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
     estimates, out = [], np.zeros(0, bool)
     for seed in range(40):
         prompts = _released(tmp_path, seed)
-        out = held_out(item_keys(tmp_path / "data.parquet"), 0.3)
+        out = hold_out(item_keys(tmp_path / "data.parquet"), 0.3)
         wrong = [p for p, o in zip(prompts, out, strict=True) if o][:20]
         learned_by_heart = [p for p, o in zip(prompts, out, strict=True) if not o]
         _model(tmp_path / "one", wrong + learned_by_heart)

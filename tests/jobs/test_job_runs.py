@@ -27,7 +27,7 @@ from labelguard.jobs.state import State
 from labelguard.jobs.steps import Learned, Lesson
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject
-from labelguard.release.pairs_file import held_out, item_keys
+from labelguard.release.pairs_file import hold_out, item_keys
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_model_in_use_is_judged_by_no_label_that_it_learned_from(tmp_path: P
     done = retrain(small.job)
     assert done.release and done.judgement and "held out of both models" in done.judgement["why"]
     items = item_keys(lg.find(small.path).releases / done.release / "data.parquet")
-    assert done.judgement["rows"] == held_out(items, 0.2).sum() < held_out(items, 0.5).sum()
+    assert done.judgement["rows"] == hold_out(items, 0.2).sum() < hold_out(items, 0.5).sum()
     assert retrain(small.job).outcome == "unchanged"
 
 

@@ -14,7 +14,7 @@ import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.project import backup, policies, recovery
 from labelguard.project.project import Project
-from labelguard.release.mechanisms.props import differing
+from labelguard.release.mechanisms.props import difference
 from labelguard.report import doctor, overview
 
 
@@ -122,10 +122,10 @@ def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
 
 def test_of_settings_with_which_a_release_was_begun_those_that_differ_are_named() -> None:
     training = {"beta": 0.1, "epochs": 3}
-    told = differing({"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}})
+    told = difference({"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}})
     assert told == (
         "training.beta 0.1, training.epochs 3",
         "training.beta 1, training.epochs not set",
     )
-    assert differing({"training": {}}, {}) == ("training {}", "training not set")
-    assert differing({"sizes": [1, 2]}, {"sizes": (1, 2)}) == ("", "")
+    assert difference({"training": {}}, {}) == ("training {}", "training not set")
+    assert difference({"sizes": [1, 2]}, {"sizes": (1, 2)}) == ("", "")

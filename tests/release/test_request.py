@@ -14,7 +14,7 @@ import labelguard as lg
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.options import ReadingOptions, RunOptions, declared
-from labelguard.release.mechanisms import AUTO, installed, of_mechanisms
+from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
 from labelguard.release.request import Keywords, Ours, request_release
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_type_checkers_know_all_that_is_declared() -> None:
     kinds = (PolicyRequest, ReadingOptions, RunOptions)
     expected = {name for kind in kinds for name in declared(kind)} | set(of_mechanisms())
     assert set(Keywords.__annotations__) == expected
-    assert set(get_args(Ours)) == {AUTO, *installed()}
+    assert set(get_args(Ours)) == {AUTO, *list_mechanisms()}
 
 
 @pytest.mark.parametrize("option", ["ball", "sampling", "event"])

@@ -18,7 +18,7 @@ from labelguard.budget.policy import Policy, round_up_bounds
 from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
 from labelguard.release.mechanisms import rr
-from labelguard.release.selection import SelectedRows, bounded
+from labelguard.release.selection import SelectedRows, fit_groups
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
@@ -56,7 +56,7 @@ def test_places_are_given_to_whole_groups_in_keyed_order(
     )
     order = [keys[9 * u + g] for u, g in zip(unit, group, strict=True)]
     free = data.draw(st.lists(st.integers(0, 12), min_size=labelers, max_size=labelers))
-    kept = bounded(
+    kept = fit_groups(
         np.array(unit, np.intp),
         np.array(group, np.intp),
         np.array(order, np.uint64),

@@ -17,7 +17,7 @@ from labelguard_trainer.training.evaluate import evaluate
 
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.props import estimate_error
-from labelguard.release.pairs_file import held_out, item_keys
+from labelguard.release.pairs_file import hold_out, item_keys
 
 FALSE_FAILURES = 1e-6
 """How often a statistical test below may fail by chance: 4.9 standard errors."""
@@ -157,11 +157,11 @@ def _pairs(file: Path, *, rename: str = "", swap: bool = False, chat: bool = Fal
 @pytest.mark.parametrize("chat", [False, True])
 def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(chat: bool) -> None:
     items = item_keys(_pairs(Path("a.parquet"), chat=chat))
-    out = held_out(items, 0.1).reshape(5, 4_000)
+    out = hold_out(items, 0.1).reshape(5, 4_000)
     assert (out == out[0]).all() and len(set(items.tolist())) == 4_000
     assert abs(out[0].mean() - 0.1) < 4.9 * math.sqrt(0.09 / 4_000)
-    assert (held_out(items, 0.1) <= held_out(items, 0.2)).all()
-    assert not held_out(items, 0).any()
+    assert (hold_out(items, 0.1) <= hold_out(items, 0.2)).all()
+    assert not hold_out(items, 0).any()
     same = _pairs(Path("b.parquet"), rename="record-", swap=True, chat=chat)
     assert (item_keys(same) == items).all()
     pl.read_parquet(same).write_ndjson(Path("b.jsonl"))
@@ -183,7 +183,7 @@ def test_what_is_neither_text_nor_chat_is_refused() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])
 def test_a_share_outside_its_range_is_refused(share: float) -> None:
     with pytest.raises(LabelguardError, match="holdout"):
-        held_out(np.zeros(1, np.uint64), share)
+        hold_out(np.zeros(1, np.uint64), share)
 
 
 # The standard error of an accuracy covers it, also where several people label one item.

@@ -11,7 +11,7 @@ from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE, HookTable
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import Where
-from labelguard.release.mechanisms import AUTO, installed
+from labelguard.release.mechanisms import AUTO, list_mechanisms
 from labelguard.report import overview
 from labelguard.report.overview import Budget, Usage
 from labelguard.text import pluralize
@@ -46,7 +46,7 @@ class Schedule:
     def of(cls, hook: Mapping[str, Any]) -> Self:
         """From `[hook]`. Raises `ConnectorError` for what it cannot be."""
         own = validate(HookTable, hook, FILE, at=("hook",), error=ConnectorError).release
-        if own.mechanism not in (mechanisms := [*installed(), AUTO]):
+        if own.mechanism not in (mechanisms := [*list_mechanisms(), AUTO]):
             raise ConnectorError(f"{_WHERE}.mechanism: expected one of {', '.join(mechanisms)}")
         when, _, count = own.when.partition(":")
         options = own.model_dump(include={"mechanism", "exhausted", "bad_rows"})

@@ -25,39 +25,39 @@ GROUP = plugins.MECHANISMS
 AUTO = "auto"
 
 
-def installed() -> list[str]:
-    """The names of all mechanisms; randomized response first."""
+def list_mechanisms() -> list[str]:
+    """Return the names of all mechanisms; randomized response first."""
     return sorted(plugins.available(GROUP), key=lambda name: (name != "rr", name))
 
 
 def options_of(name: str) -> type[Options]:
-    """The options dataclass of a mechanism; `PolicyError` for an unknown one.
+    """Return the options dataclass of a mechanism; raise `PolicyError` for an unknown one.
 
     Raises `LabelguardError` if packages bring several by that name.
     """
-    door = plugins.find(GROUP, name)
-    if door is None:
-        known = installed()
+    entry = plugins.find(GROUP, name)
+    if entry is None:
+        known = list_mechanisms()
         near = suggest(name, [*known, AUTO])
         raise PolicyError(
             f"unknown mechanism {name!r}{near}; available: {', '.join(known) or 'none'}"
         )
-    found: type[Options] = _loaded(door)
-    if not is_dataclass(found):
-        raise PolicyError(f"mechanism {name} cannot be loaded: {door.value} is no dataclass")
-    return found
+    options: type[Options] = _load(entry)
+    if not is_dataclass(options):
+        raise PolicyError(f"mechanism {name} cannot be loaded: {entry.value} is no dataclass")
+    return options
 
 
 def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
-    """The mechanism `name` with its choices; None means: by default.
+    """Return the mechanism `name` with its choices; None means: by default.
 
     Raises `PolicyError` for an unknown name, or a choice that the mechanism does not have.
     """
     given = {choice: value for choice, value in choices.items() if value is not None}
     check_options(name, given)
     check(options_of(name), given)
-    chosen = options_of(name)(**given)
-    mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
+    options = options_of(name)(**given)
+    mechanism: Mechanism[Any] = _load(EntryPoint(name, options.mechanism, GROUP))(options)
     return mechanism
 
 
@@ -70,19 +70,17 @@ def check_options(mechanism: str, given: Collection[str], beside: Collection[str
     for choice in given:
         if choice in known:
             continue
-        near = suggest(choice, {*known, *beside}, "--").replace("_", "-")
-        meant = "" if choice in of_mechanisms() else near
+        near = ""
         if choice == "labeler_column":  # of the command line alone
-            meant = "; say --labeler-column NAME"
-        raise PolicyError(f"{_option(choice)} does not go with --mechanism {mechanism}{meant}")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+            near = "; say --labeler-column NAME"
+        elif choice not in of_mechanisms():
+            near = suggest(choice, {*known, *beside}, "--").replace("_", "-")
+        option = "--" + choice.replace("_", "-")
+        raise PolicyError(f"{option} does not go with --mechanism {mechanism}{near}")
 
 
 def names(options: type[Options]) -> set[str]:
-    """Return what can be asked of a mechanism."""
+    """Return the names of a mechanism's options."""
     return set(declared(options))
 
 
@@ -91,15 +89,15 @@ def of_mechanisms() -> dict[str, tuple[list[str], Option]]:
 
     A mechanism that cannot be loaded has none.
     """
-    found: dict[str, tuple[list[str], Option]] = {}
-    for mechanism in installed():
+    options: dict[str, tuple[list[str], Option]] = {}
+    for mechanism in list_mechanisms():
         with contextlib.suppress(LabelguardError):
-            for name, one in declared(options_of(mechanism)).items():
-                found.setdefault(name, ([], one))[0].append(mechanism)
-    return found
+            for name, option in declared(options_of(mechanism)).items():
+                options.setdefault(name, ([], option))[0].append(mechanism)
+    return options
 
 
-def _loaded(entry: EntryPoint) -> Any:
+def _load(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except (ImportError, AttributeError, SyntaxError) as error:

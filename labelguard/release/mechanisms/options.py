@@ -1,6 +1,6 @@
-"""What each mechanism can be asked for, beside what all share (`labelguard.options`).
+"""The options of each mechanism, beside those that all share (`labelguard.options`).
 
-This is the door for mechanisms. A package adds one by an entry point in the group
+A package adds one by an entry point in the group
 `labelguard.mechanisms`: a frozen dataclass, `Options`, whose fields are made by
 `labelguard.options.option` and have types that exist at run time. It is loaded for `labelguard
 privatize --help` already, so that it only names what is heavy. Options of one name are one option
@@ -23,7 +23,7 @@ class Options(Protocol):
     """A frozen dataclass of options; it refuses values out of range when it is made.
 
     `mechanism` names, as `module:attribute`, a callable (options) → `Mechanism`. So may `report` a
-    function that tells a card's own sections, (card) → `release.sections.Section`s.
+    function that makes a card's own sections, (card) → `release.sections.Section`s.
     """
 
     mechanism: ClassVar[str]
@@ -71,16 +71,16 @@ class FeatureOptions:
             raise PolicyError(f"agreement must be in [0.55, 0.9], found {self.agreement}")
         from labelguard.mechanisms.geometry import Shape
 
-        Shape(**self.given())
+        Shape(**self.shape_options())
 
-    def given(self) -> dict[str, Any]:
-        """The parts of a `Shape` that are fixed by the request."""
-        asked = {name: getattr(self, name, None) for name in _SHAPE}
-        return {name: value for name, value in asked.items() if value is not None}
+    def shape_options(self) -> dict[str, Any]:
+        """Return the parts of a `Shape` that are fixed by the request."""
+        values = {name: getattr(self, name, None) for name in _SHAPE}
+        return {name: value for name, value in values.items() if value is not None}
 
     def settings(self) -> dict[str, Any]:
-        """For the request's idempotency key; the further pairs have a digest of their own in it."""
-        return {"features": self.features, "agreement": self.agreement, **self.given()}
+        """Return what enters the idempotency key, where further pairs have their own digest."""
+        return {"features": self.features, "agreement": self.agreement, **self.shape_options()}
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,17 @@ class LearnerOptions(FeatureOptions):
                 raise PolicyError(f"--{name.replace('_', '-')} goes with {learners} only")
 
     def settings(self) -> dict[str, Any]:
-        """With the learner, and of its own options those that are given.
+        """Return what enters the idempotency key: features are of the head alone.
 
-        Features are of the head alone. A file of settings counts by its content.
+        A file of settings counts by its content.
         """
-        own: dict[str, Any] = {"learner": self.learner}
+        settings: dict[str, Any] = {"learner": self.learner}
         if self.learner == "head":
-            return super().settings() | own
+            return super().settings() | settings
         if self.train_config is not None:
-            own["train_config"] = _digest(self.train_config)
-        return own | {name: value for name in ("model", "lora") if (value := getattr(self, name))}
+            settings["train_config"] = _digest(self.train_config)
+        values = {name: getattr(self, name) for name in ("model", "lora")}
+        return settings | {name: value for name, value in values.items() if value}
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class PropsOptions(LearnerOptions):
             raise PolicyError("--also goes with --learner head only")
 
     def settings(self) -> dict[str, Any]:
-        """With stages and combination."""
+        """Return what enters the idempotency key, with stages and combination."""
         return super().settings() | {"stages": self.stages, "combine": self.combine}
 
 

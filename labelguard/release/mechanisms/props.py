@@ -6,6 +6,7 @@ nothing. Stages are saved on disk, so that a run that was interrupted goes on wh
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -57,28 +58,28 @@ _FOLDS = 5
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedStages:
     """The released rows, what became of them in every stage, and what is published beside them."""
 
-    rows: _Released
+    rows: _RowsByItem
     results: tuple[StageResult, ...]
     files: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
-class Relearning(Prepared):
+class PreparedStages(Prepared):
     """Public pairs, what learns of them and, in the end, what it learned."""
 
     pairs: DistinctPairs
     learner: PreparedLearner
-    learned: Learned | None = None
+    learned: LearnedStages | None = None
 
     def renumber(self, rows: NDArray[np.intp]) -> Self:
-        """With the pairs of those rows."""
+        """Return the same with the pairs of those rows."""
         return replace(self, pairs=self.pairs.renumber(rows))
 
 
-class Relabelling(Mechanism[Relearning]):
+class Relabelling(Mechanism[PreparedStages]):
     """PROPS; `labelguard.mechanisms.props` has its mathematics."""
 
     name = "props"
@@ -92,39 +93,39 @@ class Relabelling(Mechanism[Relearning]):
             self.features = column_features(options.features)
 
     def settings(self) -> dict[str, Any]:
-        """Stages, combination, learner, and what it is asked for."""
+        """Return what enters the idempotency key."""
         return self.options.settings()
 
     def prepare(
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
-    ) -> Relearning:
-        """Features of the public pairs, or whatever the learner takes of them."""
+    ) -> PreparedStages:
+        """Prepare features of the public pairs, or whatever the learner takes of them."""
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
         pairs = distinct_pairs(context.staged)
-        learner = prepared_learner(self.options, pairs, context.progress, recorded)
+        learner = prepare_learner(self.options, pairs, context.progress, recorded)
         parameters = {"learner": self.options.learner, "identity": dict(learner.identity)}
         # A head is a matter of seconds; whatever else learns may need the night.
         long_running = self.options.learner != HEAD
-        return Relearning(plan, parameters, pairs, learner, long_running=long_running)
+        return PreparedStages(plan, parameters, pairs, learner, long_running=long_running)
 
     def draw(
-        self, context: ReleaseContext, prepared: Relearning, grant: Grant, drawn: Path | None
+        self, context: ReleaseContext, prepared: PreparedStages, grant: Grant, drawn: Path | None
     ) -> None:
-        """As `rr`."""
+        """Draw as `rr` does."""
         draw_labels(context, prepared, grant, drawn)
 
-    def learn(self, inputs: TrainingInputs, prepared: Relearning) -> Relearning:
+    def learn(self, inputs: TrainingInputs, prepared: PreparedStages) -> PreparedStages:
         """Relabel the released rows, stage by stage."""
-        rows = _Released.read(inputs.outcomes)
+        rows = _RowsByItem.read(inputs.outcomes)
         labels = rows.labels(prepared.pairs, self.options.stages)
         results = self._stages(inputs, prepared, labels)
         public = fresh_directory(inputs.directory / "public", mode=0o700)
         files = prepared.learner.files(results[-1].scorer, public)
-        return replace(prepared, learned=Learned(rows, tuple(results), files))
+        return replace(prepared, learned=LearnedStages(rows, tuple(results), files))
 
-    def finish(self, context: ReleaseContext, prepared: Relearning, grant: Grant) -> Finished:
-        """The rows with the labels of the stages, and what the last model left for the public."""
+    def finish(self, context: ReleaseContext, prepared: PreparedStages, grant: Grant) -> Finished:
+        """Return rows with the labels of the stages, and the public files of the last model."""
         learned, learner = prepared.learned, prepared.learner
         assert learned is not None
         target, residual = relabelling.assemble(learned.results)
@@ -138,9 +139,9 @@ class Relabelling(Mechanism[Relearning]):
         return with_head(finished, context, learner.head(scorer), learner.provider, prepared.pairs)
 
     def _stages(
-        self, inputs: TrainingInputs, prepared: Relearning, labels: ReleasedLabels
+        self, inputs: TrainingInputs, prepared: PreparedStages, labels: ReleasedLabels
     ) -> list[StageResult]:
-        """All stages; those that an interrupted run finished are taken from disk."""
+        """Return all stages; those that an interrupted run finished are taken from disk."""
         directory, count = inputs.directory, self.options.stages
         models = directory / "models"
         models.mkdir(exist_ok=True, mode=0o700)
@@ -169,10 +170,10 @@ class Relabelling(Mechanism[Relearning]):
             ) from None
         return results
 
-    def _card(self, prepared: Relearning, learned: Learned) -> dict[str, Any]:
+    def _card(self, prepared: PreparedStages, learned: LearnedStages) -> dict[str, Any]:
         options, soft = self.options, self.options.combine == "soft"
         head = options.learner == HEAD
-        said: dict[str, Any] = {
+        card: dict[str, Any] = {
             "props": {
                 "learner": options.learner,
                 **({"features": options.features} if head else {}),
@@ -182,45 +183,45 @@ class Relabelling(Mechanism[Relearning]):
             "train_with": "soft" if soft else "plain",
         }
         if learned.files:
-            said["kind"] = "model"
-            said["model"] = {
+            card["kind"] = "model"
+            card["model"] = {
                 "learner": options.learner,
                 "base": _base(options.model),
                 "identity": dict(prepared.learner.identity),
                 "files": sorted(path.name for path in learned.files),
             }
-        return said
+        return card
 
 
 def _base(model: str | None) -> str | None:
-    """A base model as it is told to others, who need not know where it lies here."""
+    """Return a base model's public name: of a path its last part alone."""
     return Path(model).name if model and Path(model).exists() else model
 
 
 def _report(report: StageReport) -> dict[str, Any]:
-    """A stage as the card says it; estimates are functions of released labels."""
-    said: dict[str, Any] = {"stage": report.stage + 1, "rows": report.rows}
+    """Return a stage for the card; estimates are functions of released labels."""
+    facts: dict[str, Any] = {"stage": report.stage + 1, "rows": report.rows}
     if report.error is not None:
-        said |= {
+        facts |= {
             "estimated_error": round(report.error.rate, 6),
             "standard_error": round(report.error.standard_error, 6),
             "uninformative": report.error.uninformative,
             "labels_of_model": report.model_rows,
         }
     if not math.isnan(report.scale):
-        said["scale"] = round(report.scale, 6)
-    return said
+        facts["scale"] = round(report.scale, 6)
+    return facts
 
 
 @dataclass(frozen=True)
-class _Released:
+class _RowsByItem:
     """The released rows of all item buckets, with where each bucket begins."""
 
     tables: dict[int, pa.Table]
 
     @classmethod
-    def read(cls, directory: Path) -> _Released:
-        """Rows of released labels."""
+    def read(cls, directory: Path) -> _RowsByItem:
+        """Read the rows of released labels."""
         tables = {}
         for bucket in range(buckets.BUCKETS):
             table = buckets.read_parts(directory, bucket)
@@ -230,11 +231,11 @@ class _Released:
         return cls(tables)
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column of all buckets."""
+        """Return one column of all buckets."""
         return np.concatenate([buckets.column(table, name) for table in self.tables.values()])
 
     def labels(self, pairs: DistinctPairs, stages: int) -> ReleasedLabels:
-        """What the stages learn from."""
+        """Return the labels that the stages learn from."""
         pair = pairs.of_row[self.column("row").astype(np.intp)]
         items = pairs.items[pair]
         return ReleasedLabels(
@@ -253,7 +254,7 @@ class _Released:
         *,
         soft: bool,
     ) -> None:
-        """The same rows with the combined labels."""
+        """Write the same rows with the combined labels."""
         start = 0
         for bucket, table in self.tables.items():
             rows = slice(start, start + table.num_rows)
@@ -275,14 +276,9 @@ def _stage_path(directory: Path, number: int) -> Path:
 
 
 def _consecutive(directory: Path, stages: int) -> list[Path]:
-    """The stages on disk, from the first to the last without a gap."""
-    found = []
-    for number in range(stages):
-        path = _stage_path(directory, number)
-        if not path.exists():
-            break
-        found.append(path)
-    return found
+    """Return the stages on disk, from the first to the last without a gap."""
+    paths = (_stage_path(directory, number) for number in range(stages))
+    return list(itertools.takewhile(Path.exists, paths))
 
 
 HEAD = "head"
@@ -301,28 +297,28 @@ class HeadOfPairs:
 
     @classmethod
     def of(cls, options: PropsOptions, pairs: DistinctPairs, progress: Progress) -> HeadOfPairs:
-        """The head that is asked for, with features fitted to the pairs."""
+        """Return the head of these options, with features fitted to the pairs."""
         provider = open_fitted(options.features, pairs.table, progress)
         x = provider(pairs.table)
-        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.given())
+        shape = Shape(**asdict(_DEFAULT_SHAPE) | options.shape_options())
         axes = basis(spectrum(x), shape)
         return cls(options.features, provider, shape, axes, axes.coordinates(x))
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """That of the features, and the shape of their coordinates."""
+        """Return that of the features, and the shape of their coordinates."""
         return {"features": self.provider.identity(), "shape": asdict(self.shape)}
 
     def open(self, directory: Path, progress: Progress) -> HeadLearner:
-        """The learner of heads; it keeps nothing on disk."""
+        """Return the learner of heads; it keeps nothing on disk."""
         return HeadLearner(self.shape.ridge)
 
     def files(self, scorer: Scorer, directory: Path) -> tuple[Path, ...]:
-        """None: `further.with_head` publishes `head`."""
+        """Return none: `with_head` publishes the head."""
         return ()
 
     def head(self, scorer: HeadScorer) -> Head:
-        """The last model as a head that scores other pairs too."""
+        """Return the last model as a head that scores other pairs too."""
         return Head(
             self.features,
             self.provider.identity(),
@@ -333,52 +329,53 @@ class HeadOfPairs:
         )
 
 
-def prepared_learner(
+def prepare_learner(
     options: PropsOptions,
     pairs: DistinctPairs,
     progress: Progress,
     recorded: Mapping[str, Any] | None,
 ) -> PreparedLearner:
-    """The learner that is asked for, which must be that of the parameters `recorded`, if any.
+    """Return the learner of these options, which must be that of the `recorded` parameters.
 
     Raises `PolicyError` for an unknown one, `LedgerError` for another than was recorded.
     """
     if options.learner == HEAD:
-        found: PreparedLearner = HeadOfPairs.of(options, pairs, progress)
+        learner: PreparedLearner = HeadOfPairs.of(options, pairs, progress)
     else:
-        asked = LearnerOptions(options.model, options.lora, options.train_config)
-        found = _factory(options.learner)(pairs.table, asked)
+        settings = LearnerOptions(options.model, options.lora, options.train_config)
+        learner = _load_factory(options.learner)(pairs.table, settings)
     if recorded:
-        check_identity(options.learner, *differing(recorded["identity"], found.identity))
-    return found
+        check_identity(options.learner, *difference(recorded["identity"], learner.identity))
+    return learner
 
 
-def differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
-    """What two identities say under the keys in which they differ; equal texts if in none."""
-    before, now = dict(_flat(recorded)), dict(_flat(found))
+def difference(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> tuple[str, str]:
+    """Return two texts of the keys in which identities differ; equal ones if in none."""
+    before, now = dict(_flatten(recorded)), dict(_flatten(present))
     keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
     first, second = (
-        ", ".join(f"{key} {own.get(key, 'not set')}" for key in keys) for own in (before, now)
+        ", ".join(f"{key} {side.get(key, 'not set')}" for key in keys) for side in (before, now)
     )
     return first, second
 
 
-def _flat(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """All that an identity says, as JSON, by keys with a dot for every level."""
+def _flatten(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the values of an identity as JSON, by keys with a dot for every level."""
     for key, value in identity.items():
         if isinstance(value, Mapping) and value:
-            yield from ((f"{key}.{inner}", text) for inner, text in _flat(value))
+            yield from ((f"{key}.{inner}", text) for inner, text in _flatten(value))
         else:
             yield key, json.dumps(value, sort_keys=True)
 
 
-def _factory(name: str) -> LearnerFactory:
-    door = plugins.find(GROUP, name)
-    if door is None:
+def _load_factory(name: str) -> LearnerFactory:
+    """Return the learner of a name; raise `PolicyError` for one that is not there."""
+    entry = plugins.find(GROUP, name)
+    if entry is None:
         known = ", ".join(sorted({HEAD, *plugins.available(GROUP)}))
         raise PolicyError(f"unknown learner {name!r}; this installation has: {known}")
     try:
-        factory: LearnerFactory = door.load()
+        factory: LearnerFactory = entry.load()
     except (ImportError, AttributeError, SyntaxError) as error:
         raise PolicyError(f"learner {name} cannot be loaded: {error}") from None
     return factory

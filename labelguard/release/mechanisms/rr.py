@@ -40,8 +40,8 @@ CHOICE_ROWS = (
 )
 
 
+# 64-bit coins choose evenly among 256 up to an ε0 of 4e-15.
 LEAST_EPSILON0 = 1e-12
-"""64-bit coins choose evenly among 256 up to an ε0 of 4e-15."""
 
 
 class RandomizedResponse(Mechanism[Prepared]):
@@ -121,27 +121,23 @@ def draw_labels(
 
 def randomize_bucket(task: Randomizing, bucket: int) -> None:
     """Draw the new labels of one bucket and write down all of its released rows, by item."""
-    found = selection.read_selected(task.selected, task.staged, bucket)
-    if found is None:
+    selected = selection.read_selected(task.selected, task.staged, bucket)
+    if selected is None:
         return
-    rows, table = found
+    rows, table = selected
     choices = Choices.of_bucket(table, labelers=task.labelers) if task.choices else None
     value, threshold = rows.value.copy(), rows.threshold.copy()
     new = np.flatnonzero(rows.new)
     if len(new) and task.drawn:
-        own = rows[new]
+        fresh = rows[new]
         label = buckets.column(table, "label").astype(np.uint8)
-        draw = _pairs(task, own, label) if choices is None else _choices(task, own, label, choices)
-        value[new], threshold[new] = draw
+        if choices is None:
+            value[new], threshold[new] = _draw_pairs(task, fresh, label)
+        else:
+            value[new], threshold[new] = _draw_choices(task, fresh, label, choices)
         private_map.write_bucket(
-            task.drawn,
-            bucket,
-            own.key,
-            own.author,
-            own.version,
-            value[new],
-            threshold[new],
-            own.content,
+            *(task.drawn, bucket, fresh.key, fresh.author, fresh.version),
+            *(value[new], threshold[new], fresh.content),
         )
     if choices is None:
         index, label_of = rows.index, np.arange(len(rows.index))
@@ -163,38 +159,38 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
     buckets.write_part(task.outcomes, bucket, released, buckets.bucket_of(items))
 
 
-Drawn: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint64]]
-"""Released values and the thresholds that their coins were compared with, each (n,)."""
+# Released values and the thresholds that their coins were compared with, each (n,).
+DrawnValues: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint64]]
 
 
-def _pairs(task: Randomizing, own: SelectedRows, label: NDArray[np.uint8]) -> Drawn:
+def _draw_pairs(task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8]) -> DrawnValues:
     """Draw labels of pairs; `label` is that of all staged rows."""
-    bounds, bound = np.unique(own.capacity, return_inverse=True)
+    bounds, bound = np.unique(rows.capacity, return_inverse=True)
     prices = [task.prices[int(k)]["threshold"] for k in bounds]
     threshold = np.array(prices, np.uint64)[bound]
-    return randomize(label[own.index], task.coins, own.key, threshold), threshold
+    return randomize(label[rows.index], task.coins, rows.key, threshold), threshold
 
 
-def _choices(
-    task: Randomizing, own: SelectedRows, label: NDArray[np.uint8], choices: Choices
-) -> Drawn:
+def _draw_choices(
+    task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8], choices: Choices
+) -> DrawnValues:
     """Draw choices, each among its own number of responses at no more than the price of fewest."""
-    choice = choices.led_by(own.index)
+    choice = choices.led_by(rows.index)
     options = choices.options[choice]
-    priced, which = np.unique(np.stack([own.capacity, options]), axis=1, return_inverse=True)
+    priced, which = np.unique(np.stack([rows.capacity, options]), axis=1, return_inverse=True)
     thresholds = [_threshold(task.prices[k], among) for k, among in priced.T.tolist()]
     threshold = np.array(thresholds, np.uint64)[which.ravel()]
-    chosen = choices.chosen(label)[choice]
-    return randomize_choices(chosen, task.coins, own.key, threshold, options), threshold
+    chosen = choices.chosen_numbers(label)[choice]
+    return randomize_choices(chosen, task.coins, rows.key, threshold, options), threshold
 
 
 def _threshold(price: Price, options: int) -> int:
-    """That of a choice among so many responses, at a price for as many or fewer."""
+    """Return the threshold of a choice among `options`, at a price for as many or fewer."""
     return KAry(price.get("options", PAIR)).among(options, price["threshold"])
 
 
 def randomized_card(context: ReleaseContext) -> dict[str, Any]:
-    """What the card of a release from randomized labels says.
+    """Return the card of a release from randomized labels.
 
     Flip probabilities are over the labels; those of earlier releases have theirs.
     """
@@ -224,9 +220,11 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
 def _pair_flip_probabilities(
     threshold: NDArray[np.uint64], options: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """γ of the pairs of every choice, (choices,)."""
+    """Return γ of the pairs of every choice, (choices,)."""
     both, index = np.unique(
         np.stack([threshold, options.astype(np.uint64)]), axis=1, return_inverse=True
     )
     flip_probability = RANDOMIZED_LABELS.pair_flip_probability
-    return np.array([flip_probability(*one) for one in both.T.tolist()], np.float64)[index.ravel()]
+    return np.array([flip_probability(*each) for each in both.T.tolist()], np.float64)[
+        index.ravel()
+    ]

@@ -34,9 +34,9 @@ from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.mechanisms.statistic_design import (
     Design,
     check_joins,
-    committed,
     design,
     label_pairs,
+    statistic_releases,
     with_head,
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
@@ -61,17 +61,17 @@ class Teacher(Mechanism[Design]):
         self.features, self.also = column_features(options.features), options.also
 
     def settings(self) -> dict[str, Any]:
-        """Features, and what of the shape was asked for."""
+        """Return features, and what of the shape was asked for."""
         return self.options.settings()
 
     def check(self, context: ReleaseContext) -> None:
-        """Whether the window would fit the sum that it joins."""
+        """Raise `PolicyError` if the window would not fit the sum that it joins."""
         check_joins(context, self.options)
 
     def prepare(
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
     ) -> Design:
-        """Features, shape, coordinates: tuned by simulation on public columns, or as recorded."""
+        """Fix features, shape and coordinates, by public columns alone, or as recorded."""
         return design(context, plan, self.options, recorded)
 
     def draw(
@@ -80,8 +80,9 @@ class Teacher(Mechanism[Design]):
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if drawn is not None and (window := draw_window(context, prepared, drawn)):
             before = windows_before(context, prepared, self.part)
-            found = calibration_of(context, prepared, window, before, self.options.agreement)
-            replace(window, **vars(found)).save(drawn / WINDOW)
+            agreement = self.options.agreement
+            calibration = calibrate(context, prepared, window, before, agreement)
+            replace(window, **vars(calibration)).save(drawn / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
@@ -99,7 +100,7 @@ class Teacher(Mechanism[Design]):
             total,
             noise,
             scale,
-            statistic_summary.described(
+            statistic_summary.describe_head(
                 provider.groups(),
                 design.x,
                 summed,
@@ -111,14 +112,11 @@ class Teacher(Mechanism[Design]):
             ),
         )
         label_pairs(context, design.plan, design.pairs, head.probability(design.x))
-        said = statistic_card(context, design, grant, summed, self.options.features)
-        said["statistic"] |= {"probability_scale": scale}
-        said |= {
-            "kind": "teacher",
-            "train_with": "soft",
-            "head": asdict(summarize_coefficients(head)),
-        }
-        finished = Finished(said, ((context.staged, context.outcomes),))
+        card = statistic_card(context, design, grant, summed, self.options.features)
+        card["statistic"] |= {"probability_scale": scale}
+        coefficients_of_head = asdict(summarize_coefficients(head))
+        card |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of_head}
+        finished = Finished(card, ((context.staged, context.outcomes),))
         return with_head(finished, context, head, provider, design.pairs)
 
 
@@ -129,12 +127,10 @@ _ACCOUNTING = {
 
 
 def statistic_card(
-    context: ReleaseContext, design: Design, grant: Grant, found: Sequence[Window], features: str
+    context: ReleaseContext, design: Design, grant: Grant, windows: Sequence[Window], features: str
 ) -> dict[str, Any]:
-    """What the card of a statistic of windows says; its own one, if labels were new, is the last of
-    those `found`.
-    """
-    last = found[-1]
+    """Return the card of a statistic of `windows`; its own, if labels were new, is the last."""
+    last = windows[-1]
     drawn = grant.release.drawn  # without new labels the last window is an old one
     noise = design.noise if drawn else _noise_of(last)
     return {
@@ -143,7 +139,7 @@ def statistic_card(
             f"{context.policy.unit}" + card.together(context.policy, STATISTIC_RELEASES.name)
         },
         "statistic": {
-            "windows": len(found),
+            "windows": len(windows),
             "labels_in_window": drawn,
             "noise_kind": noise.kind,
             "noise_scale": noise.scale,
@@ -160,19 +156,19 @@ def statistic_card(
 
 
 def _noise_of(window: Window) -> Noise:
-    """The noise of a window that was released, in its sensitivities."""
-    one = Noise(window.kind, 1.0, window.least).deviation(len(window.statistic))
-    return Noise(window.kind, window.noise / window.sensitivity / one, window.least)
+    """Return the noise of a window that was released, in its sensitivities."""
+    unit = Noise(window.kind, 1.0, window.least).deviation(len(window.statistic))
+    return Noise(window.kind, window.noise / window.sensitivity / unit, window.least)
 
 
-def calibration_of(
+def calibrate(
     context: ReleaseContext,
     design: Design,
     window: Window,
     before: Sequence[Window],
     agreement: float,
 ) -> Calibration:
-    """Of the head of the sum that `window` joins, by simulation on public columns.
+    """Calibrate the head of the sum that `window` joins, by simulation on public columns.
 
     It stands for all windows of the sum, those `before` it and itself. It is kept with the window,
     since a release that is finished later finds none of its labels new.
@@ -188,16 +184,16 @@ def calibration_of(
         design.basis,
         design.shape,
         design.bounds,
-        math.sqrt(sum(one.noise**2 for one in every)),
+        math.sqrt(sum(each.noise**2 for each in every)),
         window.kind,
         Prior(agreement, explained=EXPLAINED),
-        windows=sum(float(one.weight.sum()) for one in every) / float(window.weight.sum()),
+        windows=sum(float(each.weight.sum()) for each in every) / float(window.weight.sum()),
         progress=context.progress,
     )
 
 
 @dataclass(frozen=True)
-class Noting:
+class LabelNotes:
     """A task for `note_labels`: the staged and the selected rows, and the map that was begun."""
 
     staged: Path
@@ -210,13 +206,12 @@ def draw_window(context: ReleaseContext, design: Design, drawn: Path) -> Window 
 
     Which labels were used is noted in the map that was begun at `drawn`. None if no label is new.
     """
-    task = Noting(context.staged.rows_directory, design.plan.directory, drawn)
-    found = [
-        part for part in context.over_buckets("summing", note_labels, task) if part is not None
-    ]
+    task = LabelNotes(context.staged.rows_directory, design.plan.directory, drawn)
+    parts = context.over_buckets("summing", note_labels, task)
+    noted = [part for part in parts if part is not None]
     if design.bounds is None or design.grid is None:
         return None
-    labels = np.concatenate(found)
+    labels = np.concatenate(noted)
     total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
     noisy = statistic.add_noise(total, design.grid, keyring.random_bytes(NONCE_BYTES))
     used = np.flatnonzero(statistic.pair_weights(design.rows, design.bounds, len(design.z)))
@@ -226,7 +221,7 @@ def draw_window(context: ReleaseContext, design: Design, drawn: Path) -> Window 
         *_likelihood(design, design.bounds, used),
         kind=design.grid.kind,
         least=design.grid.least,
-        **statistic_summary.of_window(
+        **statistic_summary.describe_window(
             design.x,
             design.z,
             design.rows,
@@ -238,15 +233,15 @@ def draw_window(context: ReleaseContext, design: Design, drawn: Path) -> Window 
     )
 
 
-def note_labels(task: Noting, bucket: int) -> NDArray[np.uint8] | None:
+def note_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     """Write the new labels of one bucket into the map, without values.
 
     PRIVATE: returns the labels, in the order of the design's rows.
     """
-    found = selection.read_selected(task.selected, task.staged, bucket)
-    if found is None:
+    selected = selection.read_selected(task.selected, task.staged, bucket)
+    if selected is None:
         return None
-    rows, table = found
+    rows, table = selected
     new = rows[np.flatnonzero(rows.new)]
     if len(new.index):
         nothing = np.zeros(len(new.index), np.uint64)
@@ -260,7 +255,7 @@ def note_labels(task: Noting, bucket: int) -> NDArray[np.uint8] | None:
 def _likelihood(
     design: Design, bounds: Bounds, used: NDArray[np.intp]
 ) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
-    """What the likelihood needs beside the statistic, all public: see `Window`."""
+    """Return what the likelihood needs beside the statistic, all public: see `Window`."""
     rows = design.rows
     weight = statistic.pair_weights(rows, bounds, len(design.z))
     if not rows.choices or rows.size is None:
@@ -277,16 +272,16 @@ def _likelihood(
 
 
 def windows_before(context: ReleaseContext, design: Design, part: Part) -> list[Window]:
-    """The windows of the sum that a new window joins; none if it begins one."""
+    """Return the windows of the sum that a new window joins; none if it begins one."""
     if design.first is None:
         return []
-    records = committed(context.opened.ledger, part)
+    records = statistic_releases(context.opened.ledger, part)
     return list(windows_of(context.opened.project.released, design.first, records))
 
 
 def windows_of_sum(context: ReleaseContext, grant: Grant, part: Part) -> list[Window]:
-    """The windows of the sum, of one part's labels, that a release belongs to, its own last."""
-    own = grant.release
-    first = own.settings["parameters"]["first"] or own.id
-    records = [*committed(context.opened.ledger, part), own]
+    """Return the windows of the sum that a release of one part belongs to, its own last."""
+    release = grant.release
+    first = release.settings["parameters"]["first"] or release.id
+    records = [*statistic_releases(context.opened.ledger, part), release]
     return list(windows_of(context.opened.project.released, first, records))

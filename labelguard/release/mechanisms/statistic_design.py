@@ -1,4 +1,4 @@
-"""The public design of a statistic release: what is fixed before a label is looked at.
+"""The public design of a statistic release, fixed before a label is looked at.
 
 And the rows that a head labels: those of the input, and further pairs that nobody labeled.
 """
@@ -36,12 +36,12 @@ from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 
 
-def check_identity(what: str, recorded: str, found: str) -> None:
+def check_identity(what: str, recorded: str, present: str) -> None:
     """Raise `LedgerError` if a release that is being resumed was begun with another `what`."""
-    if recorded != found:
+    if recorded != present:
         raise LedgerError(
             f"this release was begun with the {what} {recorded}; found "
-            f"{found}; restore what it was and run the same command again"
+            f"{present}; restore what it was and run the same command again"
         )
 
 
@@ -54,13 +54,13 @@ def label_pairs(
     """Write every planned row with its pair's `probability` (pairs,) of the first side."""
     of_row = probability[pairs.of_row]
     for bucket in range(buckets.BUCKETS):
-        found = selection.read_selected(plan.directory, context.staged.rows_directory, bucket)
-        if found is None:
+        selected = selection.read_selected(plan.directory, context.staged.rows_directory, bucket)
+        if selected is None:
             continue
-        rows, table = found
+        rows, table = selected
         row = buckets.column(table, "row")[rows.index].astype(np.intp)
         items = buckets.blocks(table, "item")[rows.index]
-        write_labeled(context.outcomes, bucket, row, rows.key, items, of_row[row])
+        _write_labeled(context.outcomes, bucket, row, rows.key, items, of_row[row])
 
 
 def with_head(
@@ -70,7 +70,7 @@ def with_head(
     provider: PairFeatures,
     labeled: DistinctPairs,
 ) -> Finished:
-    """The release with its head and, by it, labels of the further pairs that are not `labeled`."""
+    """Add the head and, by it, labels of the further pairs that are not `labeled`."""
     file = context.opened.project.work / FILE
     file.write_bytes(head.to_bytes())
     further = context.further
@@ -88,9 +88,9 @@ def with_further(
     labeled: DistinctPairs,
     probability: Callable[[NDArray[np.intp]], NDArray[np.float64]],
 ) -> Finished:
-    """The release with labels of the further pairs that are not `labeled`, if there are any.
+    """Add labels of the further pairs that are not `labeled`, if there are any.
 
-    `probability` tells that of the first side of those further pairs, by their numbers.
+    `probability` returns that of the first side of those further pairs, by their numbers.
     """
     if context.further is None:
         return finished
@@ -99,13 +99,13 @@ def with_further(
     new = np.flatnonzero(~pairs.are_among(labeled))
     keys = np.zeros((len(new), 2), np.uint64)
     keys[:, 1] = new
-    found = probability(new) if len(new) else np.zeros(0)
-    write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], found)
+    first = probability(new) if len(new) else np.zeros(0)
+    _write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], first)
     outcomes = (*finished.outcomes, (context.further.staged, directory))
     return replace(finished, outcomes=outcomes, further=len(new))
 
 
-def write_labeled(
+def _write_labeled(
     outcomes: Path,
     source: int,
     row: NDArray[np.generic],
@@ -113,7 +113,7 @@ def write_labeled(
     items: Blocks,
     probability: NDArray[np.float64],
 ) -> None:
-    """Rows of one bucket, labeled by a head: the likelier side is chosen, with its probability."""
+    """Write rows of one bucket with the likelier side as chosen, and its probability."""
     first = probability >= 0.5
     table = pa.table(
         {
@@ -154,18 +154,18 @@ def design(
     options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
 ) -> Design:
-    """The design of a release, from public columns only; as `recorded` if it is being resumed.
+    """Return the design of a release, from public columns only; as `recorded` if it is resumed.
 
     Raises `PolicyError` for features other than those of the sum it would join, `InvalidLabels`
     if the features say nothing about the pairs.
     """
-    first_release = recorded["first"] if recorded else joined(context, "training")
-    first = _fitting(context, options, first_release)
+    first_release = recorded["first"] if recorded else sum_to_join(context, "training")
+    first = _head_to_join(context, options, first_release)
     pairs, provider, x = _features(context, options.features, first)
     identity = provider.identity()
     if recorded:
         check_identity("features", recorded["identity"], identity)
-    counts, rows = compared(context, plan, pairs)
+    counts, rows = planned_comparisons(context, plan, pairs)
     if first is None and not recorded:
         check_new(rows)
     if first is not None:
@@ -195,16 +195,25 @@ def design(
 
 def check_joins(context: ReleaseContext, options: StatisticOptions) -> None:
     """Raise `PolicyError` as `design` does for what does not fit the sum that a window joins."""
-    _fitting(context, options, joined(context, "training"))
+    _head_to_join(context, options, sum_to_join(context, "training"))
 
 
-def _fitting(
+def _head_to_join(
     context: ReleaseContext, options: StatisticOptions, first_release: str | None
 ) -> Head | None:
-    """The head that began the sum which a window joins, if any; kind, features and shape fit."""
-    _check_kind(context, first_release)
+    """Return the head that began the sum which a window joins, if any.
+
+    Raise `PolicyError` unless kind, features and shape fit: choices add up with choices alone,
+    since their likelihood is another, and a window takes the shape of its sum.
+    """
     if first_release is None:
         return None
+    record = context.opened.ledger.releases.get(first_release)
+    if record and bool(record.settings["parameters"].get("choices")) != context.staged.choices:
+        raise PolicyError(
+            "the sum that this window joins is of another kind: choices add up with choices, "
+            "comparisons and rankings with each other; begin anew with --again"
+        )
     first = Head.load(context.opened.project.releases / first_release)
     if first.features != options.features:
         raise PolicyError(
@@ -212,14 +221,20 @@ def _fitting(
             f"{options.features}; windows add up in one set of coordinates only, or begin anew "
             "with --again"
         )
-    _check_shape(options, first)
+    fixed = asdict(first.shape)
+    for name, value in options.shape_options().items():
+        if value != fixed[name]:
+            raise PolicyError(
+                f"the sum that this window joins has {name.replace('_', '-')} = {fixed[name]:g}; "
+                f"asked: {value:g}; leave it out, or begin anew with --again"
+            )
     return first
 
 
 def window_of(
     context: ReleaseContext, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **known: Any
 ) -> Design:
-    """The design of a window of labels `rows` on pairs at `z`, with its bounds and its noise.
+    """Return the design of a window of labels `rows` on pairs at `z`, with bounds and noise.
 
     `bounds` are None without a row; `known` are the other members of the design.
     """
@@ -237,34 +252,21 @@ def check_new(rows: Rows) -> None:
         )
 
 
-def _check_kind(context: ReleaseContext, first: str | None) -> None:
-    """Choices add up with choices alone: their likelihood is another."""
-    record = context.opened.ledger.releases.get(first) if first else None
-    if record and bool(record.settings["parameters"].get("choices")) != context.staged.choices:
-        raise PolicyError(
-            "the sum that this window joins is of another kind: choices add up with choices, "
-            "comparisons and rankings with each other; begin anew with --again"
-        )
-
-
 def _features(
     context: ReleaseContext, spec: str, first: Head | None
 ) -> tuple[DistinctPairs, PairFeatures, NDArray[np.float32]]:
-    """Distinct pairs and their features: of a first policy, those that it was sized by."""
-    known = context.featured
-    if known is not None and known.spec == spec and first is None:
-        return known.pairs, known.provider, known.x
+    """Return distinct pairs and their features.
+
+    They are those of the sum that the window joins, those that a first policy was sized by, or
+    fitted on these pairs.
+    """
+    featured = context.featured
+    if featured is not None and featured.spec == spec and first is None:
+        return featured.pairs, featured.provider, featured.x
     pairs = distinct_pairs(context.staged)
-    provider = _provider(context, spec, first, pairs)
-    return pairs, provider, provider(pairs.table)
-
-
-def _provider(
-    context: ReleaseContext, spec: str, first: Head | None, pairs: DistinctPairs
-) -> PairFeatures:
-    """The features: those of the sum that the window joins, or fitted on these pairs."""
     if first is None:
-        return open_fitted(spec, pairs.table, context.progress)
+        provider = open_fitted(spec, pairs.table, context.progress)
+        return pairs, provider, provider(pairs.table)
     provider = open_provider(spec, first.state)
     provider.set_progress(context.progress)
     if provider.identity() != first.identity:
@@ -272,22 +274,11 @@ def _provider(
             f"the features {spec} are no longer those of the sum that this window joins "
             f"({first.identity}); found {provider.identity()}"
         )
-    return provider
-
-
-def _check_shape(options: StatisticOptions, first: Head) -> None:
-    """A window takes the shape of the sum it joins."""
-    fixed = asdict(first.shape)
-    for name, value in options.given().items():
-        if value != fixed[name]:
-            raise PolicyError(
-                f"the sum that this window joins has {name.replace('_', '-')} = {fixed[name]:g}; "
-                f"asked: {value:g}; leave it out, or begin anew with --again"
-            )
+    return pairs, provider, provider(pairs.table)
 
 
 def noise(context: ReleaseContext) -> Noise:
-    """The noise of each release: as the ledger has its price, or calibrated for the first."""
+    """Return the noise of each release: as the ledger prices it, or calibrated for the first."""
     releases = context.allowance.allowed
     assert releases is not None  # only coins go by labelers' own numbers
     stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
@@ -303,13 +294,13 @@ def _shape(
     recorded: Mapping[str, Any] | None,
     context: ReleaseContext,
 ) -> Shape:
-    """As recorded, as asked, and the number of components from public columns."""
+    """Return the shape: as recorded, as asked, and its components by public columns."""
     if recorded:
         return Shape(**recorded["shape"])
-    given = options.given()
-    if {"components", "ridge"} <= given.keys():
-        return Shape(**given)
-    return replace(Directions.of_features(x, rows).shape(lambda _: noise), **given)
+    fixed = options.shape_options()
+    if {"components", "ridge"} <= fixed.keys():
+        return Shape(**fixed)
+    return replace(Directions.of_features(x, rows).shape(lambda _: noise), **fixed)
 
 
 @dataclass(frozen=True)
@@ -336,11 +327,11 @@ class _Comparing:
 
 
 def compare(task: _Comparing, bucket: int) -> _Compared | None:
-    """What the labels of one bucket compare."""
-    found = selection.read_selected(task.selected, task.staged, bucket)
-    if found is None:
+    """Return the comparisons of the labels of one bucket; None if it is empty."""
+    selected = selection.read_selected(task.selected, task.staged, bucket)
+    if selected is None:
         return None
-    rows, table = found
+    rows, table = selected
     used = rows.new
     if task.released_too:
         used = np.ones(len(rows.index), bool)
@@ -355,45 +346,48 @@ def compare(task: _Comparing, bucket: int) -> _Compared | None:
     )
 
 
-def compared(
+def planned_comparisons(
     context: ReleaseContext, plan: PlannedRows, pairs: DistinctPairs, *, released_too: bool = False
 ) -> tuple[NDArray[np.int64], Rows]:
-    """How many labels of the release each pair has, new ones or not; and the rows of the new ones.
+    """Count the release's labels of each pair, (pairs,), and return the rows of the new ones.
 
     Public: which pairs these compare, and whose they are, bucket by bucket. `released_too`: the
     rows are those of all labels, so that they are the same when a drawn release is finished.
     """
     task = _Comparing(plan.directory, context.staged.rows_directory, released_too)
     parts = list(enumerate(context.over_buckets("planning", compare, task)))
-    found = [(plan.first_unit[bucket], part) for bucket, part in parts if part is not None]
-    pair = [pairs.of_row[part.row] for _, part in found]
+    compared = [(plan.first_unit[bucket], part) for bucket, part in parts if part is not None]
+    pair = [pairs.of_row[part.row] for _, part in compared]
     counts = np.bincount(np.concatenate(pair), minlength=len(pairs))
-    unit = np.concatenate([first + part.unit for first, part in found]).astype(np.intp)
-    of_used = np.concatenate([p[part.used] for p, (_, part) in zip(pair, found, strict=True)])
+    unit = np.concatenate([first + part.unit for first, part in compared]).astype(np.intp)
+    of_used = np.concatenate([p[part.used] for p, (_, part) in zip(pair, compared, strict=True)])
     if not context.staged.pairs_of_rankings:
         return counts, Rows(of_used, unit, len(plan.units))
     # Not by ranking_id, which may be one for several rankings.
-    group = blocks.unique(np.concatenate([part.item for _, part in found]))[1]
+    group = blocks.unique(np.concatenate([part.item for _, part in compared]))[1]
     ranking = np.unique(unit * (group.max(initial=0) + 1) + group, return_inverse=True)[1]
-    size = np.concatenate([part.size for _, part in found if part.size is not None])
+    size = np.concatenate([part.size for _, part in compared if part.size is not None])
     return counts, Rows(of_used, unit, len(plan.units), ranking, size, context.staged.choices)
 
 
-def joined(context: ReleaseContext, part: Part) -> str | None:
-    """The release that began the sum which a new window joins; None with `--again`, and at first:
-    then a sum begins.
+def sum_to_join(context: ReleaseContext, part: Part) -> str | None:
+    """Return the release that began the sum which a new window joins.
+
+    None with `--again`, and at first: then a sum begins.
     """
-    return None if context.again else begun(context.opened.ledger, part)
+    return None if context.again else newest_sum(context.opened.ledger, part)
 
 
-def begun(ledger: Ledger, part: Part) -> str | None:
-    """The newest release that began a sum of one part's labels, which has the sum's coordinates."""
-    firsts = [r.id for r in committed(ledger, part) if r.settings["parameters"]["first"] is None]
+def newest_sum(ledger: Ledger, part: Part) -> str | None:
+    """Return the newest release that began a sum of one part's labels, in its coordinates."""
+    firsts = [
+        r.id for r in statistic_releases(ledger, part) if r.settings["parameters"]["first"] is None
+    ]
     return firsts[-1] if firsts else None
 
 
-def committed(ledger: Ledger, part: Part) -> list[ReleaseRecord]:
-    """The finished releases of statistics of one part's labels, oldest first."""
+def statistic_releases(ledger: Ledger, part: Part) -> list[ReleaseRecord]:
+    """Return the committed releases of statistics of one part's labels, oldest first."""
     return [
         record
         for record in ledger.releases.all()

@@ -1,4 +1,4 @@
-"""What a teacher says of itself (`release.head_summary`): from public columns and statistics."""
+"""Describe a teacher (`release.head_summary`) by public columns and released statistics."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.head import Window
 from labelguard.release.head_summary import CoefficientErrors, HeadSummary, SourceScores
 
-__all__ = ["described", "of_window", "sources"]
-
+# Of more there is no leaderboard: nobody reads it, and its matrices are large.
 MOST_SOURCES = 512
-"""Of more there is no leaderboard: nobody reads it, and its matrices are large."""
 
 Floats = NDArray[np.float64]
 
 
-def sources(groups: Sequence[Group]) -> list[Group]:
-    """The groups whose columns say which source wrote a response."""
+def source_groups(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups whose columns say which source wrote a response."""
     return [group for group in groups if group.has_sources]
 
 
-def of_window(
+def describe_window(
     x: NDArray[np.float32],
     z: NDArray[np.float32],
     rows: Rows,
@@ -40,33 +38,33 @@ def of_window(
     groups: Sequence[Group],
     known: NDArray[np.bool_] | None = None,
 ) -> dict[str, Any]:
-    """What a `Window` on the pairs `used` tells of who compared what, all public.
+    """Return the fields of a `Window` on the pairs `used` about who compared what, all public.
 
     `known` (pairs,) says of which pairs all sources are known.
     """
     size = _spread(rows)
     shares = (rows.share() * bounds.weight[rows.unit]) ** 2 * size
-    told: dict[str, Any] = {"sampling": statistic.sampling_bound(z, rows, bounds)}
-    told["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
+    fields: dict[str, Any] = {"sampling": statistic.sampling_bound(z, rows, bounds)}
+    fields["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
     if known is not None:
-        told["unknown"] = int((~known[rows.pair]).sum())
+        fields["unknown"] = int((~known[rows.pair]).sum())
     if rows.choices:
-        return told
-    told["square_weight"] = np.bincount(rows.pair, shares, len(z))[used]
-    found = sources(groups)
-    if found and sum(one.stop - one.start for one in found) <= MOST_SOURCES:
+        return fields
+    fields["square_weight"] = np.bincount(rows.pair, shares, len(z))[used]
+    sources = source_groups(groups)
+    if sources and sum(group.stop - group.start for group in sources) <= MOST_SOURCES:
         place = np.full(len(z), -1)
         place[used] = np.arange(len(used))
-        told["edges"] = np.concatenate([_edges(x, rows, group) for group in found])
-        told["row_pair"] = place[rows.pair].astype(np.int32)
-        told["row_unit"] = rows.unit.astype(np.int32)
-        told["row_size"] = rows.size
-        told["unit_weight"] = bounds.weight
-    return told
+        fields["edges"] = np.concatenate([_edges(x, rows, group) for group in sources])
+        fields["row_pair"] = place[rows.pair].astype(np.int32)
+        fields["row_unit"] = rows.unit.astype(np.int32)
+        fields["row_size"] = rows.size
+        fields["unit_weight"] = bounds.weight
+    return fields
 
 
 def _spread(rows: Rows) -> Floats:
-    """By what the variance of rows exceeds that of independent ones, shape (n,).
+    """Return by what the variance of rows exceeds that of independent ones, shape (n,).
 
     The pairs of a ranking of K hang together: one at random has the covariance
     K (K + 1) / (12 (K − 1)²) ΦᵀΦ, its K (K − 1) / 2 pairs would have 3 / (K + 1) of that.
@@ -77,18 +75,18 @@ def _spread(rows: Rows) -> Floats:
 
 
 def _edges(x: NDArray[np.float32], rows: Rows, group: Group) -> NDArray[np.int64]:
-    """Which two columns of a group met, and in how many rows: shape (edges, 3)."""
+    """Return which two columns of a group met, and in how many rows: shape (edges, 3)."""
     count = np.bincount(rows.pair, minlength=len(x)).astype(np.float32)
     part = x[:, group.start : group.stop]
     unit = max(float(np.abs(part).max()), float(np.finfo(np.float32).tiny))
     met = (np.maximum(part, 0).T * count) @ np.maximum(-part, 0) / unit**2  # A+B is half of each
     met = np.triu(met + met.T, 1)
-    one, other = np.nonzero(met)
-    times = np.maximum(np.rint(met[one, other]), 1)
-    return np.column_stack([one + group.start, other + group.start, times]).astype(np.int64)
+    left, right = np.nonzero(met)
+    times = np.maximum(np.rint(met[left, right]), 1)
+    return np.column_stack([left + group.start, right + group.start, times]).astype(np.int64)
 
 
-def described(
+def describe_head(
     groups: tuple[Group, ...],
     x: NDArray[np.float32],
     windows: Sequence[Window],
@@ -99,7 +97,7 @@ def described(
     scale: float = 1.0,
     design_effect: float = 1.0,
 ) -> HeadSummary:
-    """Of a head with `coefficients` (d,) on pairs x (pairs, d), fitted from `windows`.
+    """Describe a head with `coefficients` (d,) on pairs x (pairs, d), fitted from `windows`.
 
     `scale` is what its coefficients were multiplied by beyond the fit, and `design_effect` by what
     labels scatter more than independent ones.
@@ -112,7 +110,7 @@ def described(
     share = carried / whole if whole > 0 else np.zeros_like(carried)
     errors = _errors(windows, shape, basis, coefficients, scale, design_effect)
     board = _standings(windows, basis) if errors else None
-    units = [float(np.abs(x[:, one.start : one.stop]).max()) for one in groups]
+    units = [float(np.abs(x[:, group.start : group.stop]).max()) for group in groups]
     unknown = sum(window.unknown for window in windows)
     return HeadSummary(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
 
@@ -129,7 +127,7 @@ def _errors(
     scale: float,
     design_effect: float,
 ) -> CoefficientErrors | None:
-    """J (V + N) J of the ridge fit, scaled with it; None of choices."""
+    """Return J (V + N) J of the ridge fit, scaled with it; None for choices."""
     theta = np.linalg.lstsq(basis.projection, coefficients, rcond=None)[0] / scale
     components = len(theta)
     curvature, scatter = np.zeros((2, components, components))
@@ -149,7 +147,7 @@ def _errors(
     return CoefficientErrors(
         np.asarray(scale * np.linalg.inv(curvature + np.diag(ridge)), np.float64),
         several * design_effect * scatter,
-        several * _bound(windows),
+        several * _sampling_bound(windows),
         np.zeros((components, components)),
         np.zeros(components),
         _radius(windows),
@@ -158,23 +156,24 @@ def _errors(
 
 
 def _radius(windows: Sequence[Window]) -> float:
-    """Labelers of several windows may be the same, so that windows' radii are added."""
+    """Return the sum of the windows' radii: their labelers may be the same."""
     return float(sum(window.radius for window in windows))
 
 
-def _bound(windows: Sequence[Window]) -> Floats:
-    found = [window.sampling for window in windows if window.sampling is not None]
-    return np.asarray(np.sum(found, axis=0))
+def _sampling_bound(windows: Sequence[Window]) -> Floats:
+    """Return the sum of the windows' bounds on what labels scatter by."""
+    bounds = [window.sampling for window in windows if window.sampling is not None]
+    return np.asarray(np.sum(bounds, axis=0))
 
 
 def _standings(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
-    """Coefficients for a leaderboard, if all windows tell who compared what."""
-    asked = []
+    """Return coefficients for a leaderboard, if all windows tell who compared what."""
+    comparisons = []
     for window in windows:
         if window.row_pair is None or window.row_unit is None or window.unit_weight is None:
             return None
         size = window.row_size
-        asked.append(
+        comparisons.append(
             Comparisons(
                 window.z,
                 window.row_pair.astype(np.intp),
@@ -187,23 +186,23 @@ def _standings(windows: Sequence[Window], basis: Basis) -> SourceScores | None:
         )
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
-    found = moments.estimate(asked, basis.metric, total, noise)
-    bound = len(windows) * _bound(windows)
+    estimate = moments.estimate(comparisons, basis.metric, total, noise)
+    bound = len(windows) * _sampling_bound(windows)
     errors = CoefficientErrors(
-        found.gain,
-        found.scatter,
+        estimate.gain,
+        estimate.scatter,
         bound,
-        found.prior,
-        found.drift,
+        estimate.prior,
+        estimate.drift,
         _radius(windows),
         _releases(windows),
     )
     edges = [window.edges for window in windows if window.edges is not None]
-    return SourceScores(found.theta, errors, _added(np.concatenate(edges)))
+    return SourceScores(estimate.theta, errors, _add_equal(np.concatenate(edges)))
 
 
-def _added(edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Equal edges once, with the sum of their counts."""
+def _add_equal(edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return equal edges once, with the sum of their counts."""
     pairs, which = np.unique(edges[:, :2], axis=0, return_inverse=True)
     times = np.bincount(which.ravel(), edges[:, 2], len(pairs)).astype(np.int64)
     return np.column_stack([pairs, times]).astype(np.int64)

@@ -26,13 +26,13 @@ from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.release import card as cards
-from labelguard.release.mechanisms.props import HEAD, differing
-from labelguard.release.mechanisms.statistic import Noting, note_labels
+from labelguard.release.mechanisms.props import HEAD, difference
+from labelguard.release.mechanisms.statistic import LabelNotes, note_labels
 from labelguard.release.mechanisms.statistic_design import (
     check_identity,
     check_new,
-    compared,
     label_pairs,
+    planned_comparisons,
 )
 from labelguard.release.protocol import Featured, Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.sections import Section
@@ -119,7 +119,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         self.options.check(sampling)
         featured = self._featurize(context)
         pairs = featured.pairs if featured else distinct_pairs(context.staged)
-        rows = compared(context, plan, pairs, released_too=True)[1]
+        rows = planned_comparisons(context, plan, pairs, released_too=True)[1]
         check_new(rows)
         row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
         price = _price(context, self.priced)
@@ -135,7 +135,7 @@ class GradientMechanism(Mechanism[GradientRun]):
                 rows,
                 price,
                 self.options.weighting,
-                recorded["shape"] if recorded else self.options.given(),
+                recorded["shape"] if recorded else self.options.shape_options(),
                 self.options.agreement if proven else None,
                 context.progress,
             )
@@ -184,7 +184,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         )
         if recorded:
             before, now = recorded["identity"], run.parameters["identity"]
-            check_identity(options.learner, *differing(before, now))
+            check_identity(options.learner, *difference(before, now))
         return run
 
     def draw(
@@ -193,7 +193,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         """Train; what the run became goes into the map, with a note of which labels it used."""
         if drawn is None:
             return
-        task = Noting(context.staged.rows_directory, prepared.plan.directory, drawn)
+        task = LabelNotes(context.staged.rows_directory, prepared.plan.directory, drawn)
         parts = list(context.over_buckets("reading", note_labels, task))
         noted = np.concatenate([part for part in parts if part is not None])[prepared.row]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)

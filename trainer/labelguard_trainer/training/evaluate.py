@@ -29,7 +29,13 @@ from labelguard.learning.columns import column_features
 from labelguard.mechanisms.clustered import standard_error
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
-from labelguard.release.pairs_file import PAIRS, item_sides, longer, read_preferred, scan_pairs
+from labelguard.release.pairs_file import (
+    PAIRS,
+    item_sides,
+    length_margins,
+    read_preferred,
+    scan_pairs,
+)
 from labelguard.text import Progress
 from labelguard_trainer.training.request import TrainingRequest
 
@@ -260,7 +266,7 @@ def _margins(
     request: TrainingRequest, pairs: pa.Table, first: NDArray[np.bool_], progress: Progress
 ) -> Margins:
     margins = {
-        "longer_response": longer(pairs),
+        "longer_response": length_margins(pairs),
         "majority_side": np.where(first, 1.0, -1.0) * _majority(request),
     }
     head = request.source.file.parent / FILE

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import OpenProject, Where
-from labelguard.release.pairs_file import check_pairs, held_out, item_sides, scan_pairs
+from labelguard.release.pairs_file import check_pairs, hold_out, item_sides, scan_pairs
 from labelguard.release.writer import read_card, refuse_evaluation
 from labelguard.report import overview
 from labelguard.storage.sums import PART, SUMS, fault, sha256
@@ -86,7 +86,7 @@ class TrainingRequest:
         if eval_pairs < 1:
             raise LabelguardError(f"--eval-pairs must be at least 1, found {eval_pairs}")
         columns, (items, first) = read_columns(source)
-        out = held_out(items, holdout)
+        out = hold_out(items, holdout)
         if out.all():
             raise LabelguardError(f"no row is left to train on with --holdout {holdout:g}")
         training = {name: values[~out] for name, values in columns.items()}
