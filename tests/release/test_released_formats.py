@@ -60,7 +60,7 @@ def test_the_battles_of_the_page_are_read_as_it_says(
 
 
 def test_values_of_labels_that_a_format_fixes_cannot_be_named(project: Project) -> None:
-    with pytest.raises(InvalidLabels, match="arena.*--label-values"):
+    with pytest.raises(InvalidLabels, match=r"arena.*--label-values"):
         release(project, battles(), label_values="a=model_a,b=model_b")
     release(project, SHAPES["pairs"].rows(["a", "b"]), label_values="A=1,B=0,tie=0.5")
 
