@@ -77,13 +77,20 @@ ENVIRONMENT = {
     "LABELGUARD_KEY_FILE": "a file to read the project key from, where that directory has none",
     "LABELGUARD_KEY_COMMAND": "the same: a command that prints it",
     "LABELGUARD_LEDGER_URL": "the ledger's database; default: an SQLite file in the project",
-    "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs what it tells; "
-    "`LABELGUARD_NOTIFY_SECRET_FILE` names a file with it",
-    "LABELGUARD_CACHE": "where vectors of public texts are cached",
-    "LABELGUARD_EXECUTOR": "who works on buckets, an entry point of `labelguard.executors`; "
+    "LABELGUARD_NAME_API_KEY": "the API key of connector NAME; with `_FILE`, a file that holds it",
+    "LABELGUARD_NAME_HOOK_SECRET": "the hook's secret of connector NAME; with `_FILE`, a file",
+    "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs notifications",
+    "LABELGUARD_NOTIFY_SECRET_FILE": "a file that holds it",
+    "LABELGUARD_CACHE": "vectors of public texts; default `labelguard` in `XDG_CACHE_HOME` or "
+    "`~/.cache`",
+    "LABELGUARD_EXECUTOR": "an entry point of `labelguard.executors`, which works on buckets; "
     "default: threads of this process",
+    "LABELGUARD_PROGRESS": "`off`: no progress on standard error",
     "XDG_STATE_HOME": "where `labelguard/projects` lists the projects you made; default "
     "`~/.local/state`",
+    "TMPDIR": "where `plan`, `inspect` and `score` keep rows while they run",
+    "HF_TOKEN": "read by the libraries that download models",
+    "MLFLOW_TRACKING_URI": "read by MLflow",
 }
 
 _JSON = """

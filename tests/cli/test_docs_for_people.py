@@ -81,7 +81,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
 
 
 def test_every_variable_that_is_read_is_in_the_table() -> None:
-    told = (DOCS / "operations.md").read_text(encoding="utf-8")
+    told = (DOCS / "cli.md").read_text(encoding="utf-8")
     sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     names = {
         name
