@@ -248,12 +248,12 @@ def leaderboard(
       labelguard leaderboard r0001 -o board.html
     """
     from labelguard.analysis.leaderboard import leaderboard as rank_sources
-    from labelguard.report.board import write
+    from labelguard.report.page import write_leaderboard
 
     path = _directory(release, project)
     found = rank_sources(path, stratum)
     if output is not None:
-        write(found, path.name, output)
+        write_leaderboard(found, path.name, output)
         echo(f"Leaderboard: {near(str(output))}", err=json_asked())
     return found
 

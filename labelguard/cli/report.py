@@ -78,14 +78,14 @@ def report(
 
 
 def _demonstration(found: Demonstration) -> None:
-    from labelguard.report.demonstration import name
+    from labelguard.report.demonstration import describe_outcome
 
     echo(
         f"{found.labels:,} labels of {found.labelers:,} simulated labelers, each protected at "
         f"{format_budget(vars(found))}; heads learn from {found.features}.\n"
     )
     rows = (
-        (name(one), one.released, f"{one.label_error:.2f}", f"{one.accuracy:.2f}")
+        (describe_outcome(one), one.released, f"{one.label_error:.2f}", f"{one.accuracy:.2f}")
         for one in found.outcomes
     )
     names = ("mechanism", "labels", "label error", "accuracy")

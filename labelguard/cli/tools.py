@@ -16,7 +16,7 @@ from labelguard.text import pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.ingestion import Ingested
-    from labelguard.report.connection import Checked
+    from labelguard.report.doctor import ConnectorCheck
 
 
 def _ingested(value: Ingested) -> None:
@@ -78,7 +78,7 @@ def connect() -> None:
     """Connectors to annotation tools, as labelguard.toml names them."""
 
 
-def _checked(value: Checked) -> None:
+def _checked(value: ConnectorCheck) -> None:
     facts = [("connector", f"{value.connector} ({value.kind})"), ("source", value.source)]
     facts += [(name, said) for name, said in value.about.items()]
     if value.question:
@@ -97,16 +97,16 @@ def _checked(value: Checked) -> None:
 @connect.command("check", short_help="Show what a connector understands.")
 @click.argument("name")
 @prints(_checked, project=True)
-def connect_check(name: str, project: Path | None) -> Checked:
+def connect_check(name: str, project: Path | None) -> ConnectorCheck:
     """Read ten answers of connector NAME and show what was understood. Nothing is stored.
 
     \b
     Example:
       labelguard connect check label-studio
     """
-    from labelguard.report import connection
+    from labelguard.report.doctor import check_connector
 
-    return connection.check(name, project)
+    return check_connector(name, project)
 
 
 @connect.command("reconcile", short_help="Mend what a hook missed.")

@@ -1,1 +1,1 @@
-"""What a project has done so far, as plain data for people and programs."""
+"""Plain data on a project for people and programs, and the report made of it."""

@@ -17,8 +17,8 @@ from labelguard.text import escape_controls
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# More points than that are drawn as a line alone.
 _POINTS = 12
-"""More points than that are drawn as a line alone."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +34,27 @@ class Theme:
 LIGHT = Theme("#ffffff", "#1b1f24", "#d5dae0", ("#00508c", "#c2410c", "#2299cc", "#332222"))
 DARK = Theme("#14181d", "#e8eaed", "#3a424c", ("#7cc0ff", "#ff9c5b", "#f5f5f5", "#4477bb"))
 
+# Sizes in inches, drawn at 96 pixels each: for pages, and for screens of telephones.
 WIDE, NARROW = (7.6, 3.2), (3.9, 3.3)
-"""Sizes in inches, drawn at 96 pixels each: for pages, and for screens of telephones."""
 
+# Letters that names of bars may have in an inch, the space between them included.
 _LETTERS = 8
-"""Letters that names of bars may have in an inch, the space between them included."""
+# Letters of a line that no name is broken below.
 _SHORT = 14
-"""Letters of a line that no name is broken below."""
 _HATCHES = ("", "///", "...", "xxx")
 _DASHES = ("-", "--", "-.", ":")
+# Inches that a point and its name take.
 _LINE = 0.32
-"""Inches that a point and its name take."""
 _MARKERS = ("o", "s", "^", "D")
 
 
-def svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
-    """A chart as SVG for light pages, whose text is text; it holds no date."""
-    return drawn(chart, "svg", size).decode()
+def draw_svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
+    """Return a chart as SVG for light pages, whose text is text; it holds no date."""
+    return draw(chart, "svg", size).decode()
 
 
-def drawn(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -> bytes:
-    """A chart as `svg` or `png` for light pages; the same chart, the same bytes."""
+def draw(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -> bytes:
+    """Return a chart as `svg` or `png` for light pages; the same chart, the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -89,10 +89,10 @@ def drawn(chart: Chart, kind: str, size: tuple[float, float] = WIDE) -> bytes:
     return buffer.getvalue()
 
 
-def darkened(picture: str) -> str:
-    """The same picture for dark pages: each color of one theme becomes that of the other."""
+def recolor_dark(picture: str) -> str:
+    """Return the same picture for dark pages: each color of one theme becomes that of the other."""
     colors = dict(zip(_colors(LIGHT), _colors(DARK), strict=True))
-    return re.sub("|".join(colors), lambda found: colors[found[0]], picture)
+    return re.sub("|".join(colors), lambda color: colors[color[0]], picture)
 
 
 def _colors(theme: Theme) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What privacy costs, shown on simulated labelers whose true labels are known.
+"""A demonstration of what privacy costs, on simulated labelers whose true labels are known.
 
 Three real releases of the same labels, each in a project of its own, and a head without privacy.
 It looks at raw labels to say how good releases are: that is only possible because they are made up.
@@ -35,11 +35,11 @@ from labelguard.report import charts
 from labelguard.simulation import simulate
 from labelguard.text import Progress, no_progress
 
-__all__ = ["Demonstration", "Outcome", "demonstrate", "name", "picture"]
+__all__ = ["Demonstration", "Outcome", "demonstrate", "describe_outcome", "draw_outcomes"]
 
 EPSILON = 3.0
+# Computed alike wherever labelguard is installed, without an encoder.
 FEATURES = "text+length"
-"""Computed alike wherever labelguard is installed, without an encoder."""
 
 _SIMULATED = {"labelers": 250, "labels": 12_000, "items": 48_000}
 _FRESH = 5  # every so many labelers, one gives no label to any release
@@ -55,46 +55,46 @@ _CONTENT = ("prompt", "response_a", "response_b")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one mechanism gave."""
+    """The result of one mechanism."""
 
+    # rr, statistic or non-private
     mechanism: str
-    """rr, statistic or non-private"""
+    # the bound of randomized response; null: all labels
     max_labels_per_labeler: int | None
-    """the bound of randomized response; null: all labels"""
+    # labels released
     released: int
-    """labels released"""
+    # share of released labels that differ from what the labeler said, ties aside
     label_error: float
-    """share of released labels that differ from what the labeler said, ties aside"""
+    # share of fresh labelers' strict labels that a head trained on the release gets right
     accuracy: float
-    """share of fresh labelers' strict labels that a head trained on the release gets right"""
+    # the release; null without privacy
     path: str | None
-    """the release; null without privacy"""
 
 
 @dataclass(frozen=True)
 class Demonstration:
     """Releases of simulated labels, measured against the truth."""
 
+    # where they are
     directory: str
-    """where they are"""
+    # ε of each labeler, in each of the projects
     epsilon: float
-    """ε of each labeler, in each of the projects"""
+    # δ of each labeler
     delta: float
-    """δ of each labeler"""
+    # what heads learn from
     features: str
-    """what heads learn from"""
+    # labelers whose labels are released
     labelers: int
-    """labelers whose labels are released"""
+    # their labels
     labels: int
-    """their labels"""
+    # strict labels of other labelers, by whom heads are judged
     fresh_labels: int
-    """strict labels of other labelers, by whom heads are judged"""
+    # without privacy, then each mechanism
     outcomes: tuple[Outcome, ...]
-    """without privacy, then each mechanism"""
+    # a picture of them
     picture: str
-    """a picture of them"""
+    # commands to try on one's own FILE
     next: tuple[str, ...]
-    """commands to try on one's own FILE"""
 
 
 def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonstration:
@@ -107,31 +107,31 @@ def demonstrate(directory: Path, *, progress: Progress = no_progress) -> Demonst
         raise ProjectError(f"{directory} is not empty; remove it or name another directory")
     directory.mkdir(parents=True, exist_ok=True)
     progress("simulating labelers", None)
-    own, fresh = _simulated()
+    labels, fresh = _simulate_labels()
     file = directory / "labels.parquet"
-    pq.write_table(own.to_arrow(), file, compression="zstd")
-    trial = _Trial.of(file, own, fresh, progress)
-    outcomes = [trial.plain()]
-    for place, options in trial.settings().items():
+    pq.write_table(labels.to_arrow(), file, compression="zstd")
+    demo = _Trials.of(file, labels, fresh, progress)
+    outcomes = [demo.plain()]
+    for place, options in demo.settings().items():
         progress(f"releasing: {place}", None)
-        outcomes.append(trial.released(directory / place, options))
-    drawn = directory / "demo.png"
-    drawn.write_bytes(picture(outcomes))
+        outcomes.append(demo.release(directory / place, options))
+    chart = directory / "demo.png"
+    chart.write_bytes(draw_outcomes(outcomes))
     return Demonstration(
         str(directory),
         EPSILON,
-        trial.delta,
+        demo.delta,
         FEATURES,
-        own["labeler_id"].n_unique(),
-        len(own),
-        len(trial.fresh_label),
+        labels["labeler_id"].n_unique(),
+        len(labels),
+        len(demo.fresh_label),
         tuple(outcomes),
-        str(drawn),
+        str(chart),
         ("labelguard inspect FILE", "labelguard plan FILE", _PRIVATIZE),
     )
 
 
-def _simulated() -> tuple[pl.DataFrame, pl.DataFrame]:
+def _simulate_labels() -> tuple[pl.DataFrame, pl.DataFrame]:
     """Labels to release and those of fresh labelers; every pair is labeled once.
 
     So a released label can be compared with the one it was made of, by its content.
@@ -143,14 +143,14 @@ def _simulated() -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
+class _Trials:
     """The labels in `file`, with the features of their pairs, and labels that judge heads.
 
-    `own` has one row a label, x (labels, d) are its features; those of fresh labelers are strict.
+    `labels` has one row a label, x (labels, d) are its features; fresh labels are strict.
     """
 
     file: Path
-    own: pl.DataFrame
+    labels: pl.DataFrame
     x: Features
     fresh: Features
     fresh_label: NDArray[np.float64]
@@ -158,24 +158,26 @@ class _Trial:
     progress: Progress
 
     @classmethod
-    def of(cls, file: Path, own: pl.DataFrame, fresh: pl.DataFrame, progress: Progress) -> _Trial:
+    def of(
+        cls, file: Path, labels: pl.DataFrame, fresh: pl.DataFrame, progress: Progress
+    ) -> _Trials:
         """Fit the features, on public pairs, and compute them once."""
-        pairs = _pairs(own)
+        pairs = _pairs(labels)
         features = open_fitted(FEATURES, pairs, progress)
         strict = fresh.filter(pl.col("label").is_not_null())
         return cls(
             file,
-            own.with_row_index("row"),
+            labels.with_row_index("row"),
             features(pairs),
             features(_pairs(strict)),
             strict["label"].to_numpy(),
-            usual_delta(own["labeler_id"].n_unique()),
+            usual_delta(labels["labeler_id"].n_unique()),
             progress,
         )
 
     def settings(self) -> Mapping[str, dict[str, Any]]:
         """Options of each release, by the name of its directory; all of them public choices."""
-        unit = self.own["labeler_id"].rank("dense").to_numpy().astype(np.intp) - 1
+        unit = self.labels["labeler_id"].rank("dense").to_numpy().astype(np.intp) - 1
         rows = Rows(np.arange(len(unit)), unit, int(unit.max()) + 1)
         few: dict[str, Any] = {"draws": _FEW_DRAWS, "growth": False, "progress": self.progress}
         forecasts = tuning.forecast(self.x, rows, [EPSILON], self.delta, **few)
@@ -187,17 +189,17 @@ class _Trial:
         }
 
     def plain(self) -> Outcome:
-        """A head of the raw labels."""
-        strict = self.own.filter(pl.col("label").is_not_null())
+        """Return a head of the raw labels."""
+        strict = self.labels.filter(pl.col("label").is_not_null())
         label = strict["label"].to_numpy()
         head = _LEARNER.fit(self.x[strict["row"].to_numpy()], label, 0 * label, None)
-        return Outcome("non-private", None, len(self.own), 0.0, self._accuracy(head), None)
+        return Outcome("non-private", None, len(self.labels), 0.0, self._accuracy(head), None)
 
-    def released(self, project: Path, options: dict[str, Any]) -> Outcome:
-        """One release in a project of its own."""
+    def release(self, project: Path, options: dict[str, Any]) -> Outcome:
+        """Return one release in a project of its own."""
         budget: dict[str, Any] = {"epsilon": EPSILON, "delta": self.delta, **options}
         release = privatize(self.file, project=init(project), progress=self.progress, **budget)
-        rows = self._matched(frame := load(release))
+        rows = self._match_rows(frame := load(release))
         if release.card["train_with"] == "forward":
             flips = rows["flip_probability"].to_numpy()
             first = rows["first"].to_numpy().astype(np.float64)
@@ -214,11 +216,11 @@ class _Trial:
             str(release.path),
         )
 
-    def _matched(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def _match_rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Released rows with the row they were made of, and whether response_a was `first`."""
         parts = [
             frame.join(
-                self.own.select("row", "prompt", "label", chosen=chosen, rejected=rejected),
+                self.labels.select("row", "prompt", "label", chosen=chosen, rejected=rejected),
                 on=["prompt", "chosen", "rejected"],
             ).with_columns(first=pl.lit(chosen == "response_a"))
             for chosen, rejected in (("response_a", "response_b"), ("response_b", "response_a"))
@@ -235,19 +237,19 @@ def _pairs(labels: pl.DataFrame) -> pa.Table:
     return labels.select("prompt", first="response_a", second="response_b").to_arrow()
 
 
-def name(outcome: Outcome) -> str:
+def describe_outcome(outcome: Outcome) -> str:
     """Return a mechanism for people: randomized response, ≤ 2 a labeler."""
     bound = outcome.max_labels_per_labeler
     which = "all labels" if bound is None else f"≤ {bound} a labeler"
     return NAMES[outcome.mechanism] + (f", {which}" if outcome.mechanism == "rr" else "")
 
 
-def picture(outcomes: Sequence[Outcome]) -> bytes:
+def draw_outcomes(outcomes: Sequence[Outcome]) -> bytes:
     """Return two bars a mechanism as PNG; the same outcomes give the same bytes."""
     errors, accuracies = zip(*((one.label_error, one.accuracy) for one in outcomes), strict=True)
     wrong = "released labels that differ"
     right = "fresh labels that a model gets right"
     series = (Series(wrong, errors), Series(right, accuracies))
-    names = tuple(map(name, outcomes))
+    names = tuple(map(describe_outcome, outcomes))
     marks = (Mark("y", 0.5, "a coin"),)
-    return charts.drawn(Chart("", "", "bars", names, "", "", series, marks, percent=True), "png")
+    return charts.draw(Chart("", "", "bars", names, "", "", series, marks, percent=True), "png")

@@ -1,4 +1,4 @@
-"""Checks of an installation and a project, each with what to do if it fails."""
+"""Checks of an installation, a project and its connectors, each with what to do if it fails."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Callable
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from labelguard import extras
 from labelguard.answers import connector as connectors
-from labelguard.errors import LabelguardError, NoProject, ProjectError
+from labelguard.answers.connector import Answer, Connector, Settings
+from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
+from labelguard.inputs.left_out import SKIP
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, located
-from labelguard.text import pluralize
+from labelguard.text import LABEL_SKIP, pluralize
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from labelguard.project.opening import Where
 
+# Answers of a tool that are read, and letters of a content that are shown.
+ANSWERS = 10
+_SHOWN = 60
 _CORE = (
     "duckdb",
     "polars",
@@ -37,16 +48,16 @@ _CORE = (
 class Finding:
     """One thing that was looked at."""
 
+    # what was looked at
     name: str
-    """what was looked at"""
+    # whether all is well
     ok: bool
-    """whether all is well"""
+    # what was found, or what to do
     detail: str
-    """what was found, or what to do"""
 
 
 def examine(project: Where) -> list[Finding]:
-    """All checks; a missing project is reported, not an error, unless it was named."""
+    """Return all checks; a missing project is reported, not an error, unless it was named."""
     checks = [
         Finding("python", sys.version_info >= (3, 11), platform.python_version()),
         Finding("system", os.name == "posix", platform.system()),
@@ -54,16 +65,15 @@ def examine(project: Where) -> list[Finding]:
         Finding("extras", True, _extras()),
         _check("randomized response", _accounting),
     ]
-    found = checks + _project_checks(project)
-    return [*_failing(project), *found]
+    return [*_release_failures(project), *checks, *_project_checks(project)]
 
 
-def _failing(project: Where) -> list[Finding]:
-    """That releases fail, first of all; nothing where none does."""
+def _release_failures(project: Where) -> list[Finding]:
+    """Return a finding where releases fail; none where they do not."""
     with contextlib.suppress(ProjectError):  # which a check below tells
-        found = attempts.read(located(project))
-        if found.failing:
-            return [Finding("releases", False, f"{found.failing}: {found.message}")]
+        state = attempts.read(located(project))
+        if state.failing:
+            return [Finding("releases", False, f"{state.failing}: {state.message}")]
     return []
 
 
@@ -75,8 +85,8 @@ def _package(name: str) -> Finding:
 
 
 def _extras() -> str:
-    named = importlib.metadata.metadata("labelguard").get_all("Provides-Extra") or []
-    installed = [name for name in named if name != "all" and not extras.missing_packages(name)]
+    names = importlib.metadata.metadata("labelguard").get_all("Provides-Extra") or []
+    installed = [name for name in names if name != "all" and not extras.missing_packages(name)]
     return ", ".join(installed) or "none installed"
 
 
@@ -100,8 +110,8 @@ def _project_checks(project: Where) -> list[Finding]:
     try:
         home = located(project)
     except NoProject as error:
-        named = project is not None or "LABELGUARD_PROJECT" in os.environ
-        return [Finding("project", not named, str(error) if named else "none here")]
+        explicit = project is not None or "LABELGUARD_PROJECT" in os.environ
+        return [Finding("project", not explicit, str(error) if explicit else "none here")]
     except ProjectError as error:
         return [Finding("project", False, str(error))]
 
@@ -130,7 +140,7 @@ def _project_checks(project: Where) -> list[Finding]:
         opened.private_map.check(digests)
         return f"{pluralize(len(digests), 'private map')} as drawn"
 
-    def ingested() -> str:
+    def answers() -> str:
         opened = OpenProject.open(home)
         broken = ingestion.fault(opened)
         if broken:
@@ -145,13 +155,13 @@ def _project_checks(project: Where) -> list[Finding]:
 
     checks = (
         *(("project", writable), ("keys", keys), ("ledger", ledger)),
-        *(("private maps", maps), ("ingested answers", ingested)),
+        *(("private maps", maps), ("ingested answers", answers)),
     )
-    return _said_once([_check(name, work) for name, work in checks])
+    return _report_once([_check(name, work) for name, work in checks])
 
 
-def _said_once(findings: list[Finding]) -> list[Finding]:
-    """What several checks stumbled over is told by the first."""
+def _report_once(findings: list[Finding]) -> list[Finding]:
+    """Return what several checks stumbled over is told by the first."""
     first = {one.detail: one.name for one in reversed(findings)}
     return [
         one
@@ -166,3 +176,123 @@ def _check(name: str, work: Callable[[], str]) -> Finding:
         return Finding(name, True, work())
     except LabelguardError as error:
         return Finding(name, False, str(error))
+
+
+@dataclass(frozen=True)
+class ToolComparison:
+    """One comparison that was understood; without what was answered."""
+
+    # who answered, by the tool's id
+    labeler: str
+    # how the prompt begins
+    prompt: str
+    # how the two responses begin, in the order of their bytes
+    responses: list[str]
+    # why it cannot be used
+    fault: str | None
+
+
+@dataclass(frozen=True)
+class ConnectorCheck:
+    """The answers of a tool as a connector understands them."""
+
+    # its name
+    connector: str
+    # the tool
+    kind: str
+    # whose labelers these are
+    source: str
+    # what the tool says of the project or data set
+    about: Mapping[str, str]
+    # what is read, where several things were asked
+    question: str | None
+    # answers that were looked at
+    answers: int
+    # comparisons that were skipped
+    skipped: int
+    # what was compared in them
+    comparisons: list[ToolComparison]
+    # answers that no release counts, by reason; skips have a count of their own
+    left_out: Mapping[str, int]
+    # what to settle before the first release
+    notes: list[str]
+
+
+def check_connector(name: str, project: Where = None) -> ConnectorCheck:
+    """Read the first answers of a tool, and store nothing.
+
+    Raises `ConnectorError` if the tool cannot be reached, `InvalidLabels` if its tasks cannot be
+    read as labelguard.toml says.
+    """
+    from labelguard.inputs.columns import Reading
+    from labelguard.inputs.staging import canonical_rows
+
+    opened = OpenProject.open(project)
+    settings = connectors.named(opened.project.connectors, name)
+    tool = connectors.connector(settings)
+    about = tool.about()
+    answers = list(islice(_answers(tool), ANSWERS))
+    if not answers:
+        raise InvalidLabels(f"connector {name}: nothing was answered in the tool so far")
+    with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
+        path = Path(directory) / f"{name}.jsonl"
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{answer.body}\n" for answer in answers))
+        record = opened.ledger.policies.active()
+        # Where skips are hidden among ties, nothing may tell which are.
+        skips = record.policy.skips if record else "public"
+        reading = Reading(settings.columns, question=settings.question, skips=skips)
+        rows = [row for batch in canonical_rows(path, reading) for row in _comparisons(batch)]
+    skipped = sum(row is None for row in rows)
+    return ConnectorCheck(
+        name,
+        settings.kind,
+        settings.source,
+        dict(about),
+        settings.question,
+        len(answers),
+        skipped,
+        [row for row in rows if row],
+        dict(Counter(one.left_out for one in answers if one.left_out not in ("", SKIP))),
+        list(_notes(settings, about)),
+    )
+
+
+def _notes(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:
+    if settings.question is None and "," in about.get("questions", ""):
+        yield (
+            f'several things are asked: name the one that is read (question = "NAME" in '
+            f"[connectors.{settings.name}]) before the first release; later, every label would be "
+            "new, and charged again"
+        )
+    yield (
+        "labels are read as the tool's own words for the two sides, or the names of their fields; "
+        "where it has others, name them at the first release (--label-values "
+        "a=first,b=second,tie=same): a word outside is released as a tie"
+    )
+
+
+def _answers(tool: Connector) -> Iterator[Answer]:
+    for page in tool.pull():
+        yield from page.answers
+
+
+def _comparisons(batch: pa.RecordBatch) -> Iterator[ToolComparison | None]:
+    """Yield the comparisons of a batch; None for those that were skipped."""
+    from labelguard.inputs.query import PUBLIC_FAULTS
+
+    names = ["labeler", "prompt", "first", "second", "fault"]
+    skips = (batch["label"].to_numpy() == LABEL_SKIP).tolist()
+    for row, skip in zip(batch.select(names).to_pylist(), skips, strict=True):
+        role, why = PUBLIC_FAULTS.get(row["fault"], ("", ""))
+        fault = f"{role}: {why}" if role else None
+        sides = [_shorten(row["first"]), _shorten(row["second"])]
+        yield (
+            None if skip else ToolComparison(row["labeler"], _shorten(row["prompt"]), sides, fault)
+        )
+
+
+def _shorten(content: Any) -> str:
+    text = content if isinstance(content, str) else " | ".join(m["content"] for m in content or ())
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"

@@ -1,4 +1,4 @@
-"""What an input is understood as, before anything is released: no label is read."""
+"""The reading of an input, before anything is released: no label is read."""
 
 from __future__ import annotations
 
@@ -41,115 +41,115 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Role:
-    """Which column plays a role."""
+    """A column and the role that it plays."""
 
+    # prompt, response_a, labeler_id, …
     role: str
-    """prompt, response_a, labeler_id, …"""
+    # what the input calls it
     column: str
-    """what the input calls it"""
+    # whether it was read here; labels are not
     read: bool
-    """whether it was read here; labels are not"""
 
 
 @dataclass(frozen=True)
 class Bar:
     """Labelers with about as many labels."""
 
+    # labels of each, at least
     least: int
-    """labels of each, at least"""
+    # labels of each, at most
     most: int
-    """labels of each, at most"""
+    # how many labelers have so many
     labelers: int
-    """how many labelers have so many"""
 
 
 @dataclass(frozen=True)
 class Labelers:
-    """Who gave labels, and how many each."""
+    """The labelers of an input, and the numbers of their labels."""
 
+    # distinct labelers
     count: int
-    """distinct labelers"""
+    # labels of the labeler with the fewest
     least: int
-    """labels of the labeler with the fewest"""
+    # the median of labels per labeler
     median: float
-    """the median of labels per labeler"""
+    # labels of the labeler with the most
     most: int
-    """labels of the labeler with the most"""
+    # labelers by their numbers of labels, in powers of two
     histogram: tuple[Bar, ...]
-    """labelers by their numbers of labels, in powers of two"""
 
 
 @dataclass(frozen=True)
 class Question:
     """One question, and what was compared under it."""
 
+    # how it is recorded
     name: str
-    """how it is recorded"""
+    # distinct pairs it was asked about
     pairs: int
-    """distinct pairs it was asked about"""
 
 
 @dataclass(frozen=True)
 class Example:
     """One pair, the two sides in an order that no label decides; chats as their words."""
 
+    # what was asked
     prompt: str
-    """what was asked"""
+    # one response
     first: str
-    """one response"""
+    # the other response
     second: str
-    """the other response"""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What an input is understood as. No label was read."""
+    """The reading of an input. No label was read."""
 
+    # the format that was recognised, or named
     format: str
-    """the format that was recognised, or named"""
+    # what that format looks like
     about: str
-    """what that format looks like"""
+    # which columns are read, and which would be
     roles: tuple[Role, ...]
-    """which columns are read, and which would be"""
+    # rows that say who compared what; of exports, answers
     rows: int
-    """rows that say who compared what; of exports, answers"""
+    # rows that cannot be used
     bad_rows: int
-    """rows that cannot be used"""
+    # why most of them cannot
     bad_row_reason: str | None
-    """why most of them cannot"""
+    # answers of a tool that no release counts, by reason: ground truths, drafts
     left_out: Mapping[str, int]
-    """answers of a tool that no release counts, by reason: ground truths, drafts"""
+    # what else to know of how it is read
     notes: tuple[str, ...]
-    """what else to know of how it is read"""
+    # rows (of rankings and choices, pairs) left out because both responses are the same
     identical_sides: int
-    """rows (of rankings and choices, pairs) left out because both responses are the same"""
+    # rows (pairs likewise) in which a labeler compared a pair once more; the newest counts
     repeated: int
-    """rows (pairs likewise) in which a labeler compared a pair once more; the newest counts"""
+    # what is counted as a label: `labels` of pairs, whole `rankings`, or `choices`
     answers: str
-    """what is counted as a label: `labels` of pairs, whole `rankings`, or `choices`"""
+    # what is left: every labeler's distinct labels, rankings or choices
     labels: int
-    """what is left: every labeler's distinct labels, rankings or choices"""
+    # the pairs that they compare; of labels of pairs, one each
     comparisons: int
-    """the pairs that they compare; of labels of pairs, one each"""
+    # distinct pairs
     pairs: int
-    """distinct pairs"""
+    # who gave labels; null where the input does not tell
     labelers: Labelers | None
-    """who gave labels; null where the input does not tell"""
+    # what was asked, where the input tells it or `--question` does
     questions: tuple[Question, ...]
-    """what was asked, where the input tells it or `--question` does"""
+    # a few pairs, in the order of their contents
     examples: tuple[Example, ...]
-    """a few pairs, in the order of their contents"""
+    # why a release would be refused
     problems: tuple[str, ...]
-    """why a release would be refused"""
+    # commands to go on with
     next: tuple[str, ...]
-    """commands to go on with"""
 
     def __repr__(self) -> str:
-        told = [f"{name}: {value}" for name, value in self._counts()]
-        return f"Inspection({self.format!r}, {'; '.join(told)})"
+        counts = [f"{name}: {value}" for name, value in self._counts()]
+        return f"Inspection({self.format!r}, {'; '.join(counts)})"
 
     def _counts(self) -> list[tuple[str, str]]:
-        """What there is of everything."""
+        """Return what there is of everything."""
         compared = f"{self.labels:,} {self.answers} of {pluralize(self.pairs, 'pair')}"
         people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
         counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
@@ -187,7 +187,8 @@ def inspect(
     max_input_bytes: int | None = None,
     progress: Progress = no_progress,
 ) -> Inspection:
-    """What `privatize` would understand of `source`: columns, people, pairs, what to watch out for.
+    """Return what `privatize` would understand of `source`: columns, people, pairs, what to watch
+    out for.
 
     `source`, `columns`, `question`, `format`, `split`, `public_columns` and `max_input_bytes` are
     those of `privatize`. Needs no project, charges nothing, and leaves nothing behind. Columns of
@@ -223,51 +224,52 @@ def inspect(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
-        looked = _look(staged, reading, work / "look")
-        return _inspection(source, reading, looked, staged, progress)
+        roles = _read_columns(staged, reading, work / "look")
+        return _inspection(source, reading, roles, staged)
 
 
 @dataclass(frozen=True)
-class _Looked:
-    """What the columns of an input tell, before a row is read."""
+class _InputColumns:
+    """The columns of an input, before a row is read."""
 
     format: str
     roles: tuple[Role, ...]
     problems: tuple[str, ...]
 
 
-def _look(staged: Staged, reading: Reading, scratch: Path) -> _Looked:
+def _read_columns(staged: Staged, reading: Reading, scratch: Path) -> _InputColumns:
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
     connection = readers.connect(scratch)
-    for part, found in zip(staged.files, staged.formatted, strict=True):
-        layout = found.find_layout(connection)
+    for part, formatted in zip(staged.files, staged.formatted, strict=True):
+        layout = formatted.find_layout(connection)
         private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
         names = {**dict.fromkeys(private), **layout.columns}
         for role, name in names.items():
-            column = found.names.get(role) or name or found.reading.columns.get(role, role)
+            renamed = formatted.names.get(role) or name
+            column = renamed or formatted.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
         problems |= dict.fromkeys(_problems(part, reading, connection))
-    return _Looked(staged.formatted[-1].format, tuple(roles), tuple(problems))
+    return _InputColumns(staged.formatted[-1].format, tuple(roles), tuple(problems))
 
 
 def _problems(
     part: InputFile, reading: Reading, connection: duckdb.DuckDBPyConnection
 ) -> Iterator[str]:
-    """Why a release would be refused: for columns of labels, and for nobody who gave them.
+    """Yield why a release would be refused: for columns of labels, and for lack of labelers.
 
     A part is understood anew as a release would: a format makes the column of labels only where
     labels are asked for. That goes by names and types of columns; no label is read.
     """
 
     def refusal(unit: str, *, labelled: bool) -> str:
-        asked = replace(reading, unit=unit, labelled=labelled)
+        required = replace(reading, unit=unit, labelled=labelled)
         try:
-            found = formats.apply_format(part, connection, asked)
-            found.find_layout(connection)
+            formatted = formats.apply_format(part, connection, required)
+            formatted.find_layout(connection)
         except InvalidLabels as error:
             return str(error)
-        return _lacking(part, found, asked, connection) if labelled else ""
+        return _explain_missing_labels(part, formatted, required, connection) if labelled else ""
 
     if first := refusal("labeler", labelled=True):
         yield first
@@ -275,16 +277,19 @@ def _problems(
             yield second
 
 
-def _lacking(
-    part: InputFile, found: FormattedFile, asked: Reading, connection: duckdb.DuckDBPyConnection
+def _explain_missing_labels(
+    part: InputFile,
+    formatted: FormattedFile,
+    reading: Reading,
+    connection: duckdb.DuckDBPyConnection,
 ) -> str:
-    """What is said of a part without any column that its format reads labels from.
+    """Return what is said of a part without any column that its format reads labels from.
 
     In a file that lacks columns without values that is no error of its columns: a release would
     find every label blank, and nothing that can be used.
     """
-    kind, types = formats.FORMATS[found.format], readers.columns(part, connection)
-    if kind.has_label_columns(TableSchema(part.name, types, asked, part.sparse)):
+    kind, types = formats.FORMATS[formatted.format], readers.columns(part, connection)
+    if kind.has_label_columns(TableSchema(part.name, types, reading, part.sparse)):
         return ""
     return (
         f"{part.name}: format {kind.name} reads labels from column {' or '.join(kind.private)}, "
@@ -293,32 +298,35 @@ def _lacking(
 
 
 def _inspection(
-    source: Input, reading: Reading, looked: _Looked, staged: Staged, progress: Progress
+    source: Input,
+    reading: Reading,
+    columns: _InputColumns,
+    staged: Staged,
 ) -> Inspection:
     pairs = distinct_pairs(staged) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None
-    asked = 0 if rows is None else len(rows)
+    compared = 0 if rows is None else len(rows)
     usual = staged.fault_reasons.most_common()
     return Inspection(
-        format=looked.format,
-        about=formats.FORMATS[looked.format].about,
-        roles=looked.roles,
+        format=columns.format,
+        about=formats.FORMATS[columns.format].about,
+        roles=columns.roles,
         rows=staged.rows_read,
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         left_out=dict(staged.left_out),
         notes=tuple(one.note for one in staged.formatted if one.note),
         identical_sides=staged.identical_sides,
-        repeated=staged.rows - asked,
+        repeated=staged.rows - compared,
         answers=_answers(staged),
-        labels=_counted(staged, rows),
-        comparisons=asked,
+        labels=_count_answers(staged, rows),
+        comparisons=compared,
         pairs=len(pairs) if pairs else 0,
         labelers=_labelers(rows) if rows and staged.labelers else None,
         questions=_questions(pairs),
         examples=tuple(_examples(pairs)) if pairs else (),
-        problems=looked.problems,
-        next=() if looked.problems else tuple(_commands(source, reading, staged)),
+        problems=columns.problems,
+        next=() if columns.problems else tuple(_commands(source, reading, staged)),
     )
 
 
@@ -328,8 +336,8 @@ def _answers(staged: Staged) -> str:
     return "rankings" if staged.pairs_of_rankings else "labels"
 
 
-def _counted(staged: Staged, rows: statistic.Rows | None) -> int:
-    """How many labels, rankings or choices are left."""
+def _count_answers(staged: Staged, rows: statistic.Rows | None) -> int:
+    """Return how many labels, rankings or choices are left."""
     if rows is None:
         return 0
     if rows.ranking is not None:
@@ -340,7 +348,7 @@ def _counted(staged: Staged, rows: statistic.Rows | None) -> int:
 
 
 def _labelers(rows: statistic.Rows) -> Labelers:
-    """How many distinct labels, rankings or choices each labeler gave."""
+    """Return how many distinct labels, rankings or choices each labeler gave."""
     unit = rows.unit
     if rows.ranking is not None:
         unit = unit[np.unique(rows.ranking, return_index=True)[1]]
@@ -364,7 +372,7 @@ def _questions(pairs: DistinctPairs | None) -> tuple[Question, ...]:
 
 
 def _examples(pairs: DistinctPairs) -> Iterator[Example]:
-    """A pair of each of the first few items, in canonical order."""
+    """Yield a pair of each of the first few items, in canonical order."""
     _, first = np.unique(pairs.contents[:, 0], return_index=True)
     chosen = np.sort(first)[:_EXAMPLES]
     for row in pairs.table.select(_TEXTS).take(pa.array(chosen)).to_pylist():
@@ -379,8 +387,10 @@ def _words(content: str | list[dict[str, object]]) -> str:
 
 def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
     """Yield `plan` and `privatize` with its defaults, as they can be run on this input."""
-    asked = reading.columns, reading.format, reading.public_columns, reading.question, reading.split
-    words = [*command_arguments(source), *format_reading_options(*asked)]
+    words = command_arguments(source)
+    words += format_reading_options(
+        reading.columns, reading.format, reading.public_columns, reading.question, reading.split
+    )
     if staged.fault_count:
         words += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *words])

@@ -1,4 +1,4 @@
-"""What the commands that look at a project show."""
+"""Results of the commands that read a project."""
 
 from __future__ import annotations
 
@@ -34,158 +34,160 @@ from labelguard.storage.files import check_new_file
 
 @dataclass(frozen=True)
 class Lifetime(Total):
-    """What all policies of a project cost a labeler together."""
+    """The cost of all policies of a project to a labeler."""
 
+    # how many were or are in force
     policies: int
-    """how many were or are in force"""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How far one allowance of a policy is used."""
+    """The use of one allowance of a policy."""
 
+    # the kind of event: rr or statistic
     event: str
-    """the kind of event: rr or statistic"""
+    # units that were charged
     labelers: int
-    """units that were charged"""
+    # what they may use in all
     allowed: int
-    """what they may use in all"""
+    # how much of it they used
     used: int
-    """how much of it they used"""
+    # how much is left
     left: int
-    """how much is left"""
+    # units with nothing left
     exhausted_labelers: int
-    """units with nothing left"""
+    # min, quartiles and max over units; empty before the first charge
     left_per_labeler: Mapping[str, int]
-    """min, quartiles and max over units; empty before the first charge"""
+    # the same of what was used
     used_per_labeler: Mapping[str, int]
-    """the same of what was used"""
+    # weeks until the median unit has nothing left, at the rate of the median unit since the first
+    # release under this policy, its week included; null: nothing was charged, or contents are
+    # protected, which are labelled once and have no rate
     weeks_left: int | None
-    """weeks until the median unit has nothing left, at the rate of the median unit since the first
-    release under this policy, its week included; null: nothing was charged, or contents are
-    protected, which are labelled once and have no rate"""
 
 
 @dataclass(frozen=True)
 class Budget:
     """The budget of a project."""
 
+    # the policy in force
     policy: PolicyDetails | None
-    """the policy in force"""
+    # what all policies together may cost
     ceiling: Ceiling
-    """what all policies together may cost"""
+    # what they cost so far
     lifetime: Lifetime
-    """what they cost so far"""
+    # those of the policy in force
     allowances: list[Usage]
-    """those of the policy in force"""
 
 
 @dataclass(frozen=True)
 class LabelerAllowance:
     """One labeler's part of one allowance."""
 
+    # the policy's name
     policy: str
-    """the policy's name"""
+    # the kind of event: rr or statistic
     event: str
-    """the kind of event: rr or statistic"""
+    # how many they may use
     allowed: int
-    """how many they may use"""
+    # how many they used
     used: int
-    """how many they used"""
+    # how many are left; 0 once the policy is closed
     left: int
-    """how many are left; 0 once the policy is closed"""
+    # of the policy: active or closed
     state: str
-    """of the policy: active or closed"""
 
 
 @dataclass(frozen=True)
 class LabelerBudget:
-    """What one labeler, or their group, has spent."""
+    """The spent budget of one labeler, or of their group."""
 
+    # 32 hexadecimal digits; of a labeler in a group, the group's
     pseudonym: str
-    """32 hexadecimal digits; of a labeler in a group, the group's"""
+    # whether they left, how and when; null if they did not
     departure: Departure | None
-    """whether they left, how and when; null if they did not"""
+    # under every policy that charged them; none if they left before any did
     allowances: list[LabelerAllowance]
-    """under every policy that charged them; none if they left before any did"""
 
 
 @dataclass(frozen=True)
 class JournalEntry:
     """One entry of the journal."""
 
+    # from 1 on, without gaps
     number: int
-    """from 1 on, without gaps"""
+    # when it was written, UTC
     at: str
-    """when it was written, UTC"""
+    # what happened
     kind: str
-    """what happened"""
+    # what it is about: counts, settings and digests, never labels
     body: Mapping[str, Any]
-    """what it is about: counts, settings and digests, never labels"""
+    # digest of the entry before
     previous: str
-    """digest of the entry before"""
+    # SHA-256 of this one
     digest: str
-    """SHA-256 of this one"""
 
 
 @dataclass(frozen=True)
 class ReleaseLine:
     """A release in a few words."""
 
+    # its id
     id: str
-    """its id"""
+    # reserved, computing, drawn, committed or abandoned
     state: str
-    """reserved, computing, drawn, committed or abandoned"""
+    # when it was begun, UTC
     created_at: str
-    """when it was begun, UTC"""
+    # rr, props, statistic or evaluation
     mechanism: str
-    """rr, props, statistic or evaluation"""
+    # whose labels it has: training, or held-out
     part: Part
-    """whose labels it has: training, or held-out"""
+    # how much it charged, over all labelers
     charged: int
-    """how much it charged, over all labelers"""
+    # rows of its file; null before it is committed
     rows: int | None
-    """rows of its file; null before it is committed"""
+    # its directory
     path: str
-    """its directory"""
 
 
 @dataclass(frozen=True)
 class AnchorLine:
     """The journal's newest entry."""
 
+    # the line to keep elsewhere
     anchor: str
-    """the line to keep elsewhere"""
+    # the entry's number
     number: int
-    """the entry's number"""
+    # and its digest
     digest: str
-    """and its digest"""
 
 
 @dataclass(frozen=True)
 class Exported:
     """A ledger that was written out."""
 
+    # the file
     path: str
-    """the file"""
+    # how many rows each table has
     rows: Mapping[str, int]
-    """how many rows each table has"""
 
 
 @dataclass(frozen=True)
 class Simulated:
     """A simulated table that was written."""
 
+    # the file
     path: str
-    """the file"""
+    # its labels
     rows: int
-    """its labels"""
+    # its columns
     columns: list[str]
-    """its columns"""
 
 
 def budget(project: Where) -> Budget:
-    """The policy in force, what all policies cost together, and how far each allowance is used."""
+    """Return the policy in force, what all policies cost together, and how far each allowance is
+    used.
+    """
     ledger = OpenProject.open(project).ledger
     active, every = ledger.policies.active(), ledger.policies.history()
     total = pricing.total(every)
@@ -249,7 +251,8 @@ def quantiles(
 
 
 def labeler(labeler_id: str, project: Where) -> LabelerBudget:
-    """One labeler's allowances under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
+    """Return one labeler's allowances under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32
+    digits).
 
     Of a labeler in a group, the group's. Raises `LedgerError` for somebody who was neither ever
     charged nor left.
@@ -261,16 +264,16 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     ledger = opened.ledger
     candidates, _ = linking.by_id([labeler_id], opened)
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
-        given = blocks.from_bytes(bytes.fromhex(labeler_id))
-        candidates = np.concatenate([candidates, given])
+        pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
+        candidates = np.concatenate([candidates, pseudonym])
     units = Groups(*ledger.people.members()).unit_of(candidates)
-    own = {one.hex() for one in blocks.to_list(candidates)}
+    pseudonyms = {one.hex() for one in blocks.to_list(candidates)}
     with ledger.snapshot() as connection:
         rows = [
             row for unit in blocks.to_list(units) for row in charges.read_uses(connection, unit)
         ]
         gone = next(
-            (one for one in people.read_departures(connection) if one.pseudonym in own), None
+            (one for one in people.read_departures(connection) if one.pseudonym in pseudonyms), None
         )
     if not rows and gone is None:
         raise LedgerError(
@@ -291,7 +294,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
 
 
 def journal(project: Where) -> list[JournalEntry]:
-    """The journal's entries, oldest first."""
+    """Return the journal's entries, oldest first."""
     return [
         JournalEntry(e.number, e.at, e.kind, json.loads(e.body), e.previous, e.digest)
         for e in OpenProject.open(project).ledger.journal()
@@ -299,7 +302,7 @@ def journal(project: Where) -> list[JournalEntry]:
 
 
 def releases(project: Where) -> list[ReleaseLine]:
-    """All releases, oldest first."""
+    """Return all releases, oldest first."""
     opened = OpenProject.open(project)
     return [
         ReleaseLine(
@@ -311,20 +314,20 @@ def releases(project: Where) -> list[ReleaseLine]:
 
 
 def card(release_id: str | None, project: Where) -> dict[str, Any]:
-    """The card of a committed release, by default the newest."""
+    """Return the card of a committed release, by default the newest."""
     from labelguard.release.writer import read_card
 
     return read_card(release_path(release_id, project))
 
 
 def release_path(release_id: str | None, project: Where) -> Path:
-    """The directory of a committed release, by default the newest."""
+    """Return the directory of a committed release, by default the newest."""
     opened = OpenProject.open(project)
-    return opened.project.releases / _committed(opened.ledger, release_id)[-1].id
+    return opened.project.releases / _find_committed(opened.ledger, release_id)[-1].id
 
 
 def verify(project: Where, anchor: str | None = None) -> Verdict:
-    """Whether journal, charges and the files of all releases hold; the first fault if not.
+    """Check journal, charges and the files of all releases; return the first fault, if any.
 
     `anchor` is a line of `anchor`, from whenever: the journal must still hold its entry.
     """
@@ -332,15 +335,17 @@ def verify(project: Where, anchor: str | None = None) -> Verdict:
 
 
 def anchor(project: Where) -> AnchorLine:
-    """The journal's newest entry as a line to keep elsewhere (see `labelguard.ledger.journal`)."""
+    """Return the journal's newest entry as a line to keep elsewhere (see
+    `labelguard.ledger.journal`).
+    """
     number, digest = OpenProject.open(project).ledger.head()
     return AnchorLine(str(Anchor(number, digest)), number, digest)
 
 
 def verify_releases(release_id: str | None, project: Where) -> FilesVerdict:
-    """Whether the files of releases are what was committed; the first fault if not."""
+    """Check that the files of releases are what was committed; return the first fault, if any."""
     opened = OpenProject.open(project)
-    chosen = _committed(opened.ledger, release_id)
+    chosen = _find_committed(opened.ledger, release_id)
     broken = release_fault(opened, chosen)
     return FilesVerdict(broken is None, broken, len(chosen))
 
@@ -360,7 +365,7 @@ def simulate_to(path: Path, **options: Any) -> Simulated:
     return Simulated(str(path), table.num_rows, table.column_names)
 
 
-def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
+def _find_committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
     records = [record for record in ledger.releases.all() if record.state == "committed"]
     if release_id is not None:
         records = [record for record in records if record.id.startswith(release_id)]
@@ -376,8 +381,8 @@ _EXPORTED = (
     *("policies", "allowances", "prices", "releases", "counters", "charges", "sources"),
     *("identities", "distinct_people", "members", "tombstones", "segments", "journal"),
 )
+# Keyed digests that mean nothing outside the project.
 _SECRET = ("map", "idempotency_key", "mac")
-"""Keyed digests that mean nothing outside the project."""
 _JSON = ("settings", "quote", "columns", "files", "body", "price")
 
 
@@ -404,15 +409,15 @@ def export(output: Path, project: Where = None) -> Exported:
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a table in the order of its key, never all in memory."""
+    """Yield the rows of a table in the order of its key, never all in memory."""
     columns = (column for column in table.c if column.name not in _SECRET)
     query = sa.select(*columns).order_by(*table.primary_key.columns)
     for row in connection.execution_options(yield_per=10_000).execute(query).mappings():
-        yield {name: _exported(name, value) for name, value in row.items()}
+        yield {name: _to_json_value(name, value) for name, value in row.items()}
 
 
-def _exported(name: str, value: Any) -> Any:
-    """A value for JSON; settings of a release are without the place of its input."""
+def _to_json_value(name: str, value: Any) -> Any:
+    """Return a value for JSON; settings of a release are without the place of its input."""
     if isinstance(value, bytes):
         return value.hex()
     if value is None or name not in _JSON:

@@ -1,51 +1,53 @@
-"""`report`: a project, or one release in it, as sections; the same facts for every format."""
+"""`report` and leaderboards: sections in order, written as a page, Markdown, JSON or a picture."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from labelguard import clock
 from labelguard._version import __version__
+from labelguard.analysis.leaderboard import COLUMNS, MEAN, Board, Leaderboard, rows
 from labelguard.budget import events
+from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
 from labelguard.project.opening import Where
 from labelguard.project.verdict import Verdict
-from labelguard.release import sections as of_mechanisms
-from labelguard.release.sections import Section
-from labelguard.report import jobs, sections, use
-from labelguard.report.overview import Usage
+from labelguard.release.sections import Chart, Mark, Section, Series, Table, of_card
+from labelguard.report import charts, figures, sections
+from labelguard.report.facts import ReportFacts, verify_project
 from labelguard.report.render import FORMS, Report, section
-from labelguard.report.sections import Seen
 from labelguard.storage.files import check_file, write_atomically
 from labelguard.text import format_budget, pluralize
 
 Format: TypeAlias = Literal["html", "md", "json"]
+_PICTURES = ("png", "svg")
 
 
 @dataclass(frozen=True)
 class Reported:
     """A report that was written."""
 
+    # the file
     path: str
-    """the file"""
+    # html, md or json
     format: str
-    """html, md or json"""
+    # whether everything that was verified holds
     ok: bool
-    """whether everything that was verified holds"""
+    # the first thing that does not
     fault: str | None
-    """the first thing that does not"""
 
 
 def report(release_id: str | None = None, project: Where = None) -> Report:
-    """What is to be told of a project, or first of one of its releases.
+    """Return the report of a project, or first of one of its releases.
 
     No label is read, and nothing is charged: it is made from releases, the ledger and other public
     counts. Raises `LedgerError` for a release that was not committed.
     """
-    return _told(Seen.of(release_id, project), None)[0]
+    return _build(ReportFacts.collect(release_id, project), None)[0]
 
 
 def write(
@@ -59,94 +61,156 @@ def write(
 
     The journal must still hold the entry of `anchor`, a line that was kept, or there is a fault.
     """
-    named = output.suffix.removeprefix(".")
-    kind = format or (named if named in FORMS else "html")
+    ending = output.suffix.removeprefix(".")
+    form = format or (ending if ending in FORMS else "html")
     check_file(output, "report.html")
-    kept = Anchor.parse(anchor) if anchor else None
-    made, found = _told(Seen.of(release_id, project), kept)
-    write_atomically(output, FORMS[kind](made).encode())
-    return Reported(str(output), kind, found.ok, found.fault)
+    expected = Anchor.parse(anchor) if anchor else None
+    document, verification = _build(ReportFacts.collect(release_id, project), expected)
+    write_atomically(output, FORMS[form](document).encode())
+    return Reported(str(output), form, verification.ok, verification.fault)
 
 
-def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
-    found = sections.verified(seen, kept)
-    about = seen.opened.project.about
+def _build(facts: ReportFacts, anchor: Anchor | None) -> tuple[Report, Verdict]:
+    verification = verify_project(facts, anchor)
+    about = facts.opened.project.about
     name = f"{about['name']}: labels" if "name" in about else "Labels"
-    title = f"Release {seen.chosen.id}" if seen.chosen else f"{name} under differential privacy"
-    parts = (part for part in _sections(seen, found, kept) if part is not None)
-    made = Report(title, seen.at, __version__, found.ok, _summary(seen, found), _named(parts))
-    return made, found
-
-
-def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
-    budget = seen.budget
-    used = (
-        (f"{events.kind(one.event).noun}s used", _share(one, seen.unit))
-        for one in budget.allowances
-        if one.allowed
+    title = f"Release {facts.chosen.id}" if facts.chosen else f"{name} under differential privacy"
+    parts = [part for part in _sections(facts, verification, anchor) if part is not None]
+    summary = tuple(_summary(facts, verification))
+    document = Report(
+        title, facts.at, __version__, verification.ok, summary, _make_ids_unique(parts)
     )
-    return (
-        *seen.opened.project.about.items(),
-        ("project id", seen.opened.keys.check_value()[:16]),
-        *_period(seen),
-        ("protected as a whole", f"each {seen.unit}"),
-        ("promised so far", format_budget(vars(budget.lifetime)) if seen.committed else "nothing"),
-        ("ceiling", format_budget(vars(budget.ceiling))),
-        *used,
-        ("releases", f"{len(seen.committed):,}"),
-        ("verification", "holds" if found.ok else "FAULT"),
-    )
+    return document, verification
 
 
-def _share(one: Usage, unit: str) -> str:
-    return f"{one.used / one.allowed:.0%} of the allowance of {pluralize(one.labelers, unit)}"
-
-
-def _period(seen: Seen) -> Iterator[tuple[str, str]]:
-    """From the first release to the last one."""
+def _summary(facts: ReportFacts, verification: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield the few facts that come first."""
+    yield from facts.opened.project.about.items()
+    yield "project id", facts.opened.keys.check_value()[:16]
     # A clock may have run backwards: the order of releases is not that of their days.
-    if days := sorted(one.created_at[:10] for one in seen.committed):
+    if days := sorted(record.created_at[:10] for record in facts.committed_releases):
         yield "period", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    yield "protected as a whole", f"each {facts.unit}"
+    budget = facts.budget
+    cost = format_budget(vars(budget.lifetime)) if facts.committed_releases else "nothing"
+    yield "promised so far", cost
+    yield "ceiling", format_budget(vars(budget.ceiling))
+    for usage in budget.allowances:
+        if usage.allowed:
+            units = pluralize(usage.labelers, facts.unit)
+            share = f"{usage.used / usage.allowed:.0%} of the allowance of {units}"
+            yield f"{events.kind(usage.event).noun}s used", share
+    yield "releases", f"{len(facts.committed_releases):,}"
+    yield "verification", "holds" if verification.ok else "FAULT"
 
 
-def _sections(seen: Seen, found: Verdict, kept: Anchor | None) -> Iterator[Section | None]:
-    if not found.ok:
-        yield section("fault", found=found)
-    yield sections.this_release(seen)
-    if seen.chosen:
-        yield from _of_mechanisms(seen)
-    yield sections.to_do(seen, found)
-    yield sections.guarantee(seen)
-    yield sections.not_protected(seen)
-    yield sections.policies(seen)
-    yield from use.sections(seen)
-    yield sections.left_out(seen)
-    yield sections.who_is_who(seen)
-    yield from use.noise(seen)
-    if not seen.chosen:
-        yield from _of_mechanisms(seen)
-    yield sections.planned(seen)
-    runs, unread = jobs.of(seen)
-    yield sections.releases(seen)
-    yield unread
-    yield from jobs.sections(runs)
-    yield sections.hook(seen)
-    yield sections.verification(seen, found, kept)
+def _sections(
+    facts: ReportFacts, verification: Verdict, anchor: Anchor | None
+) -> Iterator[Section | None]:
+    """Yield every section in its order, None for one that has nothing to say."""
+    if not verification.ok:
+        yield section("fault", verification=verification)
+    yield sections.release_card(facts)
+    if facts.chosen:
+        yield from _mechanism_sections(facts)
+    yield sections.actions(facts, verification)
+    yield sections.guarantee(facts)
+    yield sections.not_protected(facts)
+    yield sections.policies(facts)
+    yield from figures.usage_sections(facts)
+    yield sections.left_out(facts)
+    yield sections.people(facts)
+    yield from figures.noise_sections(facts)
+    if not facts.chosen:
+        yield from _mechanism_sections(facts)
+    yield sections.forecasts(facts)
+    yield sections.releases(facts)
+    yield from figures.job_sections(facts.opened.project)
+    yield sections.hook(facts)
+    yield sections.verification(facts, verification, anchor)
 
 
-def _of_mechanisms(seen: Seen) -> Iterator[Section]:
-    """What mechanisms say of the releases that are looked at."""
-    for card in seen.newest_cards():
-        for part in of_mechanisms.of_card(card):
+def _mechanism_sections(facts: ReportFacts) -> Iterator[Section]:
+    """Yield what mechanisms say of the releases that the report is about."""
+    for card in facts.newest_cards():
+        for part in of_card(card):
             yield replace(part, title=f"{part.title} ({card['release']})")
 
 
-def _named(parts: Iterator[Section]) -> tuple[Section, ...]:
-    """The sections with ids of their own, whatever mechanisms call theirs."""
-    seen: Counter[str] = Counter()
-    named = []
+def _make_ids_unique(parts: Iterable[Section]) -> tuple[Section, ...]:
+    """Return the sections with ids of letters and digits, each once, whatever a mechanism wrote."""
+    counts: Counter[str] = Counter()
+    unique = []
     for part in parts:
         plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in part.id) or "section"
-        seen[plain] += 1
-        named.append(replace(part, id=plain + (f"-{seen[plain]}" if seen[plain] > 1 else "")))
-    return tuple(named)
+        counts[plain] += 1
+        suffix = f"-{counts[plain]}" if counts[plain] > 1 else ""
+        unique.append(replace(part, id=plain + suffix))
+    return tuple(unique)
+
+
+def write_leaderboard(leaderboard: Leaderboard, release: str, output: Path) -> None:
+    """Write a leaderboard to a file, which is replaced; its name says in which form.
+
+    Raises `LabelguardError` if it cannot be written, for a name of no known form, and for a
+    picture of several boards.
+    """
+    form = output.suffix.removeprefix(".").lower()
+    if form not in (*FORMS, *_PICTURES):
+        names = ", .".join((*FORMS, *_PICTURES))
+        raise LabelguardError(f"expected -o with a name that ends in .{names}; found {output.name}")
+    check_file(output, "board.html")
+    if form in FORMS:
+        data = FORMS[form](_leaderboard_report(leaderboard, release)).encode()
+    elif len(leaderboard.boards) == 1:
+        data = charts.draw(_board_chart(leaderboard.boards[0]), form)
+    else:
+        raise LabelguardError(
+            f"a picture shows one board, and there are {len(leaderboard.boards)}; name one with "
+            "--stratum, or write a page"
+        )
+    write_atomically(output, data)
+
+
+def _leaderboard_report(leaderboard: Leaderboard, release: str) -> Report:
+    """Return the leaderboard of a release as a report, a section for each board."""
+    parts = [
+        Section(
+            f"board-{number}",
+            f"Leaderboard: {board.title}",
+            (board.words,),
+            Table(f"Standings, {board.title}", COLUMNS, tuple(rows(board))),
+            _board_chart(board),
+        )
+        for number, board in enumerate(leaderboard.boards, 1)
+    ]
+    if leaderboard.alone:
+        parts.append(section("alone", sources=leaderboard.alone))
+    parts.append(section("reading", notes=leaderboard.notes))
+    summary = (
+        ("release", release),
+        ("sources", f"{sum(len(board.standings) for board in leaderboard.boards):,}"),
+        ("boards", f"{len(leaderboard.boards):,}"),
+        ("intervals", f"{leaderboard.level:.0%}"),
+    )
+    title = f"Leaderboard of release {release}"
+    return Report(title, clock.now(), __version__, True, summary, tuple(parts))
+
+
+def _board_chart(board: Board) -> Chart:
+    """Return scores with their intervals, by rank, then by name."""
+    standings = board.standings
+    columns = (
+        tuple(round(getattr(standing, name), 1) for standing in standings)
+        for name in ("score", "low", "high")
+    )
+    return Chart(
+        f"Scores, {board.title}",
+        f"{pluralize(len(standings), 'source')}, by rank, then by name. {board.words}",
+        "points",
+        tuple(standing.source for standing in standings),
+        "source",
+        "points of Elo, with 95% intervals",
+        (Series("score", *columns),),
+        (Mark("x", MEAN, ""),),
+    )

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from labelguard.budget import events
 from labelguard.release.sections import Chart, Section, Table
-from labelguard.report.charts import NARROW, WIDE, darkened, svg
+from labelguard.report.charts import NARROW, WIDE, draw_svg, recolor_dark
 from labelguard.text import escape_controls, format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
     from labelguard.release.sections import Cell
 
+# Letters beyond which a cell is words that may wrap; shorter ones stay in one line.
 _PROSE = 32
-"""Letters beyond which a cell is words that may wrap; shorter ones stay in one line."""
 _BUDGET = re.compile("([εδ]) = ")
 _NUMBER = re.compile(r"[−-]?[\d.,]+(e-?\d+)?( ?%)?|–|")
 _MARKS = re.compile(r"([\\`*_\[\]<>|~#&$!@])|(:)(?=//)|(?<=www)(\.)", re.IGNORECASE)
 _LIST = re.compile(r"^(?:(?=[-+=])|(\d+)(?=[.)]\s))")
+# What titles, alerts, facts, tables, lines and points begin with in words.j2.
 _SIGNS = ("# ", "! ", ": ", "= ", "> ", "- ")
-"""What titles, alerts, facts, tables, lines and points begin with in words.j2."""
 _ENTRIES = re.compile(r"\n\s*\n|\n(?=[#!:=>-] )")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is told of a project, made `at` some time (UTC) by a version of `labelguard`.
+    """A document on a project, made `at` some time (UTC) by a version of `labelguard`.
 
     `ok` says whether everything that was verified holds; `summary` are the few facts that come
     first.
@@ -96,13 +96,13 @@ def html(report: Report) -> str:
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'"
-    template = _template("report.html.j2", _unbroken, autoescape=True)
+    template = _template("report.html.j2", _keep_budgets_together, autoescape=True)
     return template.render(report=report, style=style, policy=policy) + "\n"
 
 
 def markdown(report: Report) -> str:
     """Return headings, paragraphs and tables; a chart is its message and its numbers."""
-    return _template("report.md.j2", _marked, autoescape=True).render(report=report)
+    return _template("report.md.j2", _escape_markdown, autoescape=True).render(report=report)
 
 
 def json_text(report: Report) -> str:
@@ -110,8 +110,8 @@ def json_text(report: Report) -> str:
     return json.dumps(asdict(report), indent=2, allow_nan=False) + "\n"
 
 
+# The forms of a report, by the ending of a file's name.
 FORMS: Mapping[str, Callable[[Report], str]] = {"html": html, "md": markdown, "json": json_text}
-"""The forms of a report, by the ending of a file's name."""
 
 
 @cache
@@ -128,36 +128,36 @@ def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) ->
     )
     environment.filters |= {
         "budget": format_budget,
-        "cell": written,
-        "counted": pluralize,
-        "day": day,
-        "kinds": _kinds,
+        "cell": format_cell,
+        "pluralize": pluralize,
+        "day": format_time,
+        "kinds": _column_kinds,
         "noun": lambda event: events.kind(event).noun,
         "paragraph": _paragraph,
         "pictures": _pictures,
-        "small": small,
+        "small": format_small,
         "verbatim": lambda line: Markup(escape_controls(line)),
-        "written": format,
+        "format_as": format,
     }
     return environment.from_string((files(__package__) / name).read_text(encoding="utf-8"))
 
 
-def _unbroken(text: str) -> str:
+def _keep_budgets_together(text: str) -> str:
     """Text that cannot turn itself, whose budgets stay in one line."""
     return _BUDGET.sub("\\1\u00a0=\u00a0", escape_controls(text))
 
 
-def _marked(text: str) -> Markup:
+def _escape_markdown(text: str) -> Markup:
     """Text in which no letter is a mark of Markdown."""
-    return Markup(_MARKS.sub(lambda found: f"\\{found[0]}", escape_controls(text)))
+    return Markup(_MARKS.sub(lambda mark: f"\\{mark[0]}", escape_controls(text)))
 
 
 def _paragraph(text: str) -> Markup:
-    """A paragraph of Markdown, which is no list even if it begins with a number."""
-    return Markup(_LIST.sub(r"\1\\", _marked(text)))
+    """Return a paragraph of Markdown, which is no list even if it begins with a number."""
+    return Markup(_LIST.sub(r"\1\\", _escape_markdown(text)))
 
 
-def written(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     """Return a cell as text: thousands apart, four digits of a fraction, – for nothing."""
     if cell is None:
         return "–"
@@ -168,21 +168,21 @@ def written(cell: Cell) -> str:
     return cell
 
 
-def day(at: str) -> str:
+def format_time(at: str) -> str:
     """Return a time as the ledger tells it for people: 2026-01-05 14:30."""
     return at[:16].replace("T", " ")
 
 
-def small(value: float) -> str:
+def format_small(value: float) -> str:
     """Return a small number as people write it: 1e-5."""
     return f"{value:g}".replace("e-0", "e-")
 
 
-def _kinds(table: Table) -> list[str]:
-    """What its columns hold: numbers, prose, or else names in one line."""
+def _column_kinds(table: Table) -> list[str]:
+    """Return what its columns hold: numbers, prose, or else names in one line."""
     if not table.rows:
         return [""] * len(table.columns)
-    columns = (list(map(written, column)) for column in zip(*table.rows, strict=True))
+    columns = (list(map(format_cell, column)) for column in zip(*table.rows, strict=True))
     return [
         "number"
         if all(map(_NUMBER.fullmatch, column))
@@ -192,11 +192,11 @@ def _kinds(table: Table) -> list[str]:
 
 
 def _pictures(chart: Chart) -> dict[str, str]:
-    """The chart for light and dark pages, wide and narrow ones."""
-    wide, narrow = svg(chart, WIDE), svg(chart, NARROW)
-    drawn = {"light": wide, "light_narrow": narrow}
-    drawn |= {"dark": darkened(wide), "dark_narrow": darkened(narrow)}
+    """Return the chart for light and dark pages, wide and narrow ones."""
+    wide, narrow = draw_svg(chart, WIDE), draw_svg(chart, NARROW)
+    pictures = {"light": wide, "light_narrow": narrow}
+    pictures |= {"dark": recolor_dark(wide), "dark_narrow": recolor_dark(narrow)}
     return {
         name: f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
-        for name, picture in drawn.items()
+        for name, picture in pictures.items()
     }

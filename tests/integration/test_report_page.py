@@ -25,8 +25,7 @@ from labelguard.answers.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun
-from labelguard.report.board import write as write_board
-from labelguard.report.page import write
+from labelguard.report.page import write, write_leaderboard
 from labelguard.simulation import simulate
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         write(here / "empty.html", project=empty)
         board = lg.init(here / "arena", max_epsilon=1e6)
         systems = lg.privatize(arena(10), project=board, **SOURCES)
-        write_board(leaderboard(systems.path), systems.id, here / "board.html")
+        write_leaderboard(leaderboard(systems.path), systems.id, here / "board.html")
         (made.path / "data.parquet").write_bytes(b"")
         write(here / "broken.html", project=project)
     names = ("full", "release", "empty", "broken", "board")

@@ -15,7 +15,7 @@ from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, Project, find
-from labelguard.report import connection
+from labelguard.report.doctor import check_connector
 
 _DESK = "[connectors.desk]"
 
@@ -37,7 +37,7 @@ def test_it_shows_ten_answers_and_stores_nothing(tool: tuple[Project, Desk]) -> 
     project, desk = tool
     for task in range(12):
         desk.answer("maria", task, None if task == 3 else "left")
-    found = connection.check("desk", project)
+    found = check_connector("desk", project)
     assert (found.answers, found.skipped, len(found.comparisons)) == (10, 1, 9)
     first = found.comparisons[0]
     assert (first.labeler, first.prompt) == ("maria", "prompt 0")
@@ -53,7 +53,7 @@ def test_ground_truths_are_counted_with_what_to_do(tool: tuple[Project, Desk]) -
     project, desk = tool
     for task in range(3):
         desk.mark_truth(desk.answer("maria", task, "left")["record"])
-    found = connection.check("desk", project)
+    found = check_connector("desk", project)
     assert (found.left_out, found.comparisons) == ({"ground truth": 3}, [])
     assert '"ground_truth": false' in " ".join(said(project).split())
 
@@ -103,16 +103,16 @@ def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(
 ) -> None:
     project, desk = tool
     with pytest.raises(InvalidLabels, match="nothing was answered"):
-        connection.check("desk", project)
+        check_connector("desk", project)
     desk.answer("maria", 1, "left", harmless="right")
     with pytest.raises(InvalidLabels, match="question"):
-        connection.check("desk", project)
+        check_connector("desk", project)
 
 
 def test_what_it_notes_does_not_depend_on_what_was_answered(tool: tuple[Project, Desk]) -> None:
     project, desk = tool
     record = desk.answer("maria", 1, "left")["record"]
-    before = connection.check("desk", project)
+    before = check_connector("desk", project)
     desk.change(record, "yes")
-    assert connection.check("desk", project) == before
+    assert check_connector("desk", project) == before
     assert "--label-values" in before.notes[-1]

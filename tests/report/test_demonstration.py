@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelguard.report import demonstration
-from labelguard.report.demonstration import Outcome, name, picture
+from labelguard.report.demonstration import Outcome, describe_outcome, draw_outcomes
 
 
 def outcome(mechanism: str, bound: int | None, accuracy: float) -> Outcome:
@@ -14,12 +14,16 @@ PLAIN, EVERY = outcome("non-private", None, 0.8), outcome("rr", None, 0.6)
 
 
 def test_the_same_outcomes_give_the_same_picture() -> None:
-    assert picture([PLAIN, EVERY]) == picture([PLAIN, EVERY]) != picture([PLAIN, PLAIN])
-    assert picture([PLAIN]).startswith(b"\x89PNG")
+    assert (
+        draw_outcomes([PLAIN, EVERY])
+        == draw_outcomes([PLAIN, EVERY])
+        != draw_outcomes([PLAIN, PLAIN])
+    )
+    assert draw_outcomes([PLAIN]).startswith(b"\x89PNG")
 
 
 def test_mechanisms_are_told_apart_by_their_bounds() -> None:
-    names = [name(one) for one in (PLAIN, EVERY, outcome("rr", 2, 0.7))]
+    names = [describe_outcome(one) for one in (PLAIN, EVERY, outcome("rr", 2, 0.7))]
     assert names == [
         "no privacy",
         "randomized response, all labels",
@@ -28,10 +32,10 @@ def test_mechanisms_are_told_apart_by_their_bounds() -> None:
 
 
 def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else() -> None:
-    own, fresh = demonstration._simulated()
+    labels, fresh = demonstration._simulate_labels()
     pairs = ["prompt", "response_a", "response_b"]
-    assert own[pairs].is_unique().all()
-    assert not set(own["labeler_id"]) & set(fresh["labeler_id"])
-    assert own["labeler_id"].n_unique() == 4 * fresh["labeler_id"].n_unique()
-    again, _ = demonstration._simulated()
-    assert own.equals(again)
+    assert labels[pairs].is_unique().all()
+    assert not set(labels["labeler_id"]) & set(fresh["labeler_id"])
+    assert labels["labeler_id"].n_unique() == 4 * fresh["labeler_id"].n_unique()
+    again, _ = demonstration._simulate_labels()
+    assert labels.equals(again)

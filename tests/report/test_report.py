@@ -34,10 +34,10 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
 from labelguard.project.raising import raise_ceiling
 from labelguard.release.sections import Section, Table
-from labelguard.report import overview, use
+from labelguard.report import figures, overview
+from labelguard.report.facts import guess_accuracy
 from labelguard.report.page import report, write
 from labelguard.report.render import Report, html, json_text, markdown
-from labelguard.report.sections import guessed
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
@@ -146,7 +146,7 @@ def test_the_promise_of_several_policies_is_their_sum(project: Project) -> None:
     [(1.0, "73.2%"), (3.0, "95.3%"), (10.0, "99.9955%"), (2000.0, "all but 100%")],
 )
 def test_how_often_a_guess_is_right_is_rounded_up(epsilon: float, right: str) -> None:
-    assert guessed(epsilon, 1e-5) == right
+    assert guess_accuracy(epsilon, 1e-5) == right
     if epsilon < 100:
         bound = (np.exp(epsilon) + 1e-5) / (np.exp(epsilon) + 1)
         assert bound <= float(right[:-1]) / 100 < bound + 0.001
@@ -241,7 +241,7 @@ def test_it_says_who_is_protected(project: Project, unit: str, word: str, whose:
 def test_labelers_near_their_cap_are_counted_and_some_are_named(
     released: tuple[Project, lg.Release], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(use, "_NAMED", 2)
+    monkeypatch.setattr(figures, "_NAMED", 2)
     whole = report(project=released[0])
     told, ledger = section(whole, "used-rr"), OpenProject.open(released[0]).ledger
     usage, facts = ledger.releases.usage()["rr"], dict(told.facts)

@@ -14,7 +14,7 @@ from colorspacious import cspace_convert, deltaE
 from numpy.typing import NDArray
 
 from labelguard.release.sections import Chart, Mark, Series
-from labelguard.report.charts import DARK, LIGHT, NARROW, Theme, darkened, svg
+from labelguard.report.charts import DARK, LIGHT, NARROW, Theme, draw_svg, recolor_dark
 
 APART = 20.0
 """ΔE (CAM02-UCS) between any two colors of a chart; 1 is about what can be seen."""
@@ -96,8 +96,8 @@ def test_words_of_the_page_stand_out_in_both_modes() -> None:
 
 @pytest.mark.parametrize("chart", [BARS, LINES], ids=["bars", "lines"])
 def test_the_same_chart_gives_the_same_bytes_and_whole_text(chart: Chart) -> None:
-    picture = svg(chart, NARROW)
-    assert picture == svg(chart, NARROW)
+    picture = draw_svg(chart, NARROW)
+    assert picture == draw_svg(chart, NARROW)
     words = [
         node.text for node in ElementTree.fromstring(picture).iter() if node.tag.endswith("text")
     ]
@@ -106,7 +106,7 @@ def test_the_same_chart_gives_the_same_bytes_and_whole_text(chart: Chart) -> Non
 
 
 def test_a_dark_picture_is_the_light_one_in_other_colors() -> None:
-    light, dark = svg(BARS), darkened(svg(BARS))
+    light, dark = draw_svg(BARS), recolor_dark(draw_svg(BARS))
     assert DARK.background in dark and DARK.series[0] in dark
     assert LIGHT.background not in dark and LIGHT.series[0] not in dark
     color = re.compile("#[0-9a-f]{6}")
@@ -116,7 +116,7 @@ def test_a_dark_picture_is_the_light_one_in_other_colors() -> None:
 def test_names_cannot_command_a_picture() -> None:
     name = "<script>alert(1)</script> $\\frac{ \x1b[31m \u202e ]]>"
     chart = Chart(name, name, "bars", (name, "b"), name, name, (Series(name, (1, 2)),))
-    picture = svg(chart)
+    picture = draw_svg(chart)
     ElementTree.fromstring(picture)
     assert "<script" not in picture and "\x1b" not in picture and "\u202e" not in picture
 
@@ -124,7 +124,7 @@ def test_names_cannot_command_a_picture() -> None:
 def texts(chart: Chart) -> set[str | None]:
     return {
         node.text
-        for node in ElementTree.fromstring(svg(chart, NARROW)).iter()
+        for node in ElementTree.fromstring(draw_svg(chart, NARROW)).iter()
         if node.tag[-4:] == "text"
     }
 
@@ -143,7 +143,7 @@ def test_long_names_of_bars_are_wrapped() -> None:
 def test_a_line_along_an_edge_is_whole() -> None:
     flat = Chart("T", "M", "lines", (0.0, 1.0), "x", "y", (Series("none", (0, 0)),), percent=True)
     [line] = re.findall(
-        r'<g id="line2d_\d+">\s*<path d="[^"]*" (?!clip)[^>]*stroke-width: 2\b', svg(flat)
+        r'<g id="line2d_\d+">\s*<path d="[^"]*" (?!clip)[^>]*stroke-width: 2\b', draw_svg(flat)
     )
     assert "clip-path" not in line
 

@@ -1,0 +1,142 @@
+"""The facts of a report: a project as it was at one moment, collected once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labelguard import clock
+from labelguard.errors import LedgerError
+from labelguard.ledger.journal import Anchor
+from labelguard.ledger.policies import PolicyRecord
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.project import attempts
+from labelguard.project.opening import OpenProject, Where
+from labelguard.project.verdict import Verdict, verdict
+from labelguard.report import overview
+from labelguard.report.overview import Budget
+
+_CARD = "card.json"
+# ε beyond which numbers say nothing to people.
+_LARGE = 30.0
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """A project as it was at one moment; no label is read.
+
+    `chosen` is the release that the report is about, and `failing` what fails since the last
+    release that succeeded (see `project.attempts`).
+    """
+
+    opened: OpenProject
+    at: str
+    budget: Budget
+    policies: tuple[PolicyRecord, ...]
+    releases: tuple[ReleaseRecord, ...]
+    chosen: ReleaseRecord | None
+    failing: str | None
+
+    @classmethod
+    def collect(cls, release_id: str | None, where: Where) -> ReportFacts:
+        """Collect the facts. Raises `LedgerError` for a release that was not committed."""
+        opened = OpenProject.open(where)
+        releases = tuple(opened.ledger.releases.all())
+        return cls(
+            opened,
+            clock.now(),
+            overview.budget(opened.project),
+            tuple(opened.ledger.policies.all()),
+            releases,
+            _find_release(releases, release_id) if release_id else None,
+            attempts.read(opened.project).failing,
+        )
+
+    @property
+    def policy(self) -> PolicyRecord | None:
+        """The policy in force."""
+        return next((record for record in self.policies if record.state == "active"), None)
+
+    @property
+    def newest_policy(self) -> PolicyRecord | None:
+        """The policy in force, else the newest one."""
+        return self.policy or (self.policies[-1] if self.policies else None)
+
+    @property
+    def committed_releases(self) -> tuple[ReleaseRecord, ...]:
+        """Releases that are complete, oldest first."""
+        return tuple(record for record in self.releases if record.state == "committed")
+
+    @property
+    def unit(self) -> str:
+        """The unit that is protected as a whole; labelers where no policy says it yet."""
+        return self.newest_policy.policy.unit if self.newest_policy else "labeler"
+
+    def card(self, record: ReleaseRecord) -> Mapping[str, Any] | None:
+        """Return the card of a committed release; None unless it is the one that was committed."""
+        try:
+            data = (self.opened.project.releases / record.id / _CARD).read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(data).hexdigest() != record.files.get(_CARD):
+            return None
+        card: Mapping[str, Any] = json.loads(data)
+        return card
+
+    def newest_cards(self) -> Iterable[Mapping[str, Any]]:
+        """Of the release that is chosen, else of the newest one by each mechanism."""
+        mechanisms: set[str] = set()
+        for record in reversed((self.chosen,) if self.chosen else self.committed_releases):
+            if (name := record.settings["mechanism"]) not in mechanisms and (
+                card := self.card(record)
+            ):
+                mechanisms.add(name)
+                yield card
+
+
+def _find_release(releases: Iterable[ReleaseRecord], release_id: str) -> ReleaseRecord:
+    """Return the committed release of that id, which may be shortened."""
+    matches = [record for record in releases if record.id.startswith(release_id)]
+    if not matches and not any(record.state == "committed" for record in releases):
+        raise LedgerError(f"{release_id} names no release: none was committed yet")
+    committed = [record for record in matches if record.state == "committed"]
+    if len(committed) != 1:
+        state = f" (it is {matches[0].state})" if len(matches) == 1 else ""
+        raise LedgerError(
+            f"{release_id} names {len(committed)} committed releases{state}; "
+            "see: labelguard release list"
+        )
+    return committed[0]
+
+
+def verify_project(facts: ReportFacts, anchor: Anchor | None) -> Verdict:
+    """Verify journal, charges and the files of all releases, and the anchor in the journal."""
+    verification = verdict(facts.opened, anchor)
+    home = f"{facts.opened.project.state.parent}/"  # where it lies is nobody's business elsewhere
+    return replace(verification, fault=verification.fault and verification.fault.replace(home, ""))
+
+
+def odds_factor(epsilon: float) -> str:
+    """e^ε in three digits, rounded up."""
+    if epsilon > _LARGE:
+        return f"e^{epsilon:g}"
+    factor = math.exp(epsilon)
+    step = 10.0 ** (math.floor(math.log10(factor)) - 2)
+    return f"{math.ceil(factor / step) * step:,.{max(0, 2 - math.floor(math.log10(factor)))}f}"
+
+
+def guess_accuracy(epsilon: float, delta: float) -> str:
+    """Return how often the best guess between two equally likely inputs is right at most, rounded
+    up.
+
+    (e^ε + δ) / (e^ε + 1): the sum of both kinds of error is at least 2 (1 − δ) / (e^ε + 1).
+    """
+    if epsilon > _LARGE:
+        return "all but 100%"
+    wrong = (1 - delta) / (1 + math.exp(epsilon))
+    digits = max(1, math.ceil(-math.log10(wrong)) - 1)
+    return f"{math.ceil((1 - wrong) * 100 * 10**digits) / 10**digits:.{digits}f}%"
