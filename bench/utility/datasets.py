@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import column_features
@@ -154,7 +154,7 @@ def read(path: Path, features: str) -> Dataset:
             StagingOptions(reading, "", quarantine=True),
             lambda name, rows: None,
         )
-        pairs = distinct_pairs(staged)
+        pairs = find_distinct_pairs(staged)
         provider = open_fitted(features, pairs.table, no_progress)
         tables = [buckets.read_bucket(staged.rows_directory, n) for n in range(buckets.BUCKETS)]
         rows = pa.concat_tables([table for table in tables if table is not None])

@@ -348,7 +348,7 @@ def _string(text: str) -> str:
 _INVISIBLE = r"[\s\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\x{2800}]"
 
 
-def normal_forms(texts: pa.Array) -> pa.Array:
+def normalize_words(texts: pa.Array) -> pa.Array:
     """Return words as they are compared: one form for all ways to write them, shape (n,)."""
     composed = _compose(pl.Series(texts.cast(pa.large_string())))
     # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one. By way of
@@ -362,12 +362,12 @@ def _compose(texts: pl.Series) -> pl.Series:
     return pl.Series(pc.utf8_normalize(visible.cast(pa.large_string()), "NFKC"))
 
 
-def unit_digests(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Blocks:
+def compute_unit_digests(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Blocks:
     """Return each row's unit, from the words of its sides (a list of texts a row), shape (n, 2).
 
     The first 16 bytes of SHA-256 over the sorted distinct SHA-256 of the sides' normal forms.
     """
-    flat = normal_forms(sides.flatten()).cast(pa.large_string())
+    flat = normalize_words(sides.flatten()).cast(pa.large_string())
     ends = pc.subtract(sides.offsets, sides.offsets[0]).cast(pa.int64())
     table = pa.table({"sides": pa.LargeListArray.from_arrays(ends, flat)})
     digests = (

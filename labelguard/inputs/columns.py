@@ -133,11 +133,11 @@ class TableSchema:
 
     @property
     def has_private_blanks(self) -> bool:
-        """Whether blank answers are ties, which nothing may tell from others."""
+        """True where blank answers are ties, which nothing may tell from others."""
         return self.reading.skips == "tie"
 
     @property
-    def listed(self) -> list[str]:
+    def shown_columns(self) -> list[str]:
         """The columns that messages list: of a sparse file no answers, and by their names.
 
         Which of chosen and rejected it has, and which it has first, may follow from labels.
@@ -187,14 +187,14 @@ class TableSchema:
         return "".join(f"{identifier(name)}, " for name in self.types if name not in dropped)
 
 
-def roles_of_content(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+def find_contents(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return those of these columns that are called like a role of prompts and responses."""
     return _named_as(names, columns, ())
 
 
-def content_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+def find_content_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return those that may hold prompts or responses; `columns` names some by role."""
-    members = {name.lower() for family in families(names) for name in family}
+    members = {name.lower() for family in find_families(names) for name in family}
     return _named_as(names, columns, {*PROMPTS, *CONVERSATIONS, *members} - {*_CONTENTS})
 
 
@@ -211,14 +211,14 @@ def tells_a_side(name: str) -> bool:
     return name.lower().endswith(FEATURE_SIDES["chosen"])
 
 
-def side_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+def find_side_columns(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return those that tell of one side; `columns` names some by role, and others otherwise."""
     named = {column for role, column in columns.items() if tells_a_side(role)}
     others = set(columns.values()) - named
     return [n for n in names if n in named or (tells_a_side(n) and n not in others)]
 
 
-def side_roles(columns: Mapping[str, str]) -> set[str]:
+def find_side_roles(columns: Mapping[str, str]) -> set[str]:
     """Return roles in `--columns` that are not ours and come in pairs: `system_a`, `system_b`.
 
     They name public columns that features may read; whoever reads none of them need not know.
@@ -233,7 +233,7 @@ def side_roles(columns: Mapping[str, str]) -> set[str]:
     }
 
 
-def families(names: Sequence[str]) -> list[tuple[str, ...]]:
+def find_families(names: Sequence[str]) -> list[tuple[str, ...]]:
     """Return fields that are called alike but for a letter or a number, or chosen and rejected."""
     members: dict[tuple[str, ...], list[tuple[int | str, str]]] = {}
     for name in names:

@@ -20,7 +20,7 @@ import polars as pl
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
 from labelguard.inputs.layouts import ID_EXPECTED, is_id
-from labelguard.inputs.query import NO_ID, blank
+from labelguard.inputs.query import NO_ID, is_blank
 from labelguard.inputs.readers import InputFile, identifier
 from labelguard.inputs.sources import ByteLimit, Input, resolve_input
 from labelguard.keys.identities import Identities, normal_form
@@ -85,7 +85,7 @@ def read_ids(
         tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
         readers.connect(Path(spill)) as connection,
     ):
-        columns = choose(list(readers.columns(files[0], connection)))
+        columns = choose(list(readers.read_columns(files[0], connection)))
         limit = ByteLimit.for_files(files, None)
         rows = pl.concat(_read_columns(file, connection, columns, limit) for file in files)
     if not len(rows):
@@ -97,7 +97,7 @@ def _read_columns(
     file: InputFile, connection: duckdb.DuckDBPyConnection, names: Sequence[str], limit: ByteLimit
 ) -> pl.DataFrame:
     """Return columns of ids of one file as texts, with `read from`: where each row stands."""
-    types = readers.columns(file, connection)
+    types = readers.read_columns(file, connection)
     for name in names:
         if name not in types:
             free = tuple(column for column in types if column not in names)
@@ -111,15 +111,15 @@ def _read_columns(
                 f"{file.name}: column {name}: expected {ID_EXPECTED}, found type {kind}"
             )
     texts = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in names)
-    blanks = ", ".join(f"{blank(identifier(n))} AS blank_{i}" for i, n in enumerate(names))
-    query = f"SELECT *, {blanks} FROM (SELECT {texts} FROM part)"
+    flags = ", ".join(f"{is_blank(identifier(n))} AS blank_{i}" for i, n in enumerate(names))
+    query = f"SELECT *, {flags} FROM (SELECT {texts} FROM part)"
     frames, count = [], 0
-    for batch in readers.batches(file, connection, query):
+    for batch in readers.read_batches(file, connection, query):
         limit.take(file.name, batch.nbytes)
         frame = pl.DataFrame(pl.from_arrow(batch))
         for number, name in enumerate(names):
-            if (is_blank := frame[f"blank_{number}"]).any():
-                row = count + (is_blank.arg_max() or 0) + 1
+            if (blanks := frame[f"blank_{number}"]).any():
+                row = count + (blanks.arg_max() or 0) + 1
                 raise InvalidLabels(f"{file.name} row {row}: column {name}: {NO_ID}")
         count += len(frame)
         frames.append(frame.select(names))

@@ -29,7 +29,7 @@ from labelguard.inputs.columns import (
     ROLES,
     Reading,
     TableSchema,
-    side_roles,
+    find_side_roles,
     tells_a_side,
 )
 from labelguard.inputs.readers import InputFile
@@ -47,7 +47,7 @@ _TYPED = {"number": "columns:", "source": "source:", "stratum": "by="}
 
 @dataclass(frozen=True)
 class Layout:
-    """How one file's columns are read: its kind, and the column that plays each role.
+    """The reading of one file's columns: its kind, and the column that plays each role.
 
     `types` are the columns' types by role, `content` is the type of prompt and responses.
     `features` maps what is carried for features to its columns: one for each side, or one list; of
@@ -64,12 +64,12 @@ class Layout:
 
     @property
     def has_questions(self) -> bool:
-        """Whether rows say which question they answer."""
+        """True where rows say which question they answer."""
         return self.reading.question is not None or "question" in self.columns
 
     @property
     def is_list(self) -> bool:
-        """Whether rows hold lists of responses."""
+        """True where rows hold lists of responses."""
         return self.kind in LISTED
 
 
@@ -86,7 +86,7 @@ def find_layout(
     In a sparse file a column is missing where no row has a value for it. `labelers` says which
     export of the file's format names its labelers.
     """
-    schema = TableSchema(file.name, readers.columns(file, connection), reading, file.sparse)
+    schema = TableSchema(file.name, readers.read_columns(file, connection), reading, file.sparse)
     layouts = _possible_layouts(schema)
     named, types = reading.columns, dict(schema.types)
     if not reading.labelled:
@@ -164,7 +164,7 @@ def _columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dict[str
     """Return the column of each role that a file has one for."""
     sides = {side for sides in FEATURE_SIDES.values() for side in sides}
     features = {one.name + side for one in schema.reading.features for side in sides}
-    known = {*ROLES, *side_roles(named), *features}
+    known = {*ROLES, *find_side_roles(named), *features}
     for role, column in named.items():
         if role not in known:
             raise InvalidLabels(
@@ -172,8 +172,8 @@ def _columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dict[str
             )
         if column not in schema.types:
             raise schema.error(
-                f"no column {column!r} (given for {role}){suggest(column, schema.listed)}; "
-                f"found: {', '.join(schema.listed)}"
+                f"no column {column!r} (given for {role}){suggest(column, schema.shown_columns)}; "
+                f"found: {', '.join(schema.shown_columns)}"
             )
     columns = {role: named.get(role, role) for role in ROLES}
     # A question is published with the labels: that a column is called so is not enough.
@@ -199,29 +199,29 @@ def _choose_layout(
     nearest = max(layouts, key=lambda kind: sum(r in columns for r in layouts[kind]))
     missing = [role for role in layouts[nearest] if role not in columns]
     sides = LAYOUTS["chosen"][1:]
-    if not set(sides).isdisjoint(missing) and set(sides).isdisjoint(schema.listed):
+    if not set(sides).isdisjoint(missing) and set(sides).isdisjoint(schema.shown_columns):
         missing = [role for role in layouts[nearest] if role in (*missing, *sides)]
-    free = tuple(column for column in schema.listed if column not in columns.values())
+    free = tuple(column for column in schema.shown_columns if column not in columns.values())
     lacking = ", ".join(f"{role}{suggest(role, free)}" for role in missing)
     if schema.reading.unit in _BY_LABELER and "labeler_id" not in columns:
         missing.append("labeler_id")
     expected = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
     raise schema.error(
-        f"no column {lacking}; expected {expected}; found: {', '.join(schema.listed)}; "
+        f"no column {lacking}; expected {expected}; found: {', '.join(schema.shown_columns)}; "
         f"name columns with --columns {','.join(f'{role}=NAME' for role in missing)}"
     )
 
 
 def _missing_labeler(schema: TableSchema, labelers: str) -> InvalidLabels:
     """Return the error for a file of which no column tells whose labels these are."""
+    near = suggest("labeler_id", schema.shown_columns)
     export = f"{labelers} " if labelers else ""
     return schema.error(
-        f"no column labeler_id{suggest('labeler_id', schema.listed)}; name the one that says who "
-        f"gave each label: --labeler-column NAME. {export}Without one, --unit item protects "
-        "each pair that was compared instead of each person: whoever gave several labels is "
-        "protected for each alone, and all of them together may tell about that person. Choose "
-        f"it only if nobody gave more than one label, or if that is enough; "
-        f"found: {', '.join(schema.listed)}"
+        f"no column labeler_id{near}; name the one that says who gave each label: "
+        f"--labeler-column NAME. {export}Without one, --unit item protects each pair that was "
+        "compared instead of each person: whoever gave several labels is protected for each alone, "
+        "and all of them together may tell about that person. Choose it only if nobody gave more "
+        f"than one label, or if that is enough; found: {', '.join(schema.shown_columns)}"
     )
 
 
@@ -318,7 +318,7 @@ def _feature_columns(
             raise schema.error(
                 f"no column {' and '.join(names)} for the {called}"
                 f"{suggest(feature.name, sorted(stems), _TYPED[feature.kind])}; "
-                f"found: {', '.join(schema.listed)}"
+                f"found: {', '.join(schema.shown_columns)}"
             )
         _check_public(schema, feature, column, kind, columns)
         kinds.append(schema.types[column])

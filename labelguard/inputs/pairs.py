@@ -89,7 +89,7 @@ class Pairs:
     questions: pa.ChunkedArray | None = None
 
 
-def distinct_pairs(staged: Staged) -> DistinctPairs:
+def find_distinct_pairs(staged: Staged) -> DistinctPairs:
     """Return distinct (item, pair of a ranking, what is carried), in the order of these.
 
     The order of the input does not enter, so that sums over pairs are the same to the last bit.
@@ -197,7 +197,7 @@ def read_pairs(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
-        pairs = distinct_pairs(staged)
+        pairs = find_distinct_pairs(staged)
         rows = read_comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
 
@@ -231,7 +231,7 @@ def read_comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
 
 def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
     """Raise `InvalidLabels` if one given id stands for several contents."""
-    conflicts = conflicting_items(staged)
+    conflicts = find_conflicting_items(staged)
     if conflicts:
         name = next(iter(sorted(conflicts)))
         raise InvalidLabels(
@@ -241,7 +241,7 @@ def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
         )
 
 
-def conflicting_items(staged: Staged) -> Counter[str]:
+def find_conflicting_items(staged: Staged) -> Counter[str]:
     """Return item ids that were given to more than one content, with the number of their rows."""
     conflicts: Counter[str] = Counter()
     for bucket in range(buckets.BUCKETS):

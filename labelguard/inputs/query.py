@@ -261,7 +261,7 @@ def _feature_fault(one: FeatureColumn, sides: tuple[str, ...]) -> str:
     """Return the CASE branch for what is carried and is not there."""
     if one.kind == "number":
         return f"WHEN NOT coalesce(isfinite({sides[0]} - {sides[1]}), false) THEN 12"
-    missing = " OR ".join(blank(side) for side in sides)
+    missing = " OR ".join(is_blank(side) for side in sides)
     return f"WHEN {missing} THEN {14 if one.kind == 'source' else 15}"
 
 
@@ -269,7 +269,7 @@ def _list_fault(one: FeatureColumn, values: str) -> str:
     """Return the same of what is carried as a list, one for each response."""
     if one.kind == "stratum":
         return _feature_fault(one, (values,))
-    good = "x IS NOT NULL AND isfinite(x)" if one.kind == "number" else f"NOT ({blank('x')})"
+    good = "x IS NOT NULL AND isfinite(x)" if one.kind == "number" else f"NOT ({is_blank('x')})"
     return (
         f"WHEN NOT coalesce(len({values}) = k AND len(list_filter({values}, lambda x: {good})) = k,"
         f" false) THEN {12 if one.kind == 'number' else 14}"
@@ -329,7 +329,7 @@ def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     """Return CASE branches for faults of public columns."""
     faults = []
     if "labeler_id" in kinds:
-        faults.append(f"WHEN {blank('labeler_id')} THEN 1")
+        faults.append(f"WHEN {is_blank('labeler_id')} THEN 1")
     faults.append("WHEN ep IS NULL THEN 2")
     for role, code in (("item_id", 8), ("question", 13), ("ranking_id", 9)):
         if role in kinds:
@@ -339,7 +339,7 @@ def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     return faults
 
 
-def blank(column: str) -> str:
+def is_blank(column: str) -> str:
     """Return SQL that is true where an id (VARCHAR) is null, empty or white space."""
     # The comparison spares nearly all ids the regular expression.
     is_white = rf"NOT coalesce(regexp_matches({column}, '[^\s\p{{Z}}]'), false)"

@@ -114,7 +114,7 @@ def _memory() -> int:
     return max(min(limits) // 4, _LEAST_MEMORY)
 
 
-def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+def open_cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
     """Return a connection of its own to the same engine: it counts in UTC, reads 128 MB ahead."""
     cursor = connection.cursor()
     cursor.execute("SET TimeZone = 'UTC'").fetchall()
@@ -122,28 +122,28 @@ def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnectio
     return cursor
 
 
-def columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:
+def read_columns(file: InputFile, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:
     """Return the columns of a file with their types."""
     with translate_errors(file):
-        relation = file.open(cursor_of(connection))
+        relation = file.open(open_cursor(connection))
     return dict(zip(relation.columns, relation.types, strict=True))
 
 
-def rows(
+def read_rows(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> list[tuple[Any, ...]]:
     """Return the few rows of a query over the file, which is called `part` in it."""
     with translate_errors(file):
-        return _select(file, cursor_of(connection), query).fetchall()
+        return _select(file, open_cursor(connection), query).fetchall()
 
 
-def batches(
+def read_batches(
     file: InputFile, connection: duckdb.DuckDBPyConnection, query: str
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query over the file in batches of about 48 MiB."""
     with translate_errors(file):
         most = _rows_to_read(file, connection, query)
-        relation = _select(file, cursor_of(connection), query)
+        relation = _select(file, open_cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
         for batch in relation.to_arrow_reader(most):
             waiting.append(batch)
@@ -171,7 +171,7 @@ def _rows_to_read(file: InputFile, connection: duckdb.DuckDBPyConnection, query:
     Of canonical ones, which are as wide whatever their labels say and however those are written.
     """
     first = f"SELECT * FROM ({query}) LIMIT 256"
-    head = _select(file, cursor_of(connection), first).to_arrow_table()
+    head = _select(file, open_cursor(connection), first).to_arrow_table()
     count = _BATCH_BYTES * max(head.num_rows, 1) / max(head.nbytes, 1)
     return int(np.clip(count, _LEAST_READ, _MOST_READ))
 

@@ -1,4 +1,4 @@
-"""Where labels come from: files of several formats, or tables in memory, as relations of DuckDB.
+"""Sources of labels: files of several formats, or tables in memory, as relations of DuckDB.
 
 Every input becomes a list of files that are read one after the other, in a fixed order, as a
 stream; nothing is loaded whole. An error names the file and the line and never repeats content.
@@ -54,7 +54,7 @@ _PLENTY, _EXPANSION = 1 << 30, 200
 
 @dataclass
 class ByteLimit:
-    """How many more bytes the rows of an input may take.
+    """The number of bytes that the rows of an input may still take.
 
     A file of a few megabytes can unpack to terabytes. Rows of honest files take ten times what
     their files do, and up to a hundred times where many labelers see the same texts.

@@ -164,7 +164,7 @@ def _sort(directory: Path, bucket: int) -> tuple[int, pa.Table | None] | None:
         table = table.drop_columns([_SKIP])
     if skipped.any():
         names = [name for name in _LABEL if name in table.column_names]
-        ends = _ends(table.select(names))
+        ends = _find_run_ends(table.select(names))
         run = np.concatenate([[0], np.cumsum(ends)[:-1]])
         withdrawn = skipped[ends][run]
         removed = int((withdrawn & ~skipped).sum())
@@ -178,7 +178,7 @@ def _sort(directory: Path, bucket: int) -> tuple[int, pa.Table | None] | None:
     return removed, skips
 
 
-def _ends(table: pa.Table) -> NDArray[np.bool_]:
+def _find_run_ends(table: pa.Table) -> NDArray[np.bool_]:
     """Return which rows are the last of a run of equal ones, shape (n,)."""
     ends = np.zeros(table.num_rows, bool)
     ends[-1:] = True

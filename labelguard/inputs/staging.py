@@ -101,13 +101,13 @@ def stage(
         layouts = [one.find_layout(connection) for one in formatted]
         content = merge_contents(files, layouts)
         for file, one in zip(files, formatted, strict=True):
-            reasons = readers.rows(file, connection, one.left_out) if one.left_out else []
+            reasons = readers.read_rows(file, connection, one.left_out) if one.left_out else []
             staged.left_out.update(dict(reasons))
         limit = ByteLimit.for_files(files, options.max_input_bytes)
         for one, layout in zip(formatted, layouts, strict=True):
             stager.begin_file(one, layout)
             sql = query.canonical_query(layout, content)
-            for batch in read_ahead(readers.batches(one.file, connection, sql)):
+            for batch in read_ahead(readers.read_batches(one.file, connection, sql)):
                 limit.take(one.file.name, batch.nbytes)
                 stager.append(one.file.name, batch, rows, texts)
                 progress(one.file.name, staged.rows_read)
@@ -197,22 +197,22 @@ class _Stager:
         if not batch.num_rows:
             return
         blank = batch["label"].to_numpy() == LABEL_SKIP
-        content = _digests(batch, "content")
-        items = _digests(batch, "given_id") if self.staged.given_ids else content
+        content = _read_digests(batch, "content")
+        items = _read_digests(batch, "given_id") if self.staged.given_ids else content
         labelers = self._labeler_blocks(batch)
         units = self._units(labelers, batch)
         # Skips have no number, no text and no digest: what they do is seen once rows are sorted.
         numbers = np.cumsum(~blank, dtype=np.uint64) + np.uint64(self.staged.rows) - np.uint64(1)
         self.staged.rows += int((~blank).sum())
 
-        columns = _halves("unit", units) | _halves("item", items)
+        columns = _split_blocks("unit", units) | _split_blocks("item", items)
         columns |= self._authors(labelers, batch)
         for name in ("pair", "size"):  # of rankings
             if name in batch.schema.names:
                 columns[name] = batch[name].to_numpy()
         if self.staged.rankings:
             grouping = "ranking" if "ranking" in batch.schema.names else None
-            columns |= _halves("group", _digests(batch, grouping) if grouping else items)
+            columns |= _split_blocks("group", _read_digests(batch, grouping) if grouping else items)
         if self.staged.timed:
             time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).min, pa.int64()))
             columns["submitted"] = time.to_numpy()
@@ -223,16 +223,16 @@ class _Stager:
         carried = {name: batch[name] for name in names}
         attached = {n: v.to_numpy() for n, v in carried.items() if pa.types.is_floating(v.type)}
         if "carried" in batch.schema.names:  # the names among them
-            attached |= _halves("carried", _digests(batch, "carried"))
+            attached |= _split_blocks("carried", _read_digests(batch, "carried"))
         if self.staged.given_ids:
-            attached |= _halves("content", content)
+            attached |= _split_blocks("content", content)
         # Times and records only say which of a labeler's rows comes first. They are in no digest of
         # the input: numbers of rows that are sorted by label change with a label.
         public = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
         digests = self._keys.digests(public | attached)
         self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
-            digests = self._keys.digests(public | attached | _records(batch))
+            digests = self._keys.digests(public | attached | _record_columns(batch))
         if self.staged.recorded or attached or "ranking" in batch.schema.names:
             # Rows may be equal but for these.
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
@@ -244,10 +244,10 @@ class _Stager:
         columns |= {"row": numbers, "label": label}
         rows.append(pa.table(columns), buckets.bucket_of(units))
 
-        shown = {"row": numbers} | _halves("item", items)
+        shown = {"row": numbers} | _split_blocks("item", items)
         names = ["prompt", "first", "second"]
         if self.staged.given_ids:
-            shown |= _halves("content", content)
+            shown |= _split_blocks("content", content)
             names.append("item_id")
         if self.staged.questions:
             names.append("question")
@@ -279,7 +279,7 @@ class _Stager:
 
     @property
     def _has_withdrawals(self) -> bool:
-        """Whether it is known what a skip takes back: when it was, and whose."""
+        """True where it is known what a skip takes back: when it was, and whose."""
         return self.staged.timed and (self.staged.labelers or self.staged.recorded)
 
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -383,9 +383,9 @@ class _Stager:
         if self.options.groups is None and self.options.reading.unit != "item":
             return {}
         if self.staged.labelers:
-            return _halves("author", labelers)
+            return _split_blocks("author", labelers)
         if self.staged.recorded:
-            return _halves("author", self._keys.digests(_records(batch)))
+            return _split_blocks("author", self._keys.digests(_record_columns(batch)))
         return {}
 
     def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
@@ -394,7 +394,7 @@ class _Stager:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
             return self._keys.content_units(
-                canonical.unit_digests(batch["sides"], self._connection)
+                canonical.compute_unit_digests(batch["sides"], self._connection)
             )
         return labelers
 
@@ -409,18 +409,18 @@ def _feature_names(layout: Layout) -> dict[str, str]:
     }
 
 
-def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
+def _split_blocks(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
     return {
         f"{name}_hi": np.ascontiguousarray(values[:, 0]),
         f"{name}_lo": np.ascontiguousarray(values[:, 1]),
     }
 
 
-def _records(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
-    return _halves("record", _digests(batch, "record"))
+def _record_columns(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+    return _split_blocks("record", _read_digests(batch, "record"))
 
 
-def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
+def _read_digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
     """Return the first 16 bytes of each row's SHA-256 (a binary column without nulls)."""
     array = batch[name]
     if array.null_count:
@@ -441,4 +441,4 @@ def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
         formatted = apply_format(file, connection, reading)
         layout = formatted.find_layout(connection)
         sql = query.canonical_query(layout, layout.content)
-        yield from readers.batches(formatted.file, connection, sql)
+        yield from readers.read_batches(formatted.file, connection, sql)

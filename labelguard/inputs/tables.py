@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import canonical
-from labelguard.inputs.columns import roles_of_content, side_columns
+from labelguard.inputs.columns import find_contents, find_side_columns
 from labelguard.inputs.readers import (
     NOT_UTF8,
     OURS,
@@ -331,8 +331,8 @@ def _to_json(
     columns: Mapping[str, Iterable[Any]], named: Mapping[str, str], where: str
 ) -> dict[str, pa.Array]:
     """Return the columns as JSON, one text a value."""
-    contents = roles_of_content(list(columns), named)
-    sides = side_columns(list(columns), named)
+    contents = find_contents(list(columns), named)
+    sides = find_side_columns(list(columns), named)
     arrays = {}
     # Contents first: whether another column is at fault, too, must not depend on their order.
     for name in sorted(columns, key=lambda column: column not in contents):

@@ -30,9 +30,9 @@ from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, NotContent
 from labelguard.inputs.columns import (
     CONVERSATIONS,
-    content_columns,
-    roles_of_content,
-    side_columns,
+    find_content_columns,
+    find_contents,
+    find_side_columns,
 )
 from labelguard.inputs.readers import (
     COMPRESSIONS,
@@ -250,8 +250,8 @@ _KINDS: Mapping[str, str] = {
 def read_types(raw: duckdb.DuckDBPyRelation, named: Mapping[str, str]) -> dict[str, JsonType]:
     """Return what to read every column (JSON) of `raw` as; `named` are columns by role."""
     kinds = _kinds_of_values(raw)
-    strict = roles_of_content(raw.columns, named)
-    sides = side_columns(raw.columns, named)
+    strict = find_contents(raw.columns, named)
+    sides = find_side_columns(raw.columns, named)
     types = {}
     for name, present in kinds.items():
         if "nested" in present or (name in strict and present - {"text"}):
@@ -260,7 +260,7 @@ def read_types(raw: duckdb.DuckDBPyRelation, named: Mapping[str, str]) -> dict[s
             types[name] = _side_type(present)
         else:
             types[name] = _TEXT if present else _NULL
-    chats = [n for n in content_columns(raw.columns, named) if kinds[n] == {"nested"}]
+    chats = [n for n in find_content_columns(raw.columns, named) if kinds[n] == {"nested"}]
     return types | _chat_types(raw, chats)
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
-from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.keys.parts import Part
 from labelguard.learning.columns import column_features
 from labelguard.ledger.ledger import Grant
@@ -229,7 +229,7 @@ class HeldOut(Mechanism[Design]):
         if first is not None:
             self._check_joined(context, first)
         provider = coordinates.provider(context.progress)
-        pairs = distinct_pairs(context.staged)
+        pairs = find_distinct_pairs(context.staged)
         _, rows = planned_comparisons(context, plan, pairs)
         if first is None and not recorded:
             check_new(rows)

@@ -12,10 +12,10 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.budget.policy import Policy
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import groups, quarantine
-from labelguard.inputs.columns import LAYOUTS, Reading, side_roles
+from labelguard.inputs.columns import LAYOUTS, Reading, find_side_roles
 from labelguard.inputs.formats import FORMATS
 from labelguard.inputs.left_out import SKIP, describe_counts
-from labelguard.inputs.pairs import distinct_pairs, refuse_conflicts
+from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicts
 from labelguard.inputs.sources import Input, resolve_file
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
@@ -153,7 +153,7 @@ class Intake(ReadingOptions):
         """Stage further pairs, without labels and labelers, if there are any."""
         if source is None:
             return None
-        public = {*_PUBLIC_CONTENT, *side_roles(self.columns)}
+        public = {*_PUBLIC_CONTENT, *find_side_roles(self.columns)}
         columns = {role: name for role, name in self.columns.items() if role in public}
         reading = Reading(
             columns,
@@ -176,7 +176,7 @@ class Intake(ReadingOptions):
             raise InvalidLabels(
                 "the pairs of --also must be texts if the labels are of texts, chats if of chats"
             )
-        return Further(staged, distinct_pairs(staged))
+        return Further(staged, find_distinct_pairs(staged))
 
     def check_usable(self, staged: Staged) -> None:
         """Raise `InvalidLabels` for labels outside their domain, conflicting ids, or no row."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.budget.policy import Allowance, Policy
-from labelguard.inputs.pairs import DistinctPairs, distinct_pairs, read_comparisons
+from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.keys.parts import Part
@@ -49,8 +49,8 @@ class Featured:
     def of(
         cls, staged: Staged, spec: str, progress: Progress, wait: DurationCallback | None = None
     ) -> Self:
-        """Fit features to a staged input; raise as `distinct_pairs`, `open_fitted`, `wait` do."""
-        pairs = distinct_pairs(staged)
+        """Fit features to a staged input; raise as `find_distinct_pairs`, `open_fitted`, `wait` do."""
+        pairs = find_distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress, wait)
         x = provider(pairs.table)
         compared = _renumber_units(read_comparisons(staged, pairs.of_row), len(x))

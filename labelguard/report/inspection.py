@@ -20,7 +20,7 @@ from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, Reading, TableSchema
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.left_out import describe_counts
-from labelguard.inputs.pairs import DistinctPairs, distinct_pairs, read_comparisons
+from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.inputs.staged import Staged
@@ -288,7 +288,7 @@ def _explain_missing_labels(
     In a file that lacks columns without values that is no error of its columns: a release would
     find every label blank, and nothing that can be used.
     """
-    kind, types = formats.FORMATS[formatted.format], readers.columns(part, connection)
+    kind, types = formats.FORMATS[formatted.format], readers.read_columns(part, connection)
     if kind.has_label_columns(TableSchema(part.name, types, reading, part.sparse)):
         return ""
     return (
@@ -303,7 +303,7 @@ def _inspection(
     columns: _InputColumns,
     staged: Staged,
 ) -> Inspection:
-    pairs = distinct_pairs(staged) if staged.rows else None
+    pairs = find_distinct_pairs(staged) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None
     compared = 0 if rows is None else len(rows)
     usual = staged.fault_reasons.most_common()

@@ -25,7 +25,7 @@ import labelguard
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.readers import translate_error
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -48,7 +48,7 @@ def refusal(tmp_path: Path) -> Refusal:
         with pytest.raises(LabelguardError) as caught:
             staged = stage(source, tmp_path / "staged", KeyRing.unkeyed(), options)
             staged.raise_for_labels()
-            distinct_pairs(staged)
+            find_distinct_pairs(staged)
         message = str(caught.value)
         assert SECRET not in message and "\n" not in message
         return message

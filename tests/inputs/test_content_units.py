@@ -36,7 +36,7 @@ words = st.text("abcdefghijklmnopqrstuvwxyz0123456789.,?!-", min_size=1, max_siz
 
 
 def form(text: str) -> str:
-    [found] = canonical.normal_forms(pa.array([text], pa.string())).to_pylist()
+    [found] = canonical.normalize_words(pa.array([text], pa.string())).to_pylist()
     assert isinstance(found, str)
     return found
 

@@ -36,7 +36,7 @@ from labelguard.budget.policy import Bound, Policy
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
-from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins
@@ -320,7 +320,7 @@ def of_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
     found: list[Any] = []
 
     def look(staged: Staged, plan: PlannedRows) -> None:
-        pair = distinct_pairs(staged)
+        pair = find_distinct_pairs(staged)
         z = np.random.default_rng(0).standard_normal((len(pair), 3)).astype(np.float32)
         labels = [
             buckets.column(both[1], "label")[both[0].index[both[0].new]]

@@ -30,4 +30,4 @@ def test_what_is_looked_at_first_does_not_need_all_texts_at_once(kind: str, tmp_
     (part,) = sources.resolve_input(path)
     with readers.connect(tmp_path / "spill") as connection:
         found = apply_format(part, connection, Reading({}))
-        assert set(readers.columns(found.file, connection)) >= {"prompt", "labeler_id"}
+        assert set(readers.read_columns(found.file, connection)) >= {"prompt", "labeler_id"}

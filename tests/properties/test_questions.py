@@ -27,7 +27,7 @@ from support.worlds import differences
 import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.pairs import distinct_pairs, read_pairs
+from labelguard.inputs.pairs import find_distinct_pairs, read_pairs
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -62,7 +62,7 @@ def staged(
 
 
 def items(here: Path, table: Any, question: str | None = None, **columns: str) -> list[Any]:
-    return distinct_pairs(staged(here, table, question, **columns)).items.tolist()
+    return find_distinct_pairs(staged(here, table, question, **columns)).items.tolist()
 
 
 @pytest.mark.quick("pairs")
@@ -110,7 +110,7 @@ def test_a_column_and_one_name_for_all_rows_give_the_same_items(
     column = staged(tmp_path / "column", told(table, SAFE))
     name = staged(tmp_path / "name", table, SAFE)
     assert column.public_digest == name.public_digest
-    one, two = distinct_pairs(column), distinct_pairs(name)
+    one, two = find_distinct_pairs(column), find_distinct_pairs(name)
     assert one.questions is not None and set(one.questions.to_pylist()) == {SAFE}
     for attribute in ("items", "contents", "table", "ids", "questions"):
         found, expected = getattr(one, attribute), getattr(two, attribute)
@@ -186,10 +186,10 @@ def test_an_id_stands_for_one_content_under_each_question(tmp_path: Path) -> Non
     table = pairs(Public(np.zeros(4, np.int64), np.arange(4)), opinions(4, 1))
     table = table.append_column("item_id", pa.array(["x", "x", "y", "y"]))
     apart = table.append_column("question", pa.array(["1", "2", "1", "2"]))
-    ids = distinct_pairs(staged(tmp_path / "apart", apart)).ids.to_pylist()
+    ids = find_distinct_pairs(staged(tmp_path / "apart", apart)).ids.to_pylist()
     assert sorted(ids) == ["x#1", "x#2", "y#1", "y#2"]
     with pytest.raises(InvalidLabels, match=r"id 'x#1' stands for several contents \(2 such ids\)"):
-        distinct_pairs(staged(tmp_path / "one", told(table, "1")))
+        find_distinct_pairs(staged(tmp_path / "one", told(table, "1")))
 
 
 def test_names_of_items_cannot_be_confused(tmp_path: Path) -> None:
@@ -197,7 +197,8 @@ def test_names_of_items_cannot_be_confused(tmp_path: Path) -> None:
     table = pairs(Public(np.zeros(5, np.int64), np.arange(5)), opinions(5, 1))
     for name, values in zip(("item_id", "question"), zip(*parts, strict=True), strict=True):
         table = table.append_column(name, pa.array(values))
-    assert len(set(distinct_pairs(staged(tmp_path / "x", table)).ids.to_pylist())) == len(parts)
+    distinct = find_distinct_pairs(staged(tmp_path / "x", table))
+    assert len(set(distinct.ids.to_pylist())) == len(parts)
 
 
 def test_pairs_are_told_apart_by_question_and_look_alike() -> None:

@@ -32,7 +32,7 @@ import labelguard as lg
 from labelguard.inputs import canonical
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
-from labelguard.inputs.pairs import distinct_pairs
+from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.keyring import KeyRing
@@ -252,7 +252,7 @@ def computed(given: dict[str, Any]) -> dict[str, Any]:
         ],
         "contents": [
             content
-            | {"normal_forms": [normal_form(words) for words in content["sides"]]}
+            | {"normalize_words": [normal_form(words) for words in content["sides"]]}
             | {"digest": content_digest(content["sides"]).hex()}
             | {"unit": content_unit(secret, content["sides"]).hex()}
             for content in given["contents"]
@@ -308,9 +308,9 @@ def test_the_library_gives_the_contents_of_the_page(
 ) -> None:
     contents = vectors["contents"]
     words = pa.array([content["sides"] for content in contents])
-    forms = [form for content in contents for form in content["normal_forms"]]
-    assert canonical.normal_forms(words.flatten()).to_pylist() == forms
-    digests = canonical.unit_digests(words, in_sql)
+    forms = [form for content in contents for form in content["normalize_words"]]
+    assert canonical.normalize_words(words.flatten()).to_pylist() == forms
+    digests = canonical.compute_unit_digests(words, in_sql)
     assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
     units = blocks([content["unit"] for content in contents])
     assert np.array_equal(ring.content_units(digests), units)
@@ -343,7 +343,7 @@ def test_the_library_gives_the_items_of_questions_on_the_page(
     source = table([row | {"question": question} for question in expected])
     options = StagingOptions(Reading({"question": "question"}, "item", labelled=False), "")
     staged = stage(source, tmp_path / "input", KeyRing.create(tmp_path / "keys"), options)
-    found = distinct_pairs(staged)
+    found = find_distinct_pairs(staged)
     digests = [block128.to_hex(item) for item in found.items]
     assert found.questions is not None
     assert dict(zip(found.questions.to_pylist(), digests, strict=True)) == expected

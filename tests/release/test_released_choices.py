@@ -24,7 +24,7 @@ import labelguard as lg
 from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.pairs import distinct_pairs, read_comparisons
+from labelguard.inputs.pairs import find_distinct_pairs, read_comparisons
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn
@@ -97,7 +97,7 @@ class World:
         )
         staged = stage(source, directory, KeyRing.unkeyed(), options)
         staged.raise_for_labels()
-        pairs = distinct_pairs(staged)
+        pairs = find_distinct_pairs(staged)
         self.rows = read_comparisons(staged, pairs.of_row)
         names = ("feature_quality", "feature_brevity")
         self.z = np.column_stack([pairs.table[n].to_numpy() for n in names]).astype(np.float32)

@@ -266,7 +266,7 @@ def read(source: Any, scratch: Path, **reading: Any) -> pl.DataFrame:
     for part in sources.resolve_input(source):
         found = formats.apply_format(part, connection, asked)
         layout = found.find_layout(connection)
-        batches = readers.batches(
+        batches = readers.read_batches(
             found.file, connection, query.canonical_query(layout, layout.content)
         )
         frames += [pl.DataFrame(pl.from_arrow(batch)) for batch in batches]

@@ -15,7 +15,7 @@ import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
-from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema, side_columns
+from labelguard.inputs.columns import ANSWERS, ROLES, Reading, TableSchema, find_side_columns
 from labelguard.inputs.formats.arena import ARENA, KAGGLE, WINNERS
 from labelguard.inputs.formats.argilla import ARGILLA
 from labelguard.inputs.formats.base import Format, FormatQuery
@@ -72,11 +72,11 @@ def apply_format(
     labels in a public role. A file that no format recognises is left as it is; its layout says what
     it lacks.
     """
-    sides = side_columns([*file.partitions, *reading.columns.values()], reading.columns)
+    sides = find_side_columns([*file.partitions, *reading.columns.values()], reading.columns)
     answers = {*ANSWERS, *map(reading.name, ANSWERS), *sides, *WINNERS}
     _refuse_directories(file, {*answers, *filter(None, [reading.question])})
-    types = readers.columns(file, connection)
-    select = partial(readers.rows, file, connection)
+    types = readers.read_columns(file, connection)
+    select = partial(readers.read_rows, file, connection)
     schema = TableSchema(file.name, types, reading, file.sparse, select=select)
     form = _choose_format(schema)
     if form is None:
@@ -179,7 +179,7 @@ def _listed_columns(schema: TableSchema) -> list[str]:
     """Return the columns that messages list: of a sparse file, none that any format reads."""
     forms = FORMATS.values() if schema.sparse else ()
     private = {name for form in forms for name in form.private}
-    return [name for name in schema.listed if name not in private]
+    return [name for name in schema.shown_columns if name not in private]
 
 
 def _check_private_columns(form: Format, schema: TableSchema) -> None:

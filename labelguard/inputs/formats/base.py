@@ -1,4 +1,4 @@
-"""What formats are made of: how one is recognised, its query, and SQL of prompts and sides.
+"""Elements of formats: how one is recognised, its query, and SQL of prompts and sides.
 
 Whatever is decided here of a row is decided by symmetric functions of its two sides, or of each
 side alone: which of them was preferred cannot show.
@@ -20,7 +20,7 @@ from labelguard.inputs.readers import identifier
 
 @dataclass(frozen=True)
 class FormatQuery:
-    """How a file is read: SQL over `part`, whose columns `made` are called like their roles.
+    """The query that reads a file: SQL over `part`, whose columns `made` are named by their roles.
 
     `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
     labels where the format fixes it, and `names` is what messages call the roles that were made.

@@ -16,7 +16,7 @@ from typing import Any
 
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs.canonical import is_text
-from labelguard.inputs.columns import TableSchema, families
+from labelguard.inputs.columns import TableSchema, find_families
 from labelguard.inputs.formats import tasks
 from labelguard.inputs.formats.base import Format, FormatQuery
 from labelguard.inputs.formats.scores import OUTSIDE
@@ -74,7 +74,7 @@ def _adapt_tasks(schema: TableSchema) -> FormatQuery:
     is_hidden = schema.has_private_blanks and not has_interface
     export = _Export(annotations, task, [] if is_hidden else schema.select(rows), has_interface)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
-    is_list = "responses" in schema.reading.columns or not families(tuple(task.fields))
+    is_list = "responses" in schema.reading.columns or not find_families(tuple(task.fields))
     if is_list and not _names_sides(schema) and (items := _find_items(schema, task)):
         return _adapt_items(schema, export, items)
     ratings = export.tag_names(_RATING)

@@ -1,4 +1,4 @@
-"""What exports of annotation tools share: tasks with fields, and answers of several questions.
+"""Common parts of exports of annotation tools: tasks with fields, and answers of several questions.
 
 Fields are public, and so are the names of questions and who answered which. What was answered is
 read by the SQL made here, and by nothing else.
@@ -15,7 +15,7 @@ from labelguard.budget.label_values import DEFAULT, LabelValues
 from labelguard.errors import NotAnswered
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import NotContent
-from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, families
+from labelguard.inputs.columns import ANSWERS, PROMPTS, TableSchema, find_families
 from labelguard.inputs.formats.base import FormatQuery
 from labelguard.inputs.readers import identifier, literal
 from labelguard.spelling import suggest
@@ -34,7 +34,7 @@ class Fields:
 
     @property
     def is_pair(self) -> bool:
-        """Whether two responses are compared; of more, lists are ranked."""
+        """True where two responses are compared; of more, lists are ranked."""
         return len(self.responses) == len(SIDES)
 
     def names(self, **others: str) -> dict[str, str]:
@@ -303,7 +303,7 @@ def _find_responses(schema: TableSchema, names: Collection[str]) -> tuple[str, .
         if not set(SIDES) <= set(named):
             raise schema.error("--columns must name both response_a and response_b")
         return tuple(named[role] for role in SIDES)
-    groups = [SIDES] if set(SIDES) <= set(names) else families(tuple(names))
+    groups = [SIDES] if set(SIDES) <= set(names) else find_families(tuple(names))
     if len(groups) == 1:
         return groups[0]
     several = " or ".join(f"({', '.join(group)})" for group in groups)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelguard import plugins
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
-from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
+from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.learning.columns import column_features
 from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.learning.learners import (
@@ -102,7 +102,7 @@ class Relabelling(Mechanism[PreparedStages]):
         """Prepare features of the public pairs, or whatever the learner takes of them."""
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
-        pairs = distinct_pairs(context.staged)
+        pairs = find_distinct_pairs(context.staged)
         learner = prepare_learner(self.options, pairs, context.progress, recorded)
         parameters = {"learner": self.options.learner, "identity": dict(learner.identity)}
         # A head is a matter of seconds; whatever else learns may need the night.

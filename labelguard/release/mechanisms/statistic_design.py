@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.budget.pricing import prices
 from labelguard.errors import LedgerError, PolicyError
-from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
+from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.keys.parts import Part
 from labelguard.learning.features import PairFeatures, open_fitted, open_provider
 from labelguard.ledger.ledger import Ledger
@@ -263,7 +263,7 @@ def _features(
     featured = context.featured
     if featured is not None and featured.spec == spec and first is None:
         return featured.pairs, featured.provider, featured.x
-    pairs = distinct_pairs(context.staged)
+    pairs = find_distinct_pairs(context.staged)
     if first is None:
         provider = open_fitted(spec, pairs.table, context.progress)
         return pairs, provider, provider(pairs.table)

@@ -20,7 +20,7 @@ from labelguard.budget import pricing
 from labelguard.budget.event_kind import Price, Sampling
 from labelguard.budget.training_runs import AUP, ELS, ELS_GROUP, ULS
 from labelguard.errors import PolicyError, ProjectError
-from labelguard.inputs.pairs import DistinctPairs, distinct_pairs
+from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.learning.columns import column_features
 from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
@@ -118,7 +118,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         assert sampling is not None
         self.options.check(sampling)
         featured = self._featurize(context)
-        pairs = featured.pairs if featured else distinct_pairs(context.staged)
+        pairs = featured.pairs if featured else find_distinct_pairs(context.staged)
         rows = planned_comparisons(context, plan, pairs, released_too=True)[1]
         check_new(rows)
         row, rows = select_rows(rows, sampling, by_record=self.options.kind.by_record)
