@@ -49,7 +49,7 @@ class Featured:
     def of(
         cls, staged: Staged, spec: str, progress: Progress, wait: DurationCallback | None = None
     ) -> Self:
-        """Fit features to a staged input; raise as `find_distinct_pairs`, `open_fitted`, `wait` do."""
+        """Fit the features of a staged input; raises as `find_distinct_pairs` and `open_fitted`."""
         pairs = find_distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress, wait)
         x = provider(pairs.table)
