@@ -7,7 +7,7 @@ and released labels are combined, and the next model continues on the combined l
 
 Guarantee: everything here is a function of released labels, their flip probabilities and public
 data, so it costs nothing beyond the randomized response (post-processing). No function takes a raw
-label (docs/guarantees.md#props).
+label (docs/proofs/randomized-response.md#props).
 
 Source: Teku et al., PROPS: Progressively Private Self-alignment of Large Language Models, equations
 4–8, with these differences: flip probabilities may differ by row; the standard error of the

@@ -3,7 +3,7 @@
 Guarantee (mechanisms that compose it are priced in `labelguard.accounting`): with flip probability
 γ = 1/(1 + e^ε0), a labeler with at most k coins is (ε, δ(ε))-protected under `replace_labels`,
 computationally, against anyone who cannot read the memory of the running release
-(docs/guarantees.md#randomized-response). Source: Warner 1965; aup-rlhf section 4; ties: a tie
+(docs/guarantees.md). Source: Warner 1965; aup-rlhf section 4; ties: a tie
 becomes a fair coin of its own first, which is a function of the secret label alone. Choices of the
 best of K responses: `accounting.kary`.
 """

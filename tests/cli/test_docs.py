@@ -238,10 +238,6 @@ def console_lines(page: Path) -> Iterator[str]:
         yield from re.findall(r"(?m)^\$ (.*)$", block)
 
 
-TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/features.md"])
-"""Pages whose examples begin with the reader's own file; `test_tutorial.py` runs the longest."""
-
-
 @pytest.fixture
 def preferences() -> None:
     """The reader's own file."""
@@ -285,15 +281,14 @@ def test_the_commands_of_features_run_in_their_order(preferences: None) -> None:
 
 
 @pytest.mark.docs
-@TUTORIALS
-def test_the_python_of_a_page_runs(name: str, preferences: None) -> None:
+def test_the_python_of_the_readme_runs(preferences: None) -> None:
     run(f"labelguard {SIMULATE}")
     run("labelguard init")
-    text = (ROOT / name).read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks
     for block in blocks:
-        code = compile(block, name, "exec")
+        code = compile(block, "README.md", "exec")
         if "import torch" not in block:  # the core does without
             exec(code, {})
 
