@@ -5,7 +5,8 @@ from the model before, on its stage's combined labels: of `hard` combination, la
 decided count as they are, and released ones keep their flip probability; of `soft`, probabilities
 count as they are.
 
-Guarantee: post-processing of released labels, no further cost (docs/proofs/randomized-response.md#props).
+Guarantee: post-processing of released labels, no further cost
+(docs/proofs/randomized-response.md#props).
 Deterministic, if the learner is: nothing here is drawn at random.
 """
 
