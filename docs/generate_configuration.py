@@ -23,12 +23,12 @@ from labelguard.configuration import project_file
 from labelguard.configuration.loader import field_names
 from labelguard.jobs import settings
 from labelguard.jobs.heads import HeadOptions
-from labelguard.jobs.options import options_model
+from labelguard.jobs.settings import options_model
 
 PAGE = Path(__file__).with_name("configuration.md")
 SCHEMAS = {
     Path(__file__).with_name("labelguard.schema.json"): lambda: project_schema(),
-    Path(__file__).with_name("job.schema.json"): settings.schema,
+    Path(__file__).with_name("job.schema.json"): settings.job_schema,
 }
 _CONNECTORS = {"label-studio": LabelStudioOptions, "argilla": ArgillaOptions}
 _STEPS = {"head": HeadOptions, "reward`, `dpo": TrainOptions}
@@ -150,7 +150,7 @@ def page() -> str:
             for kind, own in _CONNECTORS.items()
         ),
         _JOB,
-        *_tables(settings.Settings, ""),
+        *_tables(settings.JobSettings, ""),
         "\n### release.options\n\nAs of `privatize`, where the policy says nothing; `also` may "
         f"be a list.\n\n{', '.join(f'`{key}`' for key in field_names(options_model()))}\n",
         *(

@@ -1,4 +1,4 @@
-"""What a run of a job would do and cost; nothing is pulled, charged, trained or told."""
+"""Preview of a run: what it would do and cost. Nothing is pulled, charged, trained or sent."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelguard.errors import BudgetExceeded
-from labelguard.jobs import checking, ending, releasing
-from labelguard.jobs.promoting import Models
-from labelguard.jobs.releasing import Found
-from labelguard.jobs.run import check_writable, home_of, wanted
-from labelguard.jobs.settings import Job, load
-from labelguard.jobs.state import Facts, State, UnderWay
-from labelguard.jobs.steps import Step, open_step
-from labelguard.project.opening import OpenProject, Where
-from labelguard.project.project import Project
-from labelguard.release.privatize import plan
-from labelguard.text import Progress, no_progress, pluralize
+from labelguard.jobs import finish
+from labelguard.jobs.releases import ReleaseOutcome, preview_release
+from labelguard.jobs.run import Run, find_project
+from labelguard.jobs.settings import load_job
+from labelguard.jobs.state import RunInProgress
+from labelguard.project.opening import Where
+from labelguard.text import Progress, no_progress
 
 _GATES = {
     "released": "released labels of items that are held out; costs nothing",
@@ -28,7 +23,7 @@ _GATES = {
 
 
 @dataclass(frozen=True)
-class Intended:
+class RunPreview:
     """What a run would do."""
 
     # the job's name
@@ -61,96 +56,58 @@ class Intended:
     promotes: str | None
 
 
-def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> Intended:
-    """What `retrain` would do. Raises what it would raise, as far as that is known beforehand."""
-    job = load(path)
-    home = home_of(job, project)
-    step = open_step(job.settings.train.step, job.settings.train.options, job.base)
-    check_writable(job.models)
-    models = Models.of(job, home)
-    checking.check(job, home, step, models)
-    state = State(home, job.name)
-    begun = _taken_up(state, job)
+def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> RunPreview:
+    """Return what `retrain` would do; raise what it would raise, as far as that is known before."""
+    job = load_job(path)
+    run = Run(job, find_project(job, project), progress)
+    run.check_writable()
+    run.check()
+    begun = run.state.run_in_progress()
+    begun = begun if begun and begun.is_of(job) else None
     done = begun.steps if begun else {}
-    makes, release, left = _release(job, home, begun, progress)
-    trains = "train" not in done and (makes or _fresh(job, home, step, state, models, done))
-    if begun and begun.ended:
-        trains = False
-    to_judge = trains or bool(begun and not begun.ended and "train" in done)
-    promotes = to_judge and done.get("judge", {}).get("promote", True) and "promote" not in done
+    releases, outcome, left = _preview_release(run, begun)
+    has_ended = begun is not None and begun.ended is not None
+    trains = "train" not in done and not has_ended and (releases or _is_new(run, begun))
+    judges = trains or ("train" in done and not has_ended)
+    promotes = judges and done.get("judge", {}).get("promote", True) and "promote" not in done
     intent = begun.intent("promote") if begun else None
-    name = intent["model"] if intent else models.next()
+    name = intent["model"] if intent else run.models.next_name
     gate = job.settings.gate.by
-    return Intended(
+    return RunPreview(
         job=job.name,
         under_way=begun.number if begun else None,
         pulls=() if "pull" in done else job.settings.pull,
-        releases=makes,
-        why=f"run {begun.number} would be taken up: {release.why}" if begun else release.why,
+        releases=releases,
+        why=f"run {begun.number} would be taken up: {outcome.why}" if begun else outcome.why,
         mechanism=job.settings.release.mechanism,
-        new_labels=release.new_labels,
-        charged=release.charged,
+        new_labels=outcome.new_labels,
+        charged=outcome.charged,
         left=left,
-        budget="exhausted" if release.exhausted else "left",
-        trains=step.name if trains else None,
-        gate=f"{gate}: {_GATES[gate]}" if to_judge and "judge" not in done else "not asked",
-        replaces=models.in_use,
+        budget="exhausted" if outcome.exhausted else "left",
+        trains=run.step.name if trains else None,
+        gate=f"{gate}: {_GATES[gate]}" if judges and "judge" not in done else "not asked",
+        replaces=run.models.in_use,
         promotes=str(Path(job.settings.promote.directory) / name) if promotes else None,
     )
 
 
-def _taken_up(state: State, job: Job) -> UnderWay | None:
-    """The run that the next start takes up; one that failed, or of another job.yaml, is not."""
-    begun = state.under_way()
-    if begun is None or begun.facts["digest"] != job.digest:
-        return None
-    return None if begun.ended and begun.ended["outcome"] == "failed" else begun
-
-
-def _fresh(
-    job: Job, home: Project, step: Step, state: State, models: Models, done: Mapping[str, Facts]
-) -> bool:
-    """Whether there is a release to learn from, where none is made, and no run did."""
-    known = (
-        done["release"]["learn_from"]
-        if "release" in done
-        else releasing.newest(home, job.settings.release.mechanism, state.last_release())
-    )
-    if known is None:
-        return False
-    lesson = ending.lesson_of(job, step, known)
-    return not state.judged_before(lesson, models.in_use)
-
-
-def _release(
-    job: Job, home: Project, begun: UnderWay | None, progress: Progress
-) -> tuple[bool, Found, Mapping[str, float]]:
-    """Whether the release step would make one, what came of it, and what is left of allowances."""
+def _preview_release(
+    run: Run, begun: RunInProgress | None
+) -> tuple[bool, ReleaseOutcome, Mapping[str, float]]:
+    """Return whether the step would make a release, its outcome, and what is left of allowances."""
     if begun and "release" in begun.steps:
         exhausted = bool(begun.steps["release"]["exhausted"])
-        return False, Found(None, "its release is made", exhausted=exhausted), {}
-    asked = wanted(job)
-    ledger = OpenProject.open(home).ledger
-    intent = begun.intent(asked.mechanism) if begun else None
-    record = releasing.begun_by(intent, ledger)
-    finishes = "finishes the release that was begun, charges nothing more"
-    if record and record.state == "committed":
-        return True, Found(record.id, finishes, record.drawn or 0), {}
-    options = {"mechanism": asked.mechanism, "exhausted": asked.exhausted, **asked.options}
-    try:
-        found = plan(
-            asked.source, namespace=asked.namespace, project=home, progress=progress, **options
-        ).preview
-    except BudgetExceeded:
-        return False, releasing.EXHAUSTED, {}
-    if record and intent and found.request == intent["request"]:
-        drawn = found.new_labels if record.drawn is None else record.drawn
-        return True, Found(record.id, finishes, drawn), {}
-    if found.reused:
-        before = ledger.releases.get(found.reused)
-        assert before is not None
-        return False, releasing.nothing_new(before, asked.enough), found.left
-    if record is None and (stopped := releasing.not_now(found, asked.enough)):
-        return False, stopped, found.left
-    why = pluralize(found.new_labels, "new label")
-    return True, Found(None, why, found.new_labels, found.charged), found.left
+        return False, ReleaseOutcome(None, "its release is made", exhausted=exhausted), {}
+    return preview_release(run.release_request, run.home, begun, run.progress)
+
+
+def _is_new(run: Run, begun: RunInProgress | None) -> bool:
+    """Return True if there is a release to learn from that no run learned from."""
+    if begun and "release" in begun.steps:
+        release = begun.steps["release"]["learn_from"]
+    else:
+        release = run.newest_release()
+    if release is None:
+        return False
+    key = finish.training_key(run.job, run.step, release)
+    return not run.state.was_judged(key, run.models.in_use)

@@ -1,9 +1,9 @@
-"""Whether a candidate replaces the model in use: told from what may be read, and nothing else.
+"""Decide whether a candidate replaces the model in use, by evidence that reads no raw label.
 
-Three measures read no raw label (mechanisms that evaluate are releases too): public probes; flipped
-labels of items that neither model learned from, corrected for the flips (PROPS eq. 8); and one
-charged statistic of labelers who are held out (`release.evaluation`). Both models are asked about
-the same rows, and the error is that of their difference.
+There are three measures: public probes; flipped labels of items that neither model learned from,
+corrected for the flips (PROPS eq. 8); and one charged statistic of labelers who are held out
+(`release.evaluation`). Both models are measured on the same rows, and the error is that of their
+difference.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.jobs.promoting import Models
-from labelguard.jobs.settings import Gate
+from labelguard.jobs import releases
+from labelguard.jobs.models import Models
+from labelguard.jobs.releases import JobRelease, newest_release
+from labelguard.jobs.settings import GateSettings, Job
+from labelguard.jobs.state import Facts, RunInProgress
 from labelguard.jobs.steps import Step
 from labelguard.mechanisms.clustered import paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
-from labelguard.release.head import Head
+from labelguard.project.project import Project
+from labelguard.release.evaluation import Evaluation, coordinates_in
+from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
     PAIRS,
     check_pairs,
@@ -34,9 +39,17 @@ from labelguard.release.pairs_file import (
     length_margins,
     read_preferred,
 )
+from labelguard.text import Progress
 
-__all__ = ["Judgement", "check", "judge"]
-
+EVALUATION = "evaluation"
+_REMEDY = (
+    "take another gate until there is one, or begin evaluations anew (labelguard privatize "
+    "--mechanism evaluation --again --head DIRECTORY)"
+)
+_READING_OPTIONS = (
+    *("columns", "question", "format", "split", "public_columns"),
+    *("bad_rows", "max_input_bytes", "workers"),
+)
 ACCURACY, LIKELIHOOD = "accuracy", "log-likelihood per label"
 # What a coin reaches.
 CHANCE = {ACCURACY: 0.5, LIKELIHOOD: -math.log(2)}
@@ -49,7 +62,7 @@ _CHARGED = "one statistic release of the labelers who are held out"
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a candidate replaces the model in use, and by which evidence."""
+    """The decision of a gate: is the candidate promoted, and by which evidence."""
 
     # released, probes, held-out or none
     by: str
@@ -78,14 +91,14 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What a gate measured."""
+class _Measurement:
+    """Estimates of a candidate and the model in use, before they are cut to what is possible."""
 
     candidate: float
     current: float | None
     standard_error: float
     rows: int
-    # how far above the truth the difference is, at the confidence that the gate asks for
+    # how far above the truth the difference is, at the confidence of the gate
     reach: float
     # of the candidate's interval
     half_width: float
@@ -95,8 +108,8 @@ class _Found:
     note: str = ""
 
 
-def unseen(step: Step, models: Models) -> float:
-    """The share of items that neither the models of a step nor the model in use learned from.
+def unlearned_share(step: Step, models: Models) -> float:
+    """Return the share of items that neither models of a step nor the model in use learned from.
 
     Shares are nested: a smaller one holds out some of the items of a larger one. A statistic, or a
     release of PROPS, is made of the labels of all items.
@@ -108,51 +121,128 @@ def unseen(step: Step, models: Models) -> float:
     return step.holdout
 
 
-def check(gate: Gate, step: Step, mechanism: str, models: Models, base: Path) -> None:
+def check_gate(gate: GateSettings, step: Step, mechanism: str, models: Models, base: Path) -> None:
     """Raise `LabelguardError` for a gate that cannot judge, before anything is charged.
 
-    `mechanism` is how the job releases; `base` is what paths refer to.
+    `mechanism` is how the job releases; `base` is the directory that paths refer to.
     """
     if gate.by == "probes":
-        if gate.probes is None:
-            raise LabelguardError("gate.by: probes needs gate.probes, a file of public pairs")
-        check_pairs(base / gate.probes)
-    if gate.by == "released" and mechanism != "rr":
-        raise LabelguardError(
-            f"gate.by: released needs labels with known flips, of mechanism rr, not {mechanism}; "
-            "take held-out or probes"
-        )
-    if gate.by == "released" and not step.holdout:
-        raise LabelguardError("gate.by: released needs items to judge by: train.options.holdout")
-    if gate.by == "released" and not unseen(step, models):
-        raise LabelguardError(
-            f"gate.by: released: the model in use ({models.in_use}) may have learned from all "
-            "items, and cannot be judged by their labels; take another gate until there is one "
-            "that was learned by rr with a train.options.holdout"
-        )
+        check_pairs(base / str(gate.probes))
+    if gate.by == "released":
+        _check_released(step, mechanism, models)
     if gate.by != "none" and gate.by not in step.gates:
         raise LabelguardError(
             f"gate.by: {gate.by} cannot judge {step.name}; take {' or '.join(step.gates)}"
         )
 
 
+def _check_released(step: Step, mechanism: str, models: Models) -> None:
+    if mechanism != "rr":
+        raise LabelguardError(
+            f"gate.by: released needs labels with known flips, of mechanism rr, not {mechanism}; "
+            "take held-out or probes"
+        )
+    if not step.holdout:
+        raise LabelguardError("gate.by: released needs items to judge by: train.options.holdout")
+    if not unlearned_share(step, models):
+        raise LabelguardError(
+            f"gate.by: released: the model in use ({models.in_use}) may have learned from all "
+            "items, and cannot be judged by their labels; take another gate until there is one "
+            "that was learned by rr with a train.options.holdout"
+        )
+
+
+def gate_coordinates(home: Project, current: Path | None) -> Path | None:
+    """Return the directory with the coordinates of gate `held-out`: the newest evaluation of the
+    project or, before there is one, the model in use.
+    """
+    newest = newest_release(home, EVALUATION)
+    return home.releases / newest if newest else current
+
+
+def check_comparable(mechanism: str, home: Project, current: Path | None) -> None:
+    """Raise `LabelguardError` where the model in use, or the heads of the job's releases, are not
+    in the coordinates of the evaluation.
+    """
+    directory = gate_coordinates(home, current)
+    if directory is None:
+        return
+    if current:
+        _check_axes(directory, current, "the model in use")
+    newest = newest_release(home, mechanism)
+    if newest and (home.releases / newest / FILE).exists():
+        _check_axes(directory, home.releases / newest, f"release {newest}")
+    elif mechanism == "statistic":
+        raise LabelguardError(
+            "gate.by: held-out: a first statistic has coordinates of its own, and the gate judges "
+            f"in those of {directory.name}; {_REMEDY}"
+        )
+
+
+def _check_axes(directory: Path, model: Path, name: str) -> None:
+    if not (model / FILE).exists():
+        raise LabelguardError(f"gate.by: held-out judges heads, and {name} is none; {_REMEDY}")
+    head, coordinates = Head.load(model), coordinates_in(directory)
+    try:
+        coordinates.along(head.identity, head.coefficients)
+    except LabelguardError:
+        raise LabelguardError(
+            f"gate.by: held-out: {name} has other coordinates than {directory.name}, in whose the "
+            f"gate judges; {_REMEDY}"
+        ) from None
+
+
+def evaluate(
+    job: Job,
+    home: Project,
+    run: RunInProgress,
+    candidate: Path,
+    current: Path | None,
+    progress: Progress,
+) -> Facts:
+    """Return the release that gate `held-out` judges by, and what it charged.
+
+    The newest evaluation is used again where no labeler who is held out gave a new label that can
+    be paid for.
+    """
+    directory = gate_coordinates(home, current)
+    if directory:
+        for model, name in ((candidate, "the candidate"), (current, "the model in use")):
+            if model:
+                _check_axes(directory, model, name)
+    newest = newest_release(home, EVALUATION)
+    options = {name: value for name, value in job.options.items() if name in _READING_OPTIONS}
+    if newest is None:
+        options["head"] = str(candidate)
+    request = JobRelease(EVALUATION, 1, job.source, job.settings.source, "drop", options)
+    outcome = releases.make_release(request, home, run, progress)
+    release = outcome.release or newest_release(home, EVALUATION)
+    if release is None:
+        raise LabelguardError(
+            f"gate.by: held-out has nothing to judge by ({outcome.why}); wait for labels of those "
+            "who are held out, or take another gate"
+        )
+    facts = {"charged": outcome.charged, "exhausted": outcome.exhausted, "why": outcome.why}
+    return {"release": release} | facts
+
+
 def judge(
-    gate: Gate,
+    gate: GateSettings,
     step: Step,
     *,
     release: Path,
     candidate: Path,
     current: Path | None,
-    unseen: float,
+    unlearned: float,
     evaluation: Path | None,
     charged: int,
     base: Path,
 ) -> Judgement:
-    """Ask both models what the gate asks. Post-processing of releases and public files.
+    """Return whether the candidate replaces the model in use, and by which evidence.
 
-    `unseen` is the share of items that no model of them learned from, `evaluation` the release that
-    `held-out` reads, for which this run `charged` so much. Raises `LabelguardError` where there is
-    nothing to judge by.
+    A function of releases and public files. `unlearned` is the share of items that none of the
+    models learned from, `evaluation` the release that `held-out` reads, for which this run charged
+    `charged` uses. Raises `LabelguardError` where there is nothing to judge by.
     """
     models = [candidate] if current is None else [candidate, current]
     if gate.by == "none":
@@ -160,50 +250,48 @@ def judge(
             "none", True, "there is no gate", None, None, None, None, None, ACCURACY, 0, _FREE
         )
     if gate.by == "probes":
-        assert gate.probes is not None
-        found = _by_probes(gate, step, models, base / gate.probes)
+        pairs = read_preferred(base / str(gate.probes))
+        rows = np.arange(len(pairs))
+        measured = _measure_accuracy(gate, step, models, pairs, np.zeros(len(pairs)), rows)
     elif gate.by == "released":
-        found = _by_released(gate, step, models, release, unseen)
+        measured = _measure_by_released(gate, step, models, release, unlearned)
     else:
         assert evaluation is not None
-        found = _by_held_out(gate, models, evaluation, charged)
-    return _judged(gate, found)
+        measured = _measure_by_held_out(gate, models, evaluation, charged)
+    return _decide(gate, measured)
 
 
-def _by_probes(gate: Gate, step: Step, models: list[Path], file: Path) -> _Found:
-    pairs = read_preferred(file)
-    return _accuracies(gate, step, models, pairs, np.zeros(len(pairs)), np.arange(len(pairs)))
-
-
-def _by_released(
-    gate: Gate, step: Step, models: list[Path], release: Path, unseen: float
-) -> _Found:
+def _measure_by_released(
+    gate: GateSettings, step: Step, models: list[Path], release: Path, unlearned: float
+) -> _Measurement:
     file = release / "data.parquet"
     items = item_keys(file)
     rows = pl.read_parquet(file, columns=[*PAIRS, "flip_probability"])
-    out = hold_out(items, unseen) & rows["flip_probability"].is_not_null().to_numpy()
-    if not out.any():
+    is_out = hold_out(items, unlearned) & rows["flip_probability"].is_not_null().to_numpy()
+    if not is_out.any():
         raise LabelguardError(
-            f"no released label is of an item that is held out ({unseen:g} of all items); "
+            f"no released label is of an item that is held out ({unlearned:g} of all items); "
             "take a larger train.options.holdout, or another gate"
         )
-    rows = rows.filter(pl.Series(out))
-    flips = rows["flip_probability"].to_numpy()
-    found = _accuracies(gate, step, models, rows.select(PAIRS).to_arrow(), flips, items[out])
-    if unseen == step.holdout:
-        return found
-    return replace(found, note=f"; of the {unseen:g} of items that are held out of both models")
+    rows = rows.filter(pl.Series(is_out))
+    flips, pairs = rows["flip_probability"].to_numpy(), rows.select(PAIRS).to_arrow()
+    measured = _measure_accuracy(gate, step, models, pairs, flips, items[is_out])
+    if unlearned == step.holdout:
+        return measured
+    note = f"; of the {unlearned:g} of items that are held out of both models"
+    return replace(measured, note=note)
 
 
-def _accuracies(
-    gate: Gate,
+def _measure_accuracy(
+    gate: GateSettings,
     step: Step,
     models: list[Path],
     pairs: pa.Table,
     flips: NDArray[np.float64],
     items: NDArray[np.generic],
-) -> _Found:
-    """How often models are right about rows whose label was flipped with probability `flips`.
+) -> _Measurement:
+    """Return how often models are right about rows whose label was flipped with probability
+    `flips`.
 
     With s = 1 − 2γ and d = 1 where a model disagrees with the released label, accuracy is
     1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
@@ -217,80 +305,90 @@ def _accuracies(
             "the released labels are coins (γ = ½): no model can be judged by them"
         )
     accuracy = [1 - float(signal @ (d - flips)) / information for d in wrong]
+    baselines = {"longer_response": accuracy[-1]}
     # No noise is in it but that of coins: a sum over items, taken for normal.
-    beside = {"longer_response": accuracy[-1]}
-    own, normal = standard_error(wrong[0], flips, items), NormalDist().inv_cdf
-    half_width = normal(max(gate.confidence, _SURE)) * own
-    if len(models) == 1:
-        return _Found(accuracy[0], None, own, len(pairs), 0.0, half_width, beside)
-    error = paired_standard_error(wrong[0] - wrong[1], flips, items)
-    reach = normal(gate.confidence) * error if gate.confidence > 0.5 else 0.0  # 0 · ∞ is no number
-    return _Found(accuracy[0], accuracy[1], error, len(pairs), reach, half_width, beside)
+    error, quantile = standard_error(wrong[0], flips, items), NormalDist().inv_cdf
+    half_width = quantile(max(gate.confidence, _SURE)) * error
+    current, reach = None, 0.0
+    if len(models) > 1:
+        current = accuracy[1]
+        error = paired_standard_error(wrong[0] - wrong[1], flips, items)
+        if gate.confidence > 0.5:  # 0 · ∞ is no number
+            reach = quantile(gate.confidence) * error
+    return _Measurement(accuracy[0], current, error, len(pairs), reach, half_width, baselines)
 
 
-def _by_held_out(gate: Gate, models: list[Path], evaluation: Path, charged: int) -> _Found:
-    from labelguard.release.evaluation import Evaluation
-
-    found, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
-    values = [found.likelihood(head) for head in heads]
+def _measure_by_held_out(
+    gate: GateSettings, models: list[Path], evaluation: Path, charged: int
+) -> _Measurement:
+    evaluated, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
+    values = [evaluated.likelihood(head) for head in heads]
     chance = replace(heads[0], coefficients=0 * heads[0].coefficients)
-    other = heads[1] if len(heads) > 1 else chance
-    error = found.difference(heads[0], other)[1]
-    reach = found.reach(heads[0], other, gate.confidence)
-    half_width = found.reach(heads[0], chance, max(gate.confidence, _SURE))
-    current = values[1] if len(values) > 1 else None
-    cost = _CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was read again"
-    rows = round(found.labels)
-    return _Found(values[0], current, error, rows, reach, half_width, {}, LIKELIHOOD, cost)
+    reference = heads[1] if len(heads) > 1 else chance
+    return _Measurement(
+        candidate=values[0],
+        current=values[1] if len(values) > 1 else None,
+        standard_error=evaluated.difference(heads[0], reference)[1],
+        rows=round(evaluated.labels),
+        reach=evaluated.reach(heads[0], reference, gate.confidence),
+        half_width=evaluated.reach(heads[0], chance, max(gate.confidence, _SURE)),
+        baselines={},
+        measure=LIKELIHOOD,
+        cost=_CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was read again",
+    )
 
 
-def _judged(gate: Gate, found: _Found) -> Judgement:
-    """The rule is asked about estimates as they are; what is shown of them is what is possible."""
-    least, most = _RANGE[found.measure]
+def _decide(gate: GateSettings, measured: _Measurement) -> Judgement:
+    """Apply the rule to estimates as they are; show of them what is possible."""
+    least, most = _RANGE[measured.measure]
 
     def possible(value: float) -> float:
         return min(max(value, least), most)
 
-    error, candidate = found.standard_error, found.candidate
-    ends = (candidate - found.half_width, candidate + found.half_width)
-    low, high = map(possible, ends)
-    difference = None if found.current is None else candidate - found.current
-    beside = {name: possible(value) for name, value in found.baselines.items()}
-    others = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in beside.items()]
-    value = f"{found.measure} {possible(candidate):.3f} ({low:.3f} to {high:.3f}{''.join(others)})"
-    promote, why = _verdict(gate, found, difference, value)
+    error, candidate, current = measured.standard_error, measured.candidate, measured.current
+    low, high = (possible(candidate + sign * measured.half_width) for sign in (-1, 1))
+    difference = None if current is None else candidate - current
+    baselines = {name: possible(value) for name, value in measured.baselines.items()}
+    beside = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in baselines.items()]
+    interval = f"({low:.3f} to {high:.3f}{''.join(beside)})"
+    value = f"{measured.measure} {possible(candidate):.3f} {interval}"
+    promote, why = _apply_rule(gate, measured, difference, value)
     return Judgement(
-        gate.by,
-        promote,
-        why + found.note,
-        possible(candidate),
-        (low, high) if math.isfinite(low) and math.isfinite(high) else None,
-        None if found.current is None else possible(found.current),
-        difference,
-        error if math.isfinite(error) else None,
-        found.measure,
-        found.rows,
-        found.cost,
-        beside,
+        by=gate.by,
+        promote=promote,
+        why=why + measured.note,
+        candidate=possible(candidate),
+        interval=(low, high) if math.isfinite(low) and math.isfinite(high) else None,
+        current=None if current is None else possible(current),
+        difference=difference,
+        standard_error=error if math.isfinite(error) else None,
+        measure=measured.measure,
+        rows=measured.rows,
+        cost=measured.cost,
+        baselines=baselines,
     )
 
 
-def _verdict(gate: Gate, found: _Found, difference: float | None, value: str) -> tuple[bool, str]:
-    """The rule: a first model is above `at_least` with its whole interval; a later one is not below
-    it, nor worse than the model in use by `margin` or more. `value` is the estimate as it is shown.
+def _apply_rule(
+    gate: GateSettings, measured: _Measurement, difference: float | None, value: str
+) -> tuple[bool, str]:
+    """Return whether the candidate is promoted, and why; `value` is the estimate as it is shown.
+
+    A first model is above `at_least` with its whole interval; a later one is not below it, nor
+    worse than the model in use by `margin` or more.
     """
     if difference is None:
-        least = CHANCE[found.measure] if gate.at_least is None else gate.at_least
-        if found.candidate - found.half_width >= least:
+        least = CHANCE[measured.measure] if gate.at_least is None else gate.at_least
+        if measured.candidate - measured.half_width >= least:
             return True, f"{value}; there was no model before"
         return False, (
             f"{value}: a first model needs an interval that begins at {least:.3f} or above; wait "
             "for more labels, or lower gate.at_least"
         )
-    if gate.at_least is not None and found.candidate < gate.at_least:
+    if gate.at_least is not None and measured.candidate < gate.at_least:
         return False, f"{value} is below {gate.at_least:g}, which job.yaml asks for"
-    lowest = difference - found.reach
-    shown = f"{value}, {difference:+.3f} ± {found.standard_error:.3f} to the model in use"
+    lowest = difference - measured.reach
+    shown = f"{value}, {difference:+.3f} ± {measured.standard_error:.3f} to the model in use"
     if lowest >= -gate.margin:
         return True, shown
     return False, f"{shown}: not enough (margin {gate.margin:g}, confidence {gate.confidence:g})"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from labelguard.errors import LabelguardError
-from labelguard.jobs.steps import Learned, Lesson, validated
+from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.learning.columns import column_features
 from labelguard.learning.features import (
     PairFeatures,
@@ -29,22 +29,21 @@ from labelguard.learning.features import (
     open_provider,
 )
 from labelguard.learning.learners import HeadLearner
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Basis, Shape, spectrum
+from labelguard.mechanisms.geometry import basis as fit_basis
 from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
 from labelguard.release.evaluation import coordinates_in
-from labelguard.release.head import FILE, Coordinates, Head, Window, fit, windows_of
+from labelguard.release.head import FILE, Coordinates, Head, fit, windows_of
 from labelguard.release.pairs_file import PAIRS, hold_out, item_keys
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.text import no_progress
 
-__all__ = ["HeadOptions", "HeadStep"]
-
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """What a job says of its head. Of a release that has one, only `windows` can be said.
+    """Options of the step; only `windows` applies to a release that has a head.
 
     `features`, `components` and `ridge` are those of a head from randomized labels, `holdout` the
     share of items that it does not learn from. `windows`: how many of the newest windows of the
@@ -80,18 +79,26 @@ class HeadOptions:
 
 
 class HeadStep:
-    """See the module."""
+    """The step that learns a linear head."""
 
     name = "head"
     gates = ("released", "probes", "held-out")
 
     def __init__(self, options: Mapping[str, Any], base: Path) -> None:
-        self.options = validated(HeadOptions, options)
+        self.options = parse_options(HeadOptions, options)
         self.holdout = self.options.holdout
 
+    @property
+    def _features(self) -> str:
+        return self.options.features or default_features()
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return all options, with the default features where none are named."""
+        return asdict(self.options) | {"features": self._features}
+
     def check(self, mechanism: str, coordinates: Path | None) -> None:
-        """Features that cannot be computed here, or of what releases do not have, or are not those
-        that a gate asks for.
+        """Raise `LabelguardError` for features that cannot be computed here, that releases do not
+        have, or that are not those of the gate.
         """
         check_features(self._features)
         if mechanism != "rr":  # its releases have heads, or teach none
@@ -104,145 +111,136 @@ class HeadStep:
         if coordinates is None:
             open_provider(self._features)
         else:
-            self._asked(coordinates).provider(no_progress)
+            self._gate_coordinates(coordinates).provider(no_progress)
 
-    def identity(self) -> Mapping[str, Any]:
-        """All options, and the features that are meant where none were named."""
-        return asdict(self.options) | {"features": self._features}
-
-    @property
-    def _features(self) -> str:
-        return self.options.features or default_features()
-
-    def train(self, lesson: Lesson) -> Learned:
+    def train(self, task: TrainingTask) -> TrainedModel:
         """Write head.npz and a card. Raises `LabelguardError` for labels that teach no head."""
-        card = read_card(lesson.release)
-        if (lesson.release / FILE).exists():
-            head, facts = self._released(lesson, card)
+        card = read_card(task.release)
+        if (task.release / FILE).exists():
+            head, facts = self._take_released_head(task, card)
         elif card.get("train_with") == "forward":
-            head, facts = self._learned(lesson)
+            head, facts = self._fit_flipped_labels(task)
         else:
             raise LabelguardError(
                 f"no head can be learned from release {card['release']}: it has none, and no row "
                 "with a flip_probability; release by rr or statistic"
             )
-        file, content = lesson.output / FILE, head.to_bytes()
+        file, content = task.output / FILE, head.to_bytes()
         if not file.is_file() or file.read_bytes() != content:
-            partial = fresh_directory(lesson.output.with_name(f"{lesson.output.name}.partial"))
+            partial = fresh_directory(task.output.with_name(f"{task.output.name}.partial"))
             (partial / FILE).write_bytes(content)
             (partial / "TRAINING_CARD.md").write_text(_card(card, facts), encoding="utf-8")
-            publish_directory(partial, lesson.output)
-        return Learned(facts)
+            publish_directory(partial, task.output)
+        return TrainedModel(facts)
 
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
-        """As `Head.margins`. Raises `LabelguardError` for features that changed since."""
+        """See `Head.margins`. Raises `LabelguardError` for features that changed since."""
         head = Head.load(model)
         return head.margins(head.provider(no_progress)(_sides(pairs)))
 
-    def _released(self, lesson: Lesson, card: Mapping[str, Any]) -> tuple[Head, dict[str, Any]]:
-        """The head that came with a release, fitted anew if only some windows count."""
-        head, wanted = Head.load(lesson.release), self.options.windows
+    def _take_released_head(
+        self, task: TrainingTask, card: Mapping[str, Any]
+    ) -> tuple[Head, dict[str, Any]]:
+        """Return the head of a release, fitted anew if only some windows count, and its facts."""
+        head, most = Head.load(task.release), self.options.windows
         facts = {"features": head.features, "components": len(head.basis.metric)}
         if "statistic" not in card:
             return head, facts
-        windows = self._windows(lesson, card["release"])
-        windows = windows[-wanted:] if wanted else windows
+        records = OpenProject.open(task.project).ledger.releases.all()
+        [record] = [one for one in records if one.id == card["release"]]
+        first = record.settings["parameters"]["first"] or record.id
+        until = [one for one in records if one.state == "committed" and one.number <= record.number]
+        windows = list(windows_of(task.project.released, first, until))
+        windows = windows[-most:] if most else windows
         coefficients, total, noise = fit(windows, head.basis, head.shape)
-        about = None if wanted else head.summary  # it tells of all windows
-        # Of fewer windows the scale is taken to be that of all of them.
-        scaled = head.scale * coefficients
-        head = replace(head, coefficients=scaled, statistic=total, noise=noise, summary=about)
+        head = replace(
+            head,
+            # Of fewer windows the scale is taken to be that of all of them.
+            coefficients=head.scale * coefficients,
+            statistic=total,
+            noise=noise,
+            summary=None if most else head.summary,  # it describes all windows
+        )
         return head, facts | {"windows": len(windows)}
 
-    def _windows(self, lesson: Lesson, release: str) -> list[Window]:
-        """Those of the sum that a release belongs to, up to its own."""
-        records = OpenProject.open(lesson.project).ledger.releases.all()
-        [own] = [record for record in records if record.id == release]
-        first = own.settings["parameters"]["first"] or own.id
-        until = [r for r in records if r.state == "committed" and r.number <= own.number]
-        return list(windows_of(lesson.project.released, first, until))
-
-    def _learned(self, lesson: Lesson) -> tuple[Head, dict[str, Any]]:
-        """A head of flipped labels, in the coordinates that the lesson asks for, or in those of the
-        model in use if it has the same features.
-        """
-        file = lesson.release / "data.parquet"
+    def _fit_flipped_labels(self, task: TrainingTask) -> tuple[Head, dict[str, Any]]:
+        """Return a head learned from flipped labels, and its facts."""
+        file = task.release / "data.parquet"
         rows = pl.read_parquet(file)
-        out = hold_out(item_keys(file), self.holdout)
-        kept = rows.filter(pl.Series(~out) & pl.col("flip_probability").is_not_null())
-        if not len(kept):
+        is_out = hold_out(item_keys(file), self.holdout)
+        rows = rows.filter(pl.Series(~is_out) & pl.col("flip_probability").is_not_null())
+        if not len(rows):
             raise LabelguardError(f"{file} has no row to learn a head from")
-        pairs = _sides(kept.select(PAIRS).to_arrow())
-        provider, coordinates, shape = self._coordinates(pairs, lesson)
-        z = coordinates.coordinates(provider(pairs))
-        flips = kept["flip_probability"].to_numpy()
-        lesson.progress("fitting the head", None)
+        pairs = _sides(rows.select(PAIRS).to_arrow())
+        provider, basis, shape = self._choose_coordinates(pairs, task)
+        z = basis.coordinates(provider(pairs))
+        flips = rows["flip_probability"].to_numpy()
+        task.progress("fitting the head", None)
         try:
             scorer = HeadLearner(shape.ridge).fit(z, np.ones(len(z)), flips, None)
         except (ValueError, ArithmeticError) as error:
             raise LabelguardError(
                 f"the head cannot be fitted ({error}); take another train.options.ridge"
             ) from None
-        head = Head(
-            self._features,
-            provider.identity(),
-            provider.state(),
-            shape,
-            coordinates,
-            coordinates.projection @ scorer.theta,
-        )
+        coefficients = basis.projection @ scorer.theta
+        state = provider.state()
+        head = Head(self._features, provider.identity(), state, shape, basis, coefficients)
         return head, {
             "features": head.features,
-            "components": len(coordinates.metric),
-            "rows": len(kept),
-            "rows_held_out": int(out.sum()),
+            "components": len(basis.metric),
+            "rows": len(rows),
+            "rows_held_out": int(is_out.sum()),
         }
 
-    def _coordinates(self, pairs: pa.Table, lesson: Lesson) -> tuple[PairFeatures, Basis, Shape]:
-        """Features and principal axes: those that are asked for, those of the model in use, or
-        fitted on these pairs.
+    def _choose_coordinates(
+        self, pairs: pa.Table, task: TrainingTask
+    ) -> tuple[PairFeatures, Basis, Shape]:
+        """Return features and principal axes: those of the gate, those of the model in use if it
+        has the same features, or axes fitted on these pairs.
         """
         shape = Shape(self.options.components, 0, ridge=self.options.ridge)
-        found = self._asked(lesson.coordinates) if lesson.coordinates else self._kept(lesson, shape)
-        if found:
-            own = replace(found.shape, ridge=shape.ridge)
-            return found.provider(lesson.progress), found.basis, own
-        provider = open_fitted(self._features, pairs, lesson.progress)
-        return provider, basis(spectrum(provider(pairs)), shape), shape
+        coordinates: Coordinates | None = None
+        if task.coordinates:
+            coordinates = self._gate_coordinates(task.coordinates)
+        elif task.previous and (task.previous / FILE).exists():
+            previous = Head.load(task.previous)
+            if (previous.features, replace(previous.shape, ridge=shape.ridge)) == (
+                self._features,
+                shape,
+            ):
+                coordinates = previous
+        if coordinates:
+            shape = replace(coordinates.shape, ridge=shape.ridge)
+            return coordinates.provider(task.progress), coordinates.basis, shape
+        provider = open_fitted(self._features, pairs, task.progress)
+        return provider, fit_basis(spectrum(provider(pairs)), shape), shape
 
-    def _asked(self, directory: Path) -> Coordinates:
-        """Those of a directory. Raises `LabelguardError` where the options ask for others."""
-        found, components = coordinates_in(directory), self.options.components
-        if (found.features, found.shape.components) != (self._features, components):
+    def _gate_coordinates(self, directory: Path) -> Coordinates:
+        """Return the coordinates of a directory; raise where the options ask for others."""
+        coordinates, components = coordinates_in(directory), self.options.components
+        names = coordinates.features, coordinates.shape.components
+        if names != (self._features, components):
             raise LabelguardError(
                 f"train.options: features {self._features} in {components} components, and the "
-                f"gate judges in the coordinates of {directory.name}, {found.features} in "
-                f"{found.shape.components}: take these, or another gate, or begin evaluations anew "
+                f"gate judges in the coordinates of {directory.name}, {names[0]} in "
+                f"{names[1]}: take these, or another gate, or begin evaluations anew "
                 "(labelguard privatize --mechanism evaluation --again --head DIRECTORY)"
             )
-        return found
-
-    def _kept(self, lesson: Lesson, shape: Shape) -> Coordinates | None:
-        """Those of the model in use, if it has these features; the ridge is none of them."""
-        if lesson.previous is None or not (lesson.previous / FILE).exists():
-            return None
-        found: Coordinates = Head.load(lesson.previous)
-        alike = (found.features, replace(found.shape, ridge=shape.ridge)) == (self._features, shape)
-        return found if alike else None
+        return coordinates
 
 
 def _sides(pairs: pa.Table) -> pa.Table:
-    """Preferred pairs as features take them: the chosen side is the first."""
+    """Return preferred pairs as features read them: the chosen side is the first."""
     return pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
 
 
 def _card(card: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    """What the head learned from, and the guarantee that it carries on."""
+    """Return the card of a head: its training and the guarantee that it keeps."""
     rows = "\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in facts.items())
     return f"""\
 # Linear head of release {card["release"]}
 
-A function of the release and of public pairs: whoever has it learns no more than the release tells.
+A function of the release and of public pairs: it reveals no more than the release does.
 
 {guarantee(card)}
 

@@ -2,10 +2,10 @@
 
     check → pull → release → train → evaluate → judge → promote → history → notify
 
-Every step that is done stands in run.json before the next begins, with what came of it; a second
-start reads it and goes on. What a step does twice changes nothing: a pull and a release know what
-they did, training goes on or begins anew, a promotion repeats itself. No step decides by a label:
-what is released follows from public columns, and everything after that from releases.
+The result of every finished step is in run.json before the next begins; a second start reads it and
+goes on. Doing a step twice changes nothing: a pull and a release remember what they did, training
+goes on or begins anew, a promotion repeats itself. No step decides by a label: what is released
+follows from public columns, and everything after that from releases.
 """
 
 from __future__ import annotations
@@ -18,29 +18,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labelguard.errors import LabelguardError, ProjectBusy
-from labelguard.jobs import checking, ending, evaluating, gates, mlflow_registry, releasing
-from labelguard.jobs.promoting import Models
-from labelguard.jobs.releasing import Wanted
-from labelguard.jobs.settings import Job, load, parsed
-from labelguard.jobs.state import Facts, State, UnderWay
-from labelguard.jobs.steps import Lesson, Step, open_step
-from labelguard.project import ingestion
+from labelguard.answers import connector
+from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.jobs import finish, gates, models, releases
+from labelguard.jobs.models import Models
+from labelguard.jobs.releases import JobRelease
+from labelguard.jobs.settings import Job, load_job, make_job
+from labelguard.jobs.state import Facts, JobState, RunInProgress
+from labelguard.jobs.steps import Step, TrainingTask, open_step
+from labelguard.project import ingestion, policies
 from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
+from labelguard.release.mechanisms import open_mechanism
+from labelguard.report import overview
 from labelguard.text import Progress, no_progress
 
 
 @dataclass(frozen=True)
 class Retrained:
-    """What a run came to."""
+    """The result of a run."""
 
     # the job's name
     job: str
     # the run's number
     run: int
-    # whether it was begun before, and taken up
+    # whether it was begun before, and resumed
     resumed: bool
     # promoted, kept (the model in use), unchanged (nothing new to learn from) or failed
     outcome: str
@@ -70,133 +74,174 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = no_progre
     """Do one run of the job that a file describes, or finish the one that was begun.
 
     If the file has changed since, a run whose model was judged is finished as it began, any other
-    is given up, and a new one follows; what was released is learned from, and not charged again.
+    is given up, and a new one follows; its release is learned from, and not charged again.
 
-    Guarantee: that of the policy in force; everything that is written, told or decided follows
+    Guarantee: that of the policy in force; everything that is written, sent or decided follows
     from releases and from who labelled what and when. Raises `PolicyError` without a policy in
-    force that pays for the job, `ProjectBusy` where another run or job is under way (the run goes
+    force that pays for the job, `ProjectBusy` where another run or job is in progress (the run goes
     on at the next start), and what connectors, releases, steps and gates raise: the run has failed
-    then, its line says so, and the next start begins another. Where a check fails, none was begun.
+    then, its entry says so, and the next start begins another. Where a check fails, none was begun.
     """
-    job = load(path)
-    home = home_of(job, project)
-    state = State(home, job.name)
+    job = load_job(path)
+    home = find_project(job, project)
+    state = JobState(home, job.name)
     with state.lock():
         notes: list[str] = []
-        begun = state.under_way()
+        begun = state.run_in_progress()
         if begun:
-            _sweep(home)
-        if begun and begun.ended and begun.ended["outcome"] == "failed":
-            notes += ending.finish(job, home, begun)
+            with OpenProject.job(home):
+                pass  # removes what a killed run left of raw labels
+        if begun and not begun.is_of(job):
+            notes = _end_earlier(begun, job, home, progress)
             begun = None
-        if begun and begun.facts["digest"] != job.digest:
-            notes.append(_settle(begun, job, home, state, progress))
-            begun = None
-        run = Run(job, home, state, progress)
-        return run.run(begun or state.begin(job), resumed=begun is not None, notes=notes)
+        run = begun or state.begin(job)
+        return Run(job, home, progress).run(run, resumed=begun is not None, notes=notes)
 
 
-def home_of(job: Job, project: Where) -> Project:
-    """The project of a job: the one that was named, that of job.yaml, or as commands find it."""
-    named = job.settings.project
-    return located(project or (job.base / named if named else None))
+def find_project(job: Job, project: Where) -> Project:
+    """Return the project of a job: the one given, that of job.yaml, or the nearest upwards."""
+    in_settings = job.settings.project
+    return located(project or (job.base / in_settings if in_settings else None))
 
 
-def check_writable(models: Path) -> None:
-    """Raise `LabelguardError` if a directory of models cannot be written, or not be made."""
-    there = next(one for one in (models, *models.absolute().parents) if one.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise LabelguardError(
-            f"promote.directory: {there} cannot be written; open it to whoever runs the job, or "
-            "name another directory"
-        )
-
-
-def _sweep(home: Project) -> None:
-    """Remove what a killed run left of raw labels: where its release is taken up, no other job
-    would do it soon.
-    """
-    with OpenProject.job(home):
-        pass
-
-
-def _settle(begun: UnderWay, job: Job, home: Project, state: State, progress: Progress) -> str:
-    """End a run that job.yaml has changed under; what the caller should know of it."""
+def _end_earlier(begun: RunInProgress, job: Job, home: Project, progress: Progress) -> list[str]:
+    """End a run that failed, or that job.yaml has changed under; return notes for the caller."""
+    if begun.ended and begun.ended["outcome"] == "failed":
+        return finish.finish(job, home, begun)
     if begun.ended is None and "judge" not in begun.steps:
-        ending.fail(job, home, begun, "job.yaml changed while it was under way")
-        return f"job.yaml changed: run {begun.number} was given up, this one is new"
-    before = parsed(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
-    Run(before, home, state, progress).run(begun, resumed=True, notes=[])
-    return f"job.yaml changed: run {begun.number} was finished as it began, this one is new"
+        finish.fail(job, home, begun, "job.yaml changed while it was under way")
+        return [f"job.yaml changed: run {begun.number} was given up, this one is new"]
+    before = make_job(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
+    Run(before, home, progress).run(begun, resumed=True, notes=[])
+    return [f"job.yaml changed: run {begun.number} was finished as it began, this one is new"]
 
 
 class Run:
-    """One run of a job, for who holds it."""
+    """The steps of a job, for the process that holds it."""
 
-    def __init__(self, job: Job, home: Project, state: State, progress: Progress) -> None:
-        self.job, self.home, self.state, self.progress = job, home, state, progress
-        self.settings = job.settings
+    def __init__(self, job: Job, home: Project, progress: Progress) -> None:
+        self.job, self.home, self.progress = job, home, progress
+        self.settings, self.state = job.settings, JobState(home, job.name)
 
     @cached_property
     def step(self) -> Step:
-        """How models are learned."""
+        """The step that learns models."""
         return open_step(self.settings.train.step, self.settings.train.options, self.job.base)
 
     @cached_property
     def models(self) -> Models:
-        """Where they are promoted."""
+        """The directory of promoted models."""
         return Models.of(self.job, self.home)
 
-    def run(self, run: UnderWay, *, resumed: bool, notes: list[str]) -> Retrained:
-        """All steps that are not done yet."""
+    @property
+    def release_request(self) -> JobRelease:
+        """The release that the job asks for."""
+        release, source = self.settings.release, self.settings.source
+        return JobRelease(
+            release.mechanism,
+            release.min_new_labels,
+            self.job.source,
+            source,
+            release.exhausted,
+            self.job.options,
+        )
+
+    def run(self, run: RunInProgress, *, resumed: bool, notes: list[str]) -> Retrained:
+        """Do all steps that are not done yet."""
         if run.ended is None:
             try:
-                check_writable(self.job.models)
+                self.check_writable()
                 with self.models.lock():
                     run.end(self._steps(run))
             except ProjectBusy:
-                raise  # it is under way still
+                raise  # it is in progress still
             except Exception as error:
-                ending.log(run, error)
+                finish.log_failure(run, error)
                 if "check" not in run.steps:
                     run.state.forget()  # nothing was begun
                     raise
-                ending.fail(self.job, self.home, run, ending.failure(run, error))
+                finish.fail(self.job, self.home, run, finish.describe_failure(run, error))
                 raise
-        ended = JobRun(**run.ended or {})
+        entry = JobRun(**run.ended or {})
         notes = notes + list(run.steps.get("release", {}).get("notes", ()))
-        notes += self._register() + ending.finish(self.job, self.home, run)
-        own = {name: getattr(ended, name) for name in _SAME}
-        return Retrained(**own, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
+        notes += self._register() + finish.finish(self.job, self.home, run)
+        same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
+        return Retrained(**same, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
 
-    def _steps(self, run: UnderWay) -> JobRun:
+    def _steps(self, run: RunInProgress) -> JobRun:
         run.step("check", self._check)
         run.step("pull", self._pull)
-        found = run.step("release", lambda: self._release(run))
-        release = found["learn_from"]
+        released = run.step("release", lambda: self._release(run))
+        release, why = released["learn_from"], released["why"]
         if release is None:
-            return ending.line(self.job, run, "unchanged", found["why"])
-        lesson = ending.lesson_of(self.job, self.step, release)
-        before = self.state.judged_before(lesson, self.models.in_use)
-        if before and "train" not in run.steps:
-            why = f"release {release} was learned from before; {found['why']}"
-            return ending.line(self.job, run, "unchanged", why)
-        candidate = self.models.candidate(lesson)
+            return finish.history_entry(self.job, run, "unchanged", why)
+        key = finish.training_key(self.job, self.step, release)
+        if "train" not in run.steps and self.state.was_judged(key, self.models.in_use):
+            why = f"release {release} was learned from before; {why}"
+            return finish.history_entry(self.job, run, "unchanged", why)
+        candidate = self.models.candidate(key)
         run.step("train", lambda: self._train(release, candidate))
         run.step("evaluate", lambda: self._evaluate(run, candidate))
         judged = run.step("judge", lambda: self._judge(run, release, candidate))
+        config = finish.training_config(self.job, self.step)
         if judged["promote"]:
-            run.step("promote", lambda: self._promote(run, candidate))
+            run.step("promote", lambda: self._promote(run, candidate, config))
         else:
-            self.models.discard()
-        outcome = "promoted" if judged["promote"] else "kept"
-        own = ending.trained_by(self.job, self.step)
-        return ending.line(self.job, run, outcome, judged["why"], lesson=lesson, trained_by=own)
+            self.models.discard_candidates()
+        outcome, why = "promoted" if judged["promote"] else "kept", judged["why"]
+        return finish.history_entry(self.job, run, outcome, why, training_key=key, config=config)
+
+    def check_writable(self) -> None:
+        """Raise `LabelguardError` if the directory of models cannot be written, or not be made."""
+        directory = self.job.models
+        parents = (directory, *directory.absolute().parents)
+        existing = next(path for path in parents if path.exists())
+        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+            raise LabelguardError(
+                f"promote.directory: {existing} cannot be written; open it to whoever runs the "
+                "job, or name another directory"
+            )
 
     def _check(self) -> Facts:
-        """Whatever would fail later, before anything is pulled or charged."""
-        checking.check(self.job, self.home, self.step, self.models)
+        self.check()
         return {}
+
+    def check(self) -> None:
+        """Raise for whatever would fail later, before anything is pulled or charged.
+
+        Raises `PolicyError` if the policy in force does not pay for the job.
+        """
+        mechanism, gate = self.settings.release.mechanism, self.settings.gate
+        finish.check_notify(self.settings.notify)
+        models.check_mlflow(self.settings.promote.mlflow)
+        policy = policy_in_force(self.home)
+        paid = {f"release.mechanism: {mechanism}": mechanism}
+        if gate.by == "held-out":
+            paid["gate.by: held-out"] = gates.EVALUATION
+        for setting, name in paid.items():
+            if (event := str(open_mechanism(name).priced)) not in policy.events:
+                raise PolicyError(
+                    f"{setting} is paid for as {event}, and policy {policy.name} pays for "
+                    f"{' and '.join(policy.events)} only; put one into force that does (labelguard "
+                    "policy new, policy activate), or change job.yaml"
+                )
+        if gate.by == "held-out" and not policy.held_out:
+            raise PolicyError(
+                f"gate.by: held-out needs labelers who are held out, and policy {policy.name} "
+                "holds out none; put one into force that does (labelguard policy new --held-out), "
+                "or take another gate"
+            )
+        gates.check_gate(gate, self.step, mechanism, self.models, self.job.base)
+        if gate.by == "held-out":
+            gates.check_comparable(mechanism, self.home, self.models.current)
+        self.step.check(mechanism, self._gate_coordinates())
+        for name in self.settings.pull:
+            connector.named(self.home.connectors, name)
+
+    def _gate_coordinates(self) -> Path | None:
+        if self.settings.gate.by != "held-out":
+            return None
+        return gates.gate_coordinates(self.home, self.models.current)
 
     def _pull(self) -> Facts:
         if self.job.source is not None:
@@ -204,33 +249,33 @@ class Run:
         names, answers = self.settings.pull, 0
         for name in names:
             answers += ingestion.pull(name, self.home, self.progress).answers
-        if not names and self.home.connectors:  # what a hook heard waits in the inbox
+        if not names and self.home.connectors:  # deliveries to the hook wait in the inbox
             answers += ingestion.ingest(self.home, self.progress).answers
         return {"answers": answers}
 
-    def _release(self, run: UnderWay) -> Facts:
-        found = releasing.release(wanted(self.job), self.home, run, self.progress)
-        last = self.state.last_release()
-        mechanism = self.settings.release.mechanism
-        learn = found.release or releasing.newest(self.home, mechanism, last)
-        return asdict(found) | {"learn_from": learn}
+    def _release(self, run: RunInProgress) -> Facts:
+        outcome = releases.make_release(self.release_request, self.home, run, self.progress)
+        return asdict(outcome) | {"learn_from": outcome.release or self.newest_release()}
+
+    def newest_release(self) -> str | None:
+        """Return the release to learn from where none is made."""
+        mechanism, last = self.settings.release.mechanism, self.state.last_release()
+        return releases.newest_release(self.home, mechanism, last)
 
     def _train(self, release: str, candidate: Path) -> Facts:
-        directory, current = self.home.releases / release, self.models.current
-        judged_in = None
-        if self.settings.gate.by == "held-out":
-            judged_in = evaluating.coordinates(self.home, current)
-        lesson = Lesson(directory, self.home, candidate, current, self.progress, judged_in)
-        learned = self.step.train(lesson)
-        return {"facts": dict(learned.facts), "curve": [dict(one) for one in learned.curve]}
+        directory, previous = self.home.releases / release, self.models.current
+        coordinates = self._gate_coordinates()
+        task = TrainingTask(directory, self.home, candidate, previous, self.progress, coordinates)
+        trained = self.step.train(task)
+        return {"facts": dict(trained.facts), "curve": [dict(point) for point in trained.curve]}
 
-    def _evaluate(self, run: UnderWay, candidate: Path) -> Facts:
+    def _evaluate(self, run: RunInProgress, candidate: Path) -> Facts:
         if self.settings.gate.by != "held-out":
             return {"release": None, "charged": 0}
         current = self.models.current
-        return evaluating.evaluate(self.job, self.home, run, candidate, current, self.progress)
+        return gates.evaluate(self.job, self.home, run, candidate, current, self.progress)
 
-    def _judge(self, run: UnderWay, release: str, candidate: Path) -> Facts:
+    def _judge(self, run: RunInProgress, release: str, candidate: Path) -> Facts:
         self.progress("judging", None)
         evaluated = run.steps["evaluate"]
         evaluation = evaluated["release"]
@@ -240,47 +285,55 @@ class Run:
             release=self.home.releases / release,
             candidate=candidate,
             current=self.models.current,
-            unseen=gates.unseen(self.step, self.models),
+            unlearned=gates.unlearned_share(self.step, self.models),
             evaluation=self.home.releases / evaluation if evaluation else None,
             charged=evaluated["charged"],
             base=self.job.base,
         )
         return asdict(judgement)
 
-    def _promote(self, run: UnderWay, candidate: Path) -> Facts:
-        promote = self.settings.promote
-        name = (run.intent("promote") or {"model": self.models.next()})["model"]
-        run.intend("promote", model=name)
-        facts = ending.entry(self.home, run, ending.trained_by(self.job, self.step))
-        self.models.promote(candidate, name, facts, promote.keep)
+    def _promote(self, run: RunInProgress, candidate: Path, config: Mapping[str, Any]) -> Facts:
+        name = (run.intent("promote") or {"model": self.models.next_name})["model"]
+        run.record_intent("promote", model=name)
+        facts = finish.registry_entry(self.home, run, config)
+        self.models.promote(candidate, name, facts, self.settings.promote.keep)
         return {"model": name}
 
     def _register(self) -> list[str]:
-        """The model in use in MLflow too, if that is asked for; what the caller should know.
+        """Register the model in use in MLflow, if it is configured; return notes for the caller.
 
-        Done by every run, so that one which MLflow missed comes in later.
+        Every run does, so that a model which MLflow missed is registered later.
         """
         current, settings = self.models.current, self.settings.promote.mlflow
         if current is None or settings is None:
             return []
-        [facts] = [one for one in self.models.registry if one["model"] == current.name]
         try:
-            mlflow_registry.register(settings, current, self.models.project, self.job.name, facts)
+            models.register_in_mlflow(settings, self.models, current)
         except LabelguardError as error:
             path = self.state.log("".join(traceback.format_exception(error)))
             return [f"{error}; the next run tries again; its trace is in {path}"]
         return []
 
 
-_SAME = (
+_ENTRY_FIELDS = (
     *("job", "run", "outcome", "budget", "why", "release", "mechanism"),
     *("new_labels", "charged", "charged_by", "judgement"),
 )
 
 
-def wanted(job: Job) -> Wanted:
-    """The release that a job asks for."""
-    own, settings = job.settings.release, job.settings
-    return Wanted(
-        own.mechanism, own.min_new_labels, job.source, settings.source, own.exhausted, job.options
+def policy_in_force(home: Project) -> PolicyDetails:
+    """Return the policy in force. Raises `PolicyError` where there is none."""
+    policy = overview.budget(home).policy
+    if policy is not None:
+        return policy
+    drafts = [draft.name for draft in policies.listing(home) if draft.state == "draft"]
+    if drafts:
+        raise PolicyError(
+            "a job releases under a policy in force, and there are only drafts: look at "
+            f"{' or '.join(drafts)} (labelguard policy show {drafts[-1]}), then labelguard "
+            f"policy activate {drafts[-1]}"
+        )
+    raise PolicyError(
+        "a job releases under a policy in force, and there is none: make one (labelguard "
+        "policy new, policy activate), or a first release by hand (labelguard privatize)"
     )

@@ -1,27 +1,45 @@
-"""job.yaml: what a job pulls, releases, trains, asks, promotes and tells."""
+"""job.yaml: what a job pulls, releases, trains, judges and promotes, and whom it notifies."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
+from labelguard.budget.request import PolicyRequest
 from labelguard.configuration import loader
-from labelguard.configuration.loader import SettingsTable, Text, validate
-from labelguard.jobs.options import check_options, options_model, relative_to, resolve_pattern
-from labelguard.options import Exhausted
+from labelguard.configuration.loader import SettingsTable, Text, check_model, validate
+from labelguard.options import (
+    FILE,
+    NAMES_OR_PATHS,
+    Exhausted,
+    Option,
+    ReadingOptions,
+    RunOptions,
+    declared,
+)
+from labelguard.release.mechanisms import of_mechanisms
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_HINT = "labelguard retrain --init writes one"
 
 
-class Release(SettingsTable):
-    """How new labels are released."""
+def check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `release.options` of a job; raise `InvalidSetting` for what is no such option.
+
+    Options that the policy in force fixes, and those that agree to something, are none.
+    """
+    check_model(options_model(), options)
+    return options
+
+
+class ReleaseSettings(SettingsTable):
+    """Release of new labels."""
 
     mechanism: Text = Field(default="rr", description="rr, statistic, props, or another installed")
     min_new_labels: int = Field(
@@ -36,15 +54,15 @@ class Release(SettingsTable):
     )
 
 
-class Train(SettingsTable):
-    """How a model is learned from the newest release."""
+class TrainSettings(SettingsTable):
+    """Training of a model on the newest release."""
 
     step: Text = Field(default="head", description="head, dpo, reward, or another installed")
     options: Mapping[str, Any] = Field(default={}, description="options of the step")
 
 
-class Gate(SettingsTable):
-    """Whether what was learned replaces the model in use."""
+class GateSettings(SettingsTable):
+    """Decision whether the trained model replaces the model in use."""
 
     by: Literal["released", "probes", "held-out", "none"] = Field(
         default="released",
@@ -71,7 +89,7 @@ class Gate(SettingsTable):
         return self
 
 
-class Mlflow(SettingsTable):
+class MlflowSettings(SettingsTable):
     """A model registry that promoted models are registered in too."""
 
     model: Text = Field(description="its registered model")
@@ -80,18 +98,18 @@ class Mlflow(SettingsTable):
     )
 
 
-class Promote(SettingsTable):
-    """Where the model in use is."""
+class PromoteSettings(SettingsTable):
+    """Directory of the model in use."""
 
     directory: Text = Field(
         default="models", description="holds models 0001, 0002, … and the link `current`"
     )
     keep: int = Field(default=5, ge=1, description="so many newest stay, and the one in use")
-    mlflow: Mlflow | None = None
+    mlflow: MlflowSettings | None = None
 
 
-class Notify(SettingsTable):
-    """Who is told, by a signed webhook (Standard Webhooks)."""
+class NotifySettings(SettingsTable):
+    """Notifications by a signed webhook (Standard Webhooks)."""
 
     url: Text = Field(description="where, by https")
     secret_env: str = Field(
@@ -100,11 +118,11 @@ class Notify(SettingsTable):
         description="environment variable with the secret; NAME_FILE names a file with it",
     )
     budget_below: float = Field(
-        default=0.1, ge=0, le=1, description="told once when less of an allowance is left"
+        default=0.1, ge=0, le=1, description="notify once when less of an allowance is left"
     )
 
 
-class Settings(SettingsTable):
+class JobSettings(SettingsTable):
     """All of job.yaml."""
 
     name: str | None = Field(default=None, pattern=NAME, description="default: the file's name")
@@ -116,11 +134,11 @@ class Settings(SettingsTable):
         default=None, description="files or globs to release; default: what was ingested"
     )
     source: Text | None = Field(default=None, description="whose labelers these are")
-    release: Release = Release()
-    train: Train = Train()
-    gate: Gate = Gate()
-    promote: Promote = Promote()
-    notify: Notify | None = None
+    release: ReleaseSettings = ReleaseSettings()
+    train: TrainSettings = TrainSettings()
+    gate: GateSettings = GateSettings()
+    promote: PromoteSettings = PromoteSettings()
+    notify: NotifySettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -134,17 +152,17 @@ class Job:
     """A job: its settings, its name, and the directory that its relative paths refer to."""
 
     name: str
-    settings: Settings
+    settings: JobSettings
     base: Path
 
     @property
     def source(self) -> list[str] | None:
-        """What `privatize` reads: files, or None for what was ingested."""
-        given = self.settings.input
-        if given is None:
+        """The files to release, or None for the answers that were ingested."""
+        paths = self.settings.input
+        if paths is None:
             return None
-        parts = [given] if isinstance(given, str) else given
-        return [resolve_pattern(one, self.base) for one in parts]
+        paths = (paths,) if isinstance(paths, str) else paths
+        return [resolve_pattern(path, self.base) for path in paths]
 
     @property
     def models(self) -> Path:
@@ -154,34 +172,108 @@ class Job:
     @property
     def options(self) -> dict[str, Any]:
         """Options of `privatize` that come from job.yaml, with their paths relative to it."""
-        return relative_to(self.base, self.settings.release.options)
+        return resolve_paths(self.base, self.settings.release.options)
 
     @property
     def digest(self) -> str:
-        """Of all that decides what a run does; whom it tells does not."""
-        own = self.settings.model_dump(mode="json", exclude={"notify", "project", "name"})
-        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+        """A digest of the settings that decide what a run does."""
+        content = self.settings.model_dump(mode="json", exclude={"notify", "project", "name"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def load(path: Path) -> Job:
-    """The job of a file. Raises `LabelguardError`, naming file and path in it, for what it is not.
+def load_job(path: Path) -> Job:
+    """Return the job of a file; its default name is the file's.
 
-    Its name is the file's, unless it says one.
+    Raises `LabelguardError` with the file and the setting that is wrong.
     """
-    content = loader.read_file(path, hint=_HINT)
-    return parsed(content, path.name, path.absolute().parent, path.stem)
+    content = loader.read_file(path, hint="labelguard retrain --init writes one")
+    return make_job(content, path.name, path.absolute().parent, path.stem)
 
 
-def parsed(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
-    """The job of what a file says."""
-    settings = validate(Settings, content, file)
-    name = validate(Settings, {"name": settings.name or name}, file).name or name
+def make_job(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
+    """Return the job with these settings; errors name `file`."""
+    settings = validate(JobSettings, content, file)
+    name = validate(JobSettings, {"name": settings.name or name}, file).name or name
     return Job(name, settings, base)
 
 
-def schema() -> dict[str, Any]:
-    """The JSON schema of job.yaml, with the options of mechanisms that are installed."""
-    made = Settings.model_json_schema(mode="validation")
-    of_release = options_model().model_json_schema(mode="validation")
-    made["$defs"]["Release"]["properties"]["options"] |= of_release
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made
+def job_schema() -> dict[str, Any]:
+    """Return the JSON schema of job.yaml, with the options of mechanisms that are installed."""
+    schema = JobSettings.model_json_schema(mode="validation")
+    options = options_model().model_json_schema(mode="validation")
+    schema["$defs"]["ReleaseSettings"]["properties"]["options"] |= options
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
+
+
+def options_model() -> type[SettingsTable]:
+    """Return the model of `release.options`; `also` may be several files."""
+    members: dict[str, Any] = {
+        name: (_option_type(option) | None, Field(None, description=option.text))
+        for name, option in _options().items()
+    }
+    if also := members.get("also"):
+        members["also"] = (Text | tuple[Text, ...] | None, also[1])
+    text = "How a job reads its input, and options of mechanisms."
+    return create_model("ReleaseOptions", __base__=SettingsTable, __doc__=text, **members)
+
+
+def _options() -> dict[str, Option]:
+    """Return the options that a job may set, by name: those of all releases and of mechanisms."""
+    groups = (declared(kind) for kind in (ReadingOptions, PolicyRequest, RunOptions))
+    shared = {name: option for group in groups for name, option in group.items() if option.in_jobs}
+    special = {name: option for name, (_, option) in of_mechanisms().items() if name not in shared}
+    return shared | special
+
+
+def _option_type(option: Option) -> Any:
+    """Return the type of an option in the file."""
+    text: Any = Text if option.kind is str else option.kind
+    if option.choices:
+        choices = [option.kind(choice) for choice in option.choices]
+        listed = Field(json_schema_extra={"enum": choices})
+        return Annotated[option.kind, AfterValidator(_check_choice(choices)), listed]
+    if option.table:
+        return Mapping[str, Text]
+    if option.many:
+        return tuple[Text, ...]
+    return text if option.least is None else Annotated[text, Field(ge=option.least)]
+
+
+def _check_choice(choices: list[Any]) -> Callable[[Any], Any]:
+    """Return a check for one of several values that are known only at run time."""
+
+    def check(value: Any) -> Any:
+        if value not in choices:
+            names = (f"{c:g}" if isinstance(c, float) else c for c in choices)
+            raise ValueError(f"expected one of {', '.join(names)}")
+        return value
+
+    return check
+
+
+def resolve_paths(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with their paths relative to `base`.
+
+    A value that may be a name or a path is a path where that file exists.
+    """
+    declarations = _options()
+    resolved = dict(options)
+    for name, value in options.items():
+        if value is None or name not in declarations:
+            continue
+        kind = declarations[name].metavar
+        if kind == FILE and isinstance(value, str):
+            resolved[name] = resolve_pattern(value, base)
+        elif kind == FILE:
+            resolved[name] = [resolve_pattern(path, base) for path in value]
+        elif kind in NAMES_OR_PATHS and (base / value).exists():
+            resolved[name] = str(base / value)
+    return resolved
+
+
+def resolve_pattern(pattern: str, base: Path) -> str:
+    """Return a path or glob relative to `base`; characters of `base` are no wildcards."""
+    path = base / pattern
+    if path.exists() or Path(pattern).is_absolute():
+        return str(path)
+    return str(Path(glob.escape(str(base))) / pattern)

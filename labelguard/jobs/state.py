@@ -1,6 +1,6 @@
-"""What a job remembers on disk: the run under way, step by step, and the runs that ended.
+"""The state of a job on disk: its run in progress, step by step, and the history of ended runs.
 
-Everything in here follows from releases and public columns. Only who holds the job writes.
+All of it follows from releases and public columns. Only the process that holds the job writes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ from labelguard.storage import private_files
 from labelguard.storage.files import fsync_path, write_atomically
 
 _RUN, _LOCK, _LOG = "run.json", "lock", "errors.log"
-# Bytes of the log of errors, which then begins anew.
-_MOST = 1 << 20
-
-_SHAPE = {"run": int, "digest": str, "started_at": str, "settings": dict, "base": str}
-_SHAPE |= {"steps": dict, "intents": dict}
+_MAX_LOG_BYTES = 1 << 20  # then the log begins anew
+_TYPES = {"run": int, "digest": str, "started_at": str, "settings": dict, "base": str}
+_TYPES |= {"steps": dict, "intents": dict}
 
 Facts = dict[str, Any]
 
 
-class State:
+class JobState:
     """The directory of one job."""
 
     def __init__(self, home: Project, name: str) -> None:
@@ -41,153 +39,148 @@ class State:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """The job, for one run. Raises `ProjectBusy` if it is under way elsewhere."""
+        """Hold the job for one run. Raises `ProjectBusy` if another process holds it."""
         for path in (self.directory.parent, self.directory):
             path.mkdir(mode=0o700, exist_ok=True)
             private_files.check_directory(path, ProjectError)
         busy = f"job {self.directory.name} is under way; run this again when it is done"
-        with locked(self.directory / _LOCK, busy):
+        with hold_lock(self.directory / _LOCK, busy):
             yield
 
-    def ended(self) -> list[JobRun]:
-        """Its runs, oldest first."""
+    def ended_runs(self) -> list[JobRun]:
+        """Return the runs that ended, oldest first."""
         return runs.read(self.history)
 
-    def judged_before(self, lesson: str, in_use: str | None) -> bool:
-        """Whether a run learned this and came to its end, and no model was lost since.
+    def was_judged(self, training_key: str, in_use: str | None) -> bool:
+        """Return True if a run learned this and judged it, and no model was lost since.
 
         `in_use` is the model in use.
         """
-        counts = ("promoted", "kept") if in_use else ("kept",)
-        return any(one.lesson == lesson for one in self.ended() if one.outcome in counts)
+        outcomes = ("promoted", "kept") if in_use else ("kept",)
+        return any(
+            run.lesson == training_key for run in self.ended_runs() if run.outcome in outcomes
+        )
 
     def last_release(self) -> str | None:
-        """The release that the job learned from last."""
-        return next((one.release for one in reversed(self.ended()) if one.release), None)
+        """Return the release that the job learned from last."""
+        return next((run.release for run in reversed(self.ended_runs()) if run.release), None)
 
-    def under_way(self) -> UnderWay | None:
-        """The run that was begun and has not ended, if there is one."""
-        found = self.read(_RUN)
-        if found is None:
+    def run_in_progress(self) -> RunInProgress | None:
+        """Return the run that was begun and has not ended, if there is one."""
+        facts = self.read(_RUN)
+        if facts is None:
             return None
-        if {name: type(found.get(name)) for name in _SHAPE} != _SHAPE:
-            raise _damaged(self.directory / _RUN)
-        return UnderWay(self, found)
+        if {name: type(facts.get(name)) for name in _TYPES} != _TYPES:
+            raise _unreadable(self.directory / _RUN)
+        return RunInProgress(self, facts)
 
-    def begin(self, job: Job) -> UnderWay:
-        """A new run."""
-        facts = {"format": 1, "started_at": clock.now(), "digest": job.digest}
-        facts["run"] = max((one.run for one in self.ended()), default=0) + 1
+    def begin(self, job: Job) -> RunInProgress:
+        """Begin a new run."""
+        number = max((run.run for run in self.ended_runs()), default=0) + 1
+        facts = {"format": 1, "run": number, "started_at": clock.now(), "digest": job.digest}
         facts |= {"settings": job.settings.model_dump(mode="json"), "base": str(job.base)}
-        begun = UnderWay(self, {**facts, "steps": {}, "intents": {}})
-        begun.write()
-        return begun
+        run = RunInProgress(self, {**facts, "steps": {}, "intents": {}})
+        run.write()
+        return run
 
     def read(self, name: str) -> Facts | None:
-        """A file of JSON; None if there is none. Raises `ProjectError` for anything else."""
+        """Return a file of JSON, None if there is none; raise `ProjectError` for anything else."""
         path = self.directory / name
         try:
-            found = json.loads(private_files.read(path, ProjectError))
+            facts = json.loads(private_files.read(path, ProjectError))
         except FileNotFoundError:
             return None
         except ValueError:
-            raise _damaged(path) from None
-        if not isinstance(found, dict):
-            raise _damaged(path)
-        return found
+            raise _unreadable(path) from None
+        if not isinstance(facts, dict):
+            raise _unreadable(path)
+        return facts
 
     def write(self, name: str, facts: Mapping[str, Any]) -> None:
-        """A file of JSON, whole or as it was."""
+        """Write a file of JSON, whole or not at all."""
         data = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
         write_atomically(self.directory / name, data, mode=0o600)
 
     def log(self, text: str) -> str:
-        """Append to the log of errors, which its owner alone can read; return where it is."""
+        """Append to the log of errors, which its owner alone can read; return its path."""
         path = self.directory / _LOG
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8") as file:
-            if file.tell() > _MOST:
+            if file.tell() > _MAX_LOG_BYTES:
                 file.truncate(0)
             file.write(f"{clock.now()} {text.rstrip()}\n\n")
         return str(path)
 
     def forget(self) -> None:
-        """The run under way has ended, and its line stands in the history."""
+        """Remove the run in progress, once it ended and is in the history."""
         (self.directory / _RUN).unlink(missing_ok=True)
         fsync_path(self.directory)
 
 
-class UnderWay:
-    """A run and the steps that it has finished, each with what came of it."""
+class RunInProgress:
+    """A run, and the results of the steps that it finished."""
 
-    def __init__(self, state: State, facts: Facts) -> None:
+    def __init__(self, state: JobState, facts: Facts) -> None:
         self.state, self.facts = state, facts
-
-    @property
-    def number(self) -> int:
-        """Of the run."""
-        return int(self.facts["run"])
-
-    @property
-    def steps(self) -> dict[str, Facts]:
-        """What came of the steps that are done."""
-        steps: dict[str, Facts] = self.facts["steps"]
-        return steps
+        self.number: int = facts["run"]
+        self.steps: dict[str, Facts] = facts["steps"]
 
     @property
     def ended(self) -> Facts | None:
-        """Its line in the history, once that is settled."""
+        """Its entry in the history, once it is known."""
         return self.facts.get("ended")
 
-    def step(self, name: str, work: Callable[[], Facts]) -> Facts:
-        """What a step came to: as it was done before, or done now.
+    def is_of(self, job: Job) -> bool:
+        """Return True if the next start resumes it: the job is the same and it has not failed."""
+        has_failed = self.ended and self.ended["outcome"] == "failed"
+        return not has_failed and self.facts["digest"] == job.digest
 
-        Raises `LabelguardError` if that is no JSON; then nothing of it is kept.
+    def step(self, name: str, work: Callable[[], Facts]) -> Facts:
+        """Return the result of a step, which is done now if it was not done before.
+
+        Raises `LabelguardError` for a result that is no JSON; then none is written.
         """
         if name not in self.steps:
-            self.steps[name] = _plain(name, work())
+            facts = work()
+            try:
+                json.dumps(facts, allow_nan=False)
+            except (TypeError, ValueError):
+                raise LabelguardError(
+                    f"{name}: its result has a number that is not finite, or is no JSON; see how "
+                    "the step diverged, or mend it"
+                ) from None
+            self.steps[name] = facts
             self.write()
         return self.steps[name]
 
     def intent(self, name: str) -> Facts | None:
-        """What was about to happen when this was last written."""
-        found: Facts | None = self.facts["intents"].get(name)
-        return found
+        """Return the facts recorded before an action that may have begun."""
+        intent: Facts | None = self.facts["intents"].get(name)
+        return intent
 
-    def intend(self, name: str, **facts: Any) -> None:
-        """Say what is about to happen, so that whoever takes the run up will know it."""
+    def record_intent(self, name: str, **facts: Any) -> None:
+        """Record what is about to happen, for the process that resumes the run."""
         self.facts["intents"][name] = facts
         self.write()
 
     def end(self, run: JobRun) -> None:
-        """Settle how the run ended; its line follows, whatever crashes."""
+        """Record how the run ended; its entry in the history follows, whatever crashes."""
         self.facts["ended"] = vars(run)
         self.write()
 
     def write(self) -> None:
-        """Put all of it on disk."""
+        """Write all of it to disk."""
         self.state.write(_RUN, self.facts)
 
 
 @contextlib.contextmanager
-def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold a lock file. Raises `ProjectBusy`, saying `busy`, unless this is to wait for it."""
+def hold_lock(path: Path, busy: str) -> Iterator[None]:
+    """Hold a lock file; raise `ProjectBusy` with this message, unless the command is to wait."""
     with contextlib.ExitStack() as stack:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         when_free(lambda: stack.enter_context(held(path, flags, busy)))
         yield
 
 
-def _plain(step: str, facts: Facts) -> Facts:
-    try:
-        json.dumps(facts, allow_nan=False)
-    except (TypeError, ValueError):
-        raise LabelguardError(
-            f"{step}: what came of it has a number that is not finite, or is no JSON; see how the "
-            "step diverged, or mend it"
-        ) from None
-    return facts
-
-
-def _damaged(path: Path) -> ProjectError:
+def _unreadable(path: Path) -> ProjectError:
     return ProjectError(f"{path} cannot be read; remove it to begin anew")

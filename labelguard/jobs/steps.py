@@ -1,8 +1,8 @@
-"""How a job learns a model and asks it: parts found by the entry point `labelguard.steps`.
+"""The protocol of a job's training step, found by the entry point `labelguard.steps`.
 
-What the entry point names is a callable (options, base) → `Step`, where `options` are those of
-`train` in job.yaml and `base` is the directory that relative paths in them refer to. Ours come in
-by the same door: `head` is the core's, `dpo` and `reward` are the trainer's.
+The entry point names a callable (options, base) → `Step`, where `options` are those of `train` in
+job.yaml and `base` is the directory that relative paths in them refer to. Built-in steps are found
+in the same way: `head` is in the core, `dpo` and `reward` are in the trainer.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
 from labelguard.text import Progress
 
-__all__ = ["GROUP", "Learned", "Lesson", "Step", "open_step", "validated"]
-
 GROUP = "labelguard.steps"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What a model is to be learned from: a release, and nothing that says a raw label.
+class TrainingTask:
+    """A release to learn a model from, and nothing that holds a raw label.
 
-    `output` appears whole; a call that was killed is made again, and goes on or begins anew.
-    `previous` is the directory of the model in use, `coordinates` that of the head or evaluation in
-    whose coordinates a model must be for its gate, if it must.
+    `output` appears whole; a call that was killed is repeated, and goes on or begins anew.
+    `previous` is the directory of the model in use. `coordinates` is the directory of the head or
+    evaluation in whose coordinates the model must be for its gate; None if any will do.
     """
 
     release: Path
@@ -47,8 +45,8 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What came of a training, as JSON: public facts, and its metrics by step."""
+class TrainedModel:
+    """Public facts of a training, as JSON, and its metrics by step."""
 
     facts: Mapping[str, Any]
     curve: Sequence[Mapping[str, float]] = field(default=())
@@ -64,7 +62,7 @@ class Step(Protocol):
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """What can judge its models: released and probes, of heads held-out too."""
+        """The gates that can judge its models: released, probes, of heads held-out too."""
         ...
 
     @property
@@ -73,35 +71,40 @@ class Step(Protocol):
         ...
 
     def check(self, mechanism: str, coordinates: Path | None) -> None:
-        """Raise `LabelguardError` for what would fail, before anything is charged.
+        """Raise `LabelguardError` for a training that would fail, before anything is charged.
 
-        Releases will be made by `mechanism`; `coordinates` are those of a `Lesson`.
+        Releases will be made by `mechanism`; `coordinates` are those of a `TrainingTask`.
         """
         ...
 
     def identity(self) -> Mapping[str, Any]:
-        """By what it trains, as JSON: equal identities and releases make no new model."""
+        """Return by what it trains, as JSON: equal identities and releases make no new model."""
         ...
 
-    def train(self, lesson: Lesson) -> Learned:
-        """Learn a model into `lesson.output`; one that is there already is taken as it is."""
+    def train(self, task: TrainingTask) -> TrainedModel:
+        """Learn a model into `task.output`; one that is there already is taken as it is."""
         ...
 
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
-        """Log-odds that `chosen` is preferred, shape (n,), of pairs prompt, chosen, rejected."""
+        """Return the log-odds that `chosen` is preferred, shape (n,).
+
+        `pairs` have the columns prompt, chosen and rejected.
+        """
         ...
 
 
 def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
-    """The step of that name with its options. Raises `LabelguardError` for what it cannot be."""
-    door = plugins.find(GROUP, name)
-    if door is None:
-        known = ", ".join(plugins.available(GROUP)) or "none"
-        raise LabelguardError(f"train.step: there is no {name!r}; available: {known}")
-    step: Step = door.load()(options, base)
+    """Return the step of that name. Raises `LabelguardError` for one that is not installed, and
+    for options that it refuses.
+    """
+    entry_point = plugins.find(GROUP, name)
+    if entry_point is None:
+        available = ", ".join(plugins.available(GROUP)) or "none"
+        raise LabelguardError(f"train.step: there is no {name!r}; available: {available}")
+    step: Step = entry_point.load()(options, base)
     return step
 
 
-def validated(kind: type[T], options: Mapping[str, Any]) -> T:
-    """Options of a step as its dataclass; the first that does not fit is named."""
+def parse_options(kind: type[T], options: Mapping[str, Any]) -> T:
+    """Return the options of a step as its dataclass; raise for the first that does not fit."""
     return validate(kind, dict(options), at=("train", "options"))

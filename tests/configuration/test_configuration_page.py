@@ -13,7 +13,7 @@ from support.pages import DOCS, blocks, script
 
 from labelguard.answers.connector import Settings, connector
 from labelguard.configuration import project_file
-from labelguard.jobs.settings import load
+from labelguard.jobs.settings import load_job
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_the_files_of_the_page_are_understood(tmp_path: Path) -> None:
         connector(Settings.of(name, table))
     [job] = [one for _, one in blocks("configuration.md", "yaml") if one.startswith("pull")]
     (tmp_path / "job.yaml").write_text(job, encoding="utf-8")
-    assert load(tmp_path / "job.yaml").options == {
+    assert load_job(tmp_path / "job.yaml").options == {
         "features": "text+length",
         "bad_rows": "quarantine",
     }

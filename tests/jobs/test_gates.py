@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
-from labelguard.jobs.promoting import Models
-from labelguard.jobs.steps import Learned, Lesson
+from labelguard.jobs.models import Models
+from labelguard.jobs.steps import TrainedModel, TrainingTask
 from labelguard.mechanisms.clustered import paired_standard_error
 from labelguard.release.pairs_file import hold_out, item_keys
 
@@ -51,7 +51,7 @@ class Opinions:
     def identity(self) -> Mapping[str, Any]:
         return {}
 
-    def train(self, lesson: Lesson) -> Learned:
+    def train(self, task: TrainingTask) -> TrainedModel:
         raise NotImplementedError
 
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
@@ -87,7 +87,7 @@ def _judged(
         release=base,
         candidate=base / candidate,
         current=base / current if current else None,
-        unseen=Opinions.holdout,
+        unlearned=Opinions.holdout,
         evaluation=None,
         charged=0,
         base=base,
@@ -120,9 +120,9 @@ def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base: Path) 
     """Of a model that agrees with all labels, of which 40% are flipped, the estimate is 3."""
     pairs, flips = pl.read_parquet(base / "probes.parquet").to_arrow(), np.full(100, 0.4)
     model = [_model(base / "all", [])]
-    found = gates._accuracies(Gate(), Opinions(), model, pairs, flips, np.arange(100))
+    found = gates._measure_accuracy(Gate(), Opinions(), model, pairs, flips, np.arange(100))
     assert found.candidate == pytest.approx(3.0)
-    judged = gates._judged(Gate(at_least=1.5), found)
+    judged = gates._decide(Gate(at_least=1.5), found)
     assert judged.promote and (judged.candidate, judged.interval) == (1.0, (1.0, 1.0))
 
 
@@ -145,17 +145,16 @@ def test_confidence_asks_for_more_than_an_estimate(base: Path) -> None:
 
 def test_what_cannot_judge_is_refused_before_anything_is_charged(base: Path) -> None:
     step, nothing = Opinions(), Models(base / "models", "job", "project")
-    gates.check(Gate(), step, "rr", nothing, base)
+    gates.check_gate(Gate(), step, "rr", nothing, base)
     for gate, mechanism, said in (
-        (Gate(probes=None), "rr", "needs gate.probes"),
         (Gate(probes="nowhere.parquet"), "rr", "nowhere.parquet cannot be read"),
         (Gate(by="released"), "statistic", "needs labels with known flips"),
         (Gate(by="held-out"), "rr", "cannot judge opinions; take released or probes"),
     ):
         with pytest.raises(LabelguardError, match=said):
-            gates.check(gate, step, mechanism, nothing, base)
+            gates.check_gate(gate, step, mechanism, nothing, base)
     with pytest.raises(LabelguardError, match="needs items to judge by"):
-        gates.check(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
+        gates.check_gate(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
 
 
 def _released(directory: Path, seed: int, *, gamma: float = 0.2) -> list[str]:
@@ -190,7 +189,7 @@ def test_flips_do_not_count_against_a_model(base: Path) -> None:
     prompts = pairs["prompt"].to_pylist()
     models = [_model(base / f"{wrong}", prompts[:wrong]) for wrong in (20, 35)]
     flips = np.full(100, 0.2)
-    found = gates._accuracies(Gate(), Opinions(), models, pairs, flips, np.arange(100))
+    found = gates._measure_accuracy(Gate(), Opinions(), models, pairs, flips, np.arange(100))
     assert (found.candidate, found.current) == pytest.approx((1.0, 1 - 0.15 / 0.6))
 
 

@@ -14,7 +14,7 @@ import pytest
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.jobs.heads import HeadStep
-from labelguard.jobs.steps import Lesson, open_step
+from labelguard.jobs.steps import TrainingTask, open_step
 from labelguard.project.project import Project
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import hold_out, item_keys, read_preferred
@@ -68,9 +68,9 @@ def weekly(
     return project, releases
 
 
-def _lesson(release: Release, output: Path, previous: Path | None = None) -> Lesson:
+def _task(release: Release, output: Path, previous: Path | None = None) -> TrainingTask:
     project = lg.find(release.path.parents[2])
-    return Lesson(release.path, project, output, previous, no_progress)
+    return TrainingTask(release.path, project, output, previous, no_progress)
 
 
 def _step(**options: Any) -> HeadStep:
@@ -84,7 +84,7 @@ def test_a_head_learns_from_flipped_labels_what_people_prefer(
     flipped: Release, labels: pa.Table, tmp_path: Path
 ) -> None:
     step = _step(features="length+text", holdout=0.2)
-    learned = step.train(_lesson(flipped, tmp_path / "model"))
+    learned = step.train(_task(flipped, tmp_path / "model"))
     file = flipped.path / "data.parquet"
     out = hold_out(item_keys(file), 0.2)
     assert learned.facts["rows_held_out"] == out.sum() and learned.facts["rows"] == (~out).sum()
@@ -107,7 +107,7 @@ def test_a_head_learns_from_flipped_labels_what_people_prefer(
 def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> None:
     """The same head, to the last bit, whatever the held-out labels say."""
     step = _step(features="length", holdout=0.3)
-    step.train(_lesson(flipped, tmp_path / "one"))
+    step.train(_task(flipped, tmp_path / "one"))
     other = tmp_path / "other"
     other.mkdir()
     file = flipped.path / "data.parquet"
@@ -118,12 +118,12 @@ def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> N
         rejected=pl.when(turned).then("chosen").otherwise("rejected"),
     ).write_parquet(other / "data.parquet")
     (other / "card.json").write_bytes((flipped.path / "card.json").read_bytes())
-    lesson = _lesson(flipped, tmp_path / "two")
-    step.train(Lesson(other, lesson.project, lesson.output, None, no_progress))
+    task = _task(flipped, tmp_path / "two")
+    step.train(TrainingTask(other, task.project, task.output, None, no_progress))
     one, two = (Head.load(tmp_path / name) for name in ("one", "two"))
     assert np.array_equal(one.coefficients, two.coefficients)
     rows.with_columns(chosen="rejected", rejected="chosen").write_parquet(other / "data.parquet")
-    step.train(Lesson(other, lesson.project, tmp_path / "three", None, no_progress))
+    step.train(TrainingTask(other, task.project, tmp_path / "three", None, no_progress))
     assert not np.array_equal(one.coefficients, Head.load(tmp_path / "three").coefficients)
 
 
@@ -132,13 +132,13 @@ def test_the_next_model_has_the_coordinates_of_the_one_in_use(
     flipped: Release, tmp_path: Path
 ) -> None:
     step = _step(features="length+text", components=8)
-    step.train(_lesson(flipped, tmp_path / "first"))
-    step.train(_lesson(flipped, tmp_path / "second", tmp_path / "first"))
+    step.train(_task(flipped, tmp_path / "first"))
+    step.train(_task(flipped, tmp_path / "second", tmp_path / "first"))
     first, second = (Head.load(tmp_path / name) for name in ("first", "second"))
     assert np.array_equal(first.basis.projection, second.basis.projection)
     assert first.identity == second.identity
     other = _step(features="length+text", components=4)
-    other.train(_lesson(flipped, tmp_path / "third", tmp_path / "first"))
+    other.train(_task(flipped, tmp_path / "third", tmp_path / "first"))
     assert len(Head.load(tmp_path / "third").basis.metric) == 4
 
 
@@ -149,27 +149,27 @@ def test_a_statistic_has_its_head_and_the_newest_windows_make_another(
     _, releases = weekly
     last = releases[-1]
     assert last.card["statistic"]["windows"] == WEEKS
-    learned = _step().train(_lesson(last, tmp_path / "all"))
+    learned = _step().train(_task(last, tmp_path / "all"))
     assert learned.facts["windows"] == WEEKS
     released = Head.load(last.path)
     assert np.allclose(Head.load(tmp_path / "all").coefficients, released.coefficients)
 
-    _step(windows=1).train(_lesson(last, tmp_path / "newest"))
+    _step(windows=1).train(_task(last, tmp_path / "newest"))
     newest, before = Head.load(tmp_path / "newest"), Head.load(releases[-2].path)
     assert newest.statistic is not None and before.statistic is not None
     assert released.statistic is not None
     assert np.allclose(newest.statistic, released.statistic - before.statistic)
     assert newest.noise < released.noise
-    _step(windows=WEEKS + 5).train(_lesson(last, tmp_path / "more"))
+    _step(windows=WEEKS + 5).train(_task(last, tmp_path / "more"))
     assert np.allclose(Head.load(tmp_path / "more").coefficients, released.coefficients)
-    early = _step().train(_lesson(releases[0], tmp_path / "early"))
+    early = _step().train(_task(releases[0], tmp_path / "early"))
     assert early.facts["windows"] == 1  # it knows no later one
 
 
 def test_a_kill_leaves_a_model_or_none(
     flipped: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, lesson = _step(features="length"), _lesson(flipped, tmp_path / "model")
+    step, task = _step(features="length"), _task(flipped, tmp_path / "model")
 
     class Killed(BaseException):
         pass
@@ -179,12 +179,12 @@ def test_a_kill_leaves_a_model_or_none(
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr("labelguard.jobs.heads.publish_directory", killed)
-        step.train(lesson)
-    assert not lesson.output.exists()
-    learned = step.train(lesson)
-    made = (lesson.output / "head.npz").stat().st_mtime_ns
-    assert step.train(lesson) == learned
-    assert (lesson.output / "head.npz").stat().st_mtime_ns == made
+        step.train(task)
+    assert not task.output.exists()
+    learned = step.train(task)
+    made = (task.output / "head.npz").stat().st_mtime_ns
+    assert step.train(task) == learned
+    assert (task.output / "head.npz").stat().st_mtime_ns == made
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
@@ -215,7 +215,7 @@ def test_labels_without_flips_or_head_teach_none(flipped: Release, tmp_path: Pat
     other.mkdir()
     card = (flipped.path / "card.json").read_text().replace('"forward"', '"plain"')
     (other / "card.json").write_text(card)
-    lesson = _lesson(flipped, tmp_path / "model")
+    task = _task(flipped, tmp_path / "model")
     with pytest.raises(LabelguardError, match="no head can be learned"):
-        _step().train(Lesson(other, lesson.project, lesson.output, None, no_progress))
+        _step().train(TrainingTask(other, task.project, task.output, None, no_progress))
     assert read_preferred(flipped.path / "data.parquet").num_rows == flipped.card["counts"]["rows"]

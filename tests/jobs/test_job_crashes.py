@@ -18,11 +18,11 @@ from support.receivers import SECRET
 from support.rounds import some
 
 from labelguard.errors import LabelguardError
-from labelguard.jobs import gates, releasing
+from labelguard.jobs import gates, releases
 from labelguard.jobs.dry_run import dry_run
-from labelguard.jobs.promoting import Models
+from labelguard.jobs.models import Models
 from labelguard.jobs.run import Run, retrain
-from labelguard.jobs.state import State, UnderWay
+from labelguard.jobs.state import JobState, RunInProgress
 from labelguard.project import runs
 from labelguard.report import overview
 
@@ -134,12 +134,12 @@ def test_a_dry_run_says_what_is_left_to_do_of_a_run(
 
 
 STEPS = {
-    "release": (releasing, "release"),
+    "release": (releases, "make_release"),
     "judge": (gates, "judge"),
     "promote": (Models, "promote"),
     "register": (Run, "_register"),
     "history": (runs, "add"),
-    "forget": (State, "forget"),
+    "forget": (JobState, "forget"),
 }
 
 
@@ -185,14 +185,14 @@ def test_the_release_of_another_job_is_not_taken_for_ones_own(
     one.asks(name="other", input="labels/2.parquet", promote={"directory": "others"})
     other = one.job.rename(one.path / "other.yaml")
     one.asks(name="one", input="labels/1.parquet")
-    intend = UnderWay.intend
+    intend = RunInProgress.record_intent
 
     def fatal(*arguments: Any, **facts: Any) -> None:
         intend(*arguments, **facts)
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(UnderWay, "intend", fatal)
+        patch.setattr(RunInProgress, "record_intent", fatal)
         retrain(one.job)
     theirs = retrain(other)
     done = retrain(one.job)
@@ -251,7 +251,7 @@ def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(gates, "judge", refuse)
-        patch.setattr(State, "forget", fatal)
+        patch.setattr(JobState, "forget", fatal)
         retrain(one.job)
     done = retrain(one.job)
     assert (done.run, done.outcome, done.charged) == (3, "promoted", 0)

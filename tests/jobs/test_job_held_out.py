@@ -14,7 +14,7 @@ from support.job_projects import Desk, desk
 from labelguard.budget.events import describe_uses
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
-from labelguard.jobs import releasing
+from labelguard.jobs import releases
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.release.writer import Release
@@ -108,7 +108,7 @@ def test_an_evaluation_is_charged_once_whatever_kills_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = judged(tmp_path)
-    whole = releasing.privatize
+    whole = releases.privatize
 
     def fatal(*arguments: Any, **options: Any) -> Release:
         made = whole(*arguments, **options)
@@ -117,7 +117,7 @@ def test_an_evaluation_is_charged_once_whatever_kills_the_run(
         return made
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(releasing, "privatize", fatal)
+        patch.setattr(releases, "privatize", fatal)
         retrain(small.job)
     spent = small.charged()
     small.label(2)

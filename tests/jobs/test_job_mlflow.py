@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.job_projects import Desk, desk
 
-from labelguard.jobs import mlflow_registry
+from labelguard.jobs import models as model_registry
 from labelguard.jobs.run import retrain
 
 mlflow = pytest.importorskip("mlflow")
@@ -58,9 +58,9 @@ def test_a_run_that_is_taken_up_registers_its_model_once(
         register(*arguments)
         raise Killed
 
-    register = mlflow_registry.register
+    register = model_registry.register_in_mlflow
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(mlflow_registry, "register", fatal)
+        patch.setattr(model_registry, "register_in_mlflow", fatal)
         retrain(small.job)
     assert retrain(small.job).outcome == "promoted"
     assert len(versions(store)) == 1

@@ -16,7 +16,7 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.extras import MissingExtra
 from labelguard.jobs.run import retrain
-from labelguard.jobs.state import State
+from labelguard.jobs.state import JobState
 
 
 @pytest.fixture
@@ -110,14 +110,14 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
     class Killed(BaseException):
         pass
 
-    def die(self: State, name: str, facts: dict[str, Any]) -> None:
+    def die(self: JobState, name: str, facts: dict[str, Any]) -> None:
         if name == "notices.json" and not facts["waiting"]:
             raise Killed
         write(self, name, facts)
 
-    write = State.write
+    write = JobState.write
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(State, "write", die)
+        patch.setattr(JobState, "write", die)
         retrain(small.job)
     assert retrain(small.job).run == 1
     assert len(somebody.ids) == 2 and len(set(somebody.ids)) == 1
@@ -187,7 +187,7 @@ def test_what_is_not_installed_is_said_before_anything_is_charged(
     if part == "notify":
         monkeypatch.setattr(extras, "missing_packages", lambda extra: ["standardwebhooks"])
     else:
-        monkeypatch.setattr("labelguard.jobs.mlflow_registry.find_spec", lambda name: None)
+        monkeypatch.setattr("labelguard.jobs.models.find_spec", lambda name: None)
         small.asks(promote={"mlflow": {"model": "preferences"}})
     with pytest.raises(MissingExtra, match="install"):
         retrain(small.job)

@@ -10,7 +10,7 @@ from support.doors import install
 from labelguard.configuration.loader import field_names
 from labelguard.errors import LabelguardError
 from labelguard.jobs import settings
-from labelguard.jobs.options import options_model
+from labelguard.jobs.settings import options_model
 from labelguard.release.mechanisms import GROUP
 
 OTHERS = """
@@ -32,7 +32,7 @@ def job(text: str, here: Path) -> settings.Job:
     """The job whose options these are."""
     path = here / "own.yaml"
     path.write_text(f"release:\n  options: {{{text}}}\n", encoding="utf-8")
-    return settings.load(path)
+    return settings.load_job(path)
 
 
 def refused(text: str, here: Path) -> str:

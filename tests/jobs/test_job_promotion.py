@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labelguard.errors import LabelguardError, ProjectBusy
-from labelguard.jobs.promoting import Models
+from labelguard.jobs.models import Models
 
 FACTS = {"run": 1, "release": "r0001"}
 
@@ -30,22 +30,22 @@ def candidate(models: Models, text: str = "head") -> Path:
 
 
 def test_a_model_is_numbered_registered_with_its_sums_and_in_use(models: Models) -> None:
-    models.promote(candidate(models), models.next(), FACTS, 5)
+    models.promote(candidate(models), models.next_name, FACTS, 5)
     [entry] = models.registry
     assert entry["files"] == {"head.npz": hashlib.sha256(b"head").hexdigest()}
-    assert models.in_use == "0001" and models.next() == "0002"
+    assert models.in_use == "0001" and models.next_name == "0002"
     assert (models.directory / "current/head.npz").read_text() == "head"
 
 
 def test_a_directory_of_models_has_one_job_of_one_project(models: Models) -> None:
-    models.promote(candidate(models), models.next(), FACTS, 5)
+    models.promote(candidate(models), models.next_name, FACTS, 5)
     for job, project, other in (("job", "elsewhere", "project"), ("other", "project", "job")):
         with pytest.raises(LabelguardError, match=f"those of another {other}"):
             Models(models.directory, job, project)
 
 
-@pytest.mark.quick("True-_write", "False-_write")
-@pytest.mark.parametrize("step", ["_write", "_use", "_prune"])
+@pytest.mark.quick("True-_register", "False-_register")
+@pytest.mark.parametrize("step", ["_register", "_use", "_prune"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_promotion_that_was_cut_off_is_done_again(
     step: str, before: bool, models: Models, monkeypatch: pytest.MonkeyPatch

@@ -14,10 +14,10 @@ from support.tools import connected, hear
 import labelguard as lg
 from labelguard.errors import ConnectorError
 from labelguard.jobs import run as runs
-from labelguard.jobs import starting
+from labelguard.jobs import start
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
-from labelguard.jobs.state import State
+from labelguard.jobs.state import JobState
 from labelguard.project import waiting
 from labelguard.project.project import Project
 from labelguard.project.waiting import waiting as patient
@@ -51,7 +51,7 @@ def test_a_job_of_what_was_pulled_pulls(pulled: tuple[Desk, Project, tools.Desk]
     small.asks(input=None, pull=["desk"])
     retrain(small.job)
     small.job.unlink()
-    starting.start(small.job, small.path)
+    start.write_job(small.job, small.path)
     found = yaml.safe_load(small.job.read_text())
     assert (found["pull"], found["source"]) == (["desk"], "desk") and "input" not in found
     assert not dry_run(small.job).releases
@@ -101,7 +101,7 @@ def test_a_start_that_waits_begins_when_the_other_has_ended(
     monkeypatch.setattr(waiting, "pause", lambda seconds: ended.wait(10))
 
     def hold() -> None:
-        with State(project, "job").lock():
+        with JobState(project, "job").lock():
             held.set()
             said.wait(10)
         ended.set()

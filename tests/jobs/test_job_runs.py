@@ -23,8 +23,8 @@ from labelguard.jobs import gates
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.run import retrain
-from labelguard.jobs.state import State
-from labelguard.jobs.steps import Learned, Lesson
+from labelguard.jobs.state import JobState
+from labelguard.jobs.steps import TrainedModel, TrainingTask
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject
 from labelguard.release.pairs_file import hold_out, item_keys
@@ -242,8 +242,8 @@ def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
 ) -> None:
     train = HeadStep.train
 
-    def diverged(self: HeadStep, lesson: Lesson) -> Learned:
-        return replace(train(self, lesson), curve=[{"step": 1.0, "loss": number}])
+    def diverged(self: HeadStep, task: TrainingTask) -> TrainedModel:
+        return replace(train(self, task), curve=[{"step": 1.0, "loss": number}])
 
     with monkeypatch.context() as patch:
         patch.setattr(HeadStep, "train", diverged)
@@ -254,7 +254,7 @@ def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
 
 
 def test_of_two_at_once_one_works_and_the_other_is_told(small: Desk) -> None:
-    state = State(lg.find(small.path), "job")
+    state = JobState(lg.find(small.path), "job")
     with state.lock():
         result = CliRunner().invoke(main, ["retrain", str(small.job)])
         assert result.exit_code == 4 and "under way" in result.stderr

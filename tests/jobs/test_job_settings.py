@@ -11,7 +11,7 @@ import yaml
 from support.job_projects import SETTINGS
 
 from labelguard.errors import LabelguardError
-from labelguard.jobs.settings import Settings, load, schema
+from labelguard.jobs.settings import JobSettings, job_schema, load_job
 from labelguard.jobs.steps import open_step
 
 
@@ -19,7 +19,7 @@ def refused(text: str, here: Path) -> str:
     path = here / "job.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(LabelguardError) as caught:
-        load(path)
+        load_job(path)
     said = str(caught.value)
     assert "\n" not in said and said.startswith("job.yaml")
     return said
@@ -27,8 +27,8 @@ def refused(text: str, here: Path) -> str:
 
 def test_an_empty_job_has_a_default_for_everything(tmp_path: Path) -> None:
     (tmp_path / "nightly.yaml").write_text("{}")
-    job = load(tmp_path / "nightly.yaml")
-    assert job.name == "nightly" and job.settings == Settings() and job.source is None
+    job = load_job(tmp_path / "nightly.yaml")
+    assert job.name == "nightly" and job.settings == JobSettings() and job.source is None
     assert job.models == tmp_path / "models"
 
 
@@ -38,7 +38,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     (here / "job.yaml").write_text("input: [labels/*.parquet, plain.csv]")
     (here / "plain.csv").touch()
     monkeypatch.chdir(tmp_path)
-    job = load(Path("a [b]/job.yaml"))
+    job = load_job(Path("a [b]/job.yaml"))
     assert job.source == [f"{tmp_path}/a [[]b]/labels/*.parquet", f"{here}/plain.csv"]
 
 
@@ -87,10 +87,10 @@ def test_bombs_of_references_are_not_unfolded(tmp_path: Path) -> None:
 def test_a_date_is_no_text_and_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     assert "only texts" in refused("source: 2026-01-01", tmp_path)
     with pytest.raises(LabelguardError, match=r"there is no .*none\.yaml; .* --init writes one"):
-        load(tmp_path / "none.yaml")
+        load_job(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(LabelguardError, match="not UTF-8"):
-        load(tmp_path / "bytes.yaml")
+        load_job(tmp_path / "bytes.yaml")
 
 
 def test_every_job_of_the_docs_is_one(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_every_job_of_the_docs_is_one(tmp_path: Path) -> None:
     assert len(blocks) == 2
     for block in blocks:
         (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
-        train = load(tmp_path / "job.yaml").settings.train
+        train = load_job(tmp_path / "job.yaml").settings.train
         open_step(train.step, train.options, tmp_path)
 
 
 @pytest.mark.parametrize("settings", [{}, SETTINGS])
 def test_the_schema_accepts_jobs_and_refuses_what_is_none(settings: dict[str, Any]) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
-    validator = jsonschema.Draft202012Validator(schema())
+    jsonschema.Draft202012Validator.check_schema(job_schema())
+    validator = jsonschema.Draft202012Validator(job_schema())
     plain = yaml.safe_load(yaml.safe_dump(dict(settings)))
     assert validator.is_valid(plain)
     assert not validator.is_valid(plain | {"unknown": 1})

@@ -18,10 +18,10 @@ from support.preferences import files
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
-from labelguard.jobs import starting
+from labelguard.jobs import start
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
-from labelguard.jobs.settings import schema
+from labelguard.jobs.settings import job_schema
 from labelguard.project import policies
 from labelguard.report.overview import export
 
@@ -52,11 +52,11 @@ def test_the_job_that_is_written_runs_under_the_policy_in_force(
     small = desk(here / "desk", allow)
     small.job.unlink()
     enough(small.path / "labels.parquet")
-    said = starting.start(small.job, small.path)
+    said = start.write_job(small.job, small.path)
     assert not said.drafted and said.policy == "lasting"
     text = small.job.read_text()
     found = yaml.safe_load(text)
-    jsonschema.Draft202012Validator(schema()).validate(found)
+    jsonschema.Draft202012Validator(job_schema()).validate(found)
     assert (found["release"]["mechanism"], found["gate"]["by"]) == (mechanism, gate)
     assert found["project"] == "." and text.count("#") > 10
     outcome = retrain(small.job).outcome
@@ -67,7 +67,7 @@ def of_the_release(here: Path, source: str, **options: Any) -> dict[str, Any]:
     """The job of a project whose first release was this one; a dry run of it passes."""
     lg.init(here)
     lg.privatize(source, epsilon=3.0, project=here, **options)
-    starting.start(here / "job.yaml", here)
+    start.write_job(here / "job.yaml", here)
     said = dry_run(here / "job.yaml", project=here)
     assert not said.releases and "0 new labels" in said.why
     found: dict[str, Any] = yaml.safe_load((here / "job.yaml").read_text())
@@ -84,7 +84,7 @@ def test_a_job_takes_over_input_columns_and_mechanism_of_the_last_release(here: 
     assert found["gate"]["at_least"] == 0.5
     other = here / "jobs" / "job.yaml"
     other.parent.mkdir()
-    starting.start(other, here)
+    start.write_job(other, here)
     assert not dry_run(other).releases  # a job elsewhere finds the same files
 
 
@@ -117,7 +117,7 @@ def test_a_job_takes_a_gate_that_can_judge_its_heads(
         if mechanism == "statistic":
             lg.privatize(one, project=small.path, mechanism=mechanism, features="length+style")
         small.job.unlink()
-        starting.start(small.job, small.path)
+        start.write_job(small.job, small.path)
         found = yaml.safe_load(small.job.read_text())
         found["promote"]["directory"] = gate  # other heads are in the first
         small.job.write_text(yaml.safe_dump(found))
@@ -138,13 +138,13 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.fix(monkeypatch)
-    monkeypatch.setattr(starting, "_HELD_OUT", 0.5)  # of five people, somebody is
+    monkeypatch.setattr(start, "_HELD_OUT", 0.5)  # of five people, somebody is
     lg.init(here)
     enough(here / "labels.parquet")
     invoke = CliRunner().invoke
     result = invoke(main, ["retrain", "--init"])
     assert result.exit_code == 0 and "labelguard policy activate retraining" in result.stdout
-    assert starting.start(here / "b.yaml", here).drafted
+    assert start.write_job(here / "b.yaml", here).drafted
     [draft] = policies.listing(here)
     assert draft.state == "draft" and set(draft.allowances) == {"rr", "statistic"}
     assert policies.show("retraining", here).held_out == 0.5
@@ -157,18 +157,18 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(
     result = invoke(main, ["retrain"])
     assert result.exit_code == 0, result.output
     Path("job.yaml").unlink()
-    assert not starting.start(here / "job.yaml", here).drafted
+    assert not start.write_job(here / "job.yaml", here).drafted
 
 
 def test_a_file_that_is_there_stays_as_it_is(here: Path) -> None:
     small = desk(here / "desk")
     before = small.job.read_bytes()
     with pytest.raises(LabelguardError, match="exists"):
-        starting.start(small.job, small.path)
+        start.write_job(small.job, small.path)
     link = here / "link.yaml"
     link.symlink_to(here / "nowhere.yaml")
     with pytest.raises(LabelguardError, match="exists"):
-        starting.start(link, small.path)
+        start.write_job(link, small.path)
     assert small.job.read_bytes() == before and not (here / "nowhere.yaml").exists()
 
 

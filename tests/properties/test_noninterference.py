@@ -23,7 +23,7 @@ from support.preferences import LAYOUTS, opinions, public
 from support.scenarios import ALL, HALF, ONE, SCENARIOS
 from support.worlds import Coins, Run, Scenario, differences, observed
 
-from labelguard.jobs import ending
+from labelguard.jobs import finish
 from labelguard.jobs.settings import Job
 from labelguard.release.mechanisms import rr
 from labelguard.text import LABEL_TIE
@@ -185,14 +185,14 @@ def test_so_does_all_that_is_on_disk_while_it_learns(gates: Gates, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_job_that_leaks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ending.lesson_of
+    whole = finish.training_key
 
     def by_input(job: Job, *rest: Any) -> str:
         assert job.source
         raw = b"".join(Path(name).read_bytes() for name in job.source)
         return whole(job, *rest) + str(sum(raw) % 97)
 
-    monkeypatch.setattr(ending, "lesson_of", by_input)
+    monkeypatch.setattr(finish, "training_key", by_input)
     found = differences(tmp_path, "pairs", SCENARIOS["retraining"], ALL)
     assert any("history.jsonl" in name for name in found)
 

@@ -31,7 +31,7 @@ from labelguard.jobs import settings
 assert lg.__file__.startswith({copy!r}), lg.__file__
 shown = CliRunner().invoke(main, ["privatize", "--help"]).stdout
 print("help", "--colour [red|blue]" in shown)
-options = settings.schema()["$defs"]["Release"]["properties"]["options"]["properties"]
+options = settings.job_schema()["$defs"]["ReleaseSettings"]["properties"]["options"]["properties"]
 print("job.yaml", "red" in str(options["colour"]))
 for colour in ("red", "green"):
     try:

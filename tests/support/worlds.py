@@ -33,7 +33,7 @@ from support.tools import connected
 
 from labelguard.answers.segments import Segments
 from labelguard.cli.main import main
-from labelguard.jobs import notifying
+from labelguard.jobs import finish
 from labelguard.keys.coins import Purpose
 from labelguard.mechanisms import statistic
 from labelguard.project.project import find
@@ -158,7 +158,7 @@ def observed(
         patch.setattr(statistic, "add_noise", coins.noisy)
         patch.setattr(aup, "concentration", concentration)
         told: list[object] = []
-        patch.setattr(notifying, "_post", lambda settings, message: told.append(message))
+        patch.setattr(finish, "_deliver", lambda settings, message: told.append(message))
         patch.setenv("LABELGUARD_NOTIFY_SECRET", SECRET)
 
         def invoke(*arguments: str) -> int:

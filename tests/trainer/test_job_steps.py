@@ -15,8 +15,8 @@ from support import tiny_models, train_runs
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
-from labelguard.jobs.promoting import Models
-from labelguard.jobs.steps import Learned, Lesson, Step, open_step
+from labelguard.jobs.models import Models
+from labelguard.jobs.steps import Step, TrainedModel, TrainingTask, open_step
 from labelguard.release.pairs_file import read_preferred
 from labelguard.text import no_progress
 
@@ -27,9 +27,9 @@ def _step(shop: Path, kind: str, **options: Any) -> Step:
     return open_step(kind, {"model": "base", "train_config": "config.yaml", **options}, shop)
 
 
-def _train(step: Step, shop: Path, output: Path) -> Learned:
+def _train(step: Step, shop: Path, output: Path) -> TrainedModel:
     nowhere: Any = None  # a language model asks no project
-    return step.train(Lesson(shop / "rr", nowhere, output, None, no_progress))
+    return step.train(TrainingTask(shop / "rr", nowhere, output, None, no_progress))
 
 
 @pytest.mark.slow
@@ -85,14 +85,14 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path) -> None:
     _train(lazy, shop, Path("lazy"))
     gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
     nothing = Models(Path("models"), "job", "project")
-    gates.check(gate, step, "rr", nothing, shop)
+    gates.check_gate(gate, step, "rr", nothing, shop)
     found = gates.judge(
         gate,
         step,
         release=shop / "rr",
         candidate=Path("model"),
         current=Path("lazy"),
-        unseen=0.3,
+        unlearned=0.3,
         evaluation=None,
         charged=0,
         base=shop,
@@ -102,7 +102,9 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path) -> None:
     assert found.difference is not None and found.current is not None
     assert found.difference == pytest.approx(found.candidate - found.current)
     with pytest.raises(LabelguardError, match="held-out cannot judge reward; take released or"):
-        gates.check(SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", nothing, shop)
+        gates.check_gate(
+            SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", nothing, shop
+        )
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_hostile_file_is_refused_in_one_short_line_that_repeats_nothing_of_it(
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(LabelguardError) as refused:
-        settings.load(path)
+        settings.load_job(path)
     said = str(refused.value)
     assert "\n" not in said and len(said) < 300 and SECRET not in said
     assert refused.value.__context__ is None or refused.value.__suppress_context__

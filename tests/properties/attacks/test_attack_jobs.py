@@ -22,7 +22,7 @@ from support.preferences import files
 
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.jobs import releasing
+from labelguard.jobs import releases
 from labelguard.jobs.run import retrain
 
 
@@ -234,7 +234,7 @@ def test_the_log_of_a_step_that_reads_labels_repeats_no_message_of_others(
         except ValueError as error:
             raise LabelguardError("row 7 cannot be read") from error
 
-    monkeypatch.setattr(releasing, "privatize", fail)
+    monkeypatch.setattr(releases, "privatize", fail)
     with pytest.raises(LabelguardError):
         retrain(small.job)
     log = (small.state / "errors.log").read_text()

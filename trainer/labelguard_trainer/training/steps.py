@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.jobs.steps import Learned, Lesson, validated
+from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
 from labelguard.release.pairs_file import PAIRS
 from labelguard.storage.sums import sha256
 from labelguard.text import no_progress
@@ -77,7 +77,7 @@ class _TrainStep:
                 "train.options.model is missing: a directory, or an id of a hub; such as "
                 "model: base"
             )
-        self.options = validated(TrainOptions, options)
+        self.options = parse_options(TrainOptions, options)
         self.holdout = self.options.holdout
         self._base = base
         self._scoring: tuple[pa.Table, StageTraining, NDArray[np.float64] | None] | None = None
@@ -128,30 +128,30 @@ class _TrainStep:
         files = {"model": models.identity(self._model), "train_config": path and sha256(path)}
         return asdict(self.options) | files
 
-    def train(self, lesson: Lesson) -> Learned:
+    def train(self, task: TrainingTask) -> TrainedModel:
         """As `labelguard train`; what was interrupted goes on at its last checkpoint."""
         from labelguard_trainer.training.run import train
 
-        if not lesson.output.is_dir():
-            lesson.progress(f"training: {self.kind}", None)
+        if not task.output.is_dir():
+            task.progress(f"training: {self.kind}", None)
             train(
                 self.kind,
-                lesson.release,
+                task.release,
                 self._model,
-                output=lesson.output,
+                output=task.output,
                 config=self._config_file,
                 lora=self.options.lora,
                 loss=self.options.loss,
                 holdout=self.options.holdout,
-                progress=lesson.progress,
+                progress=task.progress,
             )
-        lines = (lesson.output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (task.output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         metrics = [json.loads(line) for line in lines]
         curve = [
             {name: line[name] for name in _CURVE if line.get(name) is not None} for line in metrics
         ]
         steps = max((int(line["step"]) for line in metrics), default=0)
-        return Learned({"base": Path(self._model).name, "steps": steps}, curve)
+        return TrainedModel({"base": Path(self._model).name, "steps": steps}, curve)
 
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
         """As the trainer's own; 0 where both sides are equal within `max_length`."""

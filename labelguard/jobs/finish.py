@@ -1,0 +1,305 @@
+"""The end of a run: its entry in the history, its model's entry in the registry, notifications.
+
+A notification is a webhook, signed by the Standard Webhooks convention. It says what the history
+says, less error messages: no labeler, no path, no label. It is written down before it is sent, and
+stays until it is delivered: a receiver that is down fails no run, and gets the message under the
+same id when the job runs next.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from labelguard import clock, extras
+from labelguard.errors import LabelguardError
+from labelguard.jobs.gates import EVALUATION
+from labelguard.jobs.settings import Job, NotifySettings
+from labelguard.jobs.state import Facts, JobState, RunInProgress
+from labelguard.jobs.steps import Step
+from labelguard.project import runs
+from labelguard.project.project import Project
+from labelguard.project.runs import JobRun
+from labelguard.release.mechanisms import open_mechanism
+from labelguard.release.writer import read_card
+from labelguard.report import overview
+from labelguard.storage import private_files
+
+if TYPE_CHECKING:
+    import httpx
+
+STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
+_RAW_LABEL_STEPS = ("pull", "release", "evaluate")
+
+_QUEUE = "notices.json"
+_OUTCOMES = ("promoted", "kept", "failed")
+_ATTEMPTS, _TIMEOUT, _MAX_WAITING = 3, 10.0, 100
+_MIN_KEY_BYTES = 16
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_MESSAGE_FIELDS = (
+    *("job", "run", "outcome", "why", "budget", "release", "mechanism", "new_labels", "charged"),
+    *("charged_by", "model", "judgement", "started_at", "ended_at"),
+)
+
+
+def history_entry(
+    job: Job,
+    run: RunInProgress,
+    outcome: str,
+    why: str,
+    *,
+    training_key: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> JobRun:
+    """Return the entry of a run that ends, from the results of its steps."""
+    results: dict[str, Facts] = {name: run.steps.get(name, {}) for name in STEPS}
+    release, evaluation = results["release"], results["evaluate"]
+    learned_from = release.get("learn_from")
+    is_exhausted = release.get("exhausted") or evaluation.get("exhausted")
+    charged_by: dict[str, int] = {}
+    for facts, name in ((release, job.settings.release.mechanism), (evaluation, EVALUATION)):
+        if charged := facts.get("charged", 0):
+            event = str(open_mechanism(name).priced)
+            charged_by[event] = charged_by.get(event, 0) + charged
+    return JobRun(
+        job=job.name,
+        run=run.number,
+        started_at=run.facts["started_at"],
+        ended_at=clock.now(),
+        outcome=outcome,
+        budget="exhausted" if is_exhausted else "left",
+        why=why,
+        release=learned_from,
+        mechanism=job.settings.release.mechanism if learned_from else None,
+        new_labels=release.get("new_labels", 0),
+        charged=sum(charged_by.values()),
+        charged_by=charged_by,
+        model=results["promote"].get("model"),
+        judgement=results["judge"] or None,
+        curve=results["train"].get("curve", []),
+        lesson=training_key,
+        evaluation=evaluation.get("release"),
+        settings=config or {},
+    )
+
+
+def training_config(job: Job, step: Step) -> dict[str, Any]:
+    """Return by what a job trains and judges, as JSON."""
+    gate = job.settings.gate.model_dump(mode="json")
+    return {"step": step.name, "options": dict(step.identity()), "gate": gate}
+
+
+def training_key(job: Job, step: Step, release: str) -> str:
+    """Return a digest of all that decides what is learned from a release, and how it is judged.
+
+    Equal keys make no new model, and are not judged twice.
+    """
+    content = {"release": release, **training_config(job, step)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def registry_entry(home: Project, run: RunInProgress, config: Mapping[str, Any]) -> Facts:
+    """Return the registry's facts of a model: whose guarantee it has, and why it was promoted."""
+    release = run.steps["release"]["learn_from"]
+    card = read_card(home.releases / release)
+    return {
+        "run": run.number,
+        "release": release,
+        "mechanism": card["mechanism"],
+        **{name: card["privacy"][name] for name in ("epsilon", "delta", "unit", "adjacency")},
+        **config,
+        "facts": run.steps["train"]["facts"],
+        "judgement": run.steps["judge"],
+    }
+
+
+def finish(job: Job, home: Project, run: RunInProgress) -> list[str]:
+    """Add a run that has ended to the history and notify; return notes for the caller.
+
+    Only then is it not in progress any more.
+    """
+    assert run.ended
+    entry = JobRun(**run.ended)
+    runs.add(run.state.history, entry)
+    notes = notify(job.settings.notify, home, run.state, entry)
+    run.state.forget()
+    return notes
+
+
+def fail(job: Job, home: Project, run: RunInProgress, why: str) -> None:
+    """End a run that failed; its release stays, and the next run learns from it."""
+    run.end(history_entry(job, run, "failed", why))
+    with contextlib.suppress(LabelguardError):  # the first error has to be raised
+        finish(job, home, run)
+
+
+def describe_failure(run: RunInProgress, error: Exception) -> str:
+    """Return which step failed, and the kind of an error that raw labels cannot raise.
+
+    Its message is for the terminal and the log of errors alone.
+    """
+    step = _failed_step(run)
+    return f"{step} failed" + (f": {type(error).__name__}" * (step not in _RAW_LABEL_STEPS))
+
+
+def log_failure(run: RunInProgress, error: Exception) -> None:
+    """Log why a step failed, and add a note to the error with the path of the log."""
+    step = _failed_step(run)
+    reads_labels = step in _RAW_LABEL_STEPS
+    trace = _trace_without_values(error) if reads_labels else traceback.format_exception(error)
+    with contextlib.suppress(OSError):  # the first error has to be raised
+        path = run.state.log(f"run {run.number}, {step} failed\n{''.join(trace)}")
+        error.add_note(f"its trace is in {path}")
+
+
+def _failed_step(run: RunInProgress) -> str:
+    return next((name for name in STEPS if name not in run.steps), STEPS[-1])
+
+
+def _trace_without_values(error: BaseException) -> Iterator[str]:
+    """Yield the trace of an error that raw labels may have raised: its places, and messages of our
+    own errors, which hold no label. Other messages may hold one.
+    """
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause:
+        yield from _trace_without_values(cause)
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{type(error).__name__}: {error if isinstance(error, LabelguardError) else '…'}\n"
+
+
+def check_notify(settings: NotifySettings | None) -> None:
+    """Raise `MissingExtra`, or `LabelguardError` for a URL or a secret that cannot work."""
+    if settings is None:
+        return
+    extras.require("jobs", "notify")
+    url = urlsplit(settings.url)
+    if url.scheme != "https" and not (url.scheme == "http" and url.hostname in _LOOPBACK):
+        raise LabelguardError("notify.url: it must begin with https:// (http:// on this machine)")
+    if not url.hostname or url.username or url.password:
+        raise LabelguardError("notify.url: it must name a host, and no user or password")
+    _signer(settings)
+
+
+def notify(
+    settings: NotifySettings | None, home: Project, state: JobState, run: JobRun
+) -> list[str]:
+    """Queue the messages of a run and deliver the queue; return notes for the caller."""
+    if settings is None:
+        return []
+    queue = state.read(_QUEUE) or {"noted": 0, "below": [], "waiting": []}
+    if queue["noted"] < run.run:
+        usage = overview.budget(home).allowances
+        # The share of each allowance that is left, over all labelers who gave labels.
+        left = {use.event: round(use.left / use.allowed, 4) for use in usage if use.allowed}
+        below = sorted(name for name, share in left.items() if share < settings.budget_below)
+        crossed = sorted(set(below) - set(queue["below"]))
+        waiting = [*queue["waiting"], *_messages(run, left, crossed)][-_MAX_WAITING:]
+        queue = {"noted": run.run, "below": below, "waiting": waiting}
+        state.write(_QUEUE, queue)
+    waiting = list(queue["waiting"])
+    while waiting:
+        try:
+            _deliver(settings, waiting[0])
+        except LabelguardError as error:
+            return [f"{error}; the next run tries again"]
+        waiting.pop(0)
+        state.write(_QUEUE, queue | {"waiting": waiting})
+    return []
+
+
+def _messages(run: JobRun, left: Mapping[str, float], crossed: list[str]) -> Iterator[Facts]:
+    """Yield what to notify of a run; `crossed` are events of whose allowance little is left now."""
+    bodies: dict[str, Facts] = {}
+    if run.outcome in _OUTCOMES:
+        bodies[f"run.{run.outcome}"] = {name: getattr(run, name) for name in _MESSAGE_FIELDS}
+    if crossed:
+        bodies["budget.low"] = {"job": run.job, "run": run.run, "below": crossed}
+    for kind, data in bodies.items():
+        name = f"{run.job} {run.run} {run.started_at} {kind}"
+        data["budget_left"] = dict(left)
+        body = {"type": kind, "timestamp": run.ended_at, "data": data}
+        yield {"id": f"msg_{hashlib.sha256(name.encode()).hexdigest()[:32]}", "body": body}
+
+
+def _deliver(settings: NotifySettings, message: Facts) -> None:
+    """Deliver one message. Raises `LabelguardError` if the receiver does not accept it."""
+    extras.require("jobs", "notify")
+    import httpx
+    import tenacity
+
+    try:
+        signer = _signer(settings)
+        body = json.dumps(message["body"], sort_keys=True)
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_is_temporary),
+            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            wait=tenacity.wait_exponential(multiplier=0.2, max=5),
+            reraise=True,
+        )
+        # Proxies of the environment count, but not for http: what is in clear stays on this
+        # machine. No cookie, no redirect, nothing of the answer is read.
+        away = urlsplit(settings.url).scheme == "https"
+        with httpx.Client(timeout=_TIMEOUT, follow_redirects=False, trust_env=away) as client:
+            retrying(lambda: _send_once(client, settings.url, signer, message["id"], body))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        why = type(error).__name__
+        if isinstance(error, httpx.HTTPStatusError):
+            why = f"HTTP {error.response.status_code}"
+        raise LabelguardError(f"notification not delivered ({why})") from None
+
+
+def _is_temporary(error: BaseException) -> bool:
+    """Return True if the receiver could not be reached, or answered that it is unavailable."""
+    import httpx
+
+    if not isinstance(error, httpx.HTTPStatusError):
+        return isinstance(error, httpx.TransportError)
+    status = error.response.status_code
+    return status in (408, 425, 429) or status >= 500
+
+
+def _send_once(client: httpx.Client, url: str, signer: Any, name: str, body: str) -> None:
+    now = datetime.now(UTC)
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": name,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": signer.sign(name, now, body),
+    }
+    with client.stream("POST", url, content=body, headers=headers) as response:
+        response.raise_for_status()
+
+
+def _signer(settings: NotifySettings) -> Any:
+    """Return what signs by the secret; raise `LabelguardError` for a missing or weak secret."""
+    from standardwebhooks.webhooks import Webhook
+
+    name = settings.secret_env
+    secret = os.environ.get(name, "").strip()
+    if not secret and (file := os.environ.get(f"{name}_FILE")):
+        data = private_files.read_mounted(Path(file), LabelguardError)
+        secret = data.decode(errors="replace").strip()
+    if not secret:
+        raise LabelguardError(
+            f"notify: no secret; put it into {name}, or into a file named by {name}_FILE"
+        )
+    bare = secret.removeprefix("whsec_").rstrip("=")
+    try:
+        key = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) < _MIN_KEY_BYTES:
+        raise LabelguardError(
+            f"notify: the secret in {name} must be {_MIN_KEY_BYTES} bytes or more as base64, with "
+            "or without whsec_ before it: openssl rand -base64 32"
+        )
+    return Webhook(key)

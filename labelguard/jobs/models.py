@@ -1,0 +1,252 @@
+"""Models in use: numbered directories, their registry, and the link `current`.
+
+A promotion adds the model to the registry, moves it into place whole, then lets `current` lead to
+it, each in one step; after a crash between any two the same calls finish it. To bring back an older
+model let `current` lead to it: the next candidate is then compared with that one. Where MLflow is
+installed promoted models can be registered there too, one version each, tagged and aliased.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from labelguard import clock
+from labelguard.errors import LabelguardError
+from labelguard.extras import MissingExtra
+from labelguard.jobs.settings import Job, MlflowSettings
+from labelguard.jobs.state import hold_lock
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import Project
+from labelguard.storage.files import fsync_path, publish_directory, write_atomically
+from labelguard.storage.sums import hashes_of
+
+CURRENT, REGISTRY = "current", "registry.json"
+_NUMBER = re.compile(r"[0-9]{4,9}")
+_CANDIDATE = ".candidate-"
+# Tags of a version in MLflow.
+_MODEL_TAG, _IDENTITY_TAG = "labelguard.model", "labelguard.identity"
+
+
+class Models:
+    """The directory of a job's models; `project` is the public name of its project.
+
+    Raises `LabelguardError` for a directory of another job, or one that no job made.
+    """
+
+    def __init__(self, directory: Path, job: str, project: str) -> None:
+        self.directory, self.job, self.project = directory, job, project
+        self._check()
+
+    @classmethod
+    def of(cls, job: Job, home: Project) -> Self:
+        """Return the models of a job, apart from its project's state and keys despite any links."""
+        # The fingerprint of the project key: it stays when a project moves or is restored.
+        models = cls(job.models, job.name, KeyRing(home.keys).check_value())
+        directory = models.directory.resolve()
+        for private in (home.state.resolve(), home.keys.resolve()):
+            if directory.is_relative_to(private) or private.is_relative_to(directory):
+                raise LabelguardError(
+                    f"promote.directory: {directory} is in, or above, {private}, which is the "
+                    "project's own; name another directory"
+                )
+        return models
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the directory if it is missing, and hold it for one run."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._check()
+        busy = f"another job promotes models in {self.directory}"
+        with hold_lock(self.directory / ".lock", busy):
+            yield
+
+    def _check(self) -> None:
+        if self.directory.is_symlink() or (self.directory.exists() and not self.directory.is_dir()):
+            raise LabelguardError(
+                f"promote.directory: {self.directory} is a link or no directory; name a directory"
+            )
+        registry = self._read_registry()
+        for owner in ("project", "job"):
+            if registry and registry[owner] != getattr(self, owner):
+                raise LabelguardError(
+                    f"promote.directory: the models in {self.directory} are those of another "
+                    f"{owner}; let every job have a directory of its own"
+                )
+        names = self._names
+        for path in self.directory.glob("[0-9]*"):
+            if _NUMBER.fullmatch(path.name) and path.name not in names:
+                raise LabelguardError(
+                    f"promote.directory: {REGISTRY} in {self.directory} does not know {path.name}; "
+                    "put the register back, or name another directory"
+                )
+        _ = self.in_use
+
+    def _read_registry(self) -> dict[str, Any] | None:
+        path = self.directory / REGISTRY
+        if path.is_symlink():
+            raise LabelguardError(f"promote.directory: {path} is a link")
+        try:
+            registry = json.loads(path.read_text(encoding="utf-8"))
+            assert registry["format"] == 1 and isinstance(registry["models"], list)
+            assert isinstance(registry["project"], str) and isinstance(registry["job"], str)
+            assert all(_NUMBER.fullmatch(entry["model"]) for entry in registry["models"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AssertionError):
+            raise LabelguardError(f"{path} is not a register of models") from None
+        return dict(registry)
+
+    @property
+    def registry(self) -> list[dict[str, Any]]:
+        """All models that were ever promoted, oldest first."""
+        return list((self._read_registry() or {"models": []})["models"])
+
+    @property
+    def _names(self) -> set[str]:
+        return {entry["model"] for entry in self.registry}
+
+    @property
+    def in_use(self) -> str | None:
+        """The name of the model that `current` leads to.
+
+        Raises `LabelguardError` if `current` is anything but a link to a model of this directory.
+        """
+        link = self.directory / CURRENT
+        if not link.is_symlink():
+            if link.exists():
+                raise LabelguardError(f"{link} is no link; a job would replace it: move it away")
+            return None
+        target = str(link.readlink())
+        path = self.directory / target
+        if target not in self._names or path.is_symlink() or not path.is_dir():
+            raise LabelguardError(
+                f"{link} leads to no model of {REGISTRY}; let it lead to one, or remove it"
+            )
+        return target
+
+    @property
+    def current(self) -> Path | None:
+        """The directory of the model in use."""
+        return self.directory / self.in_use if self.in_use else None
+
+    @property
+    def next_name(self) -> str:
+        """The name of the next model."""
+        return f"{max(map(int, self._names), default=0) + 1:04d}"
+
+    def candidate(self, training_key: str) -> Path:
+        """Return the directory for a model in training, and remove other candidates."""
+        path = self.directory / f"{_CANDIDATE}{training_key[:16]}"
+        self.discard_candidates(keep=path.name)
+        return path
+
+    def discard_candidates(self, keep: str | None = None) -> None:
+        """Remove models that were trained and not promoted, but for the one to `keep`."""
+        for path in self.directory.glob(f"{_CANDIDATE}*"):
+            if keep is None or not path.name.startswith(keep):
+                _remove(path)
+
+    def promote(self, candidate: Path, name: str, facts: Mapping[str, Any], keep: int) -> None:
+        """Make `candidate` the model `name` and the one in use; finish what is not done yet.
+
+        Of older models the newest `keep` stay, and the one in use; the registry lists them all.
+        """
+        final = self.directory / name
+        if name not in self._names:
+            self._register({"model": name, **facts}, hashes_of(candidate))
+        if not final.is_dir():
+            if not candidate.is_dir():
+                raise LabelguardError(f"{candidate} is gone; run the job again to learn it anew")
+            publish_directory(candidate, final)
+        if self.in_use != name:
+            self._use(name)
+        self._prune(keep)
+
+    def _register(self, entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        entry = {**entry, "promoted_at": clock.now(), "files": files}
+        content = {"format": 1, "project": self.project, "job": self.job}
+        content |= {"models": [*self.registry, entry]}
+        data = json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
+        write_atomically(self.directory / REGISTRY, data)
+
+    def _use(self, name: str) -> None:
+        link = self.directory / f".{CURRENT}.new"
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+        link.replace(self.directory / CURRENT)
+        fsync_path(self.directory)
+
+    def _prune(self, keep: int) -> None:
+        present = [name for name in sorted(self._names) if (self.directory / name).exists()]
+        for name in present[:-keep]:
+            if name != self.in_use:
+                _remove(self.directory / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_mlflow(settings: MlflowSettings | None) -> None:
+    """Raise `MissingExtra` if MLflow is configured and not installed."""
+    if settings is not None and find_spec("mlflow") is None:
+        raise MissingExtra("promote.mlflow needs mlflow; install it with: pip install mlflow")
+
+
+def register_in_mlflow(settings: MlflowSettings, models: Models, model: Path) -> str:
+    """Register the directory of a promoted model, unless it is, and return its version, which the
+    alias `current` then names.
+
+    A version is known by project, job and files: a registry that was lost counts from one again.
+    Raises `LabelguardError` if MLflow refuses.
+    """
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    [facts] = [entry for entry in models.registry if entry["model"] == model.name]
+    content = json.dumps([models.project, models.job, facts["files"]], sort_keys=True)
+    tags = {"release": facts["release"], "mechanism": facts["mechanism"]}
+    tags |= {"epsilon": facts["epsilon"], "delta": facts["delta"]}
+    tags = {f"labelguard.{name}": str(value) for name, value in tags.items()}
+    tags[_MODEL_TAG] = f"{models.job}/{model.name}"
+    tags[_IDENTITY_TAG] = hashlib.sha256(content.encode()).hexdigest()
+    try:
+        client = mlflow.MlflowClient(settings.uri, settings.uri)
+        quoted = settings.model.replace("'", "\\'")
+        versions = client.search_model_versions(f"name = '{quoted}'")
+        same = (v.version for v in versions if v.tags.get(_IDENTITY_TAG) == tags[_IDENTITY_TAG])
+        version = next(same, None) or _add_version(client, settings.model, models.job, model, tags)
+        client.set_registered_model_alias(settings.model, CURRENT, str(version))
+    except (MlflowException, OSError, ImportError) as error:
+        kind = type(error).__name__
+        raise LabelguardError(f"promote.mlflow: MLflow refused it ({kind})") from error
+    return str(version)
+
+
+def _add_version(client: Any, name: str, job: str, model: Path, tags: Mapping[str, str]) -> Any:
+    """Upload a model as a new version of a registered model, and return the version."""
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(f"labelguard {job}")
+    key = experiment.experiment_id if experiment else client.create_experiment(f"labelguard {job}")
+    run = client.create_run(key, tags=tags)
+    client.log_artifacts(run.info.run_id, str(model), "model")
+    client.set_terminated(run.info.run_id)
+    if not client.search_registered_models(f"name = '{name}'"):
+        try:
+            client.create_registered_model(name)
+        except MlflowException:
+            client.get_registered_model(name)  # another process was faster
+    source = f"{run.info.artifact_uri}/model"
+    return client.create_model_version(name, source, run.info.run_id, tags=tags).version

@@ -1,0 +1,182 @@
+"""The release of a run: made if enough labels are new, and never made twice.
+
+Before it is charged, the run writes down the request that identifies it, so that a run that is
+resumed finds its release whatever labels came in since. A release that was only begun is finished
+by the same request or, where new labels make it another request, by a release of all of them:
+labels that were drawn keep their value and cost nothing again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labelguard.errors import BudgetExceeded, LabelguardError
+from labelguard.inputs.sources import Input
+from labelguard.jobs.state import RunInProgress
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.options import Exhausted
+from labelguard.project import recovery
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+from labelguard.release.plan import Preview
+from labelguard.release.privatize import plan, privatize
+from labelguard.text import Progress, pluralize
+
+
+@dataclass(frozen=True)
+class JobRelease:
+    """A release to make once it has at least `min_new_labels`."""
+
+    mechanism: str
+    min_new_labels: int
+    source: Input | None
+    namespace: str | None
+    exhausted: Exhausted
+    options: Mapping[str, Any]
+
+    def arguments(self, home: Project, progress: Progress) -> dict[str, Any]:
+        """Return the keywords of `privatize` and `plan`."""
+        shared = {"project": home, "namespace": self.namespace, "progress": progress}
+        own = {"mechanism": self.mechanism, "exhausted": self.exhausted}
+        return shared | own | dict(self.options)
+
+
+@dataclass(frozen=True)
+class ReleaseOutcome:
+    """The result of a release step.
+
+    `release` is the one that was made, or that answers the same request; None if nothing was
+    released. `exhausted`: enough labels are new, but their labelers have no allowance left.
+    `notes` are those of `privatize`.
+    """
+
+    release: str | None
+    why: str
+    new_labels: int = 0
+    charged: int = 0
+    exhausted: bool = False
+    notes: tuple[str, ...] = ()
+
+
+NO_ALLOWANCE = ReleaseOutcome(None, "labelers lack allowance for what is new", exhausted=True)
+
+
+class NotEnoughLabels(Exception):
+    """Too few labels are new."""
+
+    def __init__(self, outcome: ReleaseOutcome) -> None:
+        self.outcome = outcome
+
+
+def make_release(
+    request: JobRelease, home: Project, run: RunInProgress, progress: Progress
+) -> ReleaseOutcome:
+    """Make the release of a run, or finish the one it began; raise what `privatize` raises."""
+    ledger = OpenProject.open(home).ledger
+    begun = find_begun(request, home, run)
+    if begun and begun.state == "committed":
+        return _describe_made(begun)
+    newest = max((record.number for record in ledger.releases.all()), default=0)
+
+    def review(preview: Preview) -> None:
+        if begun is None and (outcome := why_not_yet(preview, request.min_new_labels)):
+            raise NotEnoughLabels(replace(outcome, notes=tuple(preview.notes)))
+        run.record_intent(request.mechanism, request=preview.request)
+
+    try:
+        release = privatize(request.source, review=review, **request.arguments(home, progress))
+    except NotEnoughLabels as stop:
+        return stop.outcome
+    except BudgetExceeded:
+        return NO_ALLOWANCE
+    if begun and begun.id != release.id and begun.is_unfinished:
+        with contextlib.suppress(LabelguardError):  # another process finishes it, or gave it up
+            recovery.abandon(begun.id, home)
+    record = ledger.releases.get(release.id)
+    assert record is not None
+    if release.reused and record.number <= newest:
+        outcome = _describe_reused(record, request.min_new_labels)
+    else:
+        outcome = _describe_made(record)
+    return replace(outcome, notes=release.notes)
+
+
+def preview_release(
+    request: JobRelease, home: Project, run: RunInProgress | None, progress: Progress
+) -> tuple[bool, ReleaseOutcome, Mapping[str, float]]:
+    """Return whether `make_release` would make a release, its outcome, and the allowances left."""
+    ledger = OpenProject.open(home).ledger
+    begun = find_begun(request, home, run)
+    finishes = "finishes the release that was begun, charges nothing more"
+    if begun and begun.state == "committed":
+        return True, ReleaseOutcome(begun.id, finishes, begun.drawn or 0), {}
+    try:
+        preview = plan(request.source, **request.arguments(home, progress)).preview
+    except BudgetExceeded:
+        return False, NO_ALLOWANCE, {}
+    if begun and preview.request == _recorded_request(request, run):
+        drawn = preview.new_labels if begun.drawn is None else begun.drawn
+        return True, ReleaseOutcome(begun.id, finishes, drawn), {}
+    if preview.reused:
+        earlier = ledger.releases.get(preview.reused)
+        assert earlier is not None
+        return False, _describe_reused(earlier, request.min_new_labels), preview.left
+    if begun is None and (outcome := why_not_yet(preview, request.min_new_labels)):
+        return False, outcome, preview.left
+    why = pluralize(preview.new_labels, "new label")
+    return True, ReleaseOutcome(None, why, preview.new_labels, preview.charged), preview.left
+
+
+def newest_release(home: Project, mechanism: str, preferred: str | None = None) -> str | None:
+    """Return `preferred`, or the newest committed release by a mechanism that is still on disk."""
+    ids = [
+        record.id
+        for record in OpenProject.open(home).ledger.releases.all()
+        if record.state == "committed"
+        and record.settings["mechanism"] == mechanism
+        and (home.releases / record.id).is_dir()
+    ]
+    return preferred if preferred in ids else next(reversed(ids), None)
+
+
+def find_begun(
+    request: JobRelease, home: Project, run: RunInProgress | None
+) -> ReleaseRecord | None:
+    """Return the release that a run had begun when it was killed, found by its request."""
+    recorded = _recorded_request(request, run)
+    return OpenProject.open(home).ledger.releases.find(recorded) if recorded else None
+
+
+def _recorded_request(request: JobRelease, run: RunInProgress | None) -> str | None:
+    intent = run.intent(request.mechanism) if run else None
+    return intent["request"] if intent else None
+
+
+def why_not_yet(preview: Preview, min_new_labels: int) -> ReleaseOutcome | None:
+    """Return why too little is new for a release; None if one is made."""
+    new = preview.new_labels
+    if new >= min_new_labels:
+        return None
+    exhausted = new + preview.left_out >= min_new_labels
+    why = f"{pluralize(new, 'new label')}, of {min_new_labels:,} that a release takes"
+    if exhausted:
+        why += f"; {pluralize(preview.left_out, 'label')} beyond their labelers' allowance"
+    return ReleaseOutcome(None, why, exhausted=exhausted)
+
+
+def _describe_made(record: ReleaseRecord) -> ReleaseOutcome:
+    new = record.drawn or 0
+    return ReleaseOutcome(record.id, f"{pluralize(new, 'new label')} released", new, record.charged)
+
+
+def _describe_reused(record: ReleaseRecord, min_new_labels: int) -> ReleaseOutcome:
+    """Return the outcome of a request that an earlier release answers."""
+    left_out = record.settings.get("dropped_by_bound", 0)
+    if left_out < min_new_labels:
+        return ReleaseOutcome(record.id, "nothing is new since it was made")
+    labels = f"{pluralize(left_out, 'label')} {'is' if left_out == 1 else 'are'}"
+    why = f"nothing new can be released: {labels} beyond their labelers' allowance"
+    return ReleaseOutcome(record.id, why, exhausted=True)
