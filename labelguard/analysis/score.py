@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from labelguard.budget.public_columns import parse
+from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import LabelguardError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input
@@ -67,7 +67,7 @@ def score(
         question=question,
         format=format,
         split=split,
-        public_columns=(*_public_columns(path), *parse(public_columns)),
+        public_columns=(*_public_columns(path), *parse_public_columns(public_columns)),
     )
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
@@ -92,7 +92,7 @@ def _public_columns(release: Path) -> tuple[str, ...]:
     """Return the columns that a release's card declares public; none where it has no card."""
     path = release / "card.json"
     card = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return parse(card.get("privacy", {}).get("public_columns"))
+    return parse_public_columns(card.get("privacy", {}).get("public_columns"))
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,19 @@
-"""The domain of a column of labels: which texts mean what. Named beforehand, never guessed."""
+"""Declarations on columns of an input: the meaning of label texts, and which columns are public.
+
+Both are named beforehand, never guessed. Which system wrote a response, or what a reward model says
+of it, is a function of the response. No look at a table can tell such a column from one that was
+made from answers (who won, a mean rating), so its provenance is declared, before a label is read,
+and the guarantee is conditional on it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from labelguard.errors import InvalidLabels
+from labelguard.errors import InvalidLabels, PolicyError
 
 # Treatment of ties (docs/formats.md).
 Ties = Literal["coin", "zero", "drop"]
@@ -104,3 +110,30 @@ DEFAULT_TEXT = "a=1|true,b=0|false,tie=0.5"
 def is_number(value: str) -> bool:
     """Return True if a value is a number, and so equal to other texts of that number."""
     return _NUMBER.fullmatch(value) is not None
+
+
+# Endings of the columns of a property that has one for each side.
+SIDE_ENDINGS = ("_a", "_b", "_chosen", "_rejected")
+
+
+def parse_public_columns(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the declared names, each once and sorted; one text is one name.
+
+    Raises `PolicyError` for what is no name.
+    """
+    columns = [names] if isinstance(names, str) else list(names or ())
+    for name in columns:
+        if not (isinstance(name, str) and name.strip() and name.isprintable()):
+            raise PolicyError("--public-column expects the name of a column of the input")
+    return tuple(sorted(set(columns)))
+
+
+def declaring_names(column: str) -> tuple[str, ...]:
+    """Return the names that declare a column: its own, and without the ending of its side."""
+    short = (column.removesuffix(end) for end in SIDE_ENDINGS if column.endswith(end))
+    return column, *filter(None, short)
+
+
+def public_column_options(names: Iterable[str]) -> list[str]:
+    """Return the words of a command that declare these names."""
+    return [word for name in names for word in ("--public-column", name)]

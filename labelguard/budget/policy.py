@@ -7,10 +7,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from labelguard.budget import events, public_columns
+from labelguard.budget import events
 from labelguard.budget.event_kind import PAIR, AllowanceTerms, EventKind, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
-from labelguard.budget.label_values import LabelValues, Skips, Ties
+from labelguard.budget.label_values import LabelValues, Skips, Ties, parse_public_columns
 from labelguard.errors import PolicyError
 from labelguard.text import format_budget
 
@@ -140,7 +140,7 @@ class Policy:
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
         object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
-        object.__setattr__(self, "public_columns", public_columns.parse(self.public_columns))
+        object.__setattr__(self, "public_columns", parse_public_columns(self.public_columns))
         for name, allowed in (("ties", Ties), ("unit", Unit), ("skips", Skips)):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.budget.training_runs import TRAINING_RUNS
+from labelguard.budget.events import TRAINING_RUNS
 from labelguard.cli.options import HELP
 from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
 from labelguard.text import format_budget, pluralize

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from labelguard.budget.request import EVERY, Horizon
 from labelguard.cli.options import declared_options
 from labelguard.cli.terminal import echo
 from labelguard.errors import PolicyError
 from labelguard.options import RunOptions
-from labelguard.planner.horizon import EVERY, Horizon
 
 __all__ = ["ask", "lifetime_options", "says_how_often"]
 

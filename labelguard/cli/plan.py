@@ -41,7 +41,7 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
 
 
 def _print(found: PlanResult) -> None:
-    from labelguard.planner.page import headline, summary
+    from labelguard.planner.advice import headline, summary
 
     given = click.get_current_context().params
     echo(f"{headline(found)}; no label was read, nothing was charged")
@@ -60,7 +60,7 @@ def _print(found: PlanResult) -> None:
 
 def _print_table(found: PlanResult) -> None:
     """Print every mechanism at every ε, and what to expect of the best."""
-    from labelguard.planner.page import HEADINGS, table
+    from labelguard.planner.advice import HEADINGS, table
 
     rows = (
         (cells[0], cells[1] + (" *" if automatic else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
@@ -147,8 +147,8 @@ def plan(
       labelguard plan labels.parquet --features text+length -o plan
       labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
     """
+    from labelguard.budget.request import Horizon
     from labelguard.planner.forecast import plan as run
-    from labelguard.planner.horizon import Horizon
 
     horizon = Horizon.parse(recurring, duration)
     if horizon and uses is not None:
@@ -192,7 +192,7 @@ def _epsilons(text: str) -> tuple[float, ...]:
 
 
 def _write(found: PlanResult, output: Path) -> None:
-    from labelguard.planner.page import accuracy_png, page
+    from labelguard.planner.advice import accuracy_png, page
 
     output.mkdir(parents=True, exist_ok=True)
     png = accuracy_png(found)

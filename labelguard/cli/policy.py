@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.budget.events import TRAINING_RUNS
 from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.request import PolicyRequest
-from labelguard.budget.training_runs import TRAINING_RUNS
 from labelguard.cli import completion
 from labelguard.cli.options import (
     HELP,

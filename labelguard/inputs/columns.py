@@ -14,8 +14,7 @@ from typing import Any
 
 from duckdb.sqltypes import DuckDBPyType
 
-from labelguard.budget import public_columns
-from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues, Skips
+from labelguard.budget.label_values import DEFAULT, WHITE_SPACE, LabelValues, Skips, declaring_names
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.readers import identifier, literal, nan_to_null
 from labelguard.learning.columns import FeatureColumn
@@ -64,7 +63,7 @@ class Reading:
     `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
     compared, whoever compares it) or `none`: nobody is charged. `features` are public properties of
     responses that are carried along with their side (see `learning.columns`), of columns that are
-    declared by `public_columns` (see `budget.public_columns`). Unless `labelled`, the columns of
+    declared by `public_columns` (see `budget.label_values`). Unless `labelled`, the columns of
     labels are dropped at the door: every row reads like a tie, whatever it says. `question` is what
     all rows were asked about their pair, where no column tells it. `values` is the domain of
     labels, `skips` what becomes of blank ones. `format` is one of `labelguard.inputs.formats`, and
@@ -107,7 +106,7 @@ class Reading:
 
     def is_declared(self, column: str) -> bool:
         """Return whether a column was declared public, by its name or that of both sides."""
-        return not set(public_columns.names_of(column)).isdisjoint(self.public_columns)
+        return not set(declaring_names(column)).isdisjoint(self.public_columns)
 
 
 @dataclass(frozen=True)

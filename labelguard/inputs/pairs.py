@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.public_columns import parse
+from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.readers import identifier
@@ -184,7 +184,7 @@ def read_pairs(
         question=question,
         format=format,
         split=split,
-        public_columns=parse(public_columns),
+        public_columns=parse_public_columns(public_columns),
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)

@@ -1,16 +1,18 @@
-"""Advice that follows from forecasts, in words: one line an ε, what would help, and the next
-command.
-"""
+"""A plan: advice that follows from forecasts, in words, as a table, a picture and one HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import base64
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
+from labelguard.budget.label_values import parse_public_columns, public_column_options
 from labelguard.budget.policy import USUAL_EPSILON
-from labelguard.budget.public_columns import options_of, parse
 from labelguard.planner.outcomes import Forecast, Sizing, learned_share
-from labelguard.text import AUTO_FORMAT
+from labelguard.text import AUTO_FORMAT, pluralize
 
 # With fewer labelers than this nothing is recommended.
 FEWEST = 20
@@ -208,6 +210,202 @@ def format_reading_options(
     names = ",".join(f"{role}={name}" for role, name in (columns or {}).items())
     words = ["--columns", names] if names else []
     words += [] if format_name == AUTO_FORMAT else ["--format", format_name]
-    words += options_of(parse(public_columns))
+    words += public_column_options(parse_public_columns(public_columns))
     words += [] if question is None else ["--question", question]
     return words + ([] if split is None else ["--split", split])
+
+
+HEADINGS = (
+    *("ε", "mechanism", "accuracy", "90% range", "label error", "released"),
+    *("2× labelers", "2× labels", "public parameters"),
+)
+
+_COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7", "uls": "#2b7bba"}
+
+
+@dataclass(frozen=True)
+class PlanCounts:
+    """The size of an input."""
+
+    # units in it
+    labelers: int
+    # its labels
+    labels: int
+    # distinct pairs
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Forecasts of every mechanism and ε, and what follows from them."""
+
+    # which neighbours a guarantee is about
+    adjacency: str
+    # δ of each unit
+    delta: float
+    # what heads learn from
+    features: str
+    # how often two labelers were taken to agree on a strict label
+    agreement: float
+    # what is protected as a whole
+    unit: str
+    # how many releases like this one the budget is for
+    periods: int
+    # what the input holds
+    counts: PlanCounts
+    # first a head without privacy, then every mechanism at every ε
+    forecasts: tuple[Forecast, ...]
+    # what to do at every ε, from the least on
+    recommended: tuple[Recommendation, ...]
+    # the ε of them to choose: 3 or less where that serves, and the least at which more of it gains
+    # less than 1 of 100 answers; null: nothing is recommended
+    epsilon: float | None
+    # from where on a release is worth it at all
+    worth: Worth
+    # what to know about the input, and what would help
+    notes: tuple[str, ...]
+
+    @property
+    def choice(self) -> Recommendation | None:
+        """Return what is recommended at the ε to choose; None where nothing is."""
+        return next((one for one in self.recommended if one.epsilon == self.epsilon), None)
+
+
+def table(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
+    """Return the rows under `HEADINGS`, and whether each is what `--mechanism auto` takes at its
+    ε.
+    """
+    rows: list[tuple[tuple[str, ...], bool]] = []
+    best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
+    for forecast in plan.forecasts:
+        shape = forecast.shape
+        parameters = ""
+        if shape is not None and forecast.noise is not None:
+            kind = {"ball": "ball", "gaussian": "Gaussian"}[forecast.noise.kind]
+            parameters = f"{pluralize(shape.components, 'component')}, {kind} noise"
+        elif forecast.flip_probability is not None:
+            bound = forecast.max_labels_per_labeler
+            most = "all labels" if bound is None else f"at most {bound} per labeler"
+            parameters = f"{most}, flip probability {forecast.flip_probability.mean:.3f}"
+        cells = (
+            "–" if forecast.epsilon is None else f"{forecast.epsilon:g}",
+            name_mechanism(forecast),
+            f"{forecast.accuracy.mean:.3f}",
+            f"{forecast.accuracy.low:.3f} to {forecast.accuracy.high:.3f}",
+            f"{forecast.label_error.mean:.3f}",
+            f"{forecast.released:.0%}",
+            _number(forecast.twice_labelers),
+            _number(forecast.twice_labels),
+            parameters,
+        )
+        of_it = (forecast.epsilon, forecast.mechanism, forecast.max_labels_per_labeler)
+        rows.append((cells, of_it in best))
+    return rows
+
+
+def headline(plan: Planned) -> str:
+    """Return what was planned for: counts, δ, features, periods."""
+    counts, units = plan.counts, NOUNS[plan.unit]
+    periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
+    return (
+        f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs; "
+        f"δ = {plan.delta:g} for each {plan.unit}{periods}; features {plan.features}"
+    )
+
+
+def summary(plan: Planned) -> tuple[str, str]:
+    """Say one recommendation, and from where on a release is worth it at all."""
+    choice = plan.choice
+    last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
+    words = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]
+    if choice and choice is not last:
+        accuracy = {_key(one): one.accuracy.mean for one in plan.forecasts}
+        more = accuracy[_key(last)] - accuracy[_key(choice)]
+        gain = f"about {100 * more:.0f}" if more > GAIN else "less than 1"
+        words += f"; ε = {last.epsilon:g} would gain {gain} of 100 answers"
+    return _sentence(words), f"Worth it at all? {_sentence(plan.worth.words)}"
+
+
+def _key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:
+    return one.epsilon, one.mechanism, one.max_labels_per_labeler
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def page(plan: Planned, png: bytes) -> str:
+    """Return the page, with the picture inside; whatever is told in it is escaped."""
+    import jinja2
+
+    text = (files(__package__) / "plan.html.j2").read_text(encoding="utf-8")
+    options: dict[str, Any] = {"trim_blocks": True, "undefined": jinja2.StrictUndefined}
+    html = jinja2.Template(text, autoescape=True, **options).render(
+        plan=plan,
+        headline=headline(plan),
+        summary=summary(plan),
+        headings=HEADINGS,
+        rows=table(plan),
+        picture=base64.b64encode(png).decode("ascii"),
+        others=[one for one in plan.recommended if one is not plan.choice and one.command],
+    )
+    return f"{html}\n"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def accuracy_png(plan: Planned) -> bytes:
+    """Accuracy of every mechanism against ε; the same plan, the same bytes.
+
+    What serves best lies above the others, with its 90% range.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    chosen = [one.mechanism or one.automatic for one in plan.recommended]
+    for line, color in _lines(plan):
+        best = line[0].mechanism == max(chosen, key=chosen.count)
+        epsilons = [f.epsilon or 0.0 for f in line]
+        means = [f.accuracy.mean for f in line]
+        if best:
+            low, high = zip(*((f.accuracy.low, f.accuracy.high) for f in line), strict=True)
+            axes.fill_between(epsilons, low, high, color=color, alpha=0.15, linewidth=0)
+        style = {"lw": 2.5, "zorder": 3} if best else {"lw": 1, "ms": 9, "mfc": "none"}
+        axes.plot(epsilons, means, "o-", color=color, label=NAMES[line[0].mechanism], **style)
+    if every := _all_labels(plan):
+        label, color = "randomized response, all labels", _COLORS["rr"]
+        means = [f.accuracy.mean for f in every]
+        axes.plot([f.epsilon or 0.0 for f in every], means, "o:", color=color, label=label)
+    axes.axhline(plan.forecasts[0].accuracy.mean, color="#333", ls="--", label="no privacy")
+    axes.axhline(0.5, color="#999", lw=0.8, ls=":")
+    axes.set_xscale("log")
+    ticks = [one.epsilon for one in plan.recommended]
+    axes.set_xticks(ticks, [f"{epsilon:g}" for epsilon in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(f"ε of each {plan.unit} (δ = {plan.delta:g})")
+    axes.set_ylabel("accuracy on held-out labelers")
+    axes.legend(frameon=False, loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _lines(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
+    """Yield the forecasts of each mechanism, with a color; randomized response under its best
+    bounds.
+    """
+    for mechanism, color in _COLORS.items():
+        of_it = [f for f in plan.forecasts if f.mechanism == mechanism]
+        yield list({f.epsilon: f for f in of_it}.values()), color  # the last at each ε
+
+
+def _all_labels(plan: Planned) -> list[Forecast]:
+    """Randomized response with all labels, unless that is best everywhere."""
+    forecasts = [f for f in plan.forecasts if f.mechanism == "rr"]
+    first = {f.epsilon: f for f in reversed(forecasts)}  # the first at each ε
+    return list(first.values())[::-1] if len(first) < len(forecasts) else []

@@ -21,9 +21,17 @@ from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, components, tuning
-from labelguard.planner.advice import NOUNS, Recommendation, Worth
+from labelguard.planner.advice import (
+    NOUNS,
+    PlanCounts,
+    Planned,
+    Recommendation,
+    Worth,
+    accuracy_png,
+    headline,
+    summary,
+)
 from labelguard.planner.outcomes import Forecast, Sizing, best, worth_training
-from labelguard.planner.page import PlanCounts, Planned, accuracy_png, headline, summary
 from labelguard.planner.prior import Prior
 from labelguard.spelling import suggest_keywords
 from labelguard.text import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, no_progress, pluralize

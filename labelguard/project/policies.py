@@ -19,10 +19,9 @@ from typing import Any
 
 from labelguard.budget import events, pricing
 from labelguard.budget.events import RANDOMIZED_LABELS
-from labelguard.budget.label_values import Skips, Ties
+from labelguard.budget.label_values import Skips, Ties, parse_public_columns
 from labelguard.budget.policy import Allowance, Policy, Unit
 from labelguard.budget.pricing import Total
-from labelguard.budget.public_columns import parse
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.ledger.ledger import Ledger
@@ -114,7 +113,7 @@ def new(
         bool(assignment_reactive),
         float(held_out),
         bool(accept_unproven),
-        parse(public_columns),
+        parse_public_columns(public_columns),
     )
     with OpenProject.job(project) as opened:
         ledger = opened.ledger

@@ -8,8 +8,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from labelguard.budget import events, pricing
+from labelguard.budget.label_values import public_column_options
 from labelguard.budget.policy import Policy
-from labelguard.budget.public_columns import options_of
 from labelguard.ledger.ledger import Ledger
 from labelguard.text import format_budget
 
@@ -81,4 +81,4 @@ def _options(policy: Policy) -> Iterator[str]:
     for option in ("tie_status_public", "assignment_reactive", "accept_unproven"):
         if getattr(policy, option):
             yield f"--{option.replace('_', '-')}"
-    yield from options_of(policy.public_columns)
+    yield from public_column_options(policy.public_columns)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from labelguard.budget.label_values import Skips, Ties
 from labelguard.budget.policy import Unit
-from labelguard.budget.request import PolicyRequest
+from labelguard.budget.request import Horizon, PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.options import (
@@ -24,7 +24,6 @@ from labelguard.options import (
     check,
     declared,
 )
-from labelguard.planner.horizon import Horizon
 from labelguard.project.project import Project
 from labelguard.release.intake import Ingested, Intake
 from labelguard.release.mechanisms import AUTO, check_options, names, open_mechanism, options_of

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.public_columns import parse
+from labelguard.budget.label_values import parse_public_columns
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, Reading, TableSchema
@@ -212,7 +212,7 @@ def inspect(
         question=question,
         format=format,
         split=split,
-        public_columns=parse(public_columns),
+        public_columns=parse_public_columns(public_columns),
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         work = Path(directory)

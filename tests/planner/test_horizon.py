@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from labelguard.accounting import gaussian, randomized_response
+from labelguard.budget.request import Horizon
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import flips, tuning
 from labelguard.planner.flips import Flips
-from labelguard.planner.horizon import Horizon
 from labelguard.planner.outcomes import Forecast, Sizing
 from labelguard.planner.trials import public_side
 

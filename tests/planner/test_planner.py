@@ -25,8 +25,8 @@ from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.planner import advice
 from labelguard.planner import forecast as planner
+from labelguard.planner.advice import headline
 from labelguard.planner.outcomes import Forecast, Interval, Sizing
-from labelguard.planner.page import headline
 from labelguard.simulation import simulate
 
 OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length"}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labelguard.accounting import subsampled
 from labelguard.budget import pricing
 from labelguard.budget.event_kind import Price, Sampling
-from labelguard.budget.training_runs import AUP, ELS, ELS_GROUP, ULS
+from labelguard.budget.events import AUP, ELS, ELS_GROUP, ULS
 from labelguard.errors import PolicyError, ProjectError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
 from labelguard.learning.columns import column_features

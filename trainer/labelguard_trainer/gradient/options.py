@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from labelguard.budget.event_kind import Sampling
-from labelguard.budget.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
+from labelguard.budget.events import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
 from labelguard.errors import PolicyError
 from labelguard.options import option
 from labelguard.release.mechanisms.options import LearnerOptions
