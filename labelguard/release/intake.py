@@ -81,7 +81,7 @@ def open_ingested(
         parts = _write_ingested(source, project, home.columns)
         words = () if namespace is None else ("--source", namespace)
         yield (
-            [replace(part, typed=words) for part in parts],
+            [replace(part, arguments=words) for part in parts],
             {**options, "columns": {**home.columns, **(options.get("columns") or {})}},
         )
 
