@@ -296,11 +296,11 @@ def _read_members(
     return content, frozenset(known) - frozenset(required)
 
 
-def _merge_two(one: Content, other: Content) -> Content:
-    parts = {one.parts, other.parts} - {None}
-    if one.chat != other.chat or len(parts) > 1:
+def _merge_two(first: Content, second: Content) -> Content:
+    parts = {first.parts, second.parts} - {None}
+    if first.chat != second.chat or len(parts) > 1:
         raise NotContent
-    return Content(one.chat, next(iter(parts), None), one.members | other.members)
+    return Content(first.chat, next(iter(parts), None), first.members | second.members)
 
 
 def _sound(content: Content) -> str:

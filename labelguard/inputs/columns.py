@@ -101,7 +101,7 @@ class Reading:
 
     def all_feature_columns(self) -> tuple[str, ...]:
         """Return the columns of all features, in any layout."""
-        columns = (self.columns_of(one, kind) for one in self.features for kind in FEATURE_SIDES)
+        columns = (self.columns_of(f, kind) for f in self.features for kind in FEATURE_SIDES)
         return tuple(dict.fromkeys(name for names in columns for name in names))
 
     def is_declared(self, column: str) -> bool:

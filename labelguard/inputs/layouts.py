@@ -110,7 +110,7 @@ def find_layout(
     _check_roles(schema, columns, kind)
     _check_label_values(schema, kind)
     _check_types(schema, columns)
-    features = {one: _feature_columns(schema, one, kind, columns) for one in reading.features}
+    features = {f: _feature_columns(schema, f, kind, columns) for f in reading.features}
     kinds = {role: types[column] for role, column in columns.items()}
     return Layout(
         kind, columns, kinds, _content_of(schema, columns, kind), features, reading, absent
@@ -124,11 +124,11 @@ def _possible_layouts(schema: TableSchema) -> Mapping[str, tuple[str, ...]]:
     """
     if schema.reading.labelled:
         return LAYOUTS
-    other = "ranking" if schema.has_all("choice") and not schema.has_all("ranks") else "choices"
+    hidden = "ranking" if schema.has_all("choice") and not schema.has_all("ranks") else "choices"
     return {
         kind: tuple(role for role in roles if role not in PRIVATE_ROLES)
         for kind, roles in LAYOUTS.items()
-        if kind != other
+        if kind != hidden
     }
 
 
@@ -162,7 +162,7 @@ def _absent_columns(types: Mapping[str, DuckDBPyType], reading: Reading) -> tupl
 def _columns_of_roles(schema: TableSchema, named: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each role that a file has one for."""
     sides = {side for sides in FEATURE_SIDES.values() for side in sides}
-    features = {one.name + side for one in schema.reading.features for side in sides}
+    features = {feature.name + side for feature in schema.reading.features for side in sides}
     known = {*ROLES, *find_side_roles(named), *features}
     for role, column in named.items():
         if role not in known:

@@ -235,14 +235,14 @@ def write_outside(path: Path, staged: Staged, scratch: Path) -> None:
     """
     lines = []
     with readers.connect(scratch) as connection:
-        for one in staged.formatted:
-            rows = np.unique(np.asarray(staged.outside.get(one.file.name, []), np.int64))
-            if one.file.answers is None or not len(rows):
+        for entry in staged.formatted:
+            rows = np.unique(np.asarray(staged.outside.get(entry.file.name, []), np.int64))
+            if entry.file.answers is None or not len(rows):
                 continue
-            records = one.file.open(connection.cursor()).select("record_id").to_arrow_table()
+            records = entry.file.open(connection.cursor()).select("record_id").to_arrow_table()
             answers = records["record_id"].take(rows).to_pylist()
-            query = _TASKS.format(path=file_literal(one.file.answers))
+            query = _TASKS.format(path=file_literal(entry.file.answers))
             for task, answer in connection.execute(query, [answers]).fetchall():
-                lines.append({"connector": one.file.answers.stem, "answer": answer, "task": task})
+                lines.append({"connector": entry.file.answers.stem, "answer": answer, "task": task})
     listed = sorted(json.dumps(line) for line in lines)
     write_atomically(path, "".join(f"{line}\n" for line in listed).encode(), mode=0o600)

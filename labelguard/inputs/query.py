@@ -107,10 +107,10 @@ def _pair_query(layout: Layout, content: Content) -> str:
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
     else:
         faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
-    faults += [_feature_fault(one, _aliases(layout, one)) for one in layout.features]
+    faults += [_feature_fault(feature, _aliases(layout, feature)) for feature in layout.features]
     values: dict[str, str] = {}
-    for one in layout.features:
-        values |= _in_canonical_order(one, *_aliases(layout, one))
+    for feature in layout.features:
+        values |= _in_canonical_order(feature, *_aliases(layout, feature))
     return f"""
         encoded AS (
             SELECT *,
@@ -137,16 +137,18 @@ def _pair_query(layout: Layout, content: Content) -> str:
 
 def _ranking_query(layout: Layout, content: Content) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
-    lists = [_aliases(layout, one)[0] for one in layout.features if one.kind != "stratum"]
+    lists = [
+        _aliases(layout, feature)[0] for feature in layout.features if feature.kind != "stratum"
+    ]
     ranked, label = _rank_labels(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
     attached = "".join(f" || strlen({v}[i]::VARCHAR) || ':' || {v}[i]" for v in lists)
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
     values: dict[str, str] = {}
-    for one in layout.features:
-        alias = _aliases(layout, one)[0]
-        sides = (alias,) if one.kind == "stratum" else (f"{alias}[o[p.i]]", f"{alias}[o[p.j]]")
-        values |= _pair_values(one, *sides)
+    for feature in layout.features:
+        alias = _aliases(layout, feature)[0]
+        sides = (alias,) if feature.kind == "stratum" else (f"{alias}[o[p.i]]", f"{alias}[o[p.j]]")
+        values |= _pair_values(feature, *sides)
     digest = canonical.item_digest("ep", "array_to_string(list_sort(es), '')")
     return f"""
         encoded AS (
@@ -191,7 +193,7 @@ def _ranking_faults(layout: Layout) -> list[str]:
         *_common_faults(layout.types),
         f"WHEN k IS NULL OR k < 2 OR k > {_MAX_RANKED} THEN 7",
         "WHEN list_contains(es, '') THEN 6",
-        *(_list_fault(one, _aliases(layout, one)[0]) for one in layout.features),
+        *(_list_fault(feature, _aliases(layout, feature)[0]) for feature in layout.features),
     ]
 
 
@@ -219,16 +221,16 @@ def _rank_labels(layout: Layout) -> tuple[str, str]:
     return ranked, label
 
 
-def _aliases(layout: Layout, one: FeatureColumn) -> tuple[str, ...]:
+def _aliases(layout: Layout, feature: FeatureColumn) -> tuple[str, ...]:
     """Return what the columns of a feature are called in between, one for each side."""
-    place = list(layout.features).index(one)
-    return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[one])))
+    place = list(layout.features).index(feature)
+    return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[feature])))
 
 
-def _feature_value(one: FeatureColumn, column: str, layout: Layout) -> str:
+def _feature_value(feature: FeatureColumn, column: str, layout: Layout) -> str:
     """Return SQL of a feature's column, of whatever type it is."""
-    listed = layout.is_list and one.kind != "stratum"
-    if one.kind == "number":
+    listed = layout.is_list and feature.kind != "stratum"
+    if feature.kind == "number":
         if listed:
             return f"try_cast({column} AS DOUBLE[])"
         # By way of text where DuckDB does not round to the nearest number.
@@ -239,11 +241,11 @@ def _feature_value(one: FeatureColumn, column: str, layout: Layout) -> str:
     return listing if listed else f"{column}::VARCHAR"
 
 
-def _in_canonical_order(one: FeatureColumn, *sides: str) -> dict[str, str]:
+def _in_canonical_order(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     """Return `_pair_values` of the sides in the order of their contents, as the label is."""
-    if one.kind == "stratum":
-        return _pair_values(one, *sides)
-    values, turned = _pair_values(one, *sides), _pair_values(one, *reversed(sides))
+    if feature.kind == "stratum":
+        return _pair_values(feature, *sides)
+    values, turned = _pair_values(feature, *sides), _pair_values(feature, *reversed(sides))
     # Not by a factor of -1: the sign of a zero would tell which side was chosen.
     return {
         name: f"(CASE WHEN ea <= eb THEN {value} ELSE {turned[name]} END)"
@@ -251,34 +253,36 @@ def _in_canonical_order(one: FeatureColumn, *sides: str) -> dict[str, str]:
     }
 
 
-def _pair_values(one: FeatureColumn, *sides: str) -> dict[str, str]:
+def _pair_values(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     """Return SQL of a pair's feature, by the name it is carried under; `sides` are its values."""
-    values = (f"{sides[0]} - {sides[1]}",) if one.kind == "number" else sides
-    return dict(zip(one.columns, values, strict=True))
+    values = (f"{sides[0]} - {sides[1]}",) if feature.kind == "number" else sides
+    return dict(zip(feature.columns, values, strict=True))
 
 
-def _feature_fault(one: FeatureColumn, sides: tuple[str, ...]) -> str:
+def _feature_fault(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     """Return the CASE branch for what is carried and is not there."""
-    if one.kind == "number":
+    if feature.kind == "number":
         return f"WHEN NOT coalesce(isfinite({sides[0]} - {sides[1]}), false) THEN 12"
     missing = " OR ".join(is_blank(side) for side in sides)
-    return f"WHEN {missing} THEN {14 if one.kind == 'source' else 15}"
+    return f"WHEN {missing} THEN {14 if feature.kind == 'source' else 15}"
 
 
-def _list_fault(one: FeatureColumn, values: str) -> str:
+def _list_fault(feature: FeatureColumn, values: str) -> str:
     """Return the same of what is carried as a list, one for each response."""
-    if one.kind == "stratum":
-        return _feature_fault(one, (values,))
-    good = "x IS NOT NULL AND isfinite(x)" if one.kind == "number" else f"NOT ({is_blank('x')})"
+    if feature.kind == "stratum":
+        return _feature_fault(feature, (values,))
+    good = "x IS NOT NULL AND isfinite(x)" if feature.kind == "number" else f"NOT ({is_blank('x')})"
     return (
         f"WHEN NOT coalesce(len({values}) = k AND len(list_filter({values}, lambda x: {good})) = k,"
-        f" false) THEN {12 if one.kind == 'number' else 14}"
+        f" false) THEN {12 if feature.kind == 'number' else 14}"
     )
 
 
 def _select_features(layout: Layout, values: Mapping[str, str]) -> str:
     """Return the SELECT list of features, from SQL by name, and of a digest of names in them."""
-    named = [name for one in layout.features if one.kind != "number" for name in one.columns]
+    named = [
+        name for feature in layout.features if feature.kind != "number" for name in feature.columns
+    ]
     listed = [f"{value} AS {identifier(name)}, " for name, value in values.items()]
     if named:
         parts = ", ".join(f"strlen({values[name]}), ':', {values[name]}" for name in named)

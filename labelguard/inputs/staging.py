@@ -98,19 +98,19 @@ def stage(
         # Every file is looked at before any is read: a wrong column in the last one shows at once,
         # and chats whose members differ from file to file get one type.
         formatted = [apply_format(file, connection, reading) for file in files]
-        layouts = [one.find_layout(connection) for one in formatted]
+        layouts = [entry.find_layout(connection) for entry in formatted]
         content = merge_contents(files, layouts)
-        for file, one in zip(files, formatted, strict=True):
-            reasons = readers.read_rows(file, connection, one.left_out) if one.left_out else []
+        for file, entry in zip(files, formatted, strict=True):
+            reasons = readers.read_rows(file, connection, entry.left_out) if entry.left_out else []
             staged.left_out.update(dict(reasons))
         limit = ByteLimit.for_files(files, options.max_input_bytes)
-        for one, layout in zip(formatted, layouts, strict=True):
-            stager.begin_file(one, layout)
+        for entry, layout in zip(formatted, layouts, strict=True):
+            stager.begin_file(entry, layout)
             sql = query.canonical_query(layout, content)
-            for batch in read_ahead(readers.read_batches(one.file, connection, sql)):
-                limit.take(one.file.name, batch.nbytes)
-                stager.append(one.file.name, batch, rows, texts)
-                progress(one.file.name, staged.rows_read)
+            for batch in read_ahead(readers.read_batches(entry.file, connection, sql)):
+                limit.take(entry.file.name, batch.nbytes)
+                stager.append(entry.file.name, batch, rows, texts)
+                progress(entry.file.name, staged.rows_read)
     if not staged.rows_read and staged.refused_rows:
         raise InvalidLabels(
             "every row of the input is of labelers who were retired or erased; nothing is left"
@@ -123,8 +123,8 @@ def stage(
     staged.public_digest = stager.public_digest()
     staged.columns = _columns_of_roles(formatted, layouts)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
-    staged.formats = {one.format for one in formatted}
-    staged.own_values = {one.format for one in formatted if one.has_own_values}
+    staged.formats = {entry.format for entry in formatted}
+    staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
     staged.identities = stager.identities()
     return staged
 
@@ -219,7 +219,7 @@ class _Stager:
         if self._has_withdrawals:
             columns["skip"] = blank.astype(np.uint8)
         label = batch["label"].to_numpy()
-        names = [name for one in self.options.reading.features for name in one.columns]
+        names = [name for feature in self.options.reading.features for name in feature.columns]
         carried = {name: batch[name] for name in names}
         attached = {n: v.to_numpy() for n, v in carried.items() if pa.types.is_floating(v.type)}
         if "carried" in batch.schema.names:  # the names among them
@@ -317,8 +317,8 @@ class _Stager:
             )
         staged.fault_count += int((~sound).sum())
         for code, count in zip(*np.unique(fault[~sound], return_counts=True), strict=True):
-            one = self._fault(name, 0, PUBLIC_FAULTS[int(code)])
-            staged.fault_reasons[f"column {one.column}: {one.reason}"] += int(count)
+            example = self._fault(name, 0, PUBLIC_FAULTS[int(code)])
+            staged.fault_reasons[f"column {example.column}: {example.reason}"] += int(count)
         if not self.options.quarantine:
             staged.raise_for(staged.faults, staged.fault_count)
         invalid = sound & (label >= LABEL_FAULT)
@@ -401,12 +401,10 @@ class _Stager:
 
 def _feature_names(layout: Layout) -> dict[str, str]:
     """Return what messages call the columns of sources and strata."""
-    return {
-        f"of a {kind}": " or ".join(
-            c for one, columns in layout.features.items() if one.kind == kind for c in columns
-        )
-        for kind in ("source", "stratum")
-    }
+    columns: dict[str, list[str]] = {"source": [], "stratum": [], "number": []}
+    for feature, names in layout.features.items():
+        columns[feature.kind] += names
+    return {f"of a {kind}": " or ".join(columns[kind]) for kind in ("source", "stratum")}
 
 
 def _split_blocks(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:

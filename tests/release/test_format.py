@@ -252,7 +252,7 @@ def computed(given: dict[str, Any]) -> dict[str, Any]:
         ],
         "contents": [
             content
-            | {"normalize_words": [normal_form(words) for words in content["sides"]]}
+            | {"normal_forms": [normal_form(words) for words in content["sides"]]}
             | {"digest": content_digest(content["sides"]).hex()}
             | {"unit": content_unit(secret, content["sides"]).hex()}
             for content in given["contents"]
@@ -308,7 +308,7 @@ def test_the_library_gives_the_contents_of_the_page(
 ) -> None:
     contents = vectors["contents"]
     words = pa.array([content["sides"] for content in contents])
-    forms = [form for content in contents for form in content["normalize_words"]]
+    forms = [form for content in contents for form in content["normal_forms"]]
     assert canonical.normalize_words(words.flatten()).to_pylist() == forms
     digests = canonical.compute_unit_digests(words, in_sql)
     assert np.array_equal(digests, blocks([content["digest"] for content in contents]))

@@ -328,10 +328,10 @@ def _compare_ratings(tags: Sequence[str], meaning: LabelValues) -> str:
     NULL where a rating is missing: then nothing is said. A rating that is no number is no label.
     """
     ratings = [f"({_region(tag, _RATING)}.value->'rating')" for tag in tags]
-    blank = " OR ".join(f"coalesce(json_type({one}), 'NULL') = 'NULL'" for one in ratings)
-    numbers = [f"try_cast({one}->>'$' AS DOUBLE)" for one in ratings]
+    blank = " OR ".join(f"coalesce(json_type({rating}), 'NULL') = 'NULL'" for rating in ratings)
+    numbers = [f"try_cast({rating}->>'$' AS DOUBLE)" for rating in ratings]
     if len(ratings) != len(SIDES):
-        ranks = ", ".join(f"CASE WHEN isfinite({one}) THEN -{one} END" for one in numbers)
+        ranks = ", ".join(f"CASE WHEN isfinite({number}) THEN -{number} END" for number in numbers)
         return f"(CASE WHEN {blank} THEN NULL ELSE [{ranks}] END)"
     a, b = numbers
     words = (meaning.a, meaning.b, meaning.tie)
