@@ -82,7 +82,7 @@ def release_list(project: Path | None) -> list[ReleaseLine]:
 def _card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
 
-    facts = [*card_facts(value), *cards.expected(value), ("train with", value["train_with"])]
+    facts = [*card_facts(value), *cards.forecast_facts(value), ("train with", value["train_with"])]
     print_facts([*facts, *nested("not protected", value["not_protected"])])
 
 

@@ -52,15 +52,15 @@ REACTIVE = (
 )
 
 
-def together(policy: Policy, event: str) -> str:
-    """With what else an event is priced, for the line on accounting; empty if alone."""
+def joint_price_note(policy: Policy, event: str) -> str:
+    """Return with what else an event is priced, for the line on accounting; empty if alone."""
     rest = [allowance for allowance in policy.allowances if allowance.event != event]
-    parts = [pluralize(one.allowed or 0, one.kind.noun) for one in rest]
+    parts = [pluralize(other.allowed or 0, other.kind.noun) for other in rest]
     return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
 
 
 def not_protected(policy: Policy) -> list[str]:
-    """The list every card carries."""
+    """Return the list that every card carries."""
     declared = (
         (True, REACTIVE if policy.assignment_reactive else NOT_REACTIVE),
         (policy.unit == "item", PARAPHRASES),
@@ -135,14 +135,14 @@ _FIRST = (
     "privacy",
     "counts",
 )
+# Cards end with these; between the first and the last is what their mechanisms add.
 _LAST = ("budget", "train_with", "not_protected")
-"""What cards begin and end with; in between is what their mechanisms add."""
 
 
-def merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The common card with a mechanism's own sections; those of one name are joined."""
+def merge(common: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a card with added sections; those of one name are joined."""
     card = dict(common)
-    for name, value in own.items():
+    for name, value in added.items():
         if isinstance(value, Mapping):
             card[name] = {**card.get(name, {}), **value}
         elif isinstance(value, list):
@@ -154,28 +154,25 @@ def merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spread(values: NDArray[Any]) -> dict[str, float]:
-    """Minimum, median and maximum; empty without values."""
+    """Return minimum, median and maximum; empty without values."""
     if not len(values):
         return {}
-    return {
-        "min": float(values.min()),
-        "median": float(np.median(values)),
-        "max": float(values.max()),
-    }
+    low, high = float(values.min()), float(values.max())
+    return {"min": low, "median": float(np.median(values)), "max": high}
 
 
 def to_json(card: Mapping[str, Any]) -> str:
-    """The card as it is stored."""
+    """Return the card as it is stored."""
     return json.dumps(card, indent=2, ensure_ascii=False) + "\n"
 
 
 def to_markdown(card: Mapping[str, Any]) -> str:
-    """The card for people, with the front matter of a Hugging Face dataset card."""
-    return words("page", facts=(*facts(card), *expected(card)), **_of_card(card)) + "\n"
+    """Return the card for people, with the front matter of a Hugging Face dataset card."""
+    return words("page", facts=(*facts(card), *forecast_facts(card)), **_of_card(card)) + "\n"
 
 
 def guarantee(card: Mapping[str, Any]) -> str:
-    """What a release promises, and whatever is computed from it: in Markdown."""
+    """Return the guarantee of a release, and of whatever is computed from it, in Markdown."""
     return words("guarantee", **_of_card(card))
 
 
@@ -208,34 +205,32 @@ def _template() -> jinja2.Template:
 
 
 def rounded_up(epsilon: float) -> str:
-    """An ε with two decimals, never less than it is."""
+    """Return an ε with two decimals, never less than it is."""
     return f"{math.ceil(epsilon * 100) / 100:g}"
 
 
 def span(privacy: Mapping[str, Any]) -> str:
-    """For which releases the guarantee of a card holds; later policies add to it."""
-    if "policy" not in privacy:  # cards of before policies had names
-        return "the releases of its policy"
+    """Return for which releases the guarantee of a card holds; later policies add to it."""
     if "newly_charged" in privacy:
         return f"all releases of all policies up to {privacy['policy']}"
     return f"all releases under policy {privacy['policy']}"
 
 
 def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a card counts, as rows of names and values; what is part of another row is indented.
+    """Yield the counts of a card as names and values; what is part of another row is indented.
 
-    What the mechanism says under the name of a row takes its place; its other rows follow.
+    A fact of the mechanism under the name of a row takes its place; its other facts follow.
     """
-    own, budget = sections.facts_of(card), card["budget"]
-    yield from (dict(counted_rows(card)) | own).items()
+    budget = card["budget"]
+    yield from (dict(_counts(card)) | sections.facts_of(card)).items()
     yield "allowance used", triple(budget["used"], ",.0f")
     yield "allowance left", triple(budget["left"], ",.0f")
 
 
-def expected(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a release was expected to be worth before a label was read, if that was simulated."""
+def forecast_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a release was expected to be worth, if that was simulated before it."""
     if forecast := card.get("forecast"):
-        wrong, right = (forecast[one]["mean"] for one in ("label_error", "accuracy"))
+        wrong, right = (forecast[name]["mean"] for name in ("label_error", "accuracy"))
         yield (
             "forecast",
             f"about {100 * wrong:.0f} of 100 labels differ from what the labeler said; a model "
@@ -244,8 +239,8 @@ def expected(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
 
 
-def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What cards of all mechanisms count."""
+def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the counts of cards of all mechanisms."""
     counts, unit = card["counts"], card["privacy"]["unit"]
     yield f"{unit}s", f"{counts['labelers']:,}"
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
@@ -260,13 +255,11 @@ def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
     yield "  duplicates", f"{counts['duplicates']:,}"
     yield "  identical sides", f"{counts['identical_sides']:,}"
-    for name, count, what in (
-        ("skipped", "skipped", "left out"),
-        ("bad rows", "set_aside", "set aside"),
-    ):
-        if counts[count]:
-            yield f"  {name}", f"{counts[count]:,} ({what})"
+    if counts["skipped"]:
+        yield "  skipped", f"{counts['skipped']:,} (left out)"
+    if counts["set_aside"]:
+        yield "  bad rows", f"{counts['set_aside']:,} (set aside)"
     for reason, count in counts.get("left_out", {}).items():
         yield f"  {reason}", f"{count:,} (left out)"
-    if own := counts.get("unit_pairs"):  # older cards do not have it
-        yield "  with oneself", f"{own:,} pairs of labels of one item are of one {unit}"
+    if pairs := counts.get("unit_pairs"):  # of an item, as a unit, there are none
+        yield "  with oneself", f"{pairs:,} pairs of labels of one item are of one {unit}"

@@ -1,4 +1,4 @@
-"""What is told of a project in sections: words, facts, a table, a chart; no HTML and no picture.
+"""Sections of a report: words, facts, a table, a chart; no HTML and no picture.
 
 A mechanism says what is its own of a release by a function from the card to sections, which the
 `report` attribute of its options names. The card for people and the report are made from the same
@@ -7,59 +7,64 @@ sections, and neither knows a mechanism by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from labelguard import plugins
 from labelguard.errors import LabelguardError
 
-Cell: TypeAlias = str | int | float | None
-"""Text, a number, or nothing."""
+if TYPE_CHECKING:
+    import jinja2
 
-_UNTOLD = (LabelguardError, ImportError, AttributeError, LookupError, TypeError, ValueError)
-"""What a mechanism raises that is missing, broken, or of a version that cannot read a card."""
+# Text, a number, or nothing.
+Cell: TypeAlias = str | int | float | None
+
+# What a mechanism raises that is missing, broken, or of a version that cannot read a card.
+_UNREADABLE = (LabelguardError, ImportError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under the names of columns; the first cell of a row is its name."""
 
+    # what it holds
     caption: str
-    """what it holds"""
+    # the names of its columns
     columns: tuple[str, ...]
-    """the names of its columns"""
+    # a cell for each column
     rows: tuple[tuple[Cell, ...], ...]
-    """a cell for each column"""
+    # whether the oldest rows are last, which paper leaves out where they are many
     newest_first: bool = False
-    """whether the oldest rows are last, which paper leaves out where they are many"""
 
 
 @dataclass(frozen=True)
 class Series:
     """Values over the places of a chart, with the ranges around them if there are any."""
 
+    # what it shows
     name: str
-    """what it shows"""
+    # one for each place; null where there is none
     values: tuple[float | None, ...]
-    """one for each place; null where there is none"""
+    # the lower ends of ranges
     low: tuple[float, ...] = ()
-    """the lower ends of ranges"""
+    # and the upper ones
     high: tuple[float, ...] = ()
-    """and the upper ones"""
 
 
 @dataclass(frozen=True)
 class Mark:
     """A line across a chart, with a word on what it means."""
 
+    # the axis on which it stands
     axis: Literal["x", "y"]
-    """the axis on which it stands"""
+    # where; bars stand at 0, 1, 2, …
     at: float
-    """where; bars stand at 0, 1, 2, …"""
+    # what it means
     text: str
-    """what it means"""
 
 
 @dataclass(frozen=True)
@@ -69,34 +74,34 @@ class Chart:
     Its numbers are a table, too.
     """
 
+    # what it shows
     title: str
-    """what it shows"""
+    # what is to be seen in it, in a sentence, for who does not see it
     message: str
-    """what is to be seen in it, in a sentence, for who does not see it"""
+    # how it is drawn
     kind: Literal["bars", "lines", "points"]
-    """how it is drawn"""
+    # names of bars or points, or places along lines
     x: tuple[str, ...] | tuple[float, ...]
-    """names of bars or points, or places along lines"""
+    # what stands along it
     x_label: str
-    """what stands along it"""
+    # what is measured
     y_label: str
-    """what is measured"""
+    # what is drawn, four at most
     series: tuple[Series, ...]
-    """what is drawn, four at most"""
+    # lines across it
     marks: tuple[Mark, ...] = ()
-    """lines across it"""
+    # whether values are shares, shown as percentages
     percent: bool = False
-    """whether values are shares, shown as percentages"""
 
     def table(self) -> Table:
-        """Its numbers; a range follows the value that it is around."""
+        """Return its numbers; a range follows the value that it is around."""
         names, columns = [self.x_label], [list[Cell](self.x)]
-        for one in self.series:
-            names.append(one.name)
-            columns.append([self._number(value) for value in one.values])
-            if one.low:
-                names.append(f"{one.name}, range")
-                ends = zip(one.low, one.high, strict=True)
+        for series in self.series:
+            names.append(series.name)
+            columns.append([self._number(value) for value in series.values])
+            if series.low:
+                names.append(f"{series.name}, range")
+                ends = zip(series.low, series.high, strict=True)
                 columns.append([f"{self._number(a)} to {self._number(b)}" for a, b in ends])
         rows = tuple(zip(*columns, strict=True))
         return Table(f"{self.title}: the numbers", tuple(names), rows)
@@ -109,30 +114,77 @@ class Chart:
 class Section:
     """A part of a report; whatever it lacks is left out."""
 
+    # a short name: letters and dashes
     id: str
-    """a short name: letters and dashes"""
+    # what it is about
     title: str
-    """what it is about"""
+    # paragraphs of plain text
     text: tuple[str, ...] = ()
-    """paragraphs of plain text"""
+    # rows that belong to it
     table: Table | None = None
-    """rows that belong to it"""
+    # a figure
     chart: Chart | None = None
-    """a figure"""
+    # names and values
     facts: tuple[tuple[str, str], ...] = ()
-    """names and values"""
+    # a list of sentences
     points: tuple[str, ...] = ()
-    """a list of sentences"""
+    # commands to type, or lines to keep
     lines: tuple[str, ...] = ()
-    """commands to type, or lines to keep"""
+    # what nobody may overlook
     alert: str = ""
-    """what nobody may overlook"""
 
 
-def of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
-    """What the mechanism of a card says of itself; one section says so if it cannot be asked.
+# What titles, alerts, facts, tables, lines and points begin with in a template of sections.
+_SIGNS = ("# ", "! ", ": ", "= ", "> ", "- ")
+_ENTRIES = re.compile(r"\n\s*\n|\n(?=[#!:=>-] )")
 
-    It cannot where the mechanism is not installed, or is of a version that cannot read the card.
+
+def fill_section(
+    template: jinja2.Template,
+    block: str,
+    name: str | None = None,
+    *,
+    table: Iterable[Sequence[Cell]] = (),
+    newest_first: bool = False,
+    chart: Chart | None = None,
+    **facts: Any,
+) -> Section:
+    """Return a section in the words of a template's block, which are filled with `facts`.
+
+    An entry begins after an empty line, or with one of `_SIGNS` at the beginning of a line. The
+    words have the caption and the columns of its table, which it has if `table` has rows.
+
+    Raises `KeyError` for a fact that is missing.
+    """
+    from jinja2 import UndefinedError
+
+    try:
+        text = "".join(template.blocks[block](template.new_context(facts)))
+    except UndefinedError as error:
+        raise KeyError(str(error)) from None
+    parts: dict[str, list[str]] = defaultdict(list)
+    for entry in _ENTRIES.split(text.strip()):
+        mark, words = (entry[0], entry[2:]) if entry[:2] in _SIGNS else ("", entry)
+        parts[mark].append(re.sub(r"\s*\n\s*", " ", words.rstrip()))
+    cells = tuple(map(tuple, table))
+    caption, *columns = parts["="][0].rsplit(" | ", len(cells[0])) if cells else [""]
+    return Section(
+        name or block.replace("_", "-"),
+        parts["#"][0],
+        tuple(parts[""]),
+        Table(caption, tuple(columns), cells, newest_first) if cells else None,
+        chart,
+        tuple((name, value) for name, _, value in (fact.partition(" | ") for fact in parts[":"])),
+        tuple(parts["-"]),
+        tuple(parts[">"]),
+        " ".join(parts["!"]),
+    )
+
+
+def sections_of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
+    """Return the sections of the mechanism of a card; one section says so if there are none.
+
+    There are none where the mechanism is not installed, or is of a version that cannot read it.
     """
     name = str(card["mechanism"])
     try:
@@ -142,21 +194,21 @@ def of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
         function = getattr(options.load(), "report", None)
         if function is None:
             return ()
-        made: Iterable[Section] = EntryPoint(name, function, plugins.MECHANISMS).load()(card)
-        return tuple(made)
-    except _UNTOLD as error:
+        sections: Iterable[Section] = EntryPoint(name, function, plugins.MECHANISMS).load()(card)
+        return tuple(sections)
+    except _UNREADABLE as error:
         kind = "" if isinstance(error, LabelguardError) else f"{type(error).__name__}: "
-        why = f"What mechanism {name} says of its release cannot be told: {kind}{error}"
+        why = f"The sections of mechanism {name} cannot be shown: {kind}{error}"
         return (Section(f"mechanism-{name}", f"Mechanism {name}", (why,)),)
 
 
 def facts_of(card: Mapping[str, Any]) -> dict[str, str]:
-    """What the mechanism of a card counts, by name."""
-    return {name: value for section in of_card(card) for name, value in section.facts}
+    """Return the facts of the mechanism of a card, by name."""
+    return {name: value for section in sections_of_card(card) for name, value in section.facts}
 
 
 def triple(values: Mapping[str, float], style: str) -> str:
-    """Minimum, median and maximum in one style; – without values."""
+    """Return minimum, median and maximum in one style; – without values."""
     if not values:
         return "–"
     shown = " / ".join(format(values[name], style) for name in ("min", "median", "max"))

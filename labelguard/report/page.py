@@ -16,7 +16,7 @@ from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
 from labelguard.project.opening import Where
 from labelguard.project.verdict import Verdict
-from labelguard.release.sections import Chart, Mark, Section, Series, Table, of_card
+from labelguard.release.sections import Chart, Mark, Section, Series, Table, sections_of_card
 from labelguard.report import charts, figures, sections
 from labelguard.report.facts import ReportFacts, verify_project
 from labelguard.report.render import FORMS, Report, section
@@ -133,7 +133,7 @@ def _sections(
 def _mechanism_sections(facts: ReportFacts) -> Iterator[Section]:
     """Yield what mechanisms say of the releases that the report is about."""
     for card in facts.newest_cards():
-        for part in of_card(card):
+        for part in sections_of_card(card):
             yield replace(part, title=f"{part.title} ({card['release']})")
 
 

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from labelguard.budget import events
-from labelguard.release.sections import Chart, Section, Table
+from labelguard.release.sections import Chart, Section, Table, fill_section
 from labelguard.report.charts import NARROW, WIDE, draw_svg, recolor_dark
 from labelguard.text import escape_controls, format_budget, pluralize
 
@@ -36,9 +35,6 @@ _BUDGET = re.compile("([εδ]) = ")
 _NUMBER = re.compile(r"[−-]?[\d.,]+(e-?\d+)?( ?%)?|–|")
 _MARKS = re.compile(r"([\\`*_\[\]<>|~#&$!@])|(:)(?=//)|(?<=www)(\.)", re.IGNORECASE)
 _LIST = re.compile(r"^(?:(?=[-+=])|(\d+)(?=[.)]\s))")
-# What titles, alerts, facts, tables, lines and points begin with in words.j2.
-_SIGNS = ("# ", "! ", ": ", "= ", "> ", "- ")
-_ENTRIES = re.compile(r"\n\s*\n|\n(?=[#!:=>-] )")
 
 
 @dataclass(frozen=True)
@@ -71,24 +67,8 @@ def section(
     The words say the caption and the columns of its table, which it has if there are `rows`.
     """
     template = _template("words.j2", escape_controls, autoescape=False)
-    text = "".join(template.blocks[block](template.new_context(facts)))
-    parts: dict[str, list[str]] = defaultdict(list)
-    for entry in _ENTRIES.split(text.strip()):
-        mark, words = (entry[0], entry[1:]) if entry[:2] in _SIGNS else ("", entry)
-        parts[mark].append(" ".join(words.split()))
-    cells = tuple(map(tuple, rows))
-    caption, *columns = parts["="][0].rsplit(" | ", len(cells[0])) if cells else [""]
-    return Section(
-        name or block.replace("_", "-"),
-        parts["#"][0],
-        tuple(parts[""]),
-        Table(caption, tuple(columns), cells, newest_first) if cells else None,
-        chart,
-        tuple((name, value) for name, _, value in (fact.partition(" | ") for fact in parts[":"])),
-        tuple(parts["-"]),
-        tuple(parts[">"]),
-        " ".join(parts["!"]),
-    )
+    shape: Any = {"table": rows, "newest_first": newest_first, "chart": chart}
+    return fill_section(template, block, name, **shape, **facts)
 
 
 def html(report: Report) -> str:

@@ -19,7 +19,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.project import Project
 from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 from labelguard.release.head import FILE
-from labelguard.release.sections import of_card
+from labelguard.release.sections import sections_of_card
 from labelguard.release.writer import Release
 from labelguard.storage import arrays
 
@@ -182,7 +182,7 @@ def test_the_head_is_described_in_words(released: Release) -> None:
     assert {one["name"] for one in told["columns"]} == set(STRENGTHS)
     alpha = next(one for one in told["columns"] if one["name"] == "alpha")
     assert 0 < alpha["low"] < alpha["value"] < alpha["high"]
-    section = next(one for one in of_card(released.card) if one.id == "head")
+    section = next(one for one in sections_of_card(released.card) if one.id == "head")
     assert section.text[0] == told["words"] and section.table and len(section.table.rows) == 5
 
 

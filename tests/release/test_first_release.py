@@ -75,7 +75,9 @@ def test_who_declines_is_charged_nothing_and_fixes_nothing(
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_what_was_shown_is_what_is_released(options: dict[str, Any], project: Project) -> None:
-    shown = plan(SMALL, project=project, **options).preview
+    planned = plan(SMALL, project=project, **options)
+    shown = planned.preview
+    assert repr(planned) == f"Plan(preview={shown!r})", "neither rows nor prices"
     assert shown == seen(project, **options)
     assert shown.first and shown.usual == ["epsilon", "delta"]
     release = lg.privatize(SMALL, project=project, **options)

@@ -83,25 +83,25 @@ def test_a_card_outlives_its_mechanism(
     sealed: lg.Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # the package is gone
-    [gone] = sections.of_card(sealed.card)
-    assert "sealed says of its release cannot be told: it is not installed" in gone.text[0]
+    [gone] = sections.sections_of_card(sealed.card)
+    assert "sealed cannot be shown: it is not installed" in gone.text[0]
     assert ("  duplicates", "0") in list(card.facts(sealed.card))
     found = write(tmp_path / "report.html", sealed.id, tmp_path)
-    assert found.ok and "cannot be told" in (tmp_path / "report.html").read_text()
+    assert found.ok and "cannot be shown" in (tmp_path / "report.html").read_text()
 
 
 def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(
     sealed: lg.Release, tmp_path: Path
 ) -> None:
     older = {name: value for name, value in sealed.card.items() if name != "seal"}
-    [section] = sections.of_card(older)
-    assert "cannot be told: KeyError" in section.text[0]
+    [section] = sections.sections_of_card(older)
+    assert "cannot be shown: KeyError" in section.text[0]
 
 
 def test_every_mechanism_of_ours_says_what_its_card_holds(tmp_path: Path) -> None:
     options = {"mechanism": "props", "features": "length"}
     release = lg.privatize(TABLE, project=lg.init(tmp_path), **BUDGET | options)
     stored = json.loads((release.path / "card.json").read_text())
-    names = {name for section in sections.of_card(stored) for name, _ in section.facts}
+    names = {name for section in sections.sections_of_card(stored) for name, _ in section.facts}
     assert "flip probability" in names and "model's error, stage 2" in names
-    assert [section.id for section in sections.of_card(stored)] == ["flips", "stages"]
+    assert [section.id for section in sections.sections_of_card(stored)] == ["flips", "stages"]

@@ -40,7 +40,7 @@ class RandomizedResponseOptions:
     """`rr` has none."""
 
     mechanism: ClassVar[str] = "labelguard.release.mechanisms.rr:RandomizedResponse"
-    report: ClassVar[str] = "labelguard.release.mechanisms.reports:randomized"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:describe_randomized"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class EvaluationOptions:
     """`evaluation`: one statistic of the labelers who are held out, by which heads are judged."""
 
     mechanism: ClassVar[str] = "labelguard.release.evaluation:HeldOut"
-    report: ClassVar[str] = "labelguard.release.mechanisms.reports:evaluation"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:describe_evaluation"
 
     head: str | Path | None = option(
         "In whose coordinates heads are judged: a release, or a directory with head.npz; "
@@ -105,7 +105,7 @@ class StatisticOptions(FeatureOptions):
     """Options of `statistic`; what is None is chosen by simulation on public data."""
 
     mechanism: ClassVar[str] = "labelguard.release.mechanisms.statistic:Teacher"
-    report: ClassVar[str] = "labelguard.release.mechanisms.reports:statistic"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:describe_statistic"
 
     whitening: float | None = option(
         "How far the components are evened out.", choices=("0", "0.25", "0.5")
@@ -159,7 +159,7 @@ class PropsOptions(LearnerOptions):
     """PROPS in `stages` stages, combining votes `hard` or `soft`, with a learner."""
 
     mechanism: ClassVar[str] = "labelguard.release.mechanisms.props:Relabelling"
-    report: ClassVar[str] = "labelguard.release.mechanisms.reports:props"
+    report: ClassVar[str] = "labelguard.release.mechanisms.reports:describe_props"
 
     stages: int = option("Number of stages; default 2.", default=2, least=2)
     combine: Literal["hard", "soft"] = option(

@@ -208,7 +208,7 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     return {
         "privacy": {
             "accounting": f"exact composition of {kind}"
-            + card.together(policy, RANDOMIZED_LABELS.name)
+            + card.joint_price_note(policy, RANDOMIZED_LABELS.name)
         },
         "flip_probability": spread,
         **({"choices": {"fewest": fewest, "rows": CHOICE_ROWS}} if context.staged.choices else {}),

@@ -133,10 +133,11 @@ def statistic_card(
     last = windows[-1]
     drawn = grant.release.drawn  # without new labels the last window is an old one
     noise = design.noise if drawn else _noise_of(last)
+    joint = card.joint_price_note(context.policy, STATISTIC_RELEASES.name)
     return {
         "privacy": {
             "accounting": f"{_ACCOUNTING[design.noise.kind]}, {context.allowance.allowed} per "
-            f"{context.policy.unit}" + card.together(context.policy, STATISTIC_RELEASES.name)
+            f"{context.policy.unit}{joint}"
         },
         "statistic": {
             "windows": len(windows),

@@ -341,7 +341,7 @@ def card(
         "train_with": "soft",
         "privacy": {
             "accounting": f"{_ACCOUNTING[kind.name]}, {context.allowance.allowed} per "
-            f"{context.policy.unit}" + cards.together(context.policy, kind.name)
+            f"{context.policy.unit}" + cards.joint_price_note(context.policy, kind.name)
         },
         "training": facts,
         "not_protected": [] if head else [DISCRETE],
