@@ -13,19 +13,20 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 import tenacity
 
 from labelguard.errors import ConnectorError
+from labelguard_connectors.payloads import parse
 
+T = TypeVar("T")
 TRIES = 5
+# The most that one request may take, with all its tries and until its last byte.
 SECONDS = 60.0
-"""How long one request may take, with all its tries and until its last byte."""
+# The most that everything that is read of a tool at once may take.
 READ_SECONDS = 4 * 3_600.0
-"""How long everything that is read of a tool at once may take."""
 _BUSY, _UNAUTHORIZED = 429, 401
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -39,7 +40,7 @@ class _TryAgain(Exception):
 
 
 @dataclass
-class Http:
+class HttpClient:
     """A connection to one server of the tool `tool`; closed on leaving.
 
     `where` begins every message, `hints` say what to check by the status of an answer. `headers`
@@ -70,6 +71,18 @@ class Http:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
+    def get(self, model: type[T], path: str, **query: str | int) -> T:
+        """Return what is there."""
+        return self._parsed(model, "GET", path, query=query, repeatable=True)
+
+    def post(self, model: type[T], path: str, body: Any) -> T:
+        """Make something new; return what is answered."""
+        return self._parsed(model, "POST", path, body=body, repeatable=False)
+
+    def _parsed(self, model: type[T], method: str, path: str, **options: Any) -> T:
+        payload = self.send(method, path, **options)
+        return parse(model, payload, f"{self.where}: {method} {path}")
+
     def send(
         self,
         method: str,
@@ -83,15 +96,46 @@ class Http:
         what = f"{self.where}: {method} {path}"
         now = time.monotonic()
         ends = min(now + SECONDS, self._ends)
-        trying = tenacity.Retrying(
+        retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_TryAgain),
             stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_before_delay(ends - now),
             wait=_wait,
             reraise=True,
         )
-        build = partial(self._client.build_request, method, path, params=query, json=body)
+
+        def attempt(headers: Mapping[str, str]) -> tuple[int, bytes]:
+            """Return status and body; late is late, however slowly bytes come."""
+            rest = max(ends - time.monotonic(), 0.001)
+            request = self._client.build_request(
+                method, path, params=query, json=body, headers=headers, timeout=rest
+            )
+            try:
+                with contextlib.closing(self._client.send(request, stream=True)) as response:
+                    pieces = []
+                    for piece in response.iter_bytes():
+                        pieces.append(piece)
+                        if time.monotonic() > ends:
+                            raise httpx.ReadTimeout("late")
+            except httpx.TransportError as error:
+                if not (repeatable or isinstance(error, _NOT_SENT)):
+                    raise
+                raise _TryAgain(f"cannot be reached ({type(error).__name__})") from None
+            status = response.status_code
+            if status == _BUSY or (status >= 500 and repeatable):
+                seconds = _parse_seconds(response.headers.get("Retry-After", ""))
+                raise _TryAgain(f"HTTP {status}", seconds)
+            return status, b"".join(pieces)
+
+        def authenticate() -> tuple[int, bytes]:
+            """Return status and body, of a second attempt where the server refused the first."""
+            headers = self.headers(False)
+            status, data = attempt(headers)
+            if status == _UNAUTHORIZED and (renewed := self.headers(True)) != headers:
+                status, data = attempt(renewed)
+            return status, data
+
         try:
-            status, answer = trying(self._answer, _Request(build, repeatable, ends))
+            status, data = retrying(authenticate)
         except _TryAgain as error:
             raise ConnectorError(
                 f"{what}: {error}; tried for {SECONDS:.0f} seconds, or {TRIES} times; check url, "
@@ -103,61 +147,24 @@ class Http:
             hint = self.hints.get(status, "check url" if status < 500 else "try again later")
             raise ConnectorError(f"{what}: HTTP {status}: {hint}")
         try:
-            return json.loads(answer) if answer else None
+            return json.loads(data) if data else None
         except (ValueError, RecursionError):
             raise ConnectorError(f"{what}: expected JSON; is url that of {self.tool}?") from None
-
-    def _answer(self, request: _Request) -> tuple[int, bytes]:
-        """Return status and body of one try, or of two where the server refused who asks."""
-        headers = self.headers(False)
-        status, after, body = self._once(request, headers)
-        if status == _UNAUTHORIZED and (renewed := self.headers(True)) != headers:
-            status, after, body = self._once(request, renewed)
-        if status == _BUSY or (status >= 500 and request.repeatable):
-            raise _TryAgain(f"HTTP {status}", after)
-        return status, body
-
-    def _once(
-        self, request: _Request, headers: Mapping[str, str]
-    ) -> tuple[int, float | None, bytes]:
-        """Return status, how long to wait, and body; late is late, however slowly bytes come."""
-        rest = max(request.ends - time.monotonic(), 0.001)
-        built = request.build(headers=headers, timeout=rest)
-        try:
-            with contextlib.closing(self._client.send(built, stream=True)) as response:
-                pieces = []
-                for piece in response.iter_bytes():
-                    pieces.append(piece)
-                    if time.monotonic() > request.ends:
-                        raise httpx.ReadTimeout("late")
-        except httpx.TransportError as error:
-            if not (request.repeatable or isinstance(error, _NOT_SENT)):
-                raise
-            raise _TryAgain(f"cannot be reached ({type(error).__name__})") from None
-        after = _seconds(response.headers.get("Retry-After", ""))
-        return response.status_code, after, b"".join(pieces)
-
-
-@dataclass(frozen=True)
-class _Request:
-    build: Callable[..., httpx.Request]
-    repeatable: bool
-    ends: float
 
 
 backoff = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
-    """As long as the server asks for (Retry-After); else longer from try to try."""
+    """Wait as long as the server asks for (Retry-After); else longer from try to try."""
     error = state.outcome.exception() if state.outcome else None
     if isinstance(error, _TryAgain) and error.after is not None:
         return max(error.after, 0.0)
     return backoff(state)
 
 
-def _seconds(text: str) -> float | None:
-    """How long a Retry-After asks to wait: seconds, or a date."""
+def _parse_seconds(text: str) -> float | None:
+    """Return how long a Retry-After asks to wait: seconds, or a date."""
     if re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
         return float(text)
     date = email.utils.parsedate_tz(text)

@@ -52,7 +52,7 @@ class Answer:
 
     @property
     def deleted(self) -> bool:
-        """Whether the answer is gone from the tool."""
+        """True if the answer is gone from the tool."""
         return not self.body
 
 
@@ -111,7 +111,9 @@ class Settings:
         )
 
     def own(self, kind: type[T]) -> T:
-        """The connector's own options as a model, or `ConnectorError` for what does not fit it."""
+        """Return the connector's own options as a model, or `ConnectorError` for what does not fit
+        it.
+        """
         at = ("connectors", self.name)
         return validate(kind, self.options, FILE, at=at, error=ConnectorError)
 
@@ -127,18 +129,22 @@ class Connector(Protocol):
         ...
 
     def about(self) -> Mapping[str, str]:
-        """Its name there, its questions and how many tasks there are, for `connect check`."""
+        """Return its name there, its questions and how many tasks there are, for `connect
+        check`.
+        """
         ...
 
-    def hear(self, event: Any) -> Sequence[Answer]:
-        """What a webhook's body (parsed JSON) tells; nothing, if it is about something else.
+    def parse_event(self, event: Any) -> Sequence[Answer]:
+        """Return the answers in a webhook's body (parsed JSON); none, if it is about others.
 
         Never speaks to the tool.
         """
         ...
 
     def pull(self, cursor: str = "") -> Iterator[Page]:
-        """All answers that there are now or, with a `cursor`, at least those that changed since."""
+        """Return all answers that there are now or, with a `cursor`, at least those that changed
+        since.
+        """
         ...
 
     def push(self, release: Path, name: str, progress: Progress) -> str:
@@ -147,12 +153,14 @@ class Connector(Protocol):
 
 
 def kinds() -> list[str]:
-    """The connectors that are installed."""
+    """Return the connectors that are installed."""
     return plugins.available(DOOR)
 
 
 def connector(settings: Settings) -> Connector:
-    """The connector of these settings. Raises `ConnectorError` for a kind that there is none of."""
+    """Return the connector of these settings. Raises `ConnectorError` for a kind that there is none
+    of.
+    """
     found = plugins.find(DOOR, settings.kind)
     if found is None:
         raise ConnectorError(
@@ -164,7 +172,7 @@ def connector(settings: Settings) -> Connector:
 
 
 def named(tables: Mapping[str, Any], name: str) -> Settings:
-    """The settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
+    """Return the settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
     table = tables.get(name)
     if not isinstance(table, Mapping):
         raise ConnectorError(
@@ -182,7 +190,7 @@ _SERVICE = "labelguard"
 
 
 def credential(connector: str, kind: str) -> str:
-    """A secret of a connector: `api_key`, or `hook_secret` (several, separated by blanks).
+    """Return a secret of a connector: `api_key`, or `hook_secret` (several, separated by blanks).
 
     Looked for in LABELGUARD_<CONNECTOR>_<KIND>, in the file that LABELGUARD_<CONNECTOR>_<KIND>_FILE
     names, and in the keyring under service `labelguard` and user `<connector>/<kind>`. Raises
@@ -207,5 +215,5 @@ def credential(connector: str, kind: str) -> str:
 
 
 def variable(connector: str, kind: str) -> str:
-    """The environment variable of such a secret."""
+    """Return the environment variable of such a secret."""
     return "LABELGUARD_" + re.sub(r"\W", "_", f"{connector}_{kind}").upper()

@@ -40,18 +40,17 @@ from labelguard.storage.files import write_atomically
 
 FILE = "inbox.sqlite3"
 _SECOND = 1_000_000
+# Seconds for which a delivery is known again; no tool delivers later.
 _REMEMBERED = 7 * 86_400
-"""Seconds for which a delivery is known again; no tool delivers later."""
+# The advisory lock (PostgreSQL) of who makes an inbox.
 _MAKING = 0x6C61_6265_6C69
-"""The advisory lock (PostgreSQL) of who makes an inbox."""
+# Events, and letters, are sealed as so many bytes or a multiple.
 _BLOCK, _LETTER_BLOCK = 1_024, 16_384
-"""Events, and letters, are sealed as so many bytes or a multiple."""
+# What a check of the disk writes: more than most deliveries, which are to fail after it.
 _CHECK_BYTES = 65_536
-"""What a check of the disk writes: more than most deliveries, which are to fail after it."""
+# The most dead letters there are, and their bytes: a tool that is misconfigured, or somebody who
+# sends an old delivery again and again, does not fill the disk.
 LETTERS, LETTERS_BYTES = 10_000, 1 << 30
-"""The most dead letters there are, and their bytes: a tool that is misconfigured, or somebody who
-sends an old delivery again and again, does not fill the disk.
-"""
 _WHICH = re.compile(r"^answer \S+: |(?<=\[)\d+(?=\])")
 _EVENT, _LETTER = "inbox event", "inbox letter"
 
@@ -113,16 +112,16 @@ class Event:
 class Letter:
     """A delivery that could not be understood; what is in it stays sealed."""
 
+    # its number
     number: int
-    """its number"""
+    # to whom it was addressed
     connector: str
-    """to whom it was addressed"""
+    # when it came, seconds since 1970 UTC
     received_at: int
-    """when it came, seconds since 1970 UTC"""
+    # how much room it takes: its size, rounded up
     bytes: int
-    """how much room it takes: its size, rounded up"""
+    # what was wrong with it
     why: str
-    """what was wrong with it"""
 
     @property
     def cause(self) -> str:
@@ -145,7 +144,9 @@ class Inbox:
 
     @classmethod
     def at(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self:
-        """That of the project in `state`: beside its ledger, wherever this is; made if need be."""
+        """Return that of the project in `state`: beside its ledger, wherever this is; made if need
+        be.
+        """
         url = f"sqlite:///{state / FILE}" if ledger_url.startswith("sqlite") else ledger_url
         inbox = cls(url, keys)
         inbox._create()
@@ -155,7 +156,7 @@ class Inbox:
 
     @classmethod
     def find(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self | None:
-        """The same if there may be one: a project without a hook has no file."""
+        """Return the same if there may be one: a project without a hook has no file."""
         beside = ledger_url.startswith("sqlite") and not (state / FILE).exists()
         return None if beside else cls.at(state, ledger_url, keys)
 
@@ -211,7 +212,7 @@ class Inbox:
             connection.execute(sa.delete(_checks).where(_checks.c.number != new))
 
     def waiting(self) -> int:
-        """How many events wait."""
+        """Return how many events wait."""
         with self._reading() as connection:
             return (
                 connection.scalar(sa.select(sa.func.count()).select_from(_WAITING.subquery())) or 0
@@ -236,7 +237,7 @@ class Inbox:
             return connection.execute(update.values(segment=segment)).rowcount
 
     def claimed(self, segment: str) -> list[Event]:
-        """The events that were taken for a segment, in the order in which they came."""
+        """Return the events that were taken for a segment, in the order in which they came."""
         with self._reading() as connection:
             own = _WAITING.where(_events.c.segment == segment).order_by(_events.c.number)
             rows = connection.execute(own).all()
@@ -296,14 +297,16 @@ class Inbox:
                 connection.execute(sa.insert(_letters).values({**row, "why": reason[:400]}))
 
     def letters(self) -> list[Letter]:
-        """The dead letters, oldest first."""
+        """Return the dead letters, oldest first."""
         own = _letters.c
         query = sa.select(own.number, own.connector, own.at, own.bytes, own.why)
         with self._reading() as connection:
             return [Letter(*row) for row in connection.execute(query.order_by(own.number))]
 
     def letter(self, number: int) -> bytes:
-        """What is in a dead letter. Raises `ConnectorError` if there is none of that number."""
+        """Return what is in a dead letter. Raises `ConnectorError` if there is none of that
+        number.
+        """
         query = sa.select(_letters.c.connector, _letters.c.body).where(_letters.c.number == number)
         with self._reading() as connection:
             row = connection.execute(query).one_or_none()
@@ -338,7 +341,7 @@ class Inbox:
         return fewer
 
     def fault(self) -> str | None:
-        """What cannot be read of it, or None."""
+        """Return what cannot be read of it, or None."""
         try:
             with self._reading() as connection:
                 for row in connection.execute(_WAITING):
@@ -362,7 +365,7 @@ class Inbox:
         return Event(connector, tuple(Answer(*row) for row in rows))
 
     def _insert(self, table: sa.Table) -> Any:
-        """An INSERT that may say what to do where there is such a row."""
+        """Return an INSERT that may say what to do where there is such a row."""
         postgres = self._engine.dialect.name == "postgresql"
         return postgresql.insert(table) if postgres else sqlite.insert(table)
 
@@ -448,14 +451,16 @@ def _translated(engine: sa.Engine) -> Iterator[None]:
 
 
 _WORKER_FILE = "worker.json"
+# That of `hook run`: two processes that write one file would undo each other's entries.
 EXPORTS = "exports.json"
-"""That of `hook run`: two processes that write one file would undo each other's entries."""
 
 
 @dataclass
-class Progressed:
-    """By source: the last segment that was released (`segments`), by which release (`releases`) and
-    on which day (`days`). By connector: the day of its last reconciliation (`reconciled`), and the
+class WorkerState:
+    """How far the hook's worker came.
+
+    By source: the last segment that was released (`segments`), by which release (`releases`) and on
+    which day (`days`). By connector: the day of its last reconciliation (`reconciled`), and the
     release that was published last (`pushed`).
     """
 
@@ -467,7 +472,7 @@ class Progressed:
 
     @classmethod
     def read(cls, state: Path, file: str = _WORKER_FILE) -> Self:
-        """That of the project in `state`, from its start if there is none."""
+        """Return the state of the project in `state`, or that of a start if there is none."""
         path = state / file
         try:
             return cls(**json.loads(path.read_bytes()))
@@ -479,5 +484,5 @@ class Progressed:
             ) from None
 
     def write(self, state: Path, file: str = _WORKER_FILE) -> None:
-        """Keep it, whole or as it was before."""
+        """Write it, whole, or leave the file as it was."""
         write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)

@@ -51,12 +51,12 @@ SCHEMA = pa.schema(
 Table: TypeAlias = pa.Table
 _HEADER = b"labelguard segment v1\n"
 _LENGTHS = struct.Struct(f"<{BUCKETS + 1}Q")
+# The place of deletions, beside those of the buckets.
 DELETED = BUCKETS
-"""The place of deletions, beside those of the buckets."""
 _PURPOSE = "segment"
 _PAGE = 4096
+# The columns that say which state of an answer counts, and whether its label was forgotten.
 _STATE = ("record", "version", "id")
-"""The columns that say which state of an answer counts, and whether its label was forgotten."""
 _REWRITTEN = ".new"
 
 
@@ -98,7 +98,7 @@ class Rows:
         return len(self.body) + len(self.deleted)
 
     def taken(self, rows: NDArray[np.bool_], deleted: NDArray[np.bool_]) -> Rows:
-        """Some of the answers, and of the deletions."""
+        """Return some of the answers, and of the deletions."""
         at = np.flatnonzero(rows)
         return Rows(
             self.record[at],
@@ -111,7 +111,7 @@ class Rows:
         )
 
     def tables(self) -> dict[int, pa.Table]:
-        """What goes to which place of a segment, in the order of arrival."""
+        """Return what goes to which place of a segment, in the order of arrival."""
         columns = [
             pa.array(blocks.to_list(self.record), pa.binary(16)),
             pa.array(self.version),
@@ -149,7 +149,7 @@ class Segments:
         only: Collection[int] | None = None,
         columns: Sequence[str] | None = None,
     ) -> dict[int, pa.Table]:
-        """The tables of a segment by place, all or some; with some of their columns, or all.
+        """Return the tables of a segment by place, all or some; with some of their columns, or all.
 
         Raises `ProjectError` if the file is not the one that the ledger lists.
         """
@@ -194,7 +194,7 @@ class Segments:
         fsync_path(self._directory)
 
     def fault(self, counted: Sequence[Segment]) -> str | None:
-        """The first segment that is not as the ledger says, or None."""
+        """Return the first segment that is not as the ledger says, or None."""
         for segment in counted:
             try:
                 self.read(segment, ())
@@ -246,7 +246,7 @@ class Segments:
 
 
 def _padded(data: bytes) -> bytes:
-    """The data behind its length, filled up with zeros: how well labels compress is nobody's
+    """Return the data behind its length, filled up with zeros: how well labels compress is nobody's
     business, and sizes are all that a sealed file shows.
     """
     whole = len(data).to_bytes(8, "little") + data
@@ -259,7 +259,7 @@ def _context(name: str, place: int) -> bytes:
 
 
 def _places(data: bytes) -> dict[int, tuple[int, int]]:
-    """Where the table of each place begins and ends."""
+    """Return where the table of each place begins and ends."""
     start = len(_HEADER) + _LENGTHS.size
     ends = start + np.cumsum(_LENGTHS.unpack_from(data, len(_HEADER)), dtype=np.int64)
     starts = np.concatenate([[start], ends[:-1]])
@@ -291,7 +291,7 @@ class Standing:
     def of(
         self, rows: Rows, *, pulled: bool, repeated: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which answers of `rows` tell nothing new, and which of its deletions.
+        """Return which answers of `rows` tell nothing new, and which of its deletions.
 
         What was announced of a record that is gone comes late; what a tool lists is there again.
         Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
@@ -308,7 +308,7 @@ class Standing:
 
 
 def standing(segments: Segments, counted: Sequence[Segment]) -> Standing:
-    """What counts after these segments, which are of one connector, in their order."""
+    """Return what counts after these segments, which are of one connector, in their order."""
     records: list[Blocks] = [np.zeros((0, 2), np.uint64)]
     states: list[NDArray[np.int64]] = [np.zeros((5, 0), np.int64)]
     dead: list[Blocks] = [np.zeros((0, 2), np.uint64)]
@@ -360,7 +360,7 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
 
 
 def counting(segments: Segments, counted: Sequence[Segment], found: Standing) -> Iterator[pa.Table]:
-    """The rows that count and are not forgotten, a segment's bucket at a time."""
+    """Yield the rows that count and are not forgotten, a segment's bucket at a time."""
     wanted = found.alive & ~found.kept
     for number, segment in enumerate(counted):
         own = wanted & (found.segment == number)

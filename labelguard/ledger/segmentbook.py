@@ -39,7 +39,7 @@ class Segment:
 
 
 def records(connection: sa.Connection) -> list[Segment]:
-    """All segments that count, oldest first."""
+    """Return all segments that count, oldest first."""
     query = sa.select(schema.segments).order_by(schema.segments.c.number)
     return [Segment(**row._mapping) for row in connection.execute(query)]
 
@@ -54,7 +54,7 @@ def add(connection: sa.Connection, segment: Segment, deleted: int) -> None:
 
 
 def unpruned(connection: sa.Connection) -> bool:
-    """Whether deletions were told since segments were pruned last."""
+    """Return True if deletions were told since segments were pruned last."""
     own = schema.journal.c
     query = sa.select(own.kind).where(own.kind.in_((_DELETING, _PRUNED)))
     return connection.scalar(query.order_by(own.number.desc()).limit(1)) == _DELETING

@@ -80,8 +80,8 @@ def _waiting(opened: OpenProject, leavers: DepartedLabelers, epoch: int | None) 
     return RawRows(met, tuple(names))
 
 
+# Every store of raw rows; another adds itself here. A job's scratch space goes with the job.
 HOLDERS = (_quarantined, _ingested, _waiting)
-"""Every store of raw rows; another adds itself here. A job's scratch space goes with the job."""
 
 
 def find(opened: OpenProject, leavers: DepartedLabelers) -> RawRows:
@@ -95,6 +95,6 @@ def purge(opened: OpenProject, leavers: DepartedLabelers, epoch: int) -> RawRows
 
 
 def row_keys(opened: OpenProject, leavers: DepartedLabelers) -> set[bytes]:
-    """The keys of their rows in all private maps."""
+    """Return the keys of their rows in all private maps."""
     private_map = opened.private_map
     return {key for one in opened.maps for key in private_map.keys_of(one, leavers.labelers)}

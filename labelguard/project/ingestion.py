@@ -36,29 +36,29 @@ from labelguard.storage import blocks
 from labelguard.storage.files import fresh_directory
 from labelguard.text import Progress, no_progress
 
+# Answers that may always be gone at once.
 _FEW = 10
-"""Answers that may always be gone at once."""
+# Events, or answers, that one segment holds at most.
 _MOST = 20_000
-"""Events, or answers, that one segment holds at most."""
 
 
 @dataclass(frozen=True)
 class Ingested:
     """What came into the segments."""
 
+    # answers that are new, or changed
     answers: int
-    """answers that are new, or changed"""
+    # answers that are gone from the tool; those that were released stay in their releases
     deleted: int
-    """answers that are gone from the tool; those that were released stay in their releases"""
+    # answers that were stored before as they are
     known: int
-    """answers that were stored before as they are"""
+    # answers of labelers who were retired or erased
     refused: int
-    """answers of labelers who were retired or erased"""
+    # labels that were forgotten, as `[ingest] keep` asks for
     forgotten: int
-    """labels that were forgotten, as `[ingest] keep` asks for"""
+    # pulled answers that no release will count, by reason; skips only where the policy says that
+    # they are public
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """pulled answers that no release will count, by reason; skips only where the policy says that
-    they are public"""
 
     def __add__(self, other: Ingested) -> Ingested:
         found, more = ({**vars(one), "left_out": Counter(one.left_out)} for one in (self, other))
@@ -71,13 +71,13 @@ _NOBODY = np.zeros((0, 2), np.uint64)
 
 
 def settings(project: Where = None) -> dict[str, Settings]:
-    """The connectors of labelguard.toml by name. Raises `ConnectorError`."""
+    """Return the connectors of labelguard.toml by name. Raises `ConnectorError`."""
     tables = located(project).connectors
     return {name: connectors.named(tables, name) for name in tables}
 
 
 def inbox_of(opened: OpenProject) -> Inbox:
-    """The project's inbox, which is made if there is none."""
+    """Return the project's inbox, which is made if there is none."""
     return Inbox.at(opened.project.state, opened.project.ledger_url, opened.keys)
 
 
@@ -143,7 +143,7 @@ def sources(opened: OpenProject) -> list[str]:
 
 
 def reading_of(project: Project, source: str) -> Settings:
-    """How the answers of a source are read: as all its connectors say.
+    """Return how the answers of a source are read: as all its connectors say.
 
     Raises `ConnectorError` if labelguard.toml names none, or they differ.
     """
@@ -159,7 +159,8 @@ def reading_of(project: Project, source: str) -> Settings:
 
 
 def write_out(opened: OpenProject, source: str, directory: Path) -> list[Path]:
-    """What counts of a source's answers, as exports of its tools; one file for each connector.
+    """Return what counts of a source's answers, as exports of its tools; one file for each
+    connector.
 
     Raises `InvalidLabels` if nothing of it counts.
     """
@@ -187,16 +188,16 @@ def write_out(opened: OpenProject, source: str, directory: Path) -> list[Path]:
 class Held:
     """What a project holds of answers."""
 
+    # rows in segments: states of answers, and deletions
     answers: int
-    """rows in segments: states of answers, and deletions"""
+    # segments
     segments: int
-    """segments"""
+    # events in the inbox
     waiting: int
-    """events in the inbox"""
 
 
 def held(opened: OpenProject) -> Held:
-    """How much was ingested, and how much waits."""
+    """Return how much was ingested, and how much waits."""
     home, counted = opened.project, _segments(opened)
     inbox, waiting = Inbox.find(home.state, home.ledger_url, opened.keys), 0
     if inbox:
@@ -211,7 +212,7 @@ def settle(opened: OpenProject) -> None:
 
 
 def fault(opened: OpenProject) -> str | None:
-    """What does not hold of segments or inbox, or None; and nothing is changed."""
+    """Return what does not hold of segments or inbox, or None; and nothing is changed."""
     home = opened.project
     broken = Segments(home.labels, opened.keys).fault(_segments(opened))
     if broken:
@@ -382,7 +383,7 @@ class _Ingestion:
         return found[-1] if found else ""
 
     def standing(self, name: str) -> Standing:
-        """Which answers of a connector stand."""
+        """Return which answers of a connector stand."""
         own = [segment for segment in self._counted if segment.connector == name]
         return stored.standing(self._held, own)
 

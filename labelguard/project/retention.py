@@ -37,12 +37,12 @@ from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BUCKETS
 from labelguard.storage.files import fresh_directory
 
+# Records, each with the pair it was about and the keys of its rows.
 _Forgotten = dict[bytes, tuple[str, list[bytes]]]
-"""Records, each with the pair it was about and the keys of its rows."""
 
 
 def kept_for(settings: Mapping[str, object]) -> timedelta | None:
-    """How long answers stay after their release; None: always. Raises `ProjectError`."""
+    """Return how long answers stay after their release; None: always. Raises `ProjectError`."""
     keep = validate(IngestTable, settings, FILE, at=("ingest",), error=ProjectError).keep
     return None if keep is None else timedelta(days=int(keep[:-1]))
 
@@ -129,7 +129,7 @@ def _answers(
 
 
 def _settings(opened: OpenProject, name: str, source: str) -> connectors.Settings:
-    """How answers are read: as their connector says, or the one that has its source now."""
+    """Return how answers are read: as their connector says, or the one that has its source now."""
     tables = opened.project.connectors
     heirs = [other for other in tables if connectors.named(tables, other).source == source]
     found = connectors.named(tables, name if name in tables or not heirs else heirs[0])
@@ -137,7 +137,7 @@ def _settings(opened: OpenProject, name: str, source: str) -> connectors.Setting
 
 
 def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str | None]:
-    """The questions under which answers of a source were released."""
+    """Return the questions under which answers of a source were released."""
     columns = next(
         (s.columns for s in opened.ledger.people.sources() if s.name == settings.source), {}
     )
@@ -171,7 +171,7 @@ def _digests(column: pa.Array) -> Blocks:
 
 
 def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:
-    """What the tool's ids of answers are called in canonical rows."""
+    """Return what the tool's ids of answers are called in canonical rows."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -181,7 +181,7 @@ def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:
 
 
 def _whole(rows: _Forgotten, released: Blocks) -> _Forgotten:
-    """The answers of which every row was released."""
+    """Return the answers of which every row was released."""
     if not rows:
         return {}
     keys = blocks.from_bytes(b"".join(key for _, own in rows.values() for key in own))
@@ -197,7 +197,7 @@ def _pruned(
     gone: set[bytes],
     found: _Forgotten,
 ) -> dict[int, pa.Table]:
-    """The tables of a segment that change, as they are then.
+    """Return the tables of a segment that change, as they are then.
 
     Of forgotten records one row stays, that which counted; of those that are gone, none.
     """

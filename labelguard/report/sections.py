@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labelguard.answers.inbox import Inbox, Progressed
+from labelguard.answers.inbox import Inbox, WorkerState
 from labelguard.budget.policy import Allowance
 from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
@@ -183,7 +183,7 @@ def hook(facts: ReportFacts) -> Section | None:
     home = facts.opened.project
     try:
         inbox = Inbox.find(home.state, home.ledger_url, facts.opened.keys)
-        progressed = Progressed.read(home.state)
+        worker = WorkerState.read(home.state)
         if inbox is None:
             return None
         try:
@@ -192,11 +192,11 @@ def hook(facts: ReportFacts) -> Section | None:
             inbox.close()
     except LabelguardError as error:
         return section("hook_unread", "hook", error=str(error))
-    rows = [(name, "reconciled", at) for name, at in sorted(progressed.reconciled.items())]
-    rows += [(name, "published", one) for name, one in sorted(progressed.pushed.items())]
+    rows = [(name, "reconciled", at) for name, at in sorted(worker.reconciled.items())]
+    rows += [(name, "published", one) for name, one in sorted(worker.pushed.items())]
     rows += [
-        (name, "released", f"{one}, {progressed.days.get(name, '')}".rstrip(", "))
-        for name, one in sorted(progressed.releases.items())
+        (name, "released", f"{one}, {worker.days.get(name, '')}".rstrip(", "))
+        for name, one in sorted(worker.releases.items())
     ]
     return section("hook", rows=rows, waiting=waiting, letters=letters)
 

@@ -25,7 +25,7 @@ from support.arenas import SOURCES, arena
 from support.commands import FIRST
 from support.hooks import serving
 from support.pages import ROOT, script
-from support.tools import connected, hear
+from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -195,7 +195,7 @@ def _tool(here: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", "of-tests-and-long-enough")
     for number in range(3):
         desk.answer(f"annotator-{number}", number, "left")
-    hear(project, desk.answer("annotator-0", 3, "right"), name="label-studio")
+    deliver(project, desk.answer("annotator-0", 3, "right"), name="label-studio")
     Path("export.json").write_text(json.dumps([own["body"] for own in desk.records.values()]))
 
 

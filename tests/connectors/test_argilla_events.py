@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_connectors.argilla import Argilla, answers
-from labelguard_connectors.bounds import OutOfBounds
-from labelguard_connectors.values import Value
+from labelguard_connectors.argilla.rest import ListedRecord
+from labelguard_connectors.payloads import OutOfBounds, parse
 from support.exports import read, write
 from support.hostile import HOSTILE, paths, replaced, without
 
@@ -39,7 +39,7 @@ def argilla(**options: str) -> Argilla:
 
 
 def hear(event: Any, **options: str) -> Answer | None:
-    heard = argilla(**options).hear(event)
+    heard = argilla(**options).parse_event(event)
     assert len(heard) <= 1
     return heard[0] if heard else None
 
@@ -125,11 +125,12 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
 
 def _pulled() -> list[Answer]:
     """What the REST interface tells."""
-    kept = answers.read(answers.questions(Value("questions", QUESTIONS)["items"]))
+    questions = answers.preferences(parse(list[answers.Question], QUESTIONS["items"], "questions"))
     return [
-        answers.answer(record, record["dataset_id"].uuid(), response, response["user_id"], kept)
-        for record in Value("records", PAGE)["items"].elements()
-        for response in record["responses"].elements()
+        answers.to_answer(record, item["dataset_id"], response, response.user_id, questions, "")
+        for item in PAGE["items"]
+        for record in [parse(ListedRecord, item, "records")]
+        for response in record.responses
     ]
 
 
@@ -199,7 +200,7 @@ def test_settings_that_lack_something_are_refused(options: dict[str, str]) -> No
 WRONG = [
     (("type",), None, "type: expected a text"),
     (("version",), 2, "version: expected 1"),
-    (("data",), [], "data: expected an object"),
+    (("data",), [], "data.record.dataset.id: missing"),
     (("data", "id"), "7", "data.id: expected an id"),
     (("data", "user", "id"), None, "data.user.id: expected an id"),
     (("data", "status"), "pending", "data.status: expected one of"),
@@ -330,7 +331,7 @@ PRIVATE = [_private(event) for event in RESPONSES]
 
 def _is_answered_or_refused(event: Any, private: set[str]) -> None:
     try:
-        heard = OURS.hear(event)
+        heard = OURS.parse_event(event)
     except ConnectorError as error:
         said = f"{error} {error!r}"
         assert MARK not in said and not any(text in said for text in private)

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from labelguard_connectors.argilla.releases import _pairs, publish
-from labelguard_connectors.argilla.rest import Rest
+from labelguard_connectors.argilla.rest import Client
+from labelguard_connectors.releases import argilla_pairs, push_to_argilla
 
 from labelguard.errors import ConnectorError
 from labelguard.text import no_progress
@@ -38,7 +38,7 @@ def released(prompt: list[Any], chosen: list[Any], rejected: list[Any]) -> pl.Da
 
 def test_a_pair_is_one_record_whichever_side_was_chosen_how_often() -> None:
     frame = released(["p", "p", "p", "q", "q"], [*"bab", *"cd"], [*"aba", *"dc"])
-    assert _pairs(frame).rows() == [
+    assert argilla_pairs(frame).rows() == [
         ("item p", "p", "a", "b", pytest.approx(1 / 3)),
         ("item q", "q", "c", "d", 0.5),
     ]
@@ -47,13 +47,17 @@ def test_a_pair_is_one_record_whichever_side_was_chosen_how_often() -> None:
 def test_what_a_teacher_says_is_its_probability() -> None:
     frame = released(["p", "q"], ["b", "c"], ["a", "d"])
     frame = frame.with_columns(pl.Series("label_probability", [0.75, 0.75]))
-    assert _pairs(frame)["share"].to_list() == [0.25, 0.75]
+    assert argilla_pairs(frame)["share"].to_list() == [0.25, 0.75]
 
 
 def test_one_pair_under_two_questions_is_two_records() -> None:
     frame = released(["p", "p"], ["a", "b"], ["b", "a"])
     frame = frame.with_columns(pl.Series("question", ["helpful", "harmless"]))
-    assert _pairs(frame).select("question", "share").rows() == [("helpful", 1), ("harmless", 0)]
+    rows = argilla_pairs(frame).select("question", "share").rows()
+    assert rows == [
+        ("helpful", 1),
+        ("harmless", 0),
+    ]
 
 
 def test_chats_have_an_order_of_their_own() -> None:
@@ -62,7 +66,7 @@ def test_chats_have_an_order_of_their_own() -> None:
         released([chat(said())] * 2, [one, other], [other, one]),
         released([chat(said())] * 2, [other, one], [one, other]),
     ]
-    pairs = [_pairs(frame) for frame in frames]
+    pairs = [argilla_pairs(frame) for frame in frames]
     assert pairs[0].equals(pairs[1])
     assert pairs[0]["response_a"].to_list() == [one] and pairs[0]["share"].to_list() == [0.5]
 
@@ -89,16 +93,16 @@ def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(
     frame.write_parquet(tmp_path / "data.parquet")
     # Nobody listens there: whoever asked anything would say so.
     with (
-        Rest("argilla", "http://127.0.0.1:1", "key") as rest,
+        Client("argilla", "http://127.0.0.1:1", "key") as rest,
         pytest.raises(ConnectorError, match=r"^chosen: Argilla shows no chat but of 1 to 500"),
     ):
-        publish(rest, WORKSPACE, tmp_path, "name", no_progress)
+        push_to_argilla(rest, WORKSPACE, tmp_path, "name", no_progress)
 
 
 @pytest.mark.parametrize("name", ["", "n" * 201])
 def test_names_that_argilla_does_not_take_are_refused(name: str, tmp_path: Path) -> None:
     with (
-        Rest("argilla", "http://127.0.0.1:1", "key") as rest,
-        pytest.raises(ConnectorError, match="have 1 to 200 characters"),
+        Client("argilla", "http://127.0.0.1:1", "key") as rest,
+        pytest.raises(ConnectorError, match="1 to 200 characters"),
     ):
-        publish(rest, WORKSPACE, tmp_path, name, no_progress)
+        push_to_argilla(rest, WORKSPACE, tmp_path, name, no_progress)

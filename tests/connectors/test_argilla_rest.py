@@ -11,8 +11,7 @@ import tenacity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_connectors import http
-from labelguard_connectors.argilla.rest import Rest, pages
-from labelguard_connectors.values import Value
+from labelguard_connectors.argilla.rest import Client, list_pages
 from support.replies import Server, serving
 
 from labelguard.answers.connector import Settings, connector
@@ -32,8 +31,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
-def rest(server: Server) -> Rest:
-    return Rest("argilla", server.url, KEY)
+def rest(server: Server) -> Client:
+    return Client("argilla", server.url, KEY)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def rest(server: Server) -> Rest:
 def test_what_may_pass_is_tried_again(server: Server, failures: list[Any]) -> None:
     server.replies += [*failures, OK]
     with rest(server) as argilla:
-        assert argilla.get("/datasets", name="prefs").value == {"items": []}
+        assert argilla.get(Any, "/api/v1/datasets", name="prefs") == {"items": []}
     assert server.asked == [("GET", "/api/v1/datasets?name=prefs")] * (len(failures) + 1)
     assert {sent["X-Argilla-Api-Key"] for sent in server.headers} == {KEY}
 
@@ -56,7 +55,7 @@ def test_what_may_pass_is_tried_again(server: Server, failures: list[Any]) -> No
 def test_after_five_tries_it_is_an_error(server: Server) -> None:
     server.replies += [(503, AGAIN, SECRET)] * 9
     with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
-        argilla.put("/datasets/7/publish")
+        argilla.send("PUT", "/api/v1/datasets/7/publish", repeatable=True)
     assert "PUT /api/v1/datasets/7/publish: HTTP 503; tried" in str(refused.value)
     assert len(server.asked) == 5
 
@@ -66,11 +65,11 @@ def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(
 ) -> None:
     server.replies += [(429, AGAIN, SECRET), (503, AGAIN, SECRET)]
     with rest(server) as argilla, pytest.raises(ConnectorError, match="HTTP 503: "):
-        argilla.post("/datasets", {"name": "prefs"})
+        argilla.post(Any, "/api/v1/datasets", {"name": "prefs"})
     assert len(server.asked) == 2
     server.replies += [None]
     with rest(server) as argilla, pytest.raises(ConnectorError, match="RemoteProtocolError"):
-        argilla.post("/datasets", {"name": "prefs"})
+        argilla.post(Any, "/api/v1/datasets", {"name": "prefs"})
     assert len(server.asked) == 3
 
 
@@ -93,7 +92,7 @@ def test_an_error_says_what_to_check_and_nothing_that_was_told(
     caplog.set_level(0)
     server.replies += [answer] * 5
     with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
-        argilla.get("/me/datasets")
+        argilla.get(Any, "/api/v1/me/datasets")
     error = str(refused.value)
     assert said in error and error.startswith("connector argilla: GET /api/v1/me/datasets: ")
     assert refused.value.__context__ is None or refused.value.__suppress_context__
@@ -105,17 +104,17 @@ def test_an_error_says_what_to_check_and_nothing_that_was_told(
 def test_where_nobody_listens_url_is_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "backoff", tenacity.wait_none())
     with (
-        Rest("argilla", "http://127.0.0.1:1", KEY) as argilla,
+        Client("argilla", "http://127.0.0.1:1", KEY) as argilla,
         pytest.raises(ConnectorError, match="cannot be reached"),
     ):
-        argilla.post("/datasets", {})
+        argilla.post(Any, "/api/v1/datasets", {})
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
 def test_a_key_that_is_none_is_not_shown(server: Server, key: str) -> None:
     server.replies += [OK]
-    with pytest.raises(ConnectorError) as refused, Rest("argilla", server.url, key) as argilla:
-        argilla.get("/me")
+    with pytest.raises(ConnectorError) as refused, Client("argilla", server.url, key) as argilla:
+        argilla.get(Any, "/api/v1/me")
     assert key not in str(refused.value)
     assert server.asked == []
 
@@ -134,46 +133,53 @@ def test_a_data_set_that_is_not_there_is_said(
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
-    assert http._seconds(" 7 ") == 7
-    assert http._seconds("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
-    assert http._seconds("") is http._seconds("-7") is http._seconds("soon") is None
+    assert http._parse_seconds(" 7 ") == 7
+    assert http._parse_seconds("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
+    assert (
+        http._parse_seconds("") is http._parse_seconds("-7") is http._parse_seconds("soon") is None
+    )
 
 
 # Page by page
 
 
-class Busy:
+class Busy(Client):
     """A data set whose records come and go between requests, and are paged as Argilla pages them.
 
-    Records of the same time are in another order each time. It stands in for `Rest`: what matters
+    Records of the same time are in another order each time. It asks no server: what matters
     here is when what happens, and no server can be told that.
     """
 
     def __init__(self, times: list[int], gone: list[int], seed: int) -> None:
+        super().__init__("argilla", "http://127.0.0.1:1", KEY)
         self._random = random.Random(seed)
-        self.records = {
+        self.times = {
             f"{number:08x}-0000-4000-8000-000000000000": time for number, time in enumerate(times)
         }
         self._gone = gone
         self._now = max(times, default=0)
 
-    def get(self, path: str, *, include: str, offset: int, limit: int) -> Value:
-        assert include == "responses"
-        shuffled = self._random.sample(sorted(self.records), len(self.records))
-        shuffled.sort(key=lambda name: self.records[name])
-        items = [self._told(name) for name in shuffled[offset : offset + limit]]
-        if self._gone and self.records:
+    def send(self, method: str, path: str, **options: Any) -> Any:
+        query = options["query"]
+        assert query["include"] == "responses"
+        offset, limit = query["offset"], query["limit"]
+        shuffled = self._random.sample(sorted(self.times), len(self.times))
+        shuffled.sort(key=lambda name: self.times[name])
+        items = [self._record(name) for name in shuffled[offset : offset + limit]]
+        if self._gone and self.times:
             for _ in range(self._gone.pop()):
-                if self.records:
-                    del self.records[self._random.choice(sorted(self.records))]
+                if self.times:
+                    del self.times[self._random.choice(sorted(self.times))]
             self._now += 1
             name = f"{self._now:08x}-ffff-4000-8000-000000000000"
-            self.records[name] = self._now
-        return Value("records", {"items": items})
+            self.times[name] = self._now
+        return {"items": items}
 
-    def _told(self, name: str) -> dict[str, str]:
-        seconds, micros = divmod(self.records[name], 3)
-        return {"id": name, "inserted_at": f"2026-01-01T00:00:{seconds:02}.{micros:06}"}
+    def _record(self, name: str) -> dict[str, Any]:
+        seconds, micros = divmod(self.times[name], 3)
+        created = f"2026-01-01T00:00:{seconds:02}.{micros:06}"
+        members = {"external_id": None, "fields": {}, "responses": []}
+        return {"id": name, "inserted_at": created, **members}
 
 
 @settings(max_examples=300, deadline=None)
@@ -189,23 +195,22 @@ def test_every_record_that_stays_is_read_once(
     # At most two of a page's length are as old as one another.
     times = [time for time in set(times) for _ in range(min(times.count(time), limit - 3))]
     busy = Busy(sorted(times), gone, seed)
-    before = set(busy.records)
-    found = [record["id"].uuid() for page in pages(busy, "d", limit) for record in page]  # type: ignore[arg-type]
+    before = set(busy.times)
+    found = [record.id for page in list_pages(busy, "d", limit) for record in page]
     assert len(found) == len(set(found))
-    assert before & set(busy.records) <= set(found)
+    assert before & set(busy.times) <= set(found)
 
 
 def test_records_that_cannot_be_told_apart_by_time_are_an_error() -> None:
     busy = Busy([7] * 20, [], 0)
     with pytest.raises(ConnectorError, match="same microsecond"):
-        list(pages(busy, "d", 10))  # type: ignore[arg-type]
+        list(list_pages(busy, "d", 10))
 
 
 def test_another_order_than_expected_is_an_error() -> None:
     class Reversed(Busy):
-        def get(self, path: str, **query: Any) -> Value:
-            told = super().get(path, **query)
-            return Value(told.what, {"items": told.value["items"][::-1]})
+        def send(self, method: str, path: str, **options: Any) -> Any:
+            return {"items": super().send(method, path, **options)["items"][::-1]}
 
     with pytest.raises(ConnectorError, match="items: expected records in the order of inserted_at"):
-        list(pages(Reversed([1, 2, 3], [], 0), "d", 10))  # type: ignore[arg-type]
+        list(list_pages(Reversed([1, 2, 3], [], 0), "d", 10))

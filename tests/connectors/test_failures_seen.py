@@ -37,13 +37,13 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(
     policies.activate("clinic", project)
     table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
     project, desk = tools.connected(project, tmp_path, monkeypatch, table)
-    tools.hear(project, desk.answer("ann", 1, "left"))
+    tools.deliver(project, desk.answer("ann", 1, "left"))
     assert len(Worker(project).turn().releases) == 1
     good, status = served(project)
     assert set(good.values()) >= {0} and good["labelguard_last_release_timestamp"] > 1.7e9
     assert status["releases"] == "ok"
 
-    tools.hear(project, desk.answer("ann", 2, "left"))
+    tools.deliver(project, desk.answer("ann", 2, "left"))
     assert Worker(project).turn().failed
     bad, status = served(project)
     assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
@@ -53,7 +53,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(
     write(tmp_path / "report.json", project=project)
     assert "Releases fail" in (tmp_path / "report.json").read_text()
 
-    tools.hear(project, desk.answer("bob", 3, "left"))
+    tools.deliver(project, desk.answer("bob", 3, "left"))
     lg.privatize(project=project, mechanism="rr", exhausted="drop")
     after, status = served(project)
     assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
-from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from support import databases, hooks
 from support.clients import client, post
@@ -113,7 +113,7 @@ def test_more_than_may_wait_for_the_disk_is_503(made: Project) -> None:
 
     slow = Slow()
     limits = Limits(commit_seconds=0.02)
-    hook = Hook(Serving.of(made).served, slow, limits)  # type: ignore[arg-type]
+    hook = Hook(Endpoints.of(made).served, slow, limits)  # type: ignore[arg-type]
     with TestClient(application(hook)) as tool:
         large = hooks.body(1, answer={"task": "x" * 1_900_000})
         found = [post(tool, large.replace(b"a1", b"a%d" % number))[0] for number in range(40)]
@@ -165,8 +165,8 @@ def test_dead_letters_are_tried_again_when_the_connector_can_read_them(
         for content in (b"[1]", b"{", hooks.body(3, answer={"version": None})):
             assert post(tool, content)[0] == 422
     assert "0 dead letters understood now; 3 left." in command(made, "retry", code=1)
-    tool_class = Serving.of(made).served["clinic"].connector.__class__
-    hear = tool_class.hear
+    tool_class = Endpoints.of(made).served["clinic"].connector.__class__
+    hear = tool_class.parse_event
 
     def lenient(self: object, event: object) -> object:
         if not isinstance(event, dict):
@@ -175,7 +175,7 @@ def test_dead_letters_are_tried_again_when_the_connector_can_read_them(
             one["version"] = one["version"] or 0
         return hear(self, event)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tool_class, "hear", lenient)
+    monkeypatch.setattr(tool_class, "parse_event", lenient)
     assert "there is no dead letter 9" in command(made, "retry", "9", code=1)
     assert "1 dead letter understood now; 0 left." in command(made, "retry", "1")
     found = json.loads(command(made, "retry", "--json", code=1))
@@ -188,7 +188,7 @@ def test_connectors_without_a_secret_are_not_served(
 ) -> None:
     other = '[connectors.other]\nkind = "tool"\nhook = { scheme = "hmac-sha256" }\n'
     made = hooks.project(tmp_path, monkeypatch, other)
-    found = Serving.of(made)
+    found = Endpoints.of(made)
     assert list(found.served) == ["clinic"]
     assert found.left_out["other"].startswith("connector other: no hook_secret; put it into")
     with client(made) as (tool, _):
@@ -196,11 +196,11 @@ def test_connectors_without_a_secret_are_not_served(
             assert tool.post(f"/hooks/{name}", content=b"{}").status_code == 404
     monkeypatch.delenv("LABELGUARD_CLINIC_HOOK_SECRET")
     with pytest.raises(ConnectorError, match="there is no connector to serve: connector clinic"):
-        Serving.of(made)
+        Endpoints.of(made)
 
 
 def test_a_secret_is_in_no_repr(made: Project) -> None:
-    assert hooks.SECRET not in repr(Serving.of(made))
+    assert hooks.SECRET not in repr(Endpoints.of(made))
 
 
 def test_deliveries_are_posts_and_other_pages_say_nothing_of_what_was_asked(made: Project) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from labelguard_connectors.hook import delivery
-from labelguard_connectors.hook.serving import heard
+from labelguard_connectors.hook.serving import parse_delivery
 from support import hooks
 from support.clients import client
 from support.clients import post as deliver
@@ -151,21 +151,21 @@ def nested(levels: int) -> Any:
 @pytest.mark.parametrize("value", [{"selected": nested(300)}, ["left"], "left", 1, None])
 def test_a_labeler_whose_answer_is_none_stops_nobody_else(value: Any) -> None:
     region = {"type": "pairwise", "from_name": "pref", "to_name": "a", "value": value}
-    (found,) = heard(label_studio(), told({"prompt": "?"}, annotated(region)))
+    (found,) = parse_delivery(label_studio(), told({"prompt": "?"}, annotated(region)))
     (kept,) = json.loads(found.body)["annotations"][0]["result"]
     assert kept["value"] == {}
 
 
 def test_a_task_that_no_reader_of_files_takes_is_a_dead_letter() -> None:
-    heard(label_studio(), told({"prompt": nested(90)}, annotated()))
+    parse_delivery(label_studio(), told({"prompt": nested(90)}, annotated()))
     with pytest.raises(ConnectorError, match="expected valid JSON"):
-        heard(label_studio(), told({"prompt": nested(120)}, annotated()))
+        parse_delivery(label_studio(), told({"prompt": nested(120)}, annotated()))
 
 
 def test_a_small_body_does_not_become_very_many_large_answers() -> None:
     body = told({"prompt": "x" * 100_000}, *[annotated()] * 1_000)
     with pytest.raises(ConnectorError, match="annotation: expected at most 33,554,432 characters"):
-        heard(label_studio(), body)
+        parse_delivery(label_studio(), body)
 
 
 @pytest.mark.slow

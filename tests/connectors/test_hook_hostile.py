@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
-from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.hook.serving import Endpoints
 from starlette.types import ASGIApp
 from support import hooks
 from support.hostile import paths, replaced, without
@@ -95,14 +95,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         opened = OpenProject.open(made)
         inbox = stack.enter_context(contextlib.closing(ingestion.inbox_of(opened)))
         loop = stack.enter_context(asyncio.Runner())
-        hook = Hook(Serving.of(made).served, inbox, Limits(body_bytes=20_000))
+        hook = Hook(Endpoints.of(made).served, inbox, Limits(body_bytes=20_000))
 
         async def start() -> None:
-            hook.committer.start()
+            hook.writer.start()
 
         loop.run(start())
         yield Running(made, inbox, application(hook), loop)
-        loop.run(hook.committer.stop())
+        loop.run(hook.writer.stop())
 
 
 _HEARD = [json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from labelguard_connectors.hook.dead_letters import letters
 from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.serving import dead_letters
 from support import hooks
 from support.hooks import Server
 from support.rounds import MORE_ROUNDS
@@ -212,7 +212,7 @@ def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
     with own.connect() as connection:
         connection.sendall(f"{hooks.LABEL} {hooks.PROMPT} {hooks.SECRET}\r\n\r\n".encode())
         answer(connection)
-    shown = httpx2.get(url + "/metrics").text + repr(letters(made))
+    shown = httpx2.get(url + "/metrics").text + repr(dead_letters(made))
     assert own.stop() == 0
     lines = "".join(own.lines)
     assert '"status": 401' in lines
@@ -221,7 +221,7 @@ def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
     assert all(json.loads(line) for line in own.lines)
     for one in said:
         assert one not in lines + shown
-    assert len(letters(made)) == 3
+    assert len(dead_letters(made)) == 3
 
 
 def _hammer(port: int, numbers: Iterator[int], known: list[int], turn: threading.Lock) -> None:

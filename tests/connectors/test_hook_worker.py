@@ -11,7 +11,7 @@ import pytest
 from labelguard_connectors.hook.worker import Worker, release_export
 from support import tools
 
-from labelguard.answers.inbox import Progressed
+from labelguard.answers.inbox import WorkerState
 from labelguard.errors import ConnectorError, PolicyError, ProjectError
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
@@ -48,7 +48,7 @@ class Clinic:
             self.task += 1
             side = "left" if self.task % 3 else "right"
             told.append(self.desk.answer(f"worker {self.task % 4}", self.task, side))
-        tools.hear(self.project, *told)
+        tools.deliver(self.project, *told)
 
 
 Make = Callable[..., Clinic]
@@ -168,12 +168,12 @@ def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make: Make
 def test_it_says_how_long_the_allowance_lasts(make: Make) -> None:
     clinic = make('when = "every:8"', "rr:labels=6")
     clinic.annotate(8)
-    assert clinic.worker().standing == [
+    assert clinic.worker().outlook == [
         "releases every 8 new answers by rr, under policy clinic",
         "nobody was charged yet; it lasts for 6 randomized labels of each labeler",
     ]
     clinic.worker().turn()
-    left = clinic.worker().standing[1]
+    left = clinic.worker().outlook[1]
     assert left == "4 randomized labels of the median labeler are left; 0 spent"
 
 
@@ -219,7 +219,7 @@ def test_a_file_that_is_not_the_workers_stops_it(make: Make) -> None:
     clinic = make('when = "manual"')
     (clinic.project.state / "worker.json").write_text("[]")
     with pytest.raises(ProjectError, match="is not what a worker wrote"):
-        Progressed.read(clinic.project.state)
+        WorkerState.read(clinic.project.state)
     assert "is not what a worker wrote" in clinic.worker().turn().failed[0]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelguard_connectors import bounds
-from labelguard_connectors.bounds import OutOfBounds
+from labelguard_connectors import payloads
 from labelguard_connectors.label_studio import LabelStudio
+from labelguard_connectors.payloads import OutOfBounds
 from support.hostile import DEEP, HOSTILE, paths, replaced, without
 
 from labelguard.answers.connector import Answer, Settings, connector
@@ -34,8 +34,8 @@ _WANTED = (
     r"an object|a text|a list|an id \(a whole number\)|a time( after 1970| with its zone)?"
     r"|true or false|the id of a task in the event|valid JSON"
     r"|a project; let the webhook send its payload \(send_payload\)"
-    rf"|at most {bounds.REGIONS:,} regions|an answer of at most {bounds.LABEL_BYTES:,} bytes"
-    rf"|at most {bounds.TASK_BYTES:,} bytes with the task"
+    rf"|at most {payloads.REGIONS:,} regions|an answer of at most {payloads.LABEL_BYTES:,} bytes"
+    rf"|at most {payloads.TASK_BYTES:,} bytes with the task"
 )
 MESSAGE = re.compile(rf"Label Studio event: ({_NAME}(\.{_NAME})*: )?(missing|expected ({_WANTED}))")
 """Every message there may be: none of them has anything of an event in it."""
@@ -48,7 +48,7 @@ def hearing() -> LabelStudio:
 def heard(event: Any) -> list[Answer] | None:
     """What is heard of an event; None where it is refused, as any event may be."""
     try:
-        answers = list(hearing().hear(event))
+        answers = list(hearing().parse_event(event))
     except ConnectorError as error:
         assert MESSAGE.fullmatch(str(error))
         return None
@@ -83,7 +83,7 @@ def test_recorded_events_tell_each_answer_with_its_labeler() -> None:
     told = [
         (event["action"], answer.record, answer.labeler, answer.deleted)
         for event in EVENTS
-        for answer in hearing().hear(event)
+        for answer in hearing().parse_event(event)
     ]
     assert told == [
         ("ANNOTATION_CREATED", "1", "2", False),
@@ -104,7 +104,7 @@ def test_recorded_events_tell_each_answer_with_its_labeler() -> None:
 def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else() -> None:
     event = BY_ACTION["ANNOTATION_UPDATED"]
     annotation = event["annotation"]
-    (answer,) = hearing().hear(event)
+    (answer,) = hearing().parse_event(event)
     body = json.loads(answer.body)
     assert {tag["from_name"] for tag in body.pop("interface")} == {"better", "safer", "sure"}
     assert body == {
@@ -129,7 +129,7 @@ def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else() -> None:
 def test_regions_of_free_text_and_tokens_stay_behind() -> None:
     (created, *_) = (event for event in TELLING if event["action"] == "ANNOTATION_CREATED")
     assert "sister" in json.dumps(created) and "TOKEN" in json.dumps(created)
-    (answer,) = hearing().hear(created)
+    (answer,) = hearing().parse_event(created)
     kinds = [one["type"] for one in json.loads(answer.body)["annotations"][0]["result"]]
     assert kinds == ["pairwise", "choices", "rating"]
     assert "sister" not in answer.body and "TOKEN" not in answer.body
@@ -140,7 +140,7 @@ def test_beside_an_answer_in_its_region_nothing_is_kept() -> None:
     event = copy.deepcopy(next(one for one in TELLING if one["action"] == "ANNOTATION_CREATED"))
     for region in event["annotation"]["result"]:
         region["value"] |= {"text": ["my sister"], "start": 1}
-    (answer,) = hearing().hear(event)
+    (answer,) = hearing().parse_event(event)
     kept = json.loads(answer.body)["annotations"][0]["result"]
     assert [list(one["value"]) for one in kept] == [["selected"], ["choices"], ["rating"]]
 
@@ -148,7 +148,7 @@ def test_beside_an_answer_in_its_region_nothing_is_kept() -> None:
 def test_a_skip_is_told_as_cancelled() -> None:
     told = [event for event in TELLING if event["action"] == "ANNOTATION_CREATED"]
     skipped = [event for event in told if event["annotation"]["was_cancelled"]]
-    ((answer,),) = (hearing().hear(event) for event in skipped)
+    ((answer,),) = (hearing().parse_event(event) for event in skipped)
     assert json.loads(answer.body)["annotations"][0]["was_cancelled"] is True
 
 
@@ -161,7 +161,7 @@ def test_a_version_is_the_time_of_change_in_microseconds() -> None:
         "2026-11-21T23:00:00Z",
     ):
         event["annotation"]["updated_at"] = time
-        (answer,) = hearing().hear(event)
+        (answer,) = hearing().parse_event(event)
         versions.append(answer.version)
     assert versions == [1, 1795302000000000, 1795302000000000]
 
@@ -179,7 +179,7 @@ def test_a_project_may_be_told_by_its_id_alone_but_must_be_told() -> None:
     event = BY_ACTION["ANNOTATIONS_DELETED"]
     assert heard(event | {"project": PROJECT}) == heard(event)
     with pytest.raises(ConnectorError, match="send its payload"):
-        hearing().hear({"action": "ANNOTATION_CREATED"})
+        hearing().parse_event({"action": "ANNOTATION_CREATED"})
 
 
 def test_one_deleted_annotation_may_be_told_alone() -> None:
@@ -189,9 +189,9 @@ def test_one_deleted_annotation_may_be_told_alone() -> None:
 
 def test_a_labeler_may_be_told_with_more_about_her() -> None:
     event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
-    (plain,) = hearing().hear(event)
+    (plain,) = hearing().parse_event(event)
     event["annotation"]["completed_by"] = {"id": int(plain.labeler), "email": "ada@example.com"}
-    (answer,) = hearing().hear(event)
+    (answer,) = hearing().parse_event(event)
     assert (answer.labeler, answer.body) == (plain.labeler, plain.body)
 
 
@@ -208,7 +208,7 @@ def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out() -> None:
     [
         (("annotation", "id"), True, "annotation.id: expected an id (a whole number)"),
         (("annotation", "completed_by"), 0, "annotation.completed_by: expected an id"),
-        (("annotation", "completed_by"), {}, "annotation.completed_by.id: missing"),
+        (("annotation", "completed_by"), {}, "annotation.completed_by: expected an id"),
         (("annotation", "updated_at"), "2026-11-22T07:00:00", "annotation.updated_at: expected a"),
         (("annotation", "updated_at"), "2026-13-22T07:00:00Z", "annotation.updated_at: expected a"),
         (("annotation", "updated_at"), "0001-01-01T00:00:00+23:59", "a time after 1970"),
@@ -224,7 +224,7 @@ def test_what_is_unexpected_is_named_without_what_is_in_it(
 ) -> None:
     event = replaced(BY_ACTION["ANNOTATION_CREATED"], path, value)
     with pytest.raises(ConnectorError, match=re.escape(message)):
-        hearing().hear(event)
+        hearing().parse_event(event)
     assert heard(event) is None
 
 
@@ -232,8 +232,10 @@ def test_what_is_unexpected_is_named_without_what_is_in_it(
 def test_a_region_that_is_none_is_left_out(broken: Any) -> None:
     event = BY_ACTION["ANNOTATION_CREATED"]
     regions = event["annotation"]["result"]
-    (answer,) = hearing().hear(event)
-    (other,) = hearing().hear(replaced(event, ("annotation", "result"), [broken, *regions, broken]))
+    (answer,) = hearing().parse_event(event)
+    (other,) = hearing().parse_event(
+        replaced(event, ("annotation", "result"), [broken, *regions, broken])
+    )
     assert answer == other
 
 
@@ -246,13 +248,13 @@ def regions(count: int, word: str = "left") -> dict[str, Any]:
 
 
 def test_an_answer_that_is_too_large_is_refused_by_bounds_that_are_public() -> None:
-    assert hearing().hear(regions(64))
+    assert hearing().parse_event(regions(64))
     for event, bound in ((regions(65), "64 regions"), (regions(1, "l" * 9_000), "8,192")):
         with pytest.raises(OutOfBounds, match=bound):
-            hearing().hear(event)
+            hearing().parse_event(event)
     wide = replaced(BY_ACTION["ANNOTATION_CREATED"], ("task", "data", "answer1"), "x" * (2 << 20))
     with pytest.raises(OutOfBounds, match="2,097,152"):
-        hearing().hear(wide)
+        hearing().parse_event(wide)
 
 
 def test_the_size_of_a_body_does_not_follow_what_is_said() -> None:
@@ -260,7 +262,7 @@ def test_the_size_of_a_body_does_not_follow_what_is_said() -> None:
     for word in ("left", "right", 'a "quoted" word', "ü" * 40, None, float("nan"), ["left"]):
         event = BY_ACTION["ANNOTATION_CREATED"]
         path = ("annotation", "result", 0, "value", "selected")
-        (answer,) = hearing().hear(replaced(event, path, word))
+        (answer,) = hearing().parse_event(replaced(event, path, word))
         sizes.add(len(json.dumps(answer.body)))
     assert len(sizes) == 1
 

@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import polars as pl
 import pytest
 from labelguard_connectors import http
-from labelguard_connectors.label_studio import LabelStudio, pulling
+from labelguard_connectors.label_studio import LabelStudio
+from labelguard_connectors.label_studio import rest as label_studio_rest
 from support.replies import Reply, Server, serving
 from tenacity import wait_none
 
@@ -76,7 +77,7 @@ def pulled(connector: LabelStudio, cursor: str = "") -> list[Answer]:
 def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server: Server) -> None:
     latest: dict[str, Answer] = {}
     for event in EVENTS:
-        for answer in here(server).hear(event):
+        for answer in here(server).parse_event(event):
             latest[answer.record] = answer
     wanted = {record: answer.body for record, answer in latest.items() if not answer.deleted}
     assert {answer.record: answer.body for answer in pulled(here(server))} == wanted
@@ -90,8 +91,8 @@ def test_from_every_page_a_pull_goes_on_without_a_gap(
     server: Server, tasks: int, answers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = pulled(here(server))
-    monkeypatch.setattr(pulling, "_TASKS", tasks)
-    monkeypatch.setattr(pulling, "_ANSWERS", answers)
+    monkeypatch.setattr(label_studio_rest, "_TASKS", tasks)
+    monkeypatch.setattr(label_studio_rest, "_ANSWERS", answers)
     pages = list(here(server).pull())
     assert [one for page in pages for one in page.answers] == whole
     assert max(len(page.answers) for page in pages) <= answers
@@ -248,7 +249,7 @@ def test_an_address_may_have_a_path(server: Server) -> None:
 def test_the_key_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABELGUARD_PAIRS_API_KEY", raising=False)
     connector = LabelStudio(Settings.of("pairs", {"url": "http://127.0.0.1:9", "project": PROJECT}))
-    assert connector.hear(EVENTS[1])
+    assert connector.parse_event(EVENTS[1])
     with pytest.raises(ConnectorError, match="LABELGUARD_PAIRS_API_KEY"):
         connector.about()
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelguard_connectors.hook.dead_letters import letters
-from labelguard_connectors.label_studio import LabelStudio, pulling
+from labelguard_connectors.hook.serving import dead_letters
+from labelguard_connectors.label_studio import LabelStudio
+from labelguard_connectors.label_studio import rest as label_studio_rest
 from support import hooks
 from support.clients import client, post
 
@@ -74,7 +75,7 @@ def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_relea
     release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
     assert len(lg.load(release)) == HONEST
     assert found == [200] * HONEST + [422] * SWOLLEN
-    assert {letter.why for letter in letters(made)} == {
+    assert {letter.why for letter in dead_letters(made)} == {
         "Label Studio event: expected at most 64 regions"
     }
 
@@ -98,7 +99,7 @@ def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_rel
     there = tasks()
 
     def pull(_: LabelStudio, cursor: str = "") -> Iterator[Page]:
-        return pulling.pulled(listed(there), cursor)
+        return label_studio_rest.pull_pages(listed(there), cursor)
 
     monkeypatch.setattr(LabelStudio, "pull", pull)
     there[HONEST:] = [task(n) for n in range(HONEST + 1, HONEST + SWOLLEN + 1)]
@@ -107,7 +108,7 @@ def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_rel
     for _ in range(2):
         # They are in the tool: what was known of them counts still.
         assert ingestion.reconcile("label-studio", made).deleted == 0
-        found = letters(made)
+        found = dead_letters(made)
         assert len(found) == SWOLLEN
         assert (
             found[0].why == f"answer {HONEST + 1}: Label Studio task: expected at most 64 regions"
@@ -116,4 +117,4 @@ def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_rel
     assert len(lg.load(release)) == HONEST + SWOLLEN
     there[HONEST:] = []
     ingestion.reconcile("label-studio", made, accept_deletions=True)
-    assert letters(made) == []
+    assert dead_letters(made) == []

@@ -31,7 +31,7 @@ def test_an_error_that_nobody_foresaw_neither_ends_the_worker_nor_is_repeated(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     project, desk = connected
-    tools.hear(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+    tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
 
     def stumble(*_: object) -> str:
         raise KeyError(hooks.LABEL)
@@ -47,7 +47,7 @@ def test_the_length_of_what_waits_does_not_tell_a_label(
 ) -> None:
     project, desk = connected
     record = desk.answer("worker 1", 1, "left")["record"]
-    tools.hear(project, desk.change(record, "left"), desk.change(record, "right"))
+    tools.deliver(project, desk.change(record, "left"), desk.change(record, "right"))
     inbox = sqlite3.connect(project.state / FILE)
     lengths = [length for (length,) in inbox.execute("SELECT length(body) FROM events")]
     inbox.close()
@@ -59,7 +59,7 @@ def test_an_export_that_is_released_does_not_let_the_worker_publish_again(
     connected: tuple[Project, tools.Desk],
 ) -> None:
     project, desk = connected
-    tools.hear(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+    tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
     assert len(Worker(project).turn().published) == 1
     desk.answer("worker 9", 9, "left")  # only in the export
     export = project.state.parent / "export.json"

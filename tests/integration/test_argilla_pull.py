@@ -24,7 +24,7 @@ from integration.argilla_server import (
     text,
 )
 from labelguard_connectors.argilla import Argilla
-from labelguard_connectors.argilla.rest import pages
+from labelguard_connectors.argilla.rest import list_pages
 from support.exports import read, write
 
 import labelguard
@@ -163,10 +163,10 @@ def test_a_data_set_named_by_its_id_is_the_same(server: Server, annotated: Annot
 def test_pages_of_any_size_hold_the_same_records(server: Server, annotated: Annotated) -> None:
     connector = argilla(server)
     for limit in (3, 4, 11, 500):
-        with connector._rest() as rest:
+        with connector._client() as client:
             found = [
-                record["id"].uuid()
-                for page in pages(rest, annotated.dataset.id, limit)
+                record.id
+                for page in list_pages(client, annotated.dataset.id, limit)
                 for record in page
             ]
         assert found == list(annotated.dataset.records)
@@ -218,9 +218,9 @@ def test_a_data_set_is_completed_once_every_record_is(server: Server) -> None:
     connector = argilla(server, dataset="completed")
     said = []
     for record in dataset.records:
-        said.append(connector.completed())
+        said.append(connector.is_completed())
         server.answer(gil, record, preference="tie")
-    assert [*said, connector.completed()] == [False, False, True]
+    assert [*said, connector.is_completed()] == [False, False, True]
 
 
 @pytest.mark.usefixtures("key", "annotated")

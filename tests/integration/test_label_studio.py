@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from integration.label_studio_server import LabelStudioServer, User
 from integration.webhook_receiver import Receiver, webhook_receiver
-from labelguard_connectors.label_studio import LabelStudio, pulling
+from labelguard_connectors.label_studio import LabelStudio
+from labelguard_connectors.label_studio import rest as label_studio_rest
 from support import exports
 
 from labelguard.answers.connector import Answer, Settings
@@ -118,15 +119,15 @@ def states(answers: Sequence[Answer]) -> dict[int, tuple[int, str]]:
 def test_every_annotation_is_pulled_once_as_it_is_now(
     connector: LabelStudio, scene: Scene, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "_TASKS", size)
-    monkeypatch.setattr(pulling, "_ANSWERS", size)
+    monkeypatch.setattr(label_studio_rest, "_TASKS", size)
+    monkeypatch.setattr(label_studio_rest, "_ANSWERS", size)
     answers = told(connector)
     assert states(answers) == scene.said
     assert len(answers) == len(scene.said)
 
 
 def test_hooks_tell_what_a_pull_tells(connector: LabelStudio, scene: Scene) -> None:
-    heard = [answer for event in scene.heard.bodies for answer in connector.hear(event)]
+    heard = [answer for event in scene.heard.bodies for answer in connector.parse_event(event)]
     assert {int(answer.record) for answer in heard if answer.deleted} == scene.deleted
     latest: dict[str, Answer] = {}
     for answer in heard:
@@ -165,8 +166,8 @@ def test_bodies_hold_nothing_of_a_person_but_her_id(connector: LabelStudio) -> N
 def test_a_pull_goes_on_where_it_was_broken_off(
     connector: LabelStudio, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulling, "_TASKS", 2)
-    monkeypatch.setattr(pulling, "_ANSWERS", 4)
+    monkeypatch.setattr(label_studio_rest, "_TASKS", 2)
+    monkeypatch.setattr(label_studio_rest, "_ANSWERS", 4)
     for stop in range(1, 6):
         pages = connector.pull()
         before = [next(pages) for _ in range(stop)]
@@ -181,7 +182,7 @@ def test_a_later_pull_tells_what_changed_since(
     scene: Scene,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pulling, "_OVERLAP", timedelta(0))
+    monkeypatch.setattr(label_studio_rest, "_OVERLAP", timedelta(0))
     server, user = label_studio, scene.users[0]
     project = server.project(TASKS[:3])
     one, other, _ = (int(task["id"]) for task in server.tasks(project))
@@ -237,7 +238,7 @@ def test_predictions_made_annotations_are_heard_as_they_are_pulled(
         server.add_webhook(project, receiver.url, {})
         (number,) = (int(task["id"]) for task in server.tasks(project))
         server.act(project, "predictions_to_annotations", [number])
-        heard = [answer for event in receiver.bodies for answer in here.hear(event)]
+        heard = [answer for event in receiver.bodies for answer in here.parse_event(event)]
         assert "ANNOTATIONS_CREATED" in receiver.actions()
     assert [one.body for one in heard] == [one.body for one in told(here)]
     assert [one.labeler for one in heard] == [str(server.admin.id)]
@@ -270,9 +271,9 @@ def test_a_project_is_completed_once_every_task_is(
     connector = LabelStudio(settings(label_studio, project))
     said = []
     for task in label_studio.tasks(project):
-        said.append(connector.completed())
+        said.append(connector.is_completed())
         label_studio.annotate(user, int(task["id"]), "left", safer="left")
-    assert [*said, connector.completed()] == [False, False, True]
+    assert [*said, connector.is_completed()] == [False, False, True]
 
 
 @pytest.mark.parametrize("key", ["0123456789abcdef", "not\nakey", "ключ", "a.b.c"])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from support import tools
 from support.job_projects import Desk, desk
-from support.tools import connected, hear
+from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard.errors import ConnectorError
@@ -62,7 +62,7 @@ def test_what_a_hook_heard_is_released_without_a_pull(
 ) -> None:
     small, project, tool = pulled
     events = [tool.answer(f"annotator {n % 3}", n, "left") for n in range(20, 33)]
-    hear(project, *events)
+    deliver(project, *events)
     small.asks(input=None)
     assert retrain(small.job).new_labels == 13
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tools import Desk, DeskConnector, connected, hear, take_in
+from support.tools import Desk, DeskConnector, connected, deliver, take_in
 
 import labelguard as lg
 from labelguard.answers.connector import Page
@@ -89,7 +89,7 @@ def test_a_released_value_stays_whatever_happens_in_the_tool(tool: tuple[Project
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 2, "left"))
     before = released(project)
-    hear(project, desk.change("1", "right"), desk.delete("2"), desk.answer("otto", 2, "right"))
+    deliver(project, desk.change("1", "right"), desk.delete("2"), desk.answer("otto", 2, "right"))
     take_in(project, desk.answer("zoe", 1, "right"))
     after = released(project)
     assert after == {**before, ("prompt 1", "right 1"): 1}
@@ -103,7 +103,7 @@ def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(
         desk.answer("maria", task, "left")
     assert ingestion.pull("desk", project).answers == 7
     assert ingestion.pull("desk", project) == ingestion.Ingested(0, 0, 0, 0, 0)
-    hear(project, desk.answer("otto", 1, "right"))
+    deliver(project, desk.answer("otto", 1, "right"))
     desk.change("3", "right")
     assert ingestion.ingest(project).answers == 1
     done = ingestion.pull("desk", project)
@@ -201,7 +201,7 @@ def test_what_was_deleted_goes_also_where_a_crash_came_between(
 ) -> None:
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
-    hear(project, desk.delete("1"))
+    deliver(project, desk.delete("1"))
 
     def crash(*_: object) -> None:
         raise _Crash
@@ -245,7 +245,7 @@ def test_whatever_crashes_every_answer_is_there_once(
 ) -> None:
     project, desk = tool
     events = [desk.answer(f"worker {u}", task, "left") for u in range(3) for task in range(4)]
-    hear(project, *events[: 6 if how == "pull" else None])
+    deliver(project, *events[: 6 if how == "pull" else None])
     with monkeypatch.context() as patch:
         crashes = _crash_at(point, patch)
         with pytest.raises(_Crash):
@@ -303,7 +303,7 @@ def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wa
             lg.privatize(project=project, **OPEN | options)
     with pytest.raises(ConnectorError, match=r"no \[connectors.other\]; there are: desk"):
         ingestion.pull("other", project)
-    hear(project, desk.answer("maria", 1, "left"))
+    deliver(project, desk.answer("maria", 1, "left"))
     path = project.state / CONFIG
     text = path.read_text()
     path.write_text(text.partition("[connectors.desk]")[0])
@@ -377,7 +377,7 @@ def test_an_answer_is_kept_until_all_its_questions_were_released(
     tool: tuple[Project, Desk],
 ) -> None:
     project, desk = tool
-    hear(project, desk.answer("maria", 1, "left", harmless="right"))
+    deliver(project, desk.answer("maria", 1, "left", harmless="right"))
     take_in(project, desk.answer("otto", 1, "left", harmless="right"))
     released(project, question="helpful")
     released(project, question="harmless")

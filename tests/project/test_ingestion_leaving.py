@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support import databases
-from support.tools import Desk, connected, hear, take_in
+from support.tools import Desk, connected, deliver, take_in
 
 import labelguard as lg
 from labelguard.answers.inbox import FILE, Inbox
@@ -60,7 +60,7 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
     )
     take_in(project, desk.change("1", "right"))
-    hear(project, desk.change("2", "right"), desk.answer("otto", 9, "left"))
+    deliver(project, desk.change("2", "right"), desk.answer("otto", 9, "left"))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
     inbox.bury("desk", WHO.encode(), "not understood")
     assert rows_of(project, WHO) == 4  # a control
@@ -118,7 +118,7 @@ def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_th
     text = path.read_text()
     path.write_text(f'{text}\n[ingest]\nkeep = "0d"\n')
     assert ingestion.ingest(find(project.state.parent)).forgotten == 6
-    hear(project, desk.answer(WHO, 4, "left"))
+    deliver(project, desk.answer(WHO, 4, "left"))
     path.write_text(text.partition("[connectors.desk]")[0])
     project = find(project.state.parent)
     assert rows_of(project, None) == 6
@@ -176,7 +176,7 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
     take_in(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
     )
-    hear(project, desk.answer("otto", 5, "left"))
+    deliver(project, desk.answer("otto", 5, "left"))
     made = backup(tmp_path / "b.tar.zst", project=project)
     assert made.left_out == ["keys", "quarantine", "inbox"]
     with pa.CompressedInputStream(pa.OSFile(made.path), "zstd") as stream:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.tools import Desk, connected, hear
+from support.tools import Desk, connected, deliver
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -34,7 +34,7 @@ def planned(*words: str) -> Any:
 def test_what_was_ingested_is_planned_for(tool: tuple[Project, Desk]) -> None:
     project, desk = tool
     told = [desk.answer(f"labeler {n}", task, "left") for n in range(3) for task in range(12)]
-    hear(project, *told)
+    deliver(project, *told)
     ingest(project=project)
     found = planned()
     assert found["counts"] == {"labelers": 3, "labels": 36, "pairs": 12}
@@ -42,7 +42,7 @@ def test_what_was_ingested_is_planned_for(tool: tuple[Project, Desk]) -> None:
     named = planned("--source", "desk")
     assert named["forecasts"] == found["forecasts"]
     # The same answers turned around: the same plan, and nothing of them stays open.
-    hear(project, *(desk.change(record, "right") for record in list(desk.records)))
+    deliver(project, *(desk.change(record, "right") for record in list(desk.records)))
     ingest(project=project)
     assert planned() == found
     assert not (project.state / "work").exists()

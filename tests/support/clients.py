@@ -9,7 +9,7 @@ from functools import partial
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
-from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from support import hooks
 
@@ -32,7 +32,7 @@ def client(
 ) -> Iterator[tuple[TestClient, Inbox]]:
     """A client of a project's hook, which may serve no connector, and its inbox."""
     with inbox_of(made) as inbox:
-        served = Serving.of(made).served if serves else {}
+        served = Endpoints.of(made).served if serves else {}
         hook = Hook(served, inbox, limits or Limits(), partial(attempts.read, made))
         with TestClient(application(hook)) as found:
             yield found, inbox

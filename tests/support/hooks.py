@@ -46,7 +46,7 @@ class Tool:
     def about(self):
         return {}
 
-    def hear(self, event):
+    def parse_event(self, event):
         if not isinstance(event, dict):
             raise ConnectorError("the event is not an object")
         if "answers" not in event:

@@ -122,7 +122,7 @@ class DeskConnector:
     def about(self) -> Mapping[str, str]:
         return {"title": "a desk"}
 
-    def hear(self, event: Any) -> Sequence[Answer]:
+    def parse_event(self, event: Any) -> Sequence[Answer]:
         return [_told(event["record"], event)]
 
     def pull(self, cursor: str = "") -> Iterator[Page]:
@@ -171,15 +171,15 @@ def connected(
 
 def take_in(project: Project, *events: Mapping[str, Any]) -> ingestion.Ingested:
     """Put events into the inbox, and from there into segments."""
-    hear(project, *events)
+    deliver(project, *events)
     return ingestion.ingest(project)
 
 
-def hear(project: Project, *events: Mapping[str, Any], name: str = "desk") -> int:
+def deliver(project: Project, *events: Mapping[str, Any], name: str = "desk") -> int:
     """Put events into the inbox as the hook of connector `name` does; how many were new."""
     connector = DeskConnector(Settings.of(name, {"file": "unused"}))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
-    told = [Event(name, tuple(connector.hear(event))) for event in events]
+    told = [Event(name, tuple(connector.parse_event(event))) for event in events]
     try:
         return inbox.put(told)
     finally:

@@ -1,91 +1,171 @@
 """A response of a record becomes an `Answer`: the record with this one response, and nobody's name.
 
-Webhooks and the REST interface tell the same response in two shapes; the answers made of them are
-equal, byte by byte."""
+Webhooks and the REST interface report the same response in two shapes; the answers made of them
+are equal, byte by byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AliasPath, Field
 
 from labelguard.answers.connector import Answer
+from labelguard.errors import ConnectorError
 from labelguard.inputs.left_out import DRAFT, SKIP
-from labelguard_connectors import bounds
-from labelguard_connectors.values import Value, is_uuid
+from labelguard_connectors import payloads
+from labelguard_connectors.payloads import (
+    Object,
+    Payload,
+    Text,
+    TextOrNone,
+    Time,
+    Uuid,
+    is_uuid,
+    parse,
+    require,
+)
 
 SUBMITTED = "submitted"
 _LEFT_OUT = {"discarded": SKIP, "draft": DRAFT}
-STATUSES = (SUBMITTED, *_LEFT_OUT)
-
-READ = ("label_selection", "ranking", "rating")
-"""The types of questions whose answers are preferences. Texts, spans and sets of labels are not
-stored: nothing reads them."""
-
-
-def questions(told: Value) -> dict[str, str]:
-    """The type of every question by its name, of the list of a data set's questions."""
-    return {one["name"].text(): one["settings"]["type"].text() for one in told.elements()}
+_STATUSES = (SUBMITTED, *_LEFT_OUT)
+_Status = Annotated[
+    str,
+    require(f"one of {', '.join(_STATUSES)}", lambda v: isinstance(v, str) and v in _STATUSES),
+]
+# The types of questions whose answers are preferences. Texts, spans and sets of labels are not
+# stored: nothing reads them.
+_PREFERENCES = ("label_selection", "ranking", "rating")
 
 
-def read(types: dict[str, str]) -> frozenset[str]:
-    """The names of those whose answers are kept: by their settings, never by what was answered."""
-    return frozenset(name for name, kind in types.items() if kind in READ)
+class _QuestionSettings(Payload):
+    type: Text
 
 
-def answer(record: Value, dataset: str, response: Value, labeler: Value, kept: Set[str]) -> Answer:
-    """The answer that a response to a record of `dataset` (id) is.
+class Question(Payload):
+    """A question of a data set."""
 
-    Only what was submitted is kept of its values: what somebody discarded, or has only drafted
-    until now, is not an answer. Their states are told all the same, so that what was submitted
+    name: Text
+    settings: _QuestionSettings
+
+
+class Record(Payload):
+    """A record, without its responses."""
+
+    id: Uuid
+    external_id: TextOrNone
+    fields: Object
+
+
+class Response(Payload):
+    """A response to a record; `values` may be anything, for labelers send it."""
+
+    id: Uuid
+    status: _Status
+    updated_at: Time
+    values: Any
+
+
+def preferences(questions: Iterable[Question]) -> frozenset[str]:
+    """Return the names of questions whose answers are stored: by their type, never by an answer."""
+    return frozenset(item.name for item in questions if item.settings.type in _PREFERENCES)
+
+
+def to_answer(
+    record: Record,
+    dataset: str,
+    response: Response,
+    labeler: str,
+    questions: Set[str],
+    origin: str,
+) -> Answer:
+    """Return a response to a record of `dataset` (id) as an answer to these questions.
+
+    Only what was submitted is stored of its values: what somebody discarded, or has only drafted
+    until now, is not an answer. Their states are stored all the same, so that what was submitted
     before counts no more, and may come back.
     """
-    status = response["status"].text()
-    if status not in STATUSES:
-        raise response["status"].unlike(f"one of {', '.join(STATUSES)}")
-    version = response["updated_at"].time()
+    status = response.status
     task = {
-        "id": record["id"].uuid(),
-        "external_id": record["external_id"].text_or_none(),
+        "id": record.id,
+        "external_id": record.external_id,
         "dataset_id": dataset,
-        "fields": record["fields"].object(),
+        "fields": record.fields,
     }
-    own = {
-        "id": response["id"].uuid(),
-        "user_id": labeler.uuid(),
+    answer = {
+        "id": response.id,
+        "user_id": labeler,
         "status": status,
-        "updated_at": response["updated_at"].value,
-        "values": _values(response["values"].value, kept) if status == SUBMITTED else {},
+        "updated_at": response.updated_at.text,
+        "values": _labels(response.values, questions) if status == SUBMITTED else {},
     }
     try:
-        body = bounds.body(task, "responses", own, record.what)
+        body = payloads.task_with_answer(task, "responses", answer, origin)
     except ValueError:
-        raise record["fields"].unlike("JSON, without NaN and half characters") from None
-    return Answer(response["id"].uuid(), version, labeler.uuid(), body, _LEFT_OUT.get(status, ""))
+        raise ConnectorError(
+            f"{origin}: record.fields: expected JSON, without NaN and half characters"
+        ) from None
+    reason = _LEFT_OUT.get(status, "")
+    return Answer(response.id, response.updated_at.microseconds, labeler, body, reason)
 
 
-def _values(values: Any, kept: Set[str]) -> dict[str, object]:
-    """Return the values to the questions that are kept; what is no value is left out.
+def _labels(values: Any, questions: Set[str]) -> dict[str, object]:
+    """Return the values to these questions; what is no value is left out.
 
     An error would depend on what was answered, and stop everybody else's release.
     """
-    own = values if isinstance(values, dict) else {}
-    said = {name: one for name, one in own.items() if name in kept and isinstance(one, dict)}
+    items = values.items() if isinstance(values, dict) else ()
     return {
-        name: {"value": one["value"]}
-        for name, one in said.items()
-        if "value" in one and bounds.is_label(one["value"])
+        name: {"value": item["value"]}
+        for name, item in items
+        if name in questions
+        and isinstance(item, dict)
+        and "value" in item
+        and payloads.is_label(item["value"])
     }
 
 
-_STATES = ("response.created", "response.updated")
-_DELETED = "response.deleted"
-_VERSION = 1
-"""Of the payload, as Argilla 2 sends it."""
+_ORIGIN = "Argilla event"
+_DELETION = "response.deleted"
+_TYPES = ("response.created", "response.updated", _DELETION)
+
+
+def _at(*path: str) -> Any:
+    """Declare where a field stands in an event."""
+    return Field(validation_alias=AliasPath(*path))
+
+
+class _Event(Payload):
+    type: Text
+
+
+class _DatasetEvent(Payload):
+    # Of the payload, as Argilla 2 sends it.
+    version: Annotated[int, require("1", lambda value: type(value) is int and value == 1)]
+    id: Uuid = _at("data", "record", "dataset", "id")
+    name: Text = _at("data", "record", "dataset", "name")
+    workspace: Text = _at("data", "record", "dataset", "workspace", "name")
+
+
+class _Deletion(Payload):
+    response: Uuid = _at("data", "id")
+    labeler: Uuid = _at("data", "user", "id")
+    updated_at: Time = _at("data", "updated_at")
+    deleted_at: Time = _at("timestamp")
+
+
+class _Change(Payload):
+    response: Response = _at("data")
+    labeler: Uuid = _at("data", "user", "id")
+    record: Record = _at("data", "record")
+    dataset: Uuid = _at("data", "record", "dataset", "id")
+    questions: list[Question] = _at("data", "record", "dataset", "questions")
 
 
 @dataclass(frozen=True)
-class Dataset:
+class DatasetName:
     """The data set that settings name: by its id, or by its name in a workspace."""
 
     dataset: str
@@ -96,33 +176,28 @@ class Dataset:
         """Its id, if that is what settings name."""
         return self.dataset.lower() if is_uuid(self.dataset) else None
 
-    def is_told(self, told: Value) -> bool:
-        """Whether an event is about it."""
+    def matches(self, event: _DatasetEvent) -> bool:
+        """Return whether an event is about it."""
         if self.id:
-            return told["id"].uuid() == self.id
-        names = told["name"].text(), told["workspace"]["name"].text()
-        return names == (self.dataset, self.workspace)
+            return event.id == self.id
+        return (event.name, event.workspace) == (self.dataset, self.workspace)
 
 
-def hear(dataset: Dataset, event: Any) -> tuple[Answer, ...]:
-    """The response that an event is about, if it is one of the data set.
+def parse_event(dataset: DatasetName, body: Any) -> tuple[Answer, ...]:
+    """Return the response that an event is about, if it is one of the data set.
 
     Argilla says no more of a deletion than when the response was last changed; the time of the
     event is when it was deleted.
     """
-    told = Value("Argilla event", event)
-    kind = told["type"].text()
-    if kind not in (*_STATES, _DELETED):
+    kind = parse(_Event, body, _ORIGIN).type
+    if kind not in _TYPES or not dataset.matches(parse(_DatasetEvent, body, _ORIGIN)):
         return ()
-    if told["version"].count() != _VERSION:
-        raise told["version"].unlike(str(_VERSION))
-    data = told["data"]
-    record, labeler = data["record"], data["user"]["id"]
-    where = record["dataset"]
-    if not dataset.is_told(where):
-        return ()
-    if kind == _DELETED:
-        version = max(told["timestamp"].time(), data["updated_at"].time())
-        return (Answer(data["id"].uuid(), version, labeler.uuid()),)
-    kept = read(questions(where["questions"]))
-    return (answer(record, where["id"].uuid(), data, labeler, kept),)
+    if kind == _DELETION:
+        deletion = parse(_Deletion, body, _ORIGIN)
+        version = max(deletion.deleted_at.microseconds, deletion.updated_at.microseconds)
+        return (Answer(deletion.response, version, deletion.labeler),)
+    event = parse(_Change, body, _ORIGIN)
+    questions = preferences(event.questions)
+    return (
+        to_answer(event.record, event.dataset, event.response, event.labeler, questions, _ORIGIN),
+    )

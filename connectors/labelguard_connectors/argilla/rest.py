@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TypeVar
 
 from labelguard.errors import ConnectorError
-from labelguard_connectors.http import Http
-from labelguard_connectors.values import Value
+from labelguard_connectors.argilla.answers import DatasetName, Question, Record, Response
+from labelguard_connectors.http import HttpClient
+from labelguard_connectors.payloads import Count, Payload, Text, Time, Uuid
 
 _HINTS = {
     401: "the API key is not accepted; check it",
@@ -23,79 +24,148 @@ _HINTS = {
     409: "it is there already; take another name",
     422: "Argilla does not accept what was sent",
 }
+_API = "/api/v1"
+# Records per page; Argilla gives at most 1,000.
+LIMIT = 500
 
 
-class Rest(Http):
+class _Workspace(Payload):
+    id: Uuid
+    name: Text
+
+
+class Dataset(_Workspace):
+    """A data set, as Argilla describes it."""
+
+    workspace_id: Uuid
+
+
+_Named = TypeVar("_Named", bound=_Workspace)
+
+
+class _Workspaces(Payload):
+    items: list[_Workspace]
+
+
+class _Datasets(Payload):
+    items: list[Dataset]
+
+
+class _Questions(Payload):
+    items: list[Question]
+
+
+class Progress(Payload):
+    """How many records a data set has, and how many of them have all their responses."""
+
+    total: Count
+    completed: Count
+
+
+class _Total(Payload):
+    total: Count
+
+
+class ListedResponse(Response):
+    """A response in a list of records."""
+
+    user_id: Uuid
+
+
+class ListedRecord(Record):
+    """A record in a list, with all its responses."""
+
+    inserted_at: Time
+    responses: list[ListedResponse]
+
+
+class _Records(Payload):
+    items: list[ListedRecord]
+
+
+class Client(HttpClient):
     """A connection to one server, by the API key of one user; closed on leaving."""
 
     def __init__(self, connector: str, url: str, api_key: str) -> None:
         headers = {"X-Argilla-Api-Key": api_key}
-        super().__init__("Argilla", f"connector {connector}", url, _HINTS, lambda renew: headers)
+        where = f"connector {connector}"
+        super().__init__("Argilla", where, url, _HINTS, lambda renew: headers)
 
-    def get(self, path: str, **query: str | int) -> Value:
-        """Return what is there."""
-        return self._request("GET", path, query=query, repeatable=True)
+    def dataset(self, name: DatasetName) -> Dataset:
+        """Return the data set of this name or id. Raises `ConnectorError` where there is none."""
+        if name.id:
+            return self.get(Dataset, f"{_API}/datasets/{name.id}")
+        workspaces = self.get(_Workspaces, f"{_API}/me/workspaces").items
+        workspace = self._pick(workspaces, "workspace", name.workspace)
+        datasets = self.get(_Datasets, f"{_API}/me/datasets", workspace_id=workspace.id).items
+        return self._pick(datasets, "dataset", name.dataset)
 
-    def put(self, path: str, body: Any = None) -> Value:
-        """Make it so; once or twice is the same."""
-        return self._request("PUT", path, body=body, repeatable=True)
+    def _pick(self, items: Sequence[_Named], noun: str, name: str | None) -> _Named:
+        for item in items:
+            if item.name == name:
+                return item
+        raise ConnectorError(
+            f"{self.where}: Argilla has no {noun} of that name that the API key's user may see; "
+            f"check {noun}"
+        )
 
-    def post(self, path: str, body: Any) -> Value:
-        """Make something new."""
-        return self._request("POST", path, body=body, repeatable=False)
+    def questions(self, dataset: str) -> list[Question]:
+        """Return the questions of a data set (id)."""
+        return self.get(_Questions, f"{_API}/datasets/{dataset}/questions").items
 
-    def delete(self, path: str) -> None:
-        """Remove it."""
-        self._request("DELETE", path, repeatable=False)
+    def progress(self, dataset: str) -> Progress:
+        """Return how much of a data set (id) is answered."""
+        return self.get(Progress, f"{_API}/datasets/{dataset}/progress")
 
-    def _request(self, method: str, path: str, **how: Any) -> Value:
-        answer = self.send(method, f"/api/v1{path}", **how)
-        return Value(f"{self.where}: {method} {path}", answer)
+    def count_records(self, dataset: str) -> int:
+        """Return the number of records. Raises `ConnectorError` for who may not see responses."""
+        path = f"{_API}/datasets/{dataset}/records"
+        return self.get(_Total, path, include="responses", limit=1).total
 
-
-LIMIT = 500
-"""Records per page; Argilla gives at most 1,000."""
-
-
-@dataclass(frozen=True)
-class _Record:
-    told: Value
-    created: int
-    id: str
+    def records(self, dataset: str, offset: int, limit: int) -> list[ListedRecord]:
+        """Return a page of records with their responses, in the order of their creation."""
+        path = f"{_API}/datasets/{dataset}/records"
+        page = self.get(_Records, path, include="responses", offset=offset, limit=limit).items
+        if any(a.inserted_at.microseconds > b.inserted_at.microseconds for a, b in pairwise(page)):
+            raise ConnectorError(
+                f"{self.where}: GET {path}: items: expected records in the order of inserted_at"
+            )
+        return page
 
 
 @dataclass
-class _Read:
+class _Progressed:
     """All records older than `newest` were read, and `ids` of those that are as old as it."""
 
     newest: int = -1
     ids: set[str] = field(default_factory=set)
 
-    def take(self, page: Sequence[_Record]) -> list[Value]:
-        """Those of a page that were not read yet."""
-        fresh = [r for r in page if r.created > self.newest or self._is_missing(r)]
-        if page and page[-1].created > self.newest:
-            self.newest, self.ids = page[-1].created, set()
-        self.ids |= {r.id for r in fresh if r.created == self.newest}
-        return [r.told for r in fresh]
+    def take(self, page: Sequence[ListedRecord]) -> list[ListedRecord]:
+        """Return those of a page that were not read yet."""
+        fresh = [record for record in page if self._is_fresh(record)]
+        if page and (last := page[-1].inserted_at.microseconds) > self.newest:
+            self.newest, self.ids = last, set()
+        self.ids |= {r.id for r in fresh if r.inserted_at.microseconds == self.newest}
+        return fresh
 
-    def joins(self, page: Sequence[_Record]) -> bool:
-        """Whether a page begins with what was read, so that no record lies between."""
-        return bool(page) and page[0].created < self.newest
+    def overlaps(self, page: Sequence[ListedRecord]) -> bool:
+        """Return whether a page begins with what was read, so that no record lies between."""
+        return bool(page) and page[0].inserted_at.microseconds < self.newest
 
-    def _is_missing(self, record: _Record) -> bool:
-        return record.created == self.newest and record.id not in self.ids
+    def _is_fresh(self, record: ListedRecord) -> bool:
+        created = record.inserted_at.microseconds
+        return created > self.newest or (created == self.newest and record.id not in self.ids)
 
 
-def pages(rest: Rest, dataset: str, limit: int = LIMIT) -> Iterator[list[Value]]:
-    """Every record with all its responses, and without suggestions; each once.
+def list_pages(client: Client, dataset: str, limit: int = LIMIT) -> Iterator[list[ListedRecord]]:
+    """Yield every record with all its responses, and without suggestions; each once.
 
     Records that come or go meanwhile may be there or not. Raises `ConnectorError`.
     """
-    read, offset, back = _Read(), 0, 1
+    read, offset, back = _Progressed(), 0, 1
     while True:
-        page = _page(rest, dataset, offset, limit)
-        if offset and not read.joins(page):
+        page = client.records(dataset, offset, limit)
+        if offset and not read.overlaps(page):
             offset, back = max(0, offset - back), 2 * back
             continue
         back = 1
@@ -103,7 +173,7 @@ def pages(rest: Rest, dataset: str, limit: int = LIMIT) -> Iterator[list[Value]]
         yield fresh
         if len(page) < limit:
             return
-        older = sum(record.created < read.newest for record in page)
+        older = sum(record.inserted_at.microseconds < read.newest for record in page)
         following = max(0, offset + older - 1)
         if following <= offset and not fresh:
             raise ConnectorError(
@@ -111,14 +181,3 @@ def pages(rest: Rest, dataset: str, limit: int = LIMIT) -> Iterator[list[Value]]
                 "microsecond, and cannot be read page by page"
             )
         offset = following
-
-
-def _page(rest: Rest, dataset: str, offset: int, limit: int) -> list[_Record]:
-    told = rest.get(f"/datasets/{dataset}/records", include="responses", offset=offset, limit=limit)
-    page = [
-        _Record(record, record["inserted_at"].time(), record["id"].uuid())
-        for record in told["items"].elements()
-    ]
-    if any(one.created > other.created for one, other in pairwise(page)):
-        raise told["items"].unlike("records in the order of inserted_at")
-    return page

@@ -24,12 +24,12 @@ _DELIVERY = {
         "required": True,
         "content": {"application/json": {"schema": {}}},
     },
-    "responses": {str(status): {"description": said} for status, said in STATUSES.items()},
+    "responses": {str(status): {"description": text} for status, text in STATUSES.items()},
 }
 
 
 def application(hook: Hook) -> ASGIApp:
-    """The ASGI application. The hook's inbox stays open when it ends."""
+    """Return the ASGI application. The hook's inbox stays open when it ends."""
     pages = _pages(hook)
 
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,19 +42,19 @@ def application(hook: Hook) -> ASGIApp:
 
 
 def _pages(hook: Hook) -> FastAPI:
-    """All but deliveries."""
+    """Return an application with all pages but deliveries."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        hook.committer.start()
+        hook.writer.start()
         try:
             yield
         finally:
-            await hook.committer.stop()
+            await hook.writer.stop()
 
     app = FastAPI(
         title="labelguard hook",
-        summary="Receives what annotation tools tell of answers.",
+        summary="Receives answers from annotation tools.",
         version=labelguard.__version__,
         lifespan=lifespan,
         docs_url=None,
@@ -91,5 +91,5 @@ def _pages(hook: Hook) -> FastAPI:
 async def _refusal(_: Request, error: Exception) -> Response:
     """Of paths and methods that there are none of: nothing of what was asked is repeated."""
     assert isinstance(error, HTTPException)
-    said = "no such page" if error.status_code == 404 else "not allowed here"
-    return JSONResponse({"error": said}, error.status_code, error.headers)
+    why = "no such page" if error.status_code == 404 else "not allowed here"
+    return JSONResponse({"error": why}, error.status_code, error.headers)

@@ -1,4 +1,4 @@
-"""`labelguard serve` and `labelguard hook`: what tools tell, received, looked at and released."""
+"""`labelguard serve` and `labelguard hook`: answers received, looked at and released."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from labelguard.text import pluralize
 
 if TYPE_CHECKING:
     from labelguard.answers.inbox import Letter
-    from labelguard_connectors.hook.dead_letters import Retried
-    from labelguard_connectors.hook.server import Served
-    from labelguard_connectors.hook.worker import Ran, Turn
+    from labelguard_connectors.hook.server import ServerSummary
+    from labelguard_connectors.hook.serving import RetryResult
+    from labelguard_connectors.hook.worker import ExportRelease, Turn
 
 _EXTRA = "serve"
 _NUMBERS = 3
 
 
-def _served(value: Served) -> None:
+def _print_summary(value: ServerSummary) -> None:
     stored = pluralize(value.events, "event")
     echo(f"{value.address} answered {value.deliveries:,} with 200; {stored} stored.")
 
 
-@click.command(short_help="Receive what annotation tools tell (webhooks).", context_settings=HELP)
+@click.command(short_help="Receive webhooks of annotation tools.", context_settings=HELP)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=8410, show_default=True, help="0 takes any."
 )
 @click.option("--no-worker", is_flag=True, help="Release nothing: see `labelguard hook work`.")
-@prints(_served, project=True)
-def serve(host: str, port: int, no_worker: bool, project: Path | None) -> Served:
+@prints(_print_summary, project=True)
+def serve(host: str, port: int, no_worker: bool, project: Path | None) -> ServerSummary:
     """Receive webhooks of the connectors in labelguard.toml, at POST /hooks/CONNECTOR.
 
     A delivery that is answered with 200 is on disk. Others see it only where TLS stands before
@@ -57,31 +57,31 @@ def serve(host: str, port: int, no_worker: bool, project: Path | None) -> Served
     return server.serve(project, host=host, port=port, worker=worker)
 
 
-@click.group(context_settings=HELP, short_help="What hooks were told, and its releases.")
+@click.group(context_settings=HELP, short_help="Release what the hook received; dead letters.")
 def hook() -> None:
-    """What hooks were told, and the releases that are made of it."""
+    """Answers that the hook received, and the releases that are made of them."""
 
 
-def _turn(value: Turn) -> None:
+def _print_turn(value: Turn) -> None:
     answers, releases = (
         pluralize(value.answers, "answer"),
         pluralize(len(value.releases), "release"),
     )
-    echo(f"{answers} taken in; {releases}.")
+    echo(f"{answers} ingested; {releases}.")
     for line in (*value.releases, *value.published):
         echo(line)
     for line in value.failed:
         echo(f"labelguard: {line}", err=True)
 
 
-@hook.command("work", short_help="Take in and release what was heard.")
-@click.option("--once", is_flag=True, help="Do what is due now, and end; else go on until told to.")
+@hook.command("work", short_help="Ingest and release what the hook received.")
+@click.option("--once", is_flag=True, help="Do what is due now, and end.")
 @click.option("--attached", is_flag=True, hidden=True, help="End when standard input does.")
-@prints(_turn, code=lambda value: 1 if value.failed else 0, project=True)
+@prints(_print_turn, code=lambda value: 1 if value.failed else 0, project=True)
 def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
-    """Take in what the hook heard, once a day what it missed, and release as [hook.release] says.
+    """Ingest what the hook received, once a day what it missed, and release as [hook.release] says.
 
-    `labelguard serve` does this beside itself, unless it is told --no-worker.
+    `labelguard serve` does this beside itself, unless it runs with --no-worker.
 
     \b
     Example:
@@ -90,10 +90,10 @@ def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
     extras.require(_EXTRA, "labelguard hook work")
     from labelguard_connectors.hook import worker
 
-    return worker.work_once(project) if once else worker.work(project, attached=attached)
+    return worker.work_once(project) if once else worker.run_forever(project, attached=attached)
 
 
-def _ran(value: Ran) -> None:
+def _print_release(value: ExportRelease) -> None:
     made = "was made before" if value.reused else "is made"
     echo(f"Release {value.release} {made}: {near(value.path)}")
     if value.where:
@@ -104,8 +104,8 @@ def _ran(value: Ran) -> None:
 @hook.command("run", short_help="Release what is in an export, as the hook would.")
 @click.argument("export", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--connector", metavar="NAME", help="By whose settings; default: the only one.")
-@prints(_ran, project=True)
-def hook_run(export: Path, connector: str | None, project: Path | None) -> Ran:
+@prints(_print_release, project=True)
+def hook_run(export: Path, connector: str | None, project: Path | None) -> ExportRelease:
     """Release the labels in FILE, an export of a tool, and publish them if [hook.release] says so.
 
     For tools that can run a script after an export, and no webhook. FILE is read as
@@ -126,50 +126,52 @@ def dead_letters() -> None:
     """Deliveries that could not be understood. What is in them is never shown."""
 
 
-def _letters(values: Sequence[Letter]) -> None:
+def _print_letters(values: Sequence[Letter]) -> None:
     groups: defaultdict[tuple[str, str], list[Letter]] = defaultdict(list)
     for value in values:
         groups[value.connector, value.cause].append(value)
     rows = []
-    for (connector, cause), found in sorted(groups.items(), key=lambda group: -len(group[1])):
-        numbers = [str(letter.number) for letter in found]
+    for (connector, cause), letters in sorted(groups.items(), key=lambda group: -len(group[1])):
+        numbers = [str(letter.number) for letter in letters]
         listed = ", ".join([*numbers[:_NUMBERS], *["…"][: len(numbers[_NUMBERS:])]])
-        first, last = (datetime.fromtimestamp(found[at].received_at, UTC).date() for at in (0, -1))
-        rows.append((len(found), connector, str(first), str(last), listed, cause))
+        first, last = (
+            datetime.fromtimestamp(letters[at].received_at, UTC).date() for at in (0, -1)
+        )
+        rows.append((len(letters), connector, str(first), str(last), listed, cause))
     names = ("letters", "connector", "first", "last", "no.", "why")
     print_table(names, rows, right=["letters"], empty="No dead letter.")
 
 
 @dead_letters.command("list")
-@prints(_letters, project=True)
+@prints(_print_letters, project=True)
 def dead_letters_list(project: Path | None) -> list[Letter]:
-    """All of them, those of one cause together; with --json each by itself, oldest first.
+    """Return all of them, those of one cause together; with --json each by itself, oldest first.
 
     \b
     Example:
       labelguard hook dead-letters list
     """
-    from labelguard_connectors.hook.dead_letters import letters
+    from labelguard_connectors.hook.serving import dead_letters
 
-    return letters(project)
+    return dead_letters(project)
 
 
-def _retried(value: Retried) -> None:
+def _print_retry(value: RetryResult) -> None:
     echo(f"{pluralize(value.understood, 'dead letter')} understood now; {len(value.left):,} left.")
     if value.left:
-        _letters(value.left)
+        _print_letters(value.left)
 
 
 @dead_letters.command("retry")
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@prints(_retried, code=lambda value: 1 if value.left else 0, project=True)
-def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> Retried:
+@prints(_print_retry, code=lambda value: 1 if value.left else 0, project=True)
+def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> RetryResult:
     """Read dead letters again, those named or all: after an update, or a change of labelguard.toml.
 
     \b
     Example:
       labelguard hook dead-letters retry
     """
-    from labelguard_connectors.hook.dead_letters import retry
+    from labelguard_connectors.hook.serving import retry
 
     return retry(project, numbers)

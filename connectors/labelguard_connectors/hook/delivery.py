@@ -19,10 +19,10 @@ from labelguard.answers.inbox import Event, Inbox
 from labelguard.errors import ConnectorError
 from labelguard.project.attempts import Attempts
 from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.committing import Committer
+from labelguard_connectors.hook.batch_writer import BatchWriter
 from labelguard_connectors.hook.limits import Bodies, Limits, TooLarge, TooMany, TooSlow
 from labelguard_connectors.hook.metrics import Metrics
-from labelguard_connectors.hook.serving import Served, heard
+from labelguard_connectors.hook.serving import Endpoint, parse_delivery
 from labelguard_connectors.hook.verification import Refused
 
 PATH = "/hooks/"
@@ -43,7 +43,7 @@ _CHECK_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
 
 
-class Answered(Exception):
+class ErrorResponse(Exception):
     """What a delivery is answered with, other than 200; `last` ends the connection."""
 
     def __init__(self, status: int, why: str, *, last: bool = True) -> None:
@@ -56,15 +56,15 @@ class Hook:
 
     def __init__(
         self,
-        served: Mapping[str, Served],
+        endpoints: Mapping[str, Endpoint],
         inbox: Inbox,
         limits: Limits,
         attempts: Callable[[], Attempts] = Attempts,
     ) -> None:
-        self._served, self._inbox, self._limits = served, inbox, limits
+        self._endpoints, self._inbox, self._limits = endpoints, inbox, limits
         self._attempts, self._waiting = attempts, 0
         self.metrics = Metrics(attempts)
-        self.committer = Committer(inbox, self.metrics)
+        self.writer = BatchWriter(inbox, self.metrics)
         self._bodies = Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
         self._log = logs.logger()
@@ -75,13 +75,13 @@ class Hook:
         """Answer one delivery."""
         began = time.perf_counter()
         name = scope["path"].removeprefix(PATH)
-        known = name if name in self._served else "unknown"
+        known = name if name in self._endpoints else "unknown"
         try:
             await self._take(name, scope, receive)
             status, headers, body = 200, _NOTHING, b""
-        except Answered as answered:
-            status, headers, body = _refusal(answered)
-            self._refusals.warn(connector=known, status=status, why=answered.why)
+        except ErrorResponse as error:
+            status, headers, body = _refusal(error)
+            self._refusals.warn(connector=known, status=status, why=error.why)
         self.metrics.deliveries.labels(known, str(status)).inc()
         self.metrics.seconds.observe(time.perf_counter() - began)
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -94,46 +94,46 @@ class Hook:
         }
         # Who is cut off while sending does not hear why: so it is read whatever is wrong.
         body = await self._body(receive, headers.get("content-length"))
-        served = self._served.get(name)
-        if served is None:
-            raise Answered(404, "no connector of this name is served here")
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            raise ErrorResponse(404, "no connector of this name is served here")
         if scope["method"] != "POST":
-            raise Answered(405, "a delivery is a POST")
+            raise ErrorResponse(405, "a delivery is a POST")
         try:
-            served.scheme.admit(scope["client"][0] if scope.get("client") else None)
-            served.scheme.verify(served.secrets, headers, body)
+            endpoint.scheme.check_address(scope["client"][0] if scope.get("client") else None)
+            endpoint.scheme.verify(endpoint.secrets, headers, body)
         except Refused as error:
-            raise Answered(401, str(error)) from None
+            raise ErrorResponse(401, str(error)) from None
         try:
-            answers = heard(served.connector, body)
+            answers = parse_delivery(endpoint.connector, body)
         except ConnectorError as error:
-            await self._written(self.committer.bury(name, body, str(error)))
-            raise Answered(422, f"kept among the dead letters: {error}", last=False) from None
+            await self._wait_for(self.writer.bury(name, body, str(error)))
+            raise ErrorResponse(422, f"kept among the dead letters: {error}", last=False) from None
         if answers:
             event = Event(name, tuple(answers))
-            await self._written(self.committer.store(event, len(body)))
+            await self._wait_for(self.writer.store(event, len(body)))
 
     async def _body(self, receive: Receive, declared: str | None) -> bytes:
         try:
             return await self._bodies.read(_parts(receive), declared)
         except TooLarge:
             most = self._limits.body_bytes
-            raise Answered(413, f"the body has more than {most:,} bytes") from None
+            raise ErrorResponse(413, f"the body has more than {most:,} bytes") from None
         except TooSlow:
-            raise Answered(408, "the body came too slowly") from None
+            raise ErrorResponse(408, "the body came too slowly") from None
         except TooMany:
-            raise Answered(503, "too many bodies are being read") from None
+            raise ErrorResponse(503, "too many bodies are being read") from None
 
-    async def _written(self, work: Awaitable[None]) -> None:
+    async def _wait_for(self, work: Awaitable[None]) -> None:
         """Wait until it is on disk."""
         try:
             async with asyncio.timeout(self._limits.commit_seconds):
                 await work
         except TimeoutError:
-            raise Answered(503, "the inbox is busy") from None
+            raise ErrorResponse(503, "the inbox is busy") from None
         except ConnectorError as error:
             self._refusals.warn(connector="inbox", status=503, why=str(error))
-            raise Answered(503, "the inbox cannot be written now") from None
+            raise ErrorResponse(503, "the inbox cannot be written now") from None
 
     async def ready(self) -> bool:
         """Return whether a delivery could be stored, as of at most five seconds ago.
@@ -150,7 +150,7 @@ class Hook:
 
     async def _check(self) -> bool:
         try:
-            await self.committer.check()
+            await self.writer.check()
         except ConnectorError as error:
             self._log.error("not ready", why=str(error))
             return False
@@ -179,23 +179,23 @@ class Hook:
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    """The body, as it comes."""
+    """Yield the body, as it comes."""
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise Answered(408, "the body ended too early")
+            raise ErrorResponse(408, "the body ended too early")
         yield message.get("body", b"")
         if not message.get("more_body"):
             return
 
 
-def _refusal(answered: Answered) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    body = json.dumps({"error": answered.why}).encode()
+def _refusal(error: ErrorResponse) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    body = json.dumps({"error": error.why}).encode()
     headers: dict[str, Any] = {"content-type": "application/json", "content-length": len(body)}
-    if answered.last:
+    if error.last:
         headers["connection"] = "close"
-    if answered.status == 503:
+    if error.status == 503:
         headers["retry-after"] = RETRY_SECONDS
-    if answered.status == 405:
+    if error.status == 405:
         headers["allow"] = "POST"
-    return answered.status, [(k.encode(), str(v).encode()) for k, v in headers.items()], body
+    return error.status, [(k.encode(), str(v).encode()) for k, v in headers.items()], body

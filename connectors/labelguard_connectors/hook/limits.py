@@ -13,20 +13,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+# Files of the process that are no connection: the database, logs, libraries.
 _SPARE_FILES = 64
-"""Files of the process that are no connection: the database, logs, libraries."""
+# The most bytes that headers may have.
 _HEADER_BYTES = 64 << 10
-"""The most bytes that headers may have."""
+# How many times too large a body may be that is read to its end, and thrown away: who is cut off
+# while sending does not hear why.
 _HEARD_OUT = 4
-"""How many times too large a body may be that is read to its end, and thrown away: who is cut off
-while sending does not hear why.
-"""
+# How many times more bytes than its own a body may take on its way: a chunk of one byte is six.
 _FRAMING = 8
-"""How many times more bytes than its own a body may take on its way: a chunk of one byte is six."""
+# Bytes of a body that are read however large others are together.
 _SMALL = 32 << 10
-"""Bytes of a body that are read however large others are together."""
+# Requests that may be sent before the first is answered; no tool does, and each takes memory.
 _AHEAD = 16
-"""Requests that may be sent before the first is answered; no tool does, and each takes memory."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Limits:
     connections: int = 2_000
 
     def within_files(self) -> int:
-        """How many connections there may be, once as many files as possible may be open."""
+        """Return how many connections there may be, once as many files as possible may be open."""
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -74,7 +73,7 @@ class Bodies:
         self._limits, self._held = limits, 0
 
     async def read(self, stream: AsyncIterator[bytes], declared: str | None) -> bytes:
-        """A whole body. Raises `TooLarge`, `TooSlow`, `TooMany`."""
+        """Return a whole body. Raises `TooLarge`, `TooSlow`, `TooMany`."""
         # A length that is no number, or untrue, is the protocol's to refuse.
         most = self._limits.body_bytes
         if declared and declared.isdecimal() and _above(declared, _HEARD_OUT * most):

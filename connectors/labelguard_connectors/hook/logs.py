@@ -56,7 +56,9 @@ _warned: dict[str, float] = {}
 
 
 def _seldom(record: logging.LogRecord) -> bool:
-    """Whether a warning was not written within the last second: senders of noise cause them."""
+    """Return True if a warning was not written within the last second: senders of noise cause
+    them.
+    """
     if record.levelno != logging.WARNING:
         return True
     said, now = str(record.msg), time.monotonic()
@@ -77,7 +79,7 @@ class _Stderr(logging.Handler):
 
 
 def logger() -> Logger:
-    """The hook's own logger."""
+    """Return the hook's own logger."""
     found: Logger = structlog.get_logger("labelguard.hook")
     return found
 
@@ -106,7 +108,7 @@ class Sparse:
 
 
 def _without_messages(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """An exception as its kind and where it was raised."""
+    """Return an exception as its kind and where it was raised."""
     info = event.pop("exc_info", None)
     record = event.get("_record")
     if not info and record is not None and record.exc_info:
@@ -129,6 +131,6 @@ def _error(info: Any) -> BaseException | None:
 
 
 def places(error: BaseException) -> list[str]:
-    """Where an error was raised, without what it says."""
+    """Return where an error was raised, without what it says."""
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     return [f"{frame.filename}:{frame.lineno}" for frame in frames]

@@ -41,7 +41,7 @@ class Metrics:
         self.waiting = Gauge("waiting_events", about, **own)
 
     def page(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all of it, as Prometheus reads it."""
         return generate_latest(self.registry)
 
     def totals(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""`[hook.release]`: when what was heard is released, and whether the policy lasts for it."""
+"""`[hook.release]`: when answers are released, and how long the policy lasts for it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _STATISTIC = "statistic"
 
 
 @runtime_checkable
-class Completes(Protocol):
+class CountsCompletion(Protocol):
     """A connector whose tool says when all is answered."""
 
-    def completed(self) -> bool:
-        """Whether every task has all the answers that it waits for."""
+    def is_completed(self) -> bool:
+        """Return True if every task has all the answers that it waits for."""
         ...
 
 
@@ -39,8 +39,8 @@ class Schedule:
     when: str
     count: int
     push: bool
+    # of `privatize`: mechanism, exhausted, bad_rows
     options: Mapping[str, Any]
-    """of `privatize`: mechanism, exhausted, bad_rows"""
 
     @classmethod
     def of(cls, hook: Mapping[str, Any]) -> Self:
@@ -52,71 +52,75 @@ class Schedule:
         options = own.model_dump(include={"mechanism", "exhausted", "bad_rows"})
         return cls(when, int(count or 0), own.push, options)
 
-    def standing(self, where: Where) -> list[str]:
-        """How long the allowance of the policy in force lasts for these releases, as sentences.
+    def describe(self, where: Where) -> list[str]:
+        """Return how long the allowance of the policy in force lasts for these releases, as
+        sentences.
 
         Raises `PolicyError` where there is no policy in force, or one that does not name what these
         releases would use up: a machine agrees to nothing.
         """
         if self.when == "manual":
             return ["nothing is released by itself"]
-        budget = agreed(where)
+        budget = require_policy(where)
         assert budget.policy
         mechanism = self._mechanism(budget, where)
         self._check_statistic(mechanism, budget)
         event = _STATISTIC if mechanism == _STATISTIC else "rr"
-        said = f"releases {self} by {mechanism}, under policy {budget.policy.name}"
-        usage = next((one for one in budget.allowances if one.event == event), None)
-        return [said, self._left(event, budget, usage)]
+        releases = f"releases {self} by {mechanism}, under policy {budget.policy.name}"
+        usage = next((usage for usage in budget.allowances if usage.event == event), None)
+        return [releases, _describe_allowance(event, budget, usage)]
 
     def __str__(self) -> str:
         return f"every {self.count:,} new answers" if self.count else self.when
 
     def _mechanism(self, budget: Budget, where: Where) -> str:
-        """The one that was named, else that of the newest release, else what the policy pays."""
-        if (named := str(self.options["mechanism"])) != AUTO:
-            return named
-        made = [
-            one.mechanism
-            for one in overview.releases(where)
-            if one.state == "committed" and one.part == "training"
+        """Return the one that was named, else that of the newest release, else what the policy
+        pays.
+        """
+        if (mechanism := str(self.options["mechanism"])) != AUTO:
+            return mechanism
+        mechanisms = [
+            line.mechanism
+            for line in overview.releases(where)
+            if line.state == "committed" and line.part == "training"
         ]
-        if made:
-            return made[-1]
+        if mechanisms:
+            return mechanisms[-1]
         assert budget.policy
-        events = {one.event for one in budget.policy.allowances}
+        events = {allowance.event for allowance in budget.policy.allowances}
         return _STATISTIC if events == {_STATISTIC} else "rr"
 
     def _check_statistic(self, mechanism: str, budget: Budget) -> None:
         if mechanism != _STATISTIC or self.when != "every":
             return
         assert budget.policy
-        allowed = [one.allowed or 1 for one in budget.policy.allowances if one.event == _STATISTIC]
-        if max(allowed, default=0) < 2:
+        allowances = [a.allowed or 1 for a in budget.policy.allowances if a.event == _STATISTIC]
+        if (allowed := max(allowances, default=0)) < 2:
             raise PolicyError(
                 f'{_WHERE}: when = "every:{self.count}" takes one statistic release of every '
                 f"labeler each time, and policy {budget.policy.name} allows "
-                f"{max(allowed, default=0)}; let a policy name how many "
+                f"{allowed}; let a policy name how many "
                 "(labelguard policy new --allow statistic:releases=52), or take mechanism rr"
             )
 
-    def _left(self, event: str, budget: Budget, usage: Usage | None) -> str:
-        assert budget.policy
-        allowed = [one.allowed for one in budget.policy.allowances if one.event == event]
-        if not allowed:
-            return f"the policy pays for no {event}: every release will be refused"
-        noun = kind(event).noun
-        if usage is None or not usage.labelers:
-            own = (
-                "their own number of labels" if allowed[0] is None else pluralize(allowed[0], noun)
-            )
-            return f"nobody was charged yet; it lasts for {own} of each labeler"
-        left = pluralize(usage.left_per_labeler["median"], noun)
-        return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
+
+def _describe_allowance(event: str, budget: Budget, usage: Usage | None) -> str:
+    assert budget.policy
+    allowed = [a.allowed for a in budget.policy.allowances if a.event == event]
+    if not allowed:
+        return f"the policy pays for no {event}: every release will be refused"
+    noun = kind(event).noun
+    if usage is None or not usage.labelers:
+        count = "their own number of labels" if allowed[0] is None else pluralize(allowed[0], noun)
+        return f"nobody was charged yet; it lasts for {count} of each labeler"
+    left = pluralize(usage.left_per_labeler["median"], noun)
+    return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
 
 
-def agreed(where: Where) -> Budget:
-    """The budget of a project with a policy in force. Raises `PolicyError` where there is none."""
+def require_policy(where: Where) -> Budget:
+    """Return the budget of a project with a policy in force. Raises `PolicyError` where there is
+    none.
+    """
     budget = overview.budget(where)
     if budget.policy is None:
         raise PolicyError(

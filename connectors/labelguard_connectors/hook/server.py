@@ -22,29 +22,29 @@ from labelguard_connectors.hook import app, limits, logs
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.schedule import Schedule
-from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.hook.serving import Endpoints
 
 HOST, PORT = "127.0.0.1", 8410
 _BACKLOG = 2_048
 _SHUTDOWN_SECONDS = 30
 _SWITCH_SECONDS = 0.0005
 _WORKER_SECONDS = 60
+# How long to wait before a worker that ended is started again: at first, and at most.
 _RESTART_SECONDS = (1, 300)
-"""How long to wait before a worker that ended is started again: at first, and at most."""
 
 
 @dataclass(frozen=True)
-class Served:
-    """What a server was, once it has ended."""
+class ServerSummary:
+    """What a server did until it ended."""
 
+    # where it listened
     address: str
-    """where it listened"""
+    # the connectors that it served
     connectors: Sequence[str]
-    """the connectors that it served"""
+    # deliveries that were answered with 200
     deliveries: int
-    """deliveries that were answered with 200"""
+    # events that were stored for the first time
     events: int
-    """events that were stored for the first time"""
 
 
 def serve(
@@ -54,7 +54,7 @@ def serve(
     port: int = PORT,
     worker: Sequence[str] = (),
     bounds: Limits | None = None,
-) -> Served:
+) -> ServerSummary:
     """Serve a project's hook until SIGTERM or Ctrl-C; what was accepted until then is stored.
 
     `worker` is the command of the worker, if one is to run beside it. Raises `ConnectorError` where
@@ -64,26 +64,26 @@ def serve(
     sys.setswitchinterval(_SWITCH_SECONDS)
     bounds = bounds or Limits()
     opened = OpenProject.open(where)
-    serving = Serving.of(opened.project)
-    if worker:  # what it would refuse is said now, to whoever starts the server
-        Schedule.of(opened.project.hook).standing(opened.project)
+    endpoints = Endpoints.of(opened.project)
+    if worker:  # what it would refuse is an error now, for whoever starts the server
+        Schedule.of(opened.project.hook).describe(opened.project)
     logs.configure()
     log = logs.logger()
     with (
         contextlib.closing(ingestion.inbox_of(opened)) as inbox,
-        contextlib.closing(_listening(host, port)) as listener,
+        contextlib.closing(_listen(host, port)) as listener,
     ):
-        hook = Hook(serving.served, inbox, bounds, partial(attempts.read, opened.project))
+        hook = Hook(endpoints.served, inbox, bounds, partial(attempts.read, opened.project))
         address = _address(listener)
-        for name, why in serving.left_out.items():
+        for name, why in endpoints.left_out.items():
             log.warning("not served", connector=name, why=why)
-        log.info("serving", address=address, connectors=sorted(serving.served))
-        if not _loopback(host):
+        log.info("serving", address=address, connectors=sorted(endpoints.served))
+        if not _is_loopback(host):
             log.warning("not loopback", why="deliveries come unenciphered; put TLS before it")
-        with _beside(worker) if worker else contextlib.nullcontext():
+        with _run_beside(worker) if worker else contextlib.nullcontext():
             _run(hook, listener, bounds)
         log.info("ended", address=address)
-        return Served(address, sorted(serving.served), *hook.metrics.totals())
+        return ServerSummary(address, sorted(endpoints.served), *hook.metrics.totals())
 
 
 def _run(hook: Hook, listener: socket.socket, bounds: Limits) -> None:
@@ -105,7 +105,7 @@ def _run(hook: Hook, listener: socket.socket, bounds: Limits) -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol named, asyncio sends what it writes at once (TCP_NODELAY); else every
     # answer would wait 40 ms for an acknowledgment.
@@ -127,17 +127,17 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
 
 
 @contextlib.contextmanager
-def _beside(command: Sequence[str]) -> Iterator[None]:
+def _run_beside(command: Sequence[str]) -> Iterator[None]:
     """Keep a worker running meanwhile: it ends with this process, however this ends."""
     ended = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(command, ended), name="labelguard-worker")
+    keeper = threading.Thread(target=_keep_running, args=(command, ended), name="labelguard-worker")
     keeper.start()
     try:
         yield
@@ -146,7 +146,7 @@ def _beside(command: Sequence[str]) -> Iterator[None]:
         keeper.join()
 
 
-def _keep(command: Sequence[str], ended: threading.Event) -> None:
+def _keep_running(command: Sequence[str], ended: threading.Event) -> None:
     log = logs.logger()
     pause, most = _RESTART_SECONDS
     while not ended.is_set():

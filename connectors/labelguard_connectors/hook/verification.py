@@ -28,11 +28,11 @@ from labelguard.answers.connector import Settings
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 
+# Seconds by which the clock of a tool may differ from ours.
 TOLERANCE = 300
-"""Seconds by which the clock of a tool may differ from ours."""
 
+# Characters of a secret. A phrase would else be as many secrets as it has words.
 _SHORTEST = 16
-"""Characters of a secret. A phrase would else be as many secrets as it has words."""
 
 _DEFAULTS = {"argilla": "standard-webhooks", "label-studio": "shared-secret"}
 _HEADERS = {
@@ -98,7 +98,7 @@ class Scheme:
                     "(with or without whsec_ before it)"
                 ) from None
 
-    def admit(self, address: str | None) -> None:
+    def check_address(self, address: str | None) -> None:
         """Raise `Refused` unless deliveries may come from that address."""
         if not self.addresses:
             return

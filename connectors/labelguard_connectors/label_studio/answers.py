@@ -15,151 +15,212 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from labelguard.answers.connector import Answer
+from labelguard.errors import ConnectorError
 from labelguard.inputs.left_out import GROUND_TRUTH, SKIP
-from labelguard_connectors import bounds
-from labelguard_connectors.values import Value
+from labelguard_connectors import payloads
+from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference, Text, ZonedTime
 
 # By the type of a region: the member of its value that is the labeler's answer.
-SAYS = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
-
+ANSWER_MEMBERS = {
+    "pairwise": "selected",
+    "choices": "choices",
+    "rating": "rating",
+    "ranker": "ranker",
+}
+# What a project asks for: by the name of a control tag, its type and the objects it is about.
 Interface: TypeAlias = Mapping[str, tuple[str, frozenset[str]]]
-"""What a project asks for: by the name of a control tag, its type and the objects it is about."""
 
 
-def interface(project: Any) -> Interface | None:
+class Task(Payload):
+    """A task, without its annotations."""
+
+    id: Id
+    data: Object
+
+
+class Annotation(Payload):
+    """An annotation of a task; `result` may be anything, for labelers send it."""
+
+    id: Id
+    updated_at: ZonedTime
+    completed_by: Reference | None
+    was_cancelled: Flag = False
+    ground_truth: Flag = False
+    result: Any = None
+
+
+def read_interface(project: Any) -> Interface | None:
     """Read a project's labeling interface, which annotators cannot change; None if there is none in
     it.
     """
     tags = project.get("parsed_label_config") if isinstance(project, dict) else None
     if not isinstance(tags, dict):
         return None
-    found = {}
+    interface = {}
     for name, tag in tags.items():
-        about = tag.get("to_name") if isinstance(tag, dict) else None
-        if isinstance(about, list) and all(isinstance(one, str) for one in about):
-            found[name] = (str(tag.get("type")).lower(), frozenset(about))
-    return found
+        objects = tag.get("to_name") if isinstance(tag, dict) else None
+        if isinstance(objects, list) and all(isinstance(item, str) for item in objects):
+            interface[name] = (str(tag.get("type")).lower(), frozenset(objects))
+    return interface
 
 
-def answer(task: Value, annotation: Value, interface: Interface | None = None) -> Answer | None:
-    """One annotation of a task; None if it is nobody's.
+def to_answer(
+    task: Task, annotation: Annotation, interface: Interface | None, origin: str
+) -> Answer | None:
+    """Return one annotation of a task as an answer; None if it is nobody's.
 
     Of its regions those are read that the `interface` asks for; without one, all. Raises
-    `ConnectorError` for anything of another shape than Label Studio's, with the name of the field
-    and never with what is in it; nothing in `result` is an error but that it is out of `bounds`.
+    `ConnectorError`, which begins with `origin`, for a task that is no JSON, and `OutOfBounds`;
+    nothing else in `result` is an error.
     """
-    record, updated = annotation["id"].number(), annotation["updated_at"]
-    version, user = updated.time(zoned=True), annotation["completed_by"]
-    if user.value is None:
+    if annotation.completed_by is None:
         return None
-    labeler = (user["id"] if isinstance(user.value, dict) else user).number()
-    kept = {
-        "id": record,
-        "completed_by": labeler,
-        "updated_at": updated.value,
-        "was_cancelled": annotation.get("was_cancelled").flag(),
-        "ground_truth": annotation.get("ground_truth").flag(),
-        "result": _regions(annotation.get("result"), interface),
-    }
-    # What was asked is public: by it, and by no answer, a release decides which question is read.
-    tags = {
-        "interface": [
-            {"from_name": name, "to_name": about, "type": kind}
-            for name, (kind, objects) in sorted((interface or {}).items())
-            for about in sorted(objects)
-            if kind in SAYS
+    public: dict[str, Any] = {"id": task.id, "data": task.data}
+    if interface:
+        # What is asked is public: by it, and by no answer, a release decides which question is
+        # read.
+        public["interface"] = [
+            {"from_name": name, "to_name": item, "type": kind}
+            for name, (kind, objects) in sorted(interface.items())
+            for item in sorted(objects)
+            if kind in ANSWER_MEMBERS
         ]
+    answer = {
+        "id": annotation.id,
+        "completed_by": annotation.completed_by,
+        "updated_at": annotation.updated_at.text,
+        "was_cancelled": bool(annotation.was_cancelled),
+        "ground_truth": bool(annotation.ground_truth),
+        "result": _select_regions(annotation.result, interface, origin),
     }
-    public = {"id": task["id"].number(), "data": task["data"].object()}
-    public |= tags if interface else {}
     try:
-        body = bounds.body(public, "annotations", kept, task.what)
+        body = payloads.task_with_answer(public, "annotations", answer, origin)
     except ValueError:
-        raise task["data"].unlike("valid JSON") from None
-    left_out = GROUND_TRUTH if kept["ground_truth"] else SKIP if kept["was_cancelled"] else ""
-    return Answer(str(record), version, str(labeler), body, left_out)
+        raise ConnectorError(f"{origin}: data: expected valid JSON") from None
+    reason = GROUND_TRUTH if annotation.ground_truth else SKIP if annotation.was_cancelled else ""
+    version = annotation.updated_at.microseconds
+    return Answer(str(annotation.id), version, str(annotation.completed_by), body, reason)
 
 
-def _regions(result: Value, interface: Interface | None) -> list[dict[str, Any]]:
+def _select_regions(result: Any, interface: Interface | None, origin: str) -> list[dict[str, Any]]:
     """Return the regions that may be answers.
 
     Labelers may send any value there is to the tool. What has another shape than an answer, or
     answers what was not asked, is left out: an error would depend on what was answered, and a tag
     of their own would be one question more, and stop all others at the next release.
     """
-    found = result.value if isinstance(result.value, list) else []
-    kept = [own for one in found if isinstance(one, dict) and (own := _region(one, interface))]
-    if len(kept) > bounds.REGIONS:
-        raise bounds.OutOfBounds(f"{result.what}: expected at most {bounds.REGIONS:,} regions")
-    return kept
+    regions = [
+        region
+        for item in (result if isinstance(result, list) else [])
+        if isinstance(item, dict) and (region := _select_members(item, interface))
+    ]
+    if len(regions) > payloads.REGIONS:
+        raise payloads.OutOfBounds(f"{origin}: expected at most {payloads.REGIONS:,} regions")
+    return regions
 
 
-def _region(region: Mapping[str, Any], interface: Interface | None) -> dict[str, Any] | None:
-    """Return what is kept of a region; None where it is none that may be an answer."""
-    own = {name: region.get(name) for name in ("from_name", "to_name", "type")}
-    tag, about, kind = own.values()
-    if not (isinstance(tag, str) and isinstance(about, str) and isinstance(kind, str)):
+def _select_members(
+    region: Mapping[str, Any], interface: Interface | None
+) -> dict[str, Any] | None:
+    """Return the members of a region that are stored; None where it cannot be an answer."""
+    public = {name: region.get(name) for name in ("from_name", "to_name", "type")}
+    tag, item, kind = public.values()
+    if not (isinstance(tag, str) and isinstance(item, str) and isinstance(kind, str)):
         return None
-    if kind not in SAYS or not bounds.is_label(own):
+    if kind not in ANSWER_MEMBERS or not payloads.is_label(public):
         return None
     if interface is not None:
-        wanted, objects = interface.get(tag, ("", frozenset[str]()))
-        if kind != wanted or about not in objects:
+        kind_of_tag, objects = interface.get(tag, ("", frozenset[str]()))
+        if kind != kind_of_tag or item not in objects:
             return None
-    given, name = region.get("value"), SAYS[kind]
-    said = {name: given[name]} if isinstance(given, dict) and name in given else {}
-    return {**own, "value": said if bounds.is_label(said) else {}}
+    value, name = region.get("value"), ANSWER_MEMBERS[kind]
+    label = {name: value[name]} if isinstance(value, dict) and name in value else {}
+    return {**public, "value": label if payloads.is_label(label) else {}}
 
 
 _ORIGIN = "Label Studio event"
-_ONE = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
+_SINGLE = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
 _SEVERAL = "ANNOTATIONS_CREATED"
+# By the action that deletes: the member that names what is gone.
+_DELETED = {"ANNOTATIONS_DELETED": "annotations", "ANNOTATION_DELETED": "annotation"}
+# Characters of all answers of one event.
 _MOST = 32 << 20
-"""Characters of all answers of one event."""
-_GONE = {"ANNOTATIONS_DELETED": "annotations", "ANNOTATION_DELETED": "annotation"}
 
 
-def heard(event: Any, project: int) -> Sequence[Answer]:
-    """The answers of `project` that a webhook's body (parsed JSON) tells, or none.
+class _Event(Payload):
+    action: Text
+    project: Any = None
+
+
+class _EventAnnotation(Annotation):
+    task: Id
+
+
+class _SingleEvent(Payload):
+    annotation: _EventAnnotation
+    task: Task
+
+
+class _SeveralEvent(Payload):
+    annotation: list[_EventAnnotation]
+    task: list[Task]
+
+
+class _Deleted(Payload):
+    id: Id
+
+
+def parse_event(body: Any, project: int) -> Sequence[Answer]:
+    """Return the answers of `project` in a webhook's body (parsed JSON), or none.
 
     Raises `ConnectorError` for a body that is not Label Studio's.
     """
-    body = Value(_ORIGIN, event)
-    action = body["action"].text()
-    if action not in (*_ONE, _SEVERAL, *_GONE) or _project(body) != project:
+    event = payloads.parse(_Event, body, _ORIGIN)
+    if event.action not in (*_SINGLE, _SEVERAL, *_DELETED):
         return ()
-    if action in _GONE:
-        gone = body[_GONE[action]]  # in which version they went is all the same
-        several = [gone] if isinstance(gone.value, dict) else gone.elements()
-        return [Answer(str(one["id"].number()), 0) for one in several]
-    return _answers(body, several=action == _SEVERAL)
+    if event.project is None:
+        raise ConnectorError(
+            f"{_ORIGIN}: project: expected a project; let the webhook send its payload "
+            "(send_payload)"
+        )
+    # Hooks of a whole organization report events of every project.
+    if payloads.parse(Reference, event.project, _ORIGIN, "project") != project:
+        return ()
+    if name := _DELETED.get(event.action):
+        deleted = body.get(name)
+        deleted = [deleted] if isinstance(deleted, dict) else deleted
+        # In which version they went does not matter.
+        return [
+            Answer(str(annotation.id), 0)
+            for annotation in payloads.parse(list[_Deleted], deleted, _ORIGIN, name)
+        ]
+    if event.action == _SEVERAL:
+        several = payloads.parse(_SeveralEvent, body, _ORIGIN)
+        annotations, tasks = several.annotation, several.task
+    else:
+        single = payloads.parse(_SingleEvent, body, _ORIGIN)
+        annotations, tasks = [single.annotation], [single.task]
+    return _to_answers(annotations, tasks, read_interface(event.project))
 
 
-def _project(body: Value) -> int:
-    """Whose event it is: hooks of a whole organization tell of every project."""
-    project = body.get("project")
-    if project.value is None:
-        raise project.unlike("a project; let the webhook send its payload (send_payload)")
-    return (project["id"] if isinstance(project.value, dict) else project).number()
-
-
-def _answers(body: Value, *, several: bool) -> Sequence[Answer]:
-    """Annotations with their tasks: one of each, or a list of each."""
-    annotations, tasks = (
-        [*body[name].elements()] if several else [body[name]] for name in ("annotation", "task")
-    )
-    by_id = {task["id"].number(): task for task in tasks}
-    wanted = interface(body.get("project").value)
+def _to_answers(
+    annotations: Sequence[_EventAnnotation], tasks: Sequence[Task], interface: Interface | None
+) -> Sequence[Answer]:
+    by_id = {task.id: task for task in tasks}
     answers, size = list[Answer](), 0
     for annotation in annotations:
-        home = annotation["task"]
-        if home.number() not in by_id:
-            raise home.unlike("the id of a task in the event")
-        if (found := answer(by_id[home.number()], annotation, wanted)) is None:
+        task = by_id.get(annotation.task)
+        if task is None:
+            raise ConnectorError(
+                f"{_ORIGIN}: annotation.task: expected the id of a task in the event"
+            )
+        if (answer := to_answer(task, annotation, interface, _ORIGIN)) is None:
             continue
-        answers.append(found)
+        answers.append(answer)
         # Each answer holds its task: a small body may tell of very much. Labels count in steps.
-        size += len(found.body)
+        size += len(answer.body)
         if size > _MOST:
-            raise body["annotation"].unlike(f"at most {_MOST:,} characters with the tasks")
+            raise ConnectorError(
+                f"{_ORIGIN}: annotation: expected at most {_MOST:,} characters with the tasks"
+            )
     return answers

@@ -21,7 +21,7 @@ import pytest
 from labelguard_connectors.hook import delivery
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.limits import Limits
-from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from support import hooks, tools
 
@@ -89,7 +89,7 @@ def clinic(directory: Path, patch: pytest.MonkeyPatch) -> Project:
 def traces(made: Project, tool: str, bodies: Sequence[bytes]) -> dict[str, Any]:
     """What is to be seen of deliveries: answers, metrics but for times, rows and sizes of files."""
     with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
-        hook = delivery.Hook(Serving.of(made).served, inbox, Limits())
+        hook = delivery.Hook(Endpoints.of(made).served, inbox, Limits())
         with TestClient(application(hook)) as client:
             answers = [
                 client.post(f"/hooks/{tool}", content=body, headers=proof(tool, body))
@@ -225,7 +225,7 @@ def test_reading_the_whole_tool_mends_two_saves_of_one_time(
     made, desk = tools.connected(labelguard.init(tmp_path / "p"), tmp_path, monkeypatch)
     saves = [desk.answer("maria", 1, "left"), resaved(desk, "1", "right")]
     for number in order:  # of which the first that comes counts
-        tools.hear(made, saves[number])
+        tools.deliver(made, saves[number])
         if drained:
             ingestion.ingest(made)
     ingestion.ingest(made)
@@ -245,7 +245,7 @@ def test_reading_the_whole_tool_tells_nothing_of_which_label_changed(
         made, desk = tools.connected(labelguard.init(where / "p"), where, monkeypatch)
         saves = [desk.answer("maria", 1, "left"), resaved(desk, "1", second)]
         other = desk.answer("maria", 2, "left")
-        tools.hear(made, *saves, other)
+        tools.deliver(made, *saves, other)
         done = ingestion.reconcile("desk", made)
         sizes = sorted(path.stat().st_size for path in made.labels.glob("*"))
         found.append((done, ingestion.held(OpenProject.open(made)), sizes))

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pytest
 from support import databases
-from support.tools import Desk, connected, hear
+from support.tools import Desk, connected, deliver
 
 import labelguard as lg
 from labelguard import clock
@@ -57,7 +57,7 @@ def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
     side: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, desk = made(tmp_path, monkeypatch, NAMED + KEEP)
-    hear(project, desk.answer("maria", 1, side))
+    deliver(project, desk.answer("maria", 1, side))
     ingestion.ingest(project)
     lg.privatize(project=project, skips="tie", **OPEN)
     assert ingestion.ingest(project) == ingestion.Ingested(0, 0, 0, 0, 1)
@@ -68,14 +68,14 @@ def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, desk = made(tmp_path, monkeypatch, KEEP)
-    hear(project, desk.answer("maria", 1, "left", harmless="left"), desk.answer("otto", 1, None))
+    deliver(project, desk.answer("maria", 1, "left", harmless="left"), desk.answer("otto", 1, None))
     ingestion.ingest(project)
     for question in ("helpful", "harmless"):
         lg.privatize(project=project, question=question, **OPEN)
     assert ingestion.ingest(project).forgotten == 1
     assert ingestion.ingest(project).forgotten == 0
     # Nor does an answer to one question alone, where two were asked.
-    hear(project, desk.answer("zoe", 1, "left"))
+    deliver(project, desk.answer("zoe", 1, "left"))
     assert ingestion.ingest(project).answers == 1
     assert ingestion.ingest(project).forgotten == 0
 
@@ -84,7 +84,7 @@ def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, desk = made(tmp_path, monkeypatch, KEEP)
-    hear(project, desk.answer("maria", 1, "left"))
+    deliver(project, desk.answer("maria", 1, "left"))
     ingestion.ingest(project)
     lg.privatize(project=project, **OPEN)
     renamed = '[connectors.table]\nsource = "desk"'
@@ -99,11 +99,11 @@ def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, desk = made(tmp_path, monkeypatch, KEEP)
-    hear(project, desk.answer("maria", 1, "left"))
+    deliver(project, desk.answer("maria", 1, "left"))
     ingestion.ingest(project)
     lg.privatize(project=project, **OPEN)
     project = configured(project, "[connectors.desk]", '[connectors.desk]\nsource = "crowd"')
-    hear(project, desk.answer("otto", 1, "left"))
+    deliver(project, desk.answer("otto", 1, "left"))
     assert ingestion.ingest(project) == ingestion.Ingested(1, 0, 0, 0, 1)
 
 
@@ -111,8 +111,8 @@ def test_events_of_a_connector_that_is_gone_hold_up_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, desk = made(tmp_path, monkeypatch)
-    hear(project, desk.answer("maria", 1, "left"), name="a connector that is gone")
-    hear(project, desk.answer("otto", 1, "left"))
+    deliver(project, desk.answer("maria", 1, "left"), name="a connector that is gone")
+    deliver(project, desk.answer("otto", 1, "left"))
     with pytest.raises(ConnectorError, match="a connector that is gone"):
         ingestion.ingest(project)
     assert ingestion.held(OpenProject.open(project)) == ingestion.Held(1, 1, 1)
@@ -124,10 +124,10 @@ def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released
     project, desk = made(tmp_path, monkeypatch, KEEP.replace("0d", "9d"))
     with monkeypatch.context() as then:
         then.setattr(clock, "now", lambda: "2020-01-01T00:00:00Z")
-        hear(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
+        deliver(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
         ingestion.ingest(project)
         lg.privatize(project=project, **OPEN)
-    hear(project, desk.change("1", "right"))
+    deliver(project, desk.change("1", "right"))
     assert ingestion.ingest(project).forgotten == 1
     rows = lg.load(lg.privatize(project=project, again=True, **OPEN))
     assert rows["chosen"].to_list() == ["right 1"]

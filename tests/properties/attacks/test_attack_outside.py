@@ -73,7 +73,7 @@ def hear(made: Project, number: int, result: Any, asked: Any) -> None:
             "result": result,
         },
     }
-    answers = events.heard(json.loads(json.dumps(event)), 1)
+    answers = events.parse_event(json.loads(json.dumps(event)), 1)
     with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
         inbox.put([Event("label-studio", tuple(answers))])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tools import Desk, connected, hear
+from support.tools import Desk, connected, deliver
 
 import labelguard as lg
 from labelguard.answers.segments import Segments
@@ -46,18 +46,18 @@ def uses(project: Project, who: str) -> int:
 def test_answering_again_draws_no_new_coin(again: str, tool: tuple[Project, Desk]) -> None:
     project, desk = tool
     for task in range(30):
-        hear(project, desk.answer("maria", task, "left"))
+        deliver(project, desk.answer("maria", task, "left"))
     ingestion.ingest(project)
     before = values(project)
     spent = uses(project, "maria")
     for number in range(1, 31):
         if again == "changed":
-            hear(project, desk.change(str(number), "left"))
+            deliver(project, desk.change(str(number), "left"))
         elif again == "deleted and recreated":
-            hear(project, desk.delete(str(number)), desk.answer("maria", number - 1, "left"))
+            deliver(project, desk.delete(str(number)), desk.answer("maria", number - 1, "left"))
         else:
-            hear(project, desk.change(str(number), None), desk.change(str(number), "left"))
-    hear(project, desk.answer("otto", 99, "left"))
+            deliver(project, desk.change(str(number), None), desk.change(str(number), "left"))
+    deliver(project, desk.answer("otto", 99, "left"))
     ingestion.ingest(project)
     after = values(project)
     assert [row for row in after if row[0] != "prompt 99"] == before
@@ -69,17 +69,17 @@ def test_an_old_event_that_comes_again_turns_nothing_back(
 ) -> None:
     project, desk = tool
     first = desk.answer("maria", 1, "left")
-    hear(project, first)
+    deliver(project, first)
     ingestion.ingest(project)
     skipped = desk.change("1", None)
-    hear(project, skipped)
+    deliver(project, skipped)
     ingestion.ingest(project)
-    assert hear(project, first) == 0
+    assert deliver(project, first) == 0
     # A week later it is no longer known as a delivery: its version tells.
     week = time.time() + 8 * 86_400
     monkeypatch.setattr(time, "time", lambda: week)
     ingestion.ingest(project)
-    assert hear(project, first) == 1
+    assert deliver(project, first) == 1
     assert ingestion.ingest(project).known == 1
     with pytest.raises(InvalidLabels, match="answers of desk: no control tag was answered"):
         lg.privatize(project=project, **HALF)
@@ -89,7 +89,7 @@ def test_a_segment_of_another_project_or_from_before_an_erasure_is_refused(
     tool: tuple[Project, Desk], tmp_path: Path
 ) -> None:
     project, desk = tool
-    hear(project, *(desk.answer(who, 1, "left") for who in ("maria", "otto")))
+    deliver(project, *(desk.answer(who, 1, "left") for who in ("maria", "otto")))
     ingestion.ingest(project)
     [path] = project.labels.iterdir()
     before = tmp_path / "before"
@@ -106,7 +106,7 @@ def test_tables_cannot_change_places_within_or_between_segments(
 ) -> None:
     project, desk = tool
     for task in range(2):
-        hear(project, desk.answer(f"worker {task}", task, "left"))
+        deliver(project, desk.answer(f"worker {task}", task, "left"))
         ingestion.ingest(project)
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
