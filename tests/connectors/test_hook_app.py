@@ -166,14 +166,14 @@ def test_dead_letters_are_tried_again_when_the_connector_can_read_them(
             assert post(tool, content)[0] == 422
     assert "0 dead letters understood now; 3 left." in command(made, "retry", code=1)
     tool_class = Endpoints.of(made).served["clinic"].connector.__class__
-    hear = tool_class.parse_event
+    parse = tool_class.parse_event
 
     def lenient(self: object, event: object) -> object:
         if not isinstance(event, dict):
             return ()  # about something else
         for one in event["answers"]:
             one["version"] = one["version"] or 0
-        return hear(self, event)  # type: ignore[arg-type]
+        return parse(self, event)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tool_class, "parse_event", lenient)
     assert "there is no dead letter 9" in command(made, "retry", "9", code=1)
