@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -13,11 +13,8 @@ import polars as pl
 from labelguard.errors import ConnectorError
 from labelguard.release.writer import load
 from labelguard.text import Progress
-from labelguard_connectors.payloads import Payload, Uuid
-
-if TYPE_CHECKING:
-    from labelguard_connectors.argilla.rest import Client as ArgillaClient
-    from labelguard_connectors.label_studio.rest import Client as LabelStudioClient
+from labelguard_connectors.http import HttpClient
+from labelguard_connectors.payloads import Id, Payload, Uuid
 
 SIDES = ("response_a", "response_b")
 _COLUMNS = {"prompt", "chosen", "rejected", "item_id", "label_probability"}
@@ -76,7 +73,7 @@ _GUIDELINES = (
 
 
 def push_to_argilla(
-    client: ArgillaClient, workspace: str, release: Path, name: str, progress: Progress
+    client: HttpClient, workspace: str, release: Path, name: str, progress: Progress
 ) -> str:
     """Make a data set of a release's pairs in a workspace (id); return its id.
 
@@ -161,6 +158,10 @@ def _argilla_record(row: dict[str, Any], question: str) -> dict[str, Any]:
     return record
 
 
+class _CreatedProject(Payload):
+    id: Id
+
+
 # Tasks of Label Studio in one request.
 _TASKS = 500
 _SHORTEST_TITLE, _LONGEST_TITLE = 3, 50
@@ -171,7 +172,7 @@ _CHAT = (
 
 
 def push_to_label_studio(
-    client: LabelStudioClient,
+    client: HttpClient,
     address: Callable[[int], str],
     release: Path,
     name: str,
@@ -187,14 +188,17 @@ def push_to_label_studio(
             "characters; choose another"
         )
     pairs = released_pairs(load(release))
-    project = client.create(name.strip(), label_config(pairs))
+    body = {"title": name.strip(), "label_config": label_config(pairs)}
+    project = client.post(_CreatedProject, "/api/projects/", body).id
+    path = f"/api/projects/{project}"
     try:
         for start in range(0, pairs.height, _TASKS):
             progress("importing pairs", start / pairs.height)
-            client.fill(project, list(_label_studio_tasks(pairs[start : start + _TASKS])))
+            tasks = list(_label_studio_tasks(pairs[start : start + _TASKS]))
+            client.send("POST", f"{path}/import", body=tasks, repeatable=False)
     except BaseException as error:
         try:
-            client.remove(project)
+            client.send("DELETE", f"{path}/", repeatable=False)
         except ConnectorError:
             if isinstance(error, ConnectorError):
                 raise ConnectorError(

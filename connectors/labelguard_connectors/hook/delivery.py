@@ -20,7 +20,7 @@ from labelguard.errors import ConnectorError
 from labelguard.project.attempts import Attempts
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.batch_writer import BatchWriter
-from labelguard_connectors.hook.limits import Bodies, Limits, TooLarge, TooMany, TooSlow
+from labelguard_connectors.hook.limits import Bodies, ErrorResponse, Limits
 from labelguard_connectors.hook.metrics import Metrics
 from labelguard_connectors.hook.serving import Endpoint, parse_delivery
 from labelguard_connectors.hook.verification import Refused
@@ -41,14 +41,6 @@ RETRY_SECONDS = "10"
 _NOTHING = [(b"content-length", b"0")]
 _CHECK_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
-
-
-class ErrorResponse(Exception):
-    """What a delivery is answered with, other than 200; `last` ends the connection."""
-
-    def __init__(self, status: int, why: str, *, last: bool = True) -> None:
-        super().__init__(why)
-        self.status, self.why, self.last = status, why, last
 
 
 class Hook:
@@ -93,7 +85,7 @@ class Hook:
             for key, value in reversed(scope["headers"])  # of two, the first counts
         }
         # Who is cut off while sending does not hear why: so it is read whatever is wrong.
-        body = await self._body(receive, headers.get("content-length"))
+        body = await self._bodies.read(_parts(receive), headers.get("content-length"))
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             raise ErrorResponse(404, "no connector of this name is served here")
@@ -112,17 +104,6 @@ class Hook:
         if answers:
             event = Event(name, tuple(answers))
             await self._wait_for(self.writer.store(event, len(body)))
-
-    async def _body(self, receive: Receive, declared: str | None) -> bytes:
-        try:
-            return await self._bodies.read(_parts(receive), declared)
-        except TooLarge:
-            most = self._limits.body_bytes
-            raise ErrorResponse(413, f"the body has more than {most:,} bytes") from None
-        except TooSlow:
-            raise ErrorResponse(408, "the body came too slowly") from None
-        except TooMany:
-            raise ErrorResponse(503, "too many bodies are being read") from None
 
     async def _wait_for(self, work: Awaitable[None]) -> None:
         """Wait until it is on disk."""

@@ -54,16 +54,12 @@ class Limits:
         return min(self.connections, soft - _SPARE_FILES)
 
 
-class TooLarge(Exception):
-    """The body has more bytes than may be."""
+class ErrorResponse(Exception):
+    """An answer to a delivery other than 200; `last` ends the connection."""
 
-
-class TooSlow(Exception):
-    """The body did not come in time."""
-
-
-class TooMany(Exception):
-    """All bodies that are being read have more bytes than may be."""
+    def __init__(self, status: int, why: str, *, last: bool = True) -> None:
+        super().__init__(why)
+        self.status, self.why, self.last = status, why, last
 
 
 class Bodies:
@@ -73,11 +69,12 @@ class Bodies:
         self._limits, self._held = limits, 0
 
     async def read(self, stream: AsyncIterator[bytes], declared: str | None) -> bytes:
-        """Return a whole body. Raises `TooLarge`, `TooSlow`, `TooMany`."""
+        """Return a whole body. Raises `ErrorResponse`."""
         # A length that is no number, or untrue, is the protocol's to refuse.
         most = self._limits.body_bytes
+        too_large = ErrorResponse(413, f"the body has more than {most:,} bytes")
         if declared and declared.isdecimal() and _above(declared, _HEARD_OUT * most):
-            raise TooLarge
+            raise too_large
         parts: list[bytes] = []
         size = held = 0
         try:
@@ -85,21 +82,21 @@ class Bodies:
                 async for part in stream:
                     size += len(part)
                     if size > _HEARD_OUT * most:
-                        raise TooLarge
+                        raise too_large
                     if size > most:
                         parts.clear()
                         continue
                     held += len(part)
                     self._held += len(part)
                     if held > _SMALL and self._held > self._limits.bodies_bytes:
-                        raise TooMany
+                        raise ErrorResponse(503, "too many bodies are being read")
                     parts.append(part)
         except TimeoutError:
-            raise TooSlow from None
+            raise ErrorResponse(408, "the body came too slowly") from None
         finally:
             self._held -= held
         if size > most:
-            raise TooLarge
+            raise too_large
         return b"".join(parts)
 
 

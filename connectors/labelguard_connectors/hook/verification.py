@@ -103,43 +103,36 @@ class Scheme:
         if not self.addresses:
             return
         try:
-            found = ipaddress.ip_address(address or "")
+            client = ipaddress.ip_address(address or "")
         except ValueError:
             raise Refused("its address is unknown") from None
-        mapped = getattr(found, "ipv4_mapped", None)
-        if not any((mapped or found) in network for network in self.addresses):
+        mapped = getattr(client, "ipv4_mapped", None)
+        if not any((mapped or client) in network for network in self.addresses):
             raise Refused("its address is none of those that may deliver")
 
     def verify(self, secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
         """Raise `Refused` unless a secret proves the body; `headers` have names in lower case."""
         if self.name == "standard-webhooks":
-            _check_standard(secrets, headers, body)
+            matches = [_is_standard(secret, headers, body) for secret in secrets]
+            if not any(matches):
+                raise Refused("the signature is wrong, or its time more than five minutes from now")
             return
-        given = headers.get(self.header)
-        if not given:
+        proof = headers.get(self.header)
+        if not proof:
             raise Refused(f"the header {self.header} is missing")
         if self.name == "shared-secret":
-            _compare(given, [secret.encode() for secret in secrets])
+            _compare(proof, [secret.encode() for secret in secrets])
         elif self.name == "hmac-sha256":
-            _compare(given, [b"sha256=" + _hmac(one, body).hex().encode() for one in secrets])
+            _compare(proof, [b"sha256=" + _hmac(one, body).hex().encode() for one in secrets])
         else:
             stamp = headers.get(self.timestamp_header, "")
-            _recent(stamp, self.timestamp_header)
+            _check_time(stamp, self.timestamp_header)
             signed = stamp.encode("latin-1") + body
-            _compare(given, [base64.b64encode(_hmac(one, signed)) for one in secrets])
-
-
-def _check_standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
-    """Raise `Refused` by the library of https://www.standardwebhooks.com.
-
-    What it cannot read is not signed.
-    """
-    proven = [_is_standard(secret, headers, body) for secret in secrets]
-    if not any(proven):
-        raise Refused("the signature is wrong, or its time more than five minutes from now")
+            _compare(proof, [base64.b64encode(_hmac(one, signed)) for one in secrets])
 
 
 def _is_standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    """Return whether the library of https://www.standardwebhooks.com finds the body signed."""
     try:
         Webhook(secret).verify(body, dict(headers), json_parse=False)
     except (WebhookVerificationError, ValueError):  # bytes that are no text, a broken signature
@@ -151,15 +144,15 @@ def _hmac(secret: str, data: bytes) -> bytes:
     return hmac.digest(secret.encode(), data, "sha256")
 
 
-def _compare(given: str, wanted: Sequence[bytes]) -> None:
-    """Compared with all of them, so that time does not tell which one it was."""
-    own = given.encode("latin-1", errors="replace")
-    same = [hmac.compare_digest(own, one) for one in wanted]
-    if not any(same):
+def _compare(text: str, proofs: Sequence[bytes]) -> None:
+    """Compare with all of them, so that time does not tell which one matched."""
+    data = text.encode("latin-1", errors="replace")
+    matches = [hmac.compare_digest(data, proof) for proof in proofs]
+    if not any(matches):
         raise Refused("the signature or secret is wrong")
 
 
-def _recent(stamp: str, header: str) -> None:
+def _check_time(stamp: str, header: str) -> None:
     # No tool signs more digits, and int() takes long for very many.
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         raise Refused(f"the header {header} is not a time in seconds")

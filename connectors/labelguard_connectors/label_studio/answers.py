@@ -12,7 +12,9 @@ it before changes without an event and without a new time: here it stays a groun
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator
 
 from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError
@@ -21,7 +23,7 @@ from labelguard_connectors import payloads
 from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference, Text, ZonedTime
 
 # By the type of a region: the member of its value that is the labeler's answer.
-ANSWER_MEMBERS = {
+LABEL_OF = {
     "pairwise": "selected",
     "choices": "choices",
     "rating": "rating",
@@ -83,7 +85,7 @@ def to_answer(
             {"from_name": name, "to_name": item, "type": kind}
             for name, (kind, objects) in sorted(interface.items())
             for item in sorted(objects)
-            if kind in ANSWER_MEMBERS
+            if kind in LABEL_OF
         ]
     answer = {
         "id": annotation.id,
@@ -127,24 +129,25 @@ def _select_members(
     tag, item, kind = public.values()
     if not (isinstance(tag, str) and isinstance(item, str) and isinstance(kind, str)):
         return None
-    if kind not in ANSWER_MEMBERS or not payloads.is_label(public):
+    if kind not in LABEL_OF or not payloads.is_label(public):
         return None
     if interface is not None:
         kind_of_tag, objects = interface.get(tag, ("", frozenset[str]()))
         if kind != kind_of_tag or item not in objects:
             return None
-    value, name = region.get("value"), ANSWER_MEMBERS[kind]
+    value, name = region.get("value"), LABEL_OF[kind]
     label = {name: value[name]} if isinstance(value, dict) and name in value else {}
     return {**public, "value": label if payloads.is_label(label) else {}}
 
 
 _ORIGIN = "Label Studio event"
-_SINGLE = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
-_SEVERAL = "ANNOTATIONS_CREATED"
+_CHANGES = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_CREATED")
 # By the action that deletes: the member that names what is gone.
 _DELETED = {"ANNOTATIONS_DELETED": "annotations", "ANNOTATION_DELETED": "annotation"}
 # Characters of all answers of one event.
 _MOST = 32 << 20
+# One annotation or task stands by itself, several in a list.
+_LISTED = BeforeValidator(lambda value: [value] if isinstance(value, dict) else value)
 
 
 class _Event(Payload):
@@ -156,18 +159,16 @@ class _EventAnnotation(Annotation):
     task: Id
 
 
-class _SingleEvent(Payload):
-    annotation: _EventAnnotation
-    task: Task
-
-
-class _SeveralEvent(Payload):
-    annotation: list[_EventAnnotation]
-    task: list[Task]
+class _Tasks(Payload):
+    annotation: Annotated[list[_EventAnnotation], _LISTED]
+    task: Annotated[list[Task], _LISTED]
 
 
 class _Deleted(Payload):
     id: Id
+
+
+_DeletedAnnotations = Annotated[list[_Deleted], _LISTED]
 
 
 def parse_event(body: Any, project: int) -> Sequence[Answer]:
@@ -176,7 +177,7 @@ def parse_event(body: Any, project: int) -> Sequence[Answer]:
     Raises `ConnectorError` for a body that is not Label Studio's.
     """
     event = payloads.parse(_Event, body, _ORIGIN)
-    if event.action not in (*_SINGLE, _SEVERAL, *_DELETED):
+    if event.action not in (*_CHANGES, *_DELETED):
         return ()
     if event.project is None:
         raise ConnectorError(
@@ -187,28 +188,13 @@ def parse_event(body: Any, project: int) -> Sequence[Answer]:
     if payloads.parse(Reference, event.project, _ORIGIN, "project") != project:
         return ()
     if name := _DELETED.get(event.action):
-        deleted = body.get(name)
-        deleted = [deleted] if isinstance(deleted, dict) else deleted
+        deleted = payloads.parse(_DeletedAnnotations, body.get(name), _ORIGIN, name)
         # In which version they went does not matter.
-        return [
-            Answer(str(annotation.id), 0)
-            for annotation in payloads.parse(list[_Deleted], deleted, _ORIGIN, name)
-        ]
-    if event.action == _SEVERAL:
-        several = payloads.parse(_SeveralEvent, body, _ORIGIN)
-        annotations, tasks = several.annotation, several.task
-    else:
-        single = payloads.parse(_SingleEvent, body, _ORIGIN)
-        annotations, tasks = [single.annotation], [single.task]
-    return _to_answers(annotations, tasks, read_interface(event.project))
-
-
-def _to_answers(
-    annotations: Sequence[_EventAnnotation], tasks: Sequence[Task], interface: Interface | None
-) -> Sequence[Answer]:
-    by_id = {task.id: task for task in tasks}
+        return [Answer(str(annotation.id), 0) for annotation in deleted]
+    changes, interface = payloads.parse(_Tasks, body, _ORIGIN), read_interface(event.project)
+    by_id = {task.id: task for task in changes.task}
     answers, size = list[Answer](), 0
-    for annotation in annotations:
+    for annotation in changes.annotation:
         task = by_id.get(annotation.task)
         if task is None:
             raise ConnectorError(

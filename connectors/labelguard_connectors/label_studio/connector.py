@@ -16,7 +16,7 @@ from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.text import Progress
 from labelguard_connectors.label_studio.answers import (
-    ANSWER_MEMBERS,
+    LABEL_OF,
     Interface,
     parse_event,
     read_interface,
@@ -51,7 +51,7 @@ class LabelStudio:
         """Return the project's title and address, its questions, and counts of its tasks."""
         project = self._client.project(self._project)
         interface = read_interface(project) or {}
-        questions = sorted(name for name, (kind, _) in interface.items() if kind in ANSWER_MEMBERS)
+        questions = sorted(name for name, (kind, _) in interface.items() if kind in LABEL_OF)
         return {
             "project": str(project.get("title")),
             "url": self._address(self._project),

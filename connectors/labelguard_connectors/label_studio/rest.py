@@ -20,17 +20,13 @@ from labelguard.answers.connector import Answer, Page, Unreadable
 from labelguard.errors import ConnectorError
 from labelguard_connectors.http import HttpClient
 from labelguard_connectors.label_studio.answers import Annotation, Interface, Task, to_answer
-from labelguard_connectors.payloads import Id, Object, OutOfBounds, Payload, Text, ZonedTime, parse
+from labelguard_connectors.payloads import Object, OutOfBounds, Payload, Text, ZonedTime, parse
 
 _HINTS = {
     401: "the API key is not accepted; check it, and whether it has expired",
     403: "the API key's user may not do this; ask for a role that may see the whole project",
     404: "there is no such project; check url and project in labelguard.toml",
 }
-
-
-class _Created(Payload):
-    id: Id
 
 
 class _Token(Payload):
@@ -72,19 +68,6 @@ class Client(HttpClient):
             "resolve_uri": "false",  # texts as they are, as webhooks tell them
         }
         return self.get(_Listing, "/api/tasks/", **query).tasks
-
-    def create(self, title: str, config: str) -> int:
-        """Make a project; return its id."""
-        body = {"title": title, "label_config": config}
-        return self.post(_Created, "/api/projects/", body).id
-
-    def fill(self, project: int, tasks: Sequence[Mapping[str, Any]]) -> None:
-        """Add tasks to a project."""
-        self.send("POST", f"/api/projects/{project}/import", body=tasks, repeatable=False)
-
-    def remove(self, project: int) -> None:
-        """Delete a project."""
-        self.send("DELETE", f"/api/projects/{project}/", repeatable=False)
 
     def _credentials(self, renew: bool) -> Mapping[str, str]:
         """Send a legacy token as it is; exchange a personal one for one of some minutes."""
