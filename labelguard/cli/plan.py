@@ -41,13 +41,13 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
 
 
 def _print(found: PlanResult) -> None:
-    from labelguard.planner.advice import headline, summary
+    from labelguard.planner.advice import describe_input, summarize
 
     given = click.get_current_context().params
-    echo(f"{headline(found)}; no label was read, nothing was charged")
+    echo(f"{describe_input(found)}; no label was read, nothing was charged")
     if given["every"]:
         _print_table(found)
-    for line in summary(found):
+    for line in summarize(found):
         echo(line)
     if output := given["output"]:
         echo(f"Page: {output / 'plan.html'}")
@@ -60,11 +60,11 @@ def _print(found: PlanResult) -> None:
 
 def _print_table(found: PlanResult) -> None:
     """Print every mechanism at every ε, and what to expect of the best."""
-    from labelguard.planner.advice import HEADINGS, table
+    from labelguard.planner.advice import HEADINGS, plan_rows
 
     rows = (
         (cells[0], cells[1] + (" *" if automatic else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
-        for cells, automatic in table(found)
+        for cells, automatic in plan_rows(found)
     )
     names = HEADINGS[:-_HIDDEN_ON_TERMINALS]
     print_table(names, rows, right=set(names) - {"mechanism"}, gap=1, wrap=False)
@@ -192,10 +192,10 @@ def _epsilons(text: str) -> tuple[float, ...]:
 
 
 def _write(found: PlanResult, output: Path) -> None:
-    from labelguard.planner.advice import accuracy_png, page
+    from labelguard.planner.advice import draw_accuracy, render_page
 
     output.mkdir(parents=True, exist_ok=True)
-    png = accuracy_png(found)
+    png = draw_accuracy(found)
     (output / "accuracy.png").write_bytes(png)
-    (output / "plan.html").write_text(page(found, png), encoding="utf-8")
+    (output / "plan.html").write_text(render_page(found, png), encoding="utf-8")
     (output / "plan.json").write_text(to_json(found) + "\n", encoding="utf-8")

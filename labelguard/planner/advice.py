@@ -271,10 +271,8 @@ class Planned:
         return next((one for one in self.recommended if one.epsilon == self.epsilon), None)
 
 
-def table(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
-    """Return the rows under `HEADINGS`, and whether each is what `--mechanism auto` takes at its
-    ε.
-    """
+def plan_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
+    """Return rows under `HEADINGS`; true beside one that `--mechanism auto` takes at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
     best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
     for forecast in plan.forecasts:
@@ -303,7 +301,7 @@ def table(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
     return rows
 
 
-def headline(plan: Planned) -> str:
+def describe_input(plan: Planned) -> str:
     """Return what was planned for: counts, δ, features, periods."""
     counts, units = plan.counts, NOUNS[plan.unit]
     periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
@@ -313,7 +311,7 @@ def headline(plan: Planned) -> str:
     )
 
 
-def summary(plan: Planned) -> tuple[str, str]:
+def summarize(plan: Planned) -> tuple[str, str]:
     """Say one recommendation, and from where on a release is worth it at all."""
     choice = plan.choice
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
@@ -334,18 +332,18 @@ def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def page(plan: Planned, png: bytes) -> str:
-    """Return the page, with the picture inside; whatever is told in it is escaped."""
+def render_page(plan: Planned, png: bytes) -> str:
+    """Return the page, with the picture inside; all text is escaped."""
     import jinja2
 
     text = (files(__package__) / "plan.html.j2").read_text(encoding="utf-8")
     options: dict[str, Any] = {"trim_blocks": True, "undefined": jinja2.StrictUndefined}
     html = jinja2.Template(text, autoescape=True, **options).render(
         plan=plan,
-        headline=headline(plan),
-        summary=summary(plan),
+        headline=describe_input(plan),
+        summary=summarize(plan),
         headings=HEADINGS,
-        rows=table(plan),
+        rows=plan_rows(plan),
         picture=base64.b64encode(png).decode("ascii"),
         others=[one for one in plan.recommended if one is not plan.choice and one.command],
     )
@@ -356,7 +354,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def accuracy_png(plan: Planned) -> bytes:
+def draw_accuracy(plan: Planned) -> bytes:
     """Accuracy of every mechanism against ε; the same plan, the same bytes.
 
     What serves best lies above the others, with its 90% range.
@@ -368,7 +366,7 @@ def accuracy_png(plan: Planned) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     chosen = [one.mechanism or one.automatic for one in plan.recommended]
-    for line, color in _lines(plan):
+    for line, color in _best_forecasts(plan):
         best = line[0].mechanism == max(chosen, key=chosen.count)
         epsilons = [f.epsilon or 0.0 for f in line]
         means = [f.accuracy.mean for f in line]
@@ -377,7 +375,7 @@ def accuracy_png(plan: Planned) -> bytes:
             axes.fill_between(epsilons, low, high, color=color, alpha=0.15, linewidth=0)
         style = {"lw": 2.5, "zorder": 3} if best else {"lw": 1, "ms": 9, "mfc": "none"}
         axes.plot(epsilons, means, "o-", color=color, label=NAMES[line[0].mechanism], **style)
-    if every := _all_labels(plan):
+    if every := _unbounded_forecasts(plan):
         label, color = "randomized response, all labels", _COLORS["rr"]
         means = [f.accuracy.mean for f in every]
         axes.plot([f.epsilon or 0.0 for f in every], means, "o:", color=color, label=label)
@@ -395,7 +393,7 @@ def accuracy_png(plan: Planned) -> bytes:
     return buffer.getvalue()
 
 
-def _lines(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
+def _best_forecasts(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
     """Yield the forecasts of each mechanism, with a color; randomized response under its best
     bounds.
     """
@@ -404,7 +402,7 @@ def _lines(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
         yield list({f.epsilon: f for f in of_it}.values()), color  # the last at each ε
 
 
-def _all_labels(plan: Planned) -> list[Forecast]:
+def _unbounded_forecasts(plan: Planned) -> list[Forecast]:
     """Randomized response with all labels, unless that is best everywhere."""
     forecasts = [f for f in plan.forecasts if f.mechanism == "rr"]
     first = {f.epsilon: f for f in reversed(forecasts)}  # the first at each ε

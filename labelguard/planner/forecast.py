@@ -27,9 +27,9 @@ from labelguard.planner.advice import (
     Planned,
     Recommendation,
     Worth,
-    accuracy_png,
-    headline,
-    summary,
+    describe_input,
+    draw_accuracy,
+    summarize,
 )
 from labelguard.planner.outcomes import Forecast, Sizing, best, worth_training
 from labelguard.planner.prior import Prior
@@ -55,12 +55,12 @@ class PlanResult(Planned):
     def _repr_html_(self) -> str:
         words = [one.words for one in self.recommended]
         commands = [one.command for one in self.recommended if one.command]
-        facts = [("planned for", headline(self)), ("recommended", " ".join(summary(self)))]
+        facts = [("planned for", describe_input(self)), ("recommended", " ".join(summarize(self)))]
         facts += several("expect", words)
         facts += [*several("notes", self.notes), *several("next", commands)]
         title = "What a private release may be expected to give"
         caption = "Accuracy against ε. " + "; ".join(words)
-        return card(title, facts, picture=Picture(accuracy_png(self), caption))
+        return card(title, facts, picture=Picture(draw_accuracy(self), caption))
 
 
 @suggest_keywords

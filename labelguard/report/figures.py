@@ -37,16 +37,16 @@ _LIKELIHOOD = "log-likelihood per label"
 _COIN = math.log(0.5)
 
 
-def usage_by_event(facts: ReportFacts) -> Mapping[str, Counts]:
+def read_usage(facts: ReportFacts) -> Mapping[str, Counts]:
     """Return the use of each allowance of the policy in force."""
     rows, policy = facts.opened.ledger.releases.usage(), facts.policy
     allowed = policy.policy.events if policy else ()
     return {event: np.array(rows.get(event, []), np.int64).reshape(-1, 3) for event in allowed}
 
 
-def usage_sections(facts: ReportFacts) -> Iterator[Section]:
+def describe_usage(facts: ReportFacts) -> Iterator[Section]:
     """Yield for each allowance of the policy in force its use, and who is near its end."""
-    for event, rows in usage_by_event(facts).items():
+    for event, rows in read_usage(facts).items():
         kind = events.kind(event)
         capacity, used, count = rows.T
         close = facts.opened.ledger.releases.heavy_users(event, _NEAR, _NAMED)
@@ -55,7 +55,7 @@ def usage_sections(facts: ReportFacts) -> Iterator[Section]:
             "used",
             f"used-{event}",
             rows=((name, used, most, most - used) for name, most, used in close),
-            chart=_usage_chart(facts, kind, rows, near) if len(rows) else None,
+            chart=_chart_usage(facts, kind, rows, near) if len(rows) else None,
             facts=facts,
             kind=kind,
             who=int(count.sum()),
@@ -69,7 +69,7 @@ def usage_sections(facts: ReportFacts) -> Iterator[Section]:
         )
 
 
-def _usage_chart(facts: ReportFacts, kind: EventKind, rows: Counts, near: int) -> Chart:
+def _chart_usage(facts: ReportFacts, kind: EventKind, rows: Counts, near: int) -> Chart:
     """Return the units by the share that they used, in steps of 10%; all of it is apart."""
     capacity, used, count = rows.T
     step = np.minimum(used * 10 // capacity, 10)
@@ -94,18 +94,18 @@ def _usage_chart(facts: ReportFacts, kind: EventKind, rows: Counts, near: int) -
     )
 
 
-def noise_sections(facts: ReportFacts) -> Iterator[Section]:
+def describe_noise(facts: ReportFacts) -> Iterator[Section]:
     """Yield the noise of every use under the policy in force, and the label error it means."""
-    for event, rows in usage_by_event(facts).items():
+    for event, rows in read_usage(facts).items():
         kind, prices = (
             events.kind(event),
             facts.policy.prices.get(event, {}) if facts.policy else {},
         )
         if noises := {k: kind.noise(prices[k]) for k in sorted(prices)}:
-            yield _noise_section(facts, kind, noises, rows)
+            yield _describe_event_noise(facts, kind, noises, rows)
 
 
-def _noise_section(
+def _describe_event_noise(
     facts: ReportFacts, kind: EventKind, noises: Mapping[int, Mapping[str, Any]], rows: Counts
 ) -> Section:
     units = {k: int(rows[rows[:, 0] == k, 2].sum()) for k in noises}
@@ -122,7 +122,7 @@ def _noise_section(
     return section(
         "flips",
         f"noise-{kind.name}",
-        chart=_label_error_chart(flips),
+        chart=_chart_label_error(flips),
         differ=_DIFFER,
         error=float(np.average(flipped, weights=weight)) if weight.sum() else None,
         **words,
@@ -133,7 +133,7 @@ def _format_noise(value: float | str) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _label_error_chart(flips: Mapping[int, float]) -> Chart:
+def _chart_label_error(flips: Mapping[int, float]) -> Chart:
     chosen = dict(list(flips.items())[:_SHOWN])
     shares = dict.fromkeys(f"{flip:.0%}" for flip in sorted(chosen.values()))
     spread = " to ".join([*shares][:: max(len(shares) - 1, 1)])
@@ -151,7 +151,7 @@ def _label_error_chart(flips: Mapping[int, float]) -> Chart:
     )
 
 
-def job_sections(project: Project) -> Iterator[Section]:
+def describe_jobs(project: Project) -> Iterator[Section]:
     """Yield for each job its runs and how its newest model learnt; one section if unreadable."""
     try:
         runs = read_runs(project)
@@ -160,13 +160,13 @@ def job_sections(project: Project) -> Iterator[Section]:
         return
     for name, group in groupby(sorted(runs, key=lambda run: (run.job, run.run)), lambda r: r.job):
         of_job = list(group)
-        yield job_section(name, of_job)
+        yield describe_job(name, of_job)
         learnt = [run for run in of_job if len(run.curve) > 1]
-        if learnt and (curve := _curve_section(learnt[-1])):
+        if learnt and (curve := _describe_curve(learnt[-1])):
             yield curve
 
 
-def job_section(name: str, runs: Sequence[JobRun]) -> Section:
+def describe_job(name: str, runs: Sequence[JobRun]) -> Section:
     last = runs[-1]
     rows = tuple(
         (
@@ -180,29 +180,29 @@ def job_section(name: str, runs: Sequence[JobRun]) -> Section:
         f"job-{name}",
         rows=rows,
         newest_first=True,
-        chart=_quality_chart(name, runs),
+        chart=_chart_quality(name, runs),
         runs=runs,
         last=last,
         outcomes=sorted(Counter(run.outcome for run in runs).items()),
-        below=_models_below_coin(runs),
+        below=_find_models_below_coin(runs),
         windows=(last.settings.get("options") or {}).get("windows"),
         COIN=_COIN,
     )
 
 
-def _quality_chart(name: str, runs: Sequence[JobRun]) -> Chart | None:
+def _chart_quality(name: str, runs: Sequence[JobRun]) -> Chart | None:
     """Return what gates measured of candidates, and of the models they were compared with."""
     judged = [
         (run, run.judgement)
         for run in runs
-        if run.judgement and _metric(run.judgement, "candidate") is not None
+        if run.judgement and _read_metric(run.judgement, "candidate") is not None
     ]
     measure = str(judged[-1][1]["measure"]) if judged else ""
     judged = [one for one in judged if one[1]["measure"] == measure]
     if len(judged) < 2:
         return None
     run, judgement = judged[-1]
-    current, probes = _metric(judgement, "current"), judgement.get("by") == "probes"
+    current, probes = _read_metric(judgement, "current"), judgement.get("by") == "probes"
     public = f" on {pluralize(judgement['rows'], 'public probe')}" if probes else ""
     other = "there was no model before" if current is None else f"the model in use {current:.3f}"
     decided = "promoted" if run.outcome == "promoted" else "not promoted"
@@ -215,29 +215,29 @@ def _quality_chart(name: str, runs: Sequence[JobRun]) -> Chart | None:
         "run",
         measure,
         (
-            Series("candidate", tuple(_metric(values, "candidate") for _, values in judged)),
-            Series("model in use", tuple(_metric(values, "current") for _, values in judged)),
+            Series("candidate", tuple(_read_metric(values, "candidate") for _, values in judged)),
+            Series("model in use", tuple(_read_metric(values, "current") for _, values in judged)),
         ),
         (Mark("y", _COIN, "a coin"),) if measure == _LIKELIHOOD else (),
     )
 
 
-def _models_below_coin(runs: Sequence[JobRun]) -> list[tuple[str, float]]:
+def _find_models_below_coin(runs: Sequence[JobRun]) -> list[tuple[str, float]]:
     """Of the models judged last those that a coin is better than."""
     newest = next((run.judgement for run in reversed(runs) if run.judgement), None)
     if not newest or newest["measure"] != _LIKELIHOOD:
         return []
     models = (("candidate", "candidate"), ("model in use", "current"))
-    values = ((name, _metric(newest, key)) for name, key in models)
+    values = ((name, _read_metric(newest, key)) for name, key in models)
     return [(name, value) for name, value in values if value is not None and value < _COIN]
 
 
-def _metric(values: Mapping[str, Any], name: str) -> float | None:
+def _read_metric(values: Mapping[str, Any], name: str) -> float | None:
     value = values.get(name)
     return float(value) if isinstance(value, int | float) else None
 
 
-def _curve_section(run: JobRun) -> Section | None:
+def _describe_curve(run: JobRun) -> Section | None:
     """Return the training metric of a run that people look at first; nothing of it is from raw
     labels.
     """
@@ -246,7 +246,7 @@ def _curve_section(run: JobRun) -> Section | None:
     if not metrics:
         return None
     metric = min(metrics, key=lambda one: ("loss" not in one, one))
-    values = tuple(_metric(point, metric) for point in points)
+    values = tuple(_read_metric(point, metric) for point in points)
     known = [value for value in values if value is not None]
     chart = Chart(
         f"Training of {run.job}, run {run.run}",

@@ -75,15 +75,15 @@ def _build(facts: ReportFacts, anchor: Anchor | None) -> tuple[Report, Verdict]:
     about = facts.opened.project.about
     name = f"{about['name']}: labels" if "name" in about else "Labels"
     title = f"Release {facts.chosen.id}" if facts.chosen else f"{name} under differential privacy"
-    parts = [part for part in _sections(facts, verification, anchor) if part is not None]
-    summary = tuple(_summary(facts, verification))
+    parts = [part for part in _build_sections(facts, verification, anchor) if part is not None]
+    summary = tuple(_summarize(facts, verification))
     document = Report(
         title, facts.at, __version__, verification.ok, summary, _make_ids_unique(parts)
     )
     return document, verification
 
 
-def _summary(facts: ReportFacts, verification: Verdict) -> Iterator[tuple[str, str]]:
+def _summarize(facts: ReportFacts, verification: Verdict) -> Iterator[tuple[str, str]]:
     """Yield the few facts that come first."""
     yield from facts.opened.project.about.items()
     yield "project id", facts.opened.keys.check_value()[:16]
@@ -104,33 +104,33 @@ def _summary(facts: ReportFacts, verification: Verdict) -> Iterator[tuple[str, s
     yield "verification", "holds" if verification.ok else "FAULT"
 
 
-def _sections(
+def _build_sections(
     facts: ReportFacts, verification: Verdict, anchor: Anchor | None
 ) -> Iterator[Section | None]:
     """Yield every section in its order, None for one that has nothing to say."""
     if not verification.ok:
         yield section("fault", verification=verification)
-    yield sections.release_card(facts)
+    yield sections.describe_release_card(facts)
     if facts.chosen:
-        yield from _mechanism_sections(facts)
-    yield sections.actions(facts, verification)
-    yield sections.guarantee(facts)
-    yield sections.not_protected(facts)
-    yield sections.policies(facts)
-    yield from figures.usage_sections(facts)
-    yield sections.left_out(facts)
-    yield sections.people(facts)
-    yield from figures.noise_sections(facts)
+        yield from _describe_mechanisms(facts)
+    yield sections.describe_actions(facts, verification)
+    yield sections.describe_guarantee(facts)
+    yield sections.describe_limits(facts)
+    yield sections.describe_policies(facts)
+    yield from figures.describe_usage(facts)
+    yield sections.describe_dropped_labels(facts)
+    yield sections.describe_people(facts)
+    yield from figures.describe_noise(facts)
     if not facts.chosen:
-        yield from _mechanism_sections(facts)
-    yield sections.forecasts(facts)
-    yield sections.releases(facts)
-    yield from figures.job_sections(facts.opened.project)
-    yield sections.hook(facts)
-    yield sections.verification(facts, verification, anchor)
+        yield from _describe_mechanisms(facts)
+    yield sections.describe_forecasts(facts)
+    yield sections.describe_releases(facts)
+    yield from figures.describe_jobs(facts.opened.project)
+    yield sections.describe_hook(facts)
+    yield sections.describe_verification(facts, verification, anchor)
 
 
-def _mechanism_sections(facts: ReportFacts) -> Iterator[Section]:
+def _describe_mechanisms(facts: ReportFacts) -> Iterator[Section]:
     """Yield what mechanisms say of the releases that the report is about."""
     for card in facts.newest_cards():
         for part in sections_of_card(card):
@@ -161,9 +161,9 @@ def write_leaderboard(leaderboard: Leaderboard, release: str, output: Path) -> N
         raise LabelguardError(f"expected -o with a name that ends in .{names}; found {output.name}")
     check_file(output, "board.html")
     if form in FORMS:
-        data = FORMS[form](_leaderboard_report(leaderboard, release)).encode()
+        data = FORMS[form](_build_leaderboard(leaderboard, release)).encode()
     elif len(leaderboard.boards) == 1:
-        data = charts.draw(_board_chart(leaderboard.boards[0]), form)
+        data = charts.draw(_chart_board(leaderboard.boards[0]), form)
     else:
         raise LabelguardError(
             f"a picture shows one board, and there are {len(leaderboard.boards)}; name one with "
@@ -172,7 +172,7 @@ def write_leaderboard(leaderboard: Leaderboard, release: str, output: Path) -> N
     write_atomically(output, data)
 
 
-def _leaderboard_report(leaderboard: Leaderboard, release: str) -> Report:
+def _build_leaderboard(leaderboard: Leaderboard, release: str) -> Report:
     """Return the leaderboard of a release as a report, a section for each board."""
     parts = [
         Section(
@@ -180,7 +180,7 @@ def _leaderboard_report(leaderboard: Leaderboard, release: str) -> Report:
             f"Leaderboard: {board.title}",
             (board.words,),
             Table(f"Standings, {board.title}", COLUMNS, tuple(rows(board))),
-            _board_chart(board),
+            _chart_board(board),
         )
         for number, board in enumerate(leaderboard.boards, 1)
     ]
@@ -197,7 +197,7 @@ def _leaderboard_report(leaderboard: Leaderboard, release: str) -> Report:
     return Report(title, clock.now(), __version__, True, summary, tuple(parts))
 
 
-def _board_chart(board: Board) -> Chart:
+def _chart_board(board: Board) -> Chart:
     """Return scores with their intervals, by rank, then by name."""
     standings = board.standings
     columns = (

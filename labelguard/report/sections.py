@@ -22,13 +22,13 @@ _FORECASTS = 24
 _LEFT = 25
 
 
-def actions(facts: ReportFacts, verification: Verdict) -> Section:
+def describe_actions(facts: ReportFacts, verification: Verdict) -> Section:
     """Faults, allowances that are used up, and what was begun and not finished."""
     part = section("to_do", facts=facts, verification=verification)
     return part if part.points else replace(part, text=("Nothing to do.",))
 
 
-def release_card(facts: ReportFacts) -> Section | None:
+def describe_release_card(facts: ReportFacts) -> Section | None:
     """Return the card of the release that the report is about."""
     if facts.chosen is None:
         return None
@@ -43,7 +43,7 @@ def release_card(facts: ReportFacts) -> Section | None:
     return replace(part, facts=tuple((name.strip(), value) for name, value in cards.facts(card)))
 
 
-def guarantee(facts: ReportFacts) -> Section:
+def describe_guarantee(facts: ReportFacts) -> Section:
     """Return what the project promises, and how much of its ceiling that takes."""
     cost = facts.budget.lifetime
     reactive = any(record.policy.assignment_reactive for record in facts.policies)
@@ -65,7 +65,7 @@ def _plain(markdown: str) -> str:
     return markdown.replace("**", "").replace("`", "")
 
 
-def not_protected(facts: ReportFacts) -> Section:
+def describe_limits(facts: ReportFacts) -> Section:
     """Return what the promise leaves out: as cards say it, and what a project adds."""
     record = facts.newest_policy
     lines = list(cards.not_protected(record.policy) if record else cards.NOT_PROTECTED)
@@ -73,7 +73,7 @@ def not_protected(facts: ReportFacts) -> Section:
     return section("not_protected", lines=dict.fromkeys(lines))
 
 
-def policies(facts: ReportFacts) -> Section:
+def describe_policies(facts: ReportFacts) -> Section:
     """Return what every policy allows and costs, and the ceiling, of which the journal knows
     raises.
     """
@@ -106,7 +106,7 @@ def _describe_allowance(allowance: Allowance) -> str:
     return pluralize(allowance.allowed, allowance.kind.noun)
 
 
-def left_out(facts: ReportFacts) -> Section:
+def describe_dropped_labels(facts: ReportFacts) -> Section:
     """Labels that no release holds, because an allowance was used up, or they came twice."""
     newest = next(
         (one for one in reversed(facts.committed_releases) if one.part == "training"), None
@@ -115,7 +115,7 @@ def left_out(facts: ReportFacts) -> Section:
     return section("left_out", facts=facts, newest=newest, bounded=bounded)
 
 
-def people(facts: ReportFacts) -> Section | None:
+def describe_people(facts: ReportFacts) -> Section | None:
     """Return what was said of single labelers, by pseudonym, never by id; None where nothing
     was.
     """
@@ -136,7 +136,7 @@ def people(facts: ReportFacts) -> Section | None:
     )
 
 
-def forecasts(facts: ReportFacts) -> Section | None:
+def describe_forecasts(facts: ReportFacts) -> Section | None:
     """Return what the planner expected of releases, where its forecast stands with the release."""
     planned = [one for one in facts.committed_releases if "forecast" in one.settings]
     poor = [one for one in facts.committed_releases if "discouraged" in one.settings]
@@ -157,7 +157,7 @@ def _forecast_row(record: ReleaseRecord) -> tuple[str, ...]:
     return record.id, record.settings["mechanism"], *numbers, f"{error['mean']:.3f}"
 
 
-def releases(facts: ReportFacts) -> Section:
+def describe_releases(facts: ReportFacts) -> Section:
     """Return every release, whatever became of it."""
     names = {record.id: record.name for record in facts.policies}
     rows = tuple(
@@ -178,7 +178,7 @@ def releases(facts: ReportFacts) -> Section:
     )
 
 
-def hook(facts: ReportFacts) -> Section | None:
+def describe_hook(facts: ReportFacts) -> Section | None:
     """Return how the hook stands, in counts; None for a project without one."""
     home = facts.opened.project
     try:
@@ -201,7 +201,9 @@ def hook(facts: ReportFacts) -> Section | None:
     return section("hook", rows=rows, waiting=waiting, letters=letters)
 
 
-def verification(facts: ReportFacts, verification: Verdict, anchor: Anchor | None) -> Section:
+def describe_verification(
+    facts: ReportFacts, verification: Verdict, anchor: Anchor | None
+) -> Section:
     """Return what was verified, and the line to keep elsewhere."""
     return section(
         "verification",

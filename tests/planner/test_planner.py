@@ -25,7 +25,7 @@ from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.planner import advice
 from labelguard.planner import forecast as planner
-from labelguard.planner.advice import headline
+from labelguard.planner.advice import describe_input
 from labelguard.planner.outcomes import Forecast, Interval, Sizing
 from labelguard.simulation import simulate
 
@@ -186,8 +186,8 @@ def test_delta_and_features_are_the_usual_ones_unless_said(
     monkeypatch.setattr(planner, "default_features", lambda: "length")  # no encoder is loaded
     found = planner.plan(labels, epsilons=(1,))
     assert (found.delta, found.features) == (usual_delta(30), "length")
-    assert headline(found).startswith("30 labelers, 900 labels of ")
-    assert headline(found).endswith("δ = 1e-05 for each labeler; features length")
+    assert describe_input(found).startswith("30 labelers, 900 labels of ")
+    assert describe_input(found).endswith("δ = 1e-05 for each labeler; features length")
 
 
 @pytest.mark.parametrize(

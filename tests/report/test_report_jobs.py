@@ -10,7 +10,7 @@ from support.job_runs import ran, remember
 import labelguard as lg
 from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section
-from labelguard.report.figures import job_section
+from labelguard.report.figures import describe_job
 from labelguard.report.page import report
 
 LIKELIHOOD = {"by": "held-out", "measure": "log-likelihood per label", "candidate": -0.759}
@@ -42,7 +42,7 @@ def kept(number: int, **judged: Any) -> JobRun:
 
 
 def told_of(*runs: JobRun) -> Section:
-    return job_section("nightly", runs)
+    return describe_job("nightly", runs)
 
 
 def test_a_model_worse_than_a_coin_is_called_that() -> None:
