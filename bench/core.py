@@ -16,7 +16,7 @@ from _measure import report
 from labelguard.accounting import randomized_response as rr
 from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import random_bytes
-from labelguard.keys.row_keys import RowKeys
+from labelguard.keys.prf import RowKeys
 from labelguard.mechanisms.randomized_response import randomize
 from labelguard.storage import blocks
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from labelguard.budget.policy import Policy
     from labelguard.planner.forecast import plan
     from labelguard.project import policies
+    from labelguard.project.locking import waiting
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
-    from labelguard.project.waiting import waiting
     from labelguard.release.privatize import privatize
     from labelguard.release.writer import Release, load
     from labelguard.report.inspection import inspect
@@ -46,7 +46,7 @@ _HOMES = {
     "privatize": "labelguard.release.privatize:privatize",
     "score": "labelguard.analysis.score:score",
     "simulate": "labelguard.simulation:simulate",
-    "waiting": "labelguard.project.waiting:waiting",
+    "waiting": "labelguard.project.locking:waiting",
 }
 
 __all__ = [

@@ -14,7 +14,7 @@ from labelguard.cli.terminal import cell, echo, print_facts, print_table, prints
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
-    from labelguard.project.verdict import FilesVerdict, Verdict
+    from labelguard.project.verification import FilesVerification, Verification
     from labelguard.report.overview import (
         AnchorLine,
         Budget,
@@ -158,7 +158,7 @@ def budget_journal(project: Path | None) -> list[JournalEntry]:
     return overview.journal(project)
 
 
-def verdict(value: Verdict | FilesVerdict) -> None:
+def verdict(value: Verification | FilesVerification) -> None:
     """Whether something holds."""
     if not value.ok:
         echo(f"labelguard: {value.fault}", err=True)
@@ -177,7 +177,7 @@ def verdict(value: Verdict | FilesVerdict) -> None:
     help="What `budget anchor` printed once: the journal must still contain it.",
 )
 @prints(verdict, code=verdict_code, project=True)
-def budget_verify(anchor: str | None, project: Path | None) -> Verdict:
+def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
     Names the first thing that does not hold and ends with exit code 1. A whole history that was

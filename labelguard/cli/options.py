@@ -12,7 +12,7 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.cli import completion
 from labelguard.errors import InvalidLabels
 from labelguard.options import Option, ReadingOptions, declared
-from labelguard.project.waiting import waiting
+from labelguard.project.locking import waiting
 from labelguard.storage import files
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -14,7 +14,7 @@ from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.backup import Backup
-    from labelguard.project.raising import CeilingUse
+    from labelguard.project.lifetime import CeilingUse
     from labelguard.project.restore import Restored
 
 
@@ -174,13 +174,13 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> Ceil
     """
     from labelguard.budget.policy import parse_budget
     from labelguard.ledger.policies import Ceiling
-    from labelguard.project import raising
+    from labelguard.project import lifetime
 
     if raised is None:
-        return raising.show(project)
+        return lifetime.show_ceiling(project)
     ceiling = Ceiling(*parse_budget("--raise", raised))
-    shown = raising.show(project, ceiling)
+    shown = lifetime.show_ceiling(project, ceiling)
     if not yes:
         _ceiling(shown, err=True)
         click.confirm("Raise the ceiling, for good?", abort=True, err=True)
-    return raising.raise_ceiling(ceiling, project)
+    return lifetime.raise_ceiling(ceiling, project)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from labelguard.analysis.leaderboard import Leaderboard
     from labelguard.analysis.score import Scored
     from labelguard.project.recovery import Abandoned
-    from labelguard.project.verdict import FilesVerdict
+    from labelguard.project.verification import FilesVerification
     from labelguard.release.coefficients import Coefficients
     from labelguard.report.overview import ReleaseLine
 
@@ -170,7 +170,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 @release.command("verify", short_help="Whether files are what was committed.")
 @click.argument("release_id", required=False, shell_complete=completion.releases)
 @prints(verdict, code=verdict_code, project=True)
-def release_verify(release_id: str | None, project: Path | None) -> FilesVerdict:
+def release_verify(release_id: str | None, project: Path | None) -> FilesVerification:
     """Compare a release's files (by default every release's) with the hashes in the ledger.
 
     \b

@@ -25,8 +25,7 @@ from labelguard.jobs.settings import Job, MlflowSettings
 from labelguard.jobs.state import hold_lock
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
-from labelguard.storage.files import fsync_path, publish_directory, write_atomically
-from labelguard.storage.sums import hashes_of
+from labelguard.storage.files import fsync_path, hashes_of, publish_directory, write_atomically
 
 CURRENT, REGISTRY = "current", "registry.json"
 _NUMBER = re.compile(r"[0-9]{4,9}")

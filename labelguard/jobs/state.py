@@ -16,9 +16,9 @@ from labelguard import clock
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs.settings import Job
 from labelguard.project import runs
-from labelguard.project.project import Project, held
+from labelguard.project.locking import file_lock, when_free
+from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
-from labelguard.project.waiting import when_free
 from labelguard.storage import private_files
 from labelguard.storage.files import fsync_path, write_atomically
 
@@ -178,7 +178,7 @@ def hold_lock(path: Path, busy: str) -> Iterator[None]:
     """Hold a lock file; raise `ProjectBusy` with this message, unless the command is to wait."""
     with contextlib.ExitStack() as stack:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        when_free(lambda: stack.enter_context(held(path, flags, busy)))
+        when_free(lambda: stack.enter_context(file_lock(path, flags, busy)))
         yield
 
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import shlex
+import subprocess
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from labelguard.errors import KeyProblem
-from labelguard.keys import key_source
-from labelguard.keys.parts import Parts
-from labelguard.keys.prf import Prf, derive_key
-from labelguard.keys.row_keys import RowKeys
+from labelguard.keys.prf import Prf, RowKeys, Splits, derive_key
 from labelguard.storage import blocks, private_files
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import write_atomically
@@ -35,6 +35,10 @@ _SALT, _NONCE = 32, bytes(12)
 
 # What the project needs for as long as it lives.
 KEY_FILE = "project.key"
+
+FILE, COMMAND = "LABELGUARD_KEY_FILE", "LABELGUARD_KEY_COMMAND"
+# Seconds that the command may take.
+_PATIENCE = 60
 
 
 def random_bytes(count: int) -> bytes:
@@ -115,9 +119,9 @@ class KeyRing:
         """The names of rows in private maps, the same in every release."""
         return RowKeys(derive_key(self._secret, "row"))
 
-    def parts(self, held_out: float) -> Parts:
+    def splits(self, held_out: float) -> Splits:
         """Which units are held out, a share of them: the same ones for as long as the key lives."""
-        return Parts(Prf(derive_key(self._secret, "held-out"), 1), held_out)
+        return Splits(Prf(derive_key(self._secret, "held-out"), 1), held_out)
 
     def record_keys(self, connector: str, records: Iterable[str]) -> Blocks:
         """Names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n, 2)."""
@@ -174,14 +178,14 @@ def _project_key(directory: Path) -> bytes:
         if not directory.is_dir():
             raise FileNotFoundError
         private_files.check_directory(directory, KeyProblem)
-        given = None if os.path.lexists(path) else key_source.read()
+        given = None if os.path.lexists(path) else _read_from_environment()
         data = private_files.read(path, KeyProblem) if given is None else given
     except FileNotFoundError:
         raise KeyProblem(
             f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
             "without it nothing can be released"
         ) from None
-    where = str(path) if given is None else f"what {key_source.named()} gives"
+    where = str(path) if given is None else f"what {key_variable()} gives"
     if not data.startswith(_KEY_HEADER):
         raise KeyProblem(f"{where} is not a labelguard key file, or is damaged")
     if len(secret := data.removeprefix(_KEY_HEADER)) != 32:
@@ -193,3 +197,43 @@ def keys_directory(state: Path) -> Path:
     """Where the keys of the project at `state` live."""
     override = os.environ.get("LABELGUARD_KEYS")
     return Path(override) if override else state / "keys"
+
+
+def key_variable() -> str | None:
+    """The environment variable that says where the project key comes from, if one does."""
+    given = [name for name in (FILE, COMMAND) if os.environ.get(name)]
+    if len(given) > 1:
+        raise KeyProblem(f"{FILE} and {COMMAND} are both set; unset one")
+    return given[0] if given else None
+
+
+def _read_from_environment() -> bytes | None:
+    """What the environment says the file of the project key holds; None if it says nothing.
+
+    Raises `KeyProblem` for a file that somebody else could have replaced, and for a command that
+    fails, takes longer than a minute, or cannot be run; what it printed is in no message.
+    """
+    name = key_variable()
+    if name == FILE:
+        return private_files.read_mounted(Path(os.environ[FILE]), KeyProblem)
+    return _run_key_command(os.environ[COMMAND]) if name else None
+
+
+@lru_cache(maxsize=1)
+def _run_key_command(command: str) -> bytes:
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise KeyProblem(f"{COMMAND} took more than {_PATIENCE} seconds") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "quotes that are never closed"
+        raise KeyProblem(f"{COMMAND} cannot be run: {why}") from None
+    if done.returncode:
+        raise KeyProblem(f"{COMMAND} failed with exit code {done.returncode}")
+    return done.stdout

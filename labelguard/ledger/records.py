@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget.event_kind import Price
 from labelguard.keys.identities import Identities
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
@@ -44,9 +44,9 @@ class ReleaseRecord:
         return self.state in ("computing", "drawn")
 
     @property
-    def part(self) -> Part:
+    def part(self) -> Split:
         """The units whose labels it has: those of held-out units evaluate, and never train."""
-        part: Part = self.settings.get("part", "training")
+        part: Split = self.settings.get("part", "training")
         return part
 
 

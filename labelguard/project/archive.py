@@ -23,8 +23,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from labelguard.errors import ProjectError
-from labelguard.storage.files import fsync_path
-from labelguard.storage.sums import PART
+from labelguard.storage.files import PART, fsync_path
 
 FORMAT = 1
 LEDGER, CONFIG = "ledger.sqlite3", "labelguard.toml"

@@ -27,7 +27,7 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, ingestion, recovery
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.verdict import ledger_fault, release_fault
+from labelguard.project.verification import ledger_fault, release_fault
 
 _ROWS = 50_000
 

@@ -29,9 +29,9 @@ from labelguard.keys import keyring
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
 from labelguard.project import retention
+from labelguard.project.locking import waiting
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
-from labelguard.project.waiting import waiting
 from labelguard.storage import blocks
 from labelguard.storage.files import fresh_directory
 from labelguard.text import Progress, no_progress

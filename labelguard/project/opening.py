@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from labelguard.errors import KeyProblem, ProjectError
-from labelguard.keys import key_source
+from labelguard.errors import KeyProblem, PolicyError, ProjectError
+from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
+from labelguard.project.locking import when_free
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find, mark
-from labelguard.project.waiting import when_free
 from labelguard.spelling import suggest_keywords
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
@@ -93,6 +93,21 @@ class OpenProject:
             stack.enter_context(opened.ledger.exclusive())
             return opened, stack.pop_all()
 
+    def begin_exclusive_change(self) -> int:
+        """Begin a new epoch in which no release is unfinished: no terms change over a release.
+
+        Raises `PolicyError` for an unfinished release, `ProjectBusy` for one being computed.
+        """
+        unfinished = [record.id for record in self.ledger.releases.all() if record.is_unfinished]
+        for release in unfinished:
+            self.project.check_free(release)
+        if unfinished:
+            raise PolicyError(
+                f"release {unfinished[0]} is unfinished; run its command again, or give it up "
+                f"(labelguard release abandon {unfinished[0]}), before policies or people change"
+            )
+        return self.ledger.begin_job()
+
 
 def located(where: Where = None) -> Project:
     """The project that is meant (see `Where`)."""
@@ -125,7 +140,7 @@ def init(
     state = directory / STATE
     if (state / CONFIG).exists():
         raise ProjectError(f"{state} is a project already")
-    if source := key_source.named():
+    if source := keyring.key_variable():
         # A key that exists is another project's, or this one's, whose ledger would begin anew.
         raise KeyProblem(
             f"init makes a key of its own: unset {source}, and put the key into your secret "

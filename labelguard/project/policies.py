@@ -10,12 +10,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from labelguard.budget import events, pricing
 from labelguard.budget.events import RANDOMIZED_LABELS
@@ -26,7 +23,7 @@ from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.project.doubles import refuse_doubles
+from labelguard.project.linking import refuse_doubles
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
     Activation,
@@ -202,7 +199,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
         found = _preview(ledger, name)
         if named(ledger.policies.all(), name).state == "active":
             return found
-        epoch = settled_epoch(opened)
+        epoch = opened.begin_exclusive_change()
         found = _preview(ledger, name)
         if agreed is not None and agreed != found:
             raise PolicyError(
@@ -254,7 +251,7 @@ def close(project: Where = None) -> Closed:
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        epoch, active = settled_epoch(opened), ledger.policies.active()
+        epoch, active = opened.begin_exclusive_change(), ledger.policies.active()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
         ledger.policies.close(epoch, active)
@@ -281,22 +278,6 @@ def drop(name: str, project: Where = None) -> Dropped:
     return Dropped(name)
 
 
-def settled_epoch(opened: OpenProject) -> int:
-    """A new epoch of a ledger in which nothing is under way: no terms change over a release.
-
-    Raises `PolicyError` for an unfinished release, `ProjectBusy` for one that is being computed.
-    """
-    unfinished = [r.id for r in opened.ledger.releases.all() if r.is_unfinished]
-    for release in unfinished:
-        opened.project.check_free(release)
-    if unfinished:
-        raise PolicyError(
-            f"release {unfinished[0]} is unfinished; run its command again, or give it up "
-            f"(labelguard release abandon {unfinished[0]}), before policies or people change"
-        )
-    return opened.ledger.begin_job()
-
-
 def in_force(ledger: Ledger) -> PolicyRecord | None:
     """The policy that releases are charged to; None before a first release, which makes one.
 
@@ -320,43 +301,6 @@ def first(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
     policy = request.first_policy(units)
     ledger.policies.ceiling().check(Total(policy.epsilon, policy.delta))
     return policy
-
-
-def total(ledger: Ledger, first: Policy) -> Total:
-    """What a project costs over its life; before its first release, what `first` costs."""
-    return pricing.total(ledger.policies.history() or [first])
-
-
-def standing(ledger: Ledger) -> dict[str, Any]:
-    """What a card says of the policies: the ceiling, the name of that in force, and the total.
-
-    Labels keep what earlier policies released of them, so ε and δ of a release are those of all
-    policies so far; what it newly charges is covered by the one in force.
-    """
-    active, every = ledger.policies.active(), ledger.policies.history()
-    assert active is not None  # a release was charged to it
-    found = {
-        "policy": active.name,
-        "ceiling": asdict(ledger.policies.ceiling()),
-        "two_units": _of_two(ledger, every),
-    }
-    if len(every) == 1:
-        return found
-    own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
-    return found | asdict(pricing.total(every)) | {"newly_charged": own}
-
-
-def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
-    """ε and δ of two units together over the policies of a project; None where one says nothing.
-
-    A policy that was closed counts in full.
-    """
-    records = [record for record in ledger.policies.all() if record.state != "draft"]
-    each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
-    known = [epsilon for epsilon in each if epsilon is not None]
-    if len(known) < len(each):
-        return None
-    return {"epsilon": math.fsum(known), "delta": pricing.total(every).delta}
 
 
 def prospect(ledger: Ledger, record: PolicyRecord) -> Activation | None:

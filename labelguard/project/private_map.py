@@ -25,8 +25,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import column
-from labelguard.storage.files import fsync_path, publish_directory
-from labelguard.storage.sums import sha256
+from labelguard.storage.files import fsync_path, publish_directory, sha256
 
 PARTIAL = ".partial"
 _REWRITTEN = ".new"

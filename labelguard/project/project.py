@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from filelock import lock_descriptor
 from platformdirs.unix import Unix
 
-from labelguard.errors import NoProject, ProjectBusy, ProjectError
+from labelguard.errors import NoProject, ProjectError
 from labelguard.keys import keyring
 from labelguard.ledger import journal
+from labelguard.project.locking import file_lock
 from labelguard.spelling import suggest_keywords
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
@@ -152,7 +152,7 @@ class Project:
         with contextlib.ExitStack() as stack:
             busy = f"another labelguard job works in {self.state}; run this again when it is done"
             try:
-                stack.enter_context(held(self.state / "lock", _LOCK, busy))
+                stack.enter_context(file_lock(self.state / "lock", _LOCK, busy))
             except OSError as error:
                 why = "lock is a symbolic link" if error.errno == errno.ELOOP else error.strerror
                 raise ProjectError(
@@ -172,7 +172,7 @@ class Project:
         nobody's is while they work. Raises `ProjectBusy` if another process works on it.
         """
         self.stages.mkdir(mode=0o700, exist_ok=True)
-        with held(self._claims(release_id), _LOCK, _claimed(release_id)):
+        with file_lock(self._claims(release_id), _LOCK, _claimed(release_id)):
             directory = self.stages / release_id
             directory.mkdir(mode=0o700, exist_ok=True)
             yield directory
@@ -180,7 +180,7 @@ class Project:
     def check_free(self, release_id: str) -> None:
         """Raise `ProjectBusy` if another process works on a release that it claimed."""
         if self._claims(release_id).exists():
-            with held(self._claims(release_id), _LOCK, _claimed(release_id)):
+            with file_lock(self._claims(release_id), _LOCK, _claimed(release_id)):
                 pass
 
     def clear(self, release_id: str) -> None:
@@ -197,22 +197,6 @@ class Project:
         for directory in (self.releases, self.released):
             for partial in directory.glob("*.partial"):
                 shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def held(path: Path, flags: int, busy: str) -> Iterator[None]:
-    """Lock a file or a directory, opened with `flags`.
-
-    Raises `ProjectBusy`, saying `busy`, at once if another process or thread holds it, `OSError` if
-    it cannot be opened.
-    """
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        if not lock_descriptor(descriptor, blocking=False):
-            raise ProjectBusy(busy)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _claimed(release_id: str) -> str:

@@ -42,14 +42,15 @@ from labelguard.errors import (
     PolicyError,
     ProjectError,
 )
-from labelguard.keys import key_source
+from labelguard.keys import keyring
 from labelguard.keys.keyring import KEY_FILE, KeyRing
 from labelguard.ledger import charges, database, journal, policies, schema
 from labelguard.ledger.journal import WITNESS, Anchor, Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, backup
+from labelguard.project.locking import file_lock
 from labelguard.project.opening import OpenProject, seclude
-from labelguard.project.project import STATE, Project, find, held, places
+from labelguard.project.project import STATE, Project, find, places
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
@@ -127,7 +128,7 @@ def restore(
     try:
         home.mkdir(parents=True, exist_ok=True)
         busy = f"another restore works in {home}; run this again when it is done"
-        with held(home, os.O_RDONLY, busy):
+        with file_lock(home, os.O_RDONLY, busy):
             # A crashed restore goes on only with the same backup and words.
             with archive.reading(source) as file:
                 asked = file.manifest + file.mac + repr((newest, nothing_since)).encode()
@@ -206,7 +207,7 @@ def _prepare(
 
 def _keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:
     """The project's keys, where they are from, and what the witness beside them has seen."""
-    own, handed_over = Project(partial).keys, key_source.named()
+    own, handed_over = Project(partial).keys, keyring.key_variable()
     if handed_over or (own / KEY_FILE).exists():
         if keys:
             where = handed_over or f"{own} (LABELGUARD_KEYS)"

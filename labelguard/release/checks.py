@@ -16,12 +16,12 @@ from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
 from labelguard.inputs.staged import Staged
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Admission, Groups
-from labelguard.project import succession
-from labelguard.project.doubles import refuse_doubles
+from labelguard.project import lifetime
+from labelguard.project.linking import refuse_doubles
 from labelguard.release import selection
 from labelguard.release.choices import fewest
 from labelguard.release.protocol import Mechanism
@@ -86,7 +86,7 @@ def check_plan(
     plan: PlannedRows,
     policy: Policy,
     event: str,
-    part: Part,
+    part: Split,
     ledger: Ledger,
     *,
     people: int,
@@ -123,7 +123,7 @@ def check_plan(
     use = events.kind(event)
     if short and not drop:
         most = int((plan.charged + plan.short).max())
-        offer = succession.offer(ledger, policy, event, most)
+        offer = lifetime.describe_next_policy(ledger, policy, event, most)
         raise BudgetExceeded(
             f"{selection.shortage(plan, policy.unit, use.shortage_noun)}; leave such labels out "
             f"with --exhausted drop, or pay for more: {offer}",
@@ -149,7 +149,7 @@ def check_price(request: PolicyRequest, total: Total) -> list[str]:
     ]
 
 
-def _nobody_message(plan: PlannedRows, policy: Policy, part: Part) -> str:
+def _nobody_message(plan: PlannedRows, policy: Policy, part: Split) -> str:
     """Return the error message for an input that has nobody of this part."""
     everybody = pluralize(plan.other_units, policy.unit)
     drawn = f"a share of {policy.held_out:g}, drawn by a keyed hash"
@@ -165,7 +165,7 @@ def _nobody_message(plan: PlannedRows, policy: Policy, part: Part) -> str:
 
 
 def _notes(
-    plan: PlannedRows, policy: Policy, part: Part, people: int, use: EventKind
+    plan: PlannedRows, policy: Policy, part: Split, people: int, use: EventKind
 ) -> Iterator[str]:
     """Yield notes on labels that are left out, and on a large δ that was accepted."""
     if plan.other_labels:

@@ -25,10 +25,10 @@ import numpy as np
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project import policies, recovery
+from labelguard.project import lifetime, recovery
+from labelguard.project.locking import waiting
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.project.waiting import waiting
 from labelguard.release import card, selection
 from labelguard.release.protocol import Mechanism, Prepared, ReleaseContext, TrainingInputs
 from labelguard.release.publish import publish_release, snapshot_for_training
@@ -36,8 +36,7 @@ from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import Release, deliver, read_card
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import fresh_directory
-from labelguard.storage.sums import fault
+from labelguard.storage.files import find_changed_file, fresh_directory
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,7 +142,7 @@ def card_context(context: ReleaseContext, plan: PlannedRows, grant: Grant) -> di
     met = capacity > 0  # who was never charged has no budget yet
     capacity, used = capacity[met], used[met]
     return {
-        "privacy": policies.standing(ledger),
+        "privacy": lifetime.card_facts(ledger),
         "budget": {
             "allowed": card.spread(capacity),
             "used": card.spread(used),
@@ -165,7 +164,7 @@ def return_release(
     Raises `ProjectError` if one that was made before is not as it was committed.
     """
     path = home.releases / record.id
-    broken = fault(path, record.files) if reused else None
+    broken = find_changed_file(path, record.files) if reused else None
     if broken:
         raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
     if output:

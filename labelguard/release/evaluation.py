@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.inputs.pairs import find_distinct_pairs
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.learning.columns import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
@@ -46,7 +46,7 @@ from labelguard.release.mechanisms.statistic_design import (
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import arrays
-from labelguard.storage.sums import fault
+from labelguard.storage.files import find_changed_file
 
 FILE = "evaluation.npz"
 
@@ -183,7 +183,7 @@ class HeldOut(Mechanism[Design]):
     name = NAME
     version = VERSION
     priced = STATISTIC_RELEASES.name
-    part: Part = "held-out"
+    part: Split = "held-out"
 
     def __init__(self, options: EvaluationOptions, coordinates: Coordinates | None = None) -> None:
         """`coordinates` are known within a project (see `bind`)."""
@@ -293,6 +293,6 @@ def _release_directory(head: str, opened: OpenProject) -> Path:
             "see: labelguard release list"
         )
     directory = opened.project.releases / matches[0].id
-    if broken := fault(directory, matches[0].files):
+    if broken := find_changed_file(directory, matches[0].files):
         raise ProjectError(f"release {matches[0].id}: {broken}; restore it from a backup")
     return directory

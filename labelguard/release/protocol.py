@@ -21,7 +21,7 @@ from labelguard.budget.policy import Allowance, Policy
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.learning.columns import FeatureColumn
 from labelguard.learning.features import DurationCallback, PairFeatures, open_fitted
 from labelguard.ledger.ledger import Grant
@@ -175,7 +175,7 @@ class Mechanism(Protocol[P]):
     # Public columns that the input must have.
     features: tuple[FeatureColumn, ...] = ()
     # Whose labels it takes: `held-out` units are for evaluation, and no other mechanism has them.
-    part: Part = "training"
+    part: Split = "training"
     # True if it takes choices of the best of several responses, which are no pairs.
     choices: bool = False
     # Further pairs to label by a head; their digest is part of the idempotency key.

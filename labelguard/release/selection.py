@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from labelguard.budget.policy import Bound, round_up_bounds
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
-from labelguard.keys.parts import Part, Parts
-from labelguard.keys.row_keys import RowKeys
+from labelguard.keys.prf import RowKeys, Split, Splits
 from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import ReleasedLabels
@@ -59,8 +58,8 @@ class SelectionTask:
     bound: Bound
     labelers: bool
     choices: bool
-    parts: Parts
-    part: Part
+    parts: Splits
+    part: Split
     again: bool
     released_only: bool
 
@@ -218,7 +217,7 @@ class _Labels:
             submissions[latest] = choices.submissions
         key = task.keys.keys(task.keys.identify(author, item), pair)
         whose = buckets.blocks(table, "unit")
-        of_part = task.parts.among(whose, task.part)
+        of_part = task.parts.is_in(whose, task.part)
         latest = latest if task.choices else _latest(key)
         index = latest[of_part[latest]]
         units, unit = blocks.unique(whose[index])
@@ -396,7 +395,7 @@ def plan_rows(
     finished: str | None,
     earlier: Collection[str],
     bound: Bound,
-    part: Part,
+    part: Split,
     held_out: float,
     executor: Executor,
     progress: Callable[[float], None],
@@ -417,7 +416,7 @@ def plan_rows(
         bound=bound,
         labelers=staged.labelers,
         choices=staged.choices and bound.per_label,
-        parts=keys.parts(held_out),
+        parts=keys.splits(held_out),
         part=part,
         again=again and not finished,
         released_only=finished is not None,

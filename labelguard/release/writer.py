@@ -33,12 +33,15 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.release import card as cards
 from labelguard.spelling import suggest, suggest_keywords
 from labelguard.storage.files import (
+    SUMS,
     check_directory,
+    find_changed_file,
     fresh_directory,
     fsync_path,
+    hashes_of,
     publish_directory,
+    sums_text,
 )
-from labelguard.storage.sums import SUMS, fault, hashes_of, sums_text
 from labelguard.text import Progress, format_budget, no_progress, pluralize
 
 if TYPE_CHECKING:
@@ -294,7 +297,7 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
                 f"the release is safe in {release}, but {output} holds another release, or "
                 "something else; copy it from there"
             )
-        broken = fault(output, files)
+        broken = find_changed_file(output, files)
         if broken:
             raise ProjectError(f"{broken}; remove {output} and run this again")
         return
@@ -352,7 +355,7 @@ def push(
         )
     record = matches[0]
     directory = opened.project.releases / record.id
-    broken = fault(directory, record.files)
+    broken = find_changed_file(directory, record.files)
     if broken:
         raise LedgerError(f"release {record.id}: {broken}; nothing was published")
     where = connectors.connector(settings).push(directory, title or record.id, progress)

@@ -16,7 +16,7 @@ from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.verdict import Verdict, verdict
+from labelguard.project.verification import Verification, verify_records
 from labelguard.report import overview
 from labelguard.report.overview import Budget
 
@@ -113,9 +113,9 @@ def _find_release(releases: Iterable[ReleaseRecord], release_id: str) -> Release
     return committed[0]
 
 
-def verify_project(facts: ReportFacts, anchor: Anchor | None) -> Verdict:
+def verify_project(facts: ReportFacts, anchor: Anchor | None) -> Verification:
     """Verify journal, charges and the files of all releases, and the anchor in the journal."""
-    verification = verdict(facts.opened, anchor)
+    verification = verify_records(facts.opened, anchor)
     home = f"{facts.opened.project.state.parent}/"  # where it lies is nobody's business elsewhere
     return replace(verification, fault=verification.fault and verification.fault.replace(home, ""))
 

@@ -17,7 +17,7 @@ from labelguard import clock
 from labelguard.budget import pricing
 from labelguard.budget.pricing import Total
 from labelguard.errors import LabelguardError, LedgerError
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.ledger import charges, people, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
@@ -27,7 +27,12 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import PolicyDetails
-from labelguard.project.verdict import FilesVerdict, Verdict, release_fault, verdict
+from labelguard.project.verification import (
+    FilesVerification,
+    Verification,
+    release_fault,
+    verify_records,
+)
 from labelguard.storage import blocks
 from labelguard.storage.files import check_new_file
 
@@ -141,7 +146,7 @@ class ReleaseLine:
     # rr, props, statistic or evaluation
     mechanism: str
     # whose labels it has: training, or held-out
-    part: Part
+    part: Split
     # how much it charged, over all labelers
     charged: int
     # rows of its file; null before it is committed
@@ -326,12 +331,12 @@ def release_path(release_id: str | None, project: Where) -> Path:
     return opened.project.releases / _find_committed(opened.ledger, release_id)[-1].id
 
 
-def verify(project: Where, anchor: str | None = None) -> Verdict:
+def verify(project: Where, anchor: str | None = None) -> Verification:
     """Check journal, charges and the files of all releases; return the first fault, if any.
 
     `anchor` is a line of `anchor`, from whenever: the journal must still hold its entry.
     """
-    return verdict(OpenProject.open(project), Anchor.parse(anchor) if anchor else None)
+    return verify_records(OpenProject.open(project), Anchor.parse(anchor) if anchor else None)
 
 
 def anchor(project: Where) -> AnchorLine:
@@ -342,12 +347,12 @@ def anchor(project: Where) -> AnchorLine:
     return AnchorLine(str(Anchor(number, digest)), number, digest)
 
 
-def verify_releases(release_id: str | None, project: Where) -> FilesVerdict:
+def verify_releases(release_id: str | None, project: Where) -> FilesVerification:
     """Check that the files of releases are what was committed; return the first fault, if any."""
     opened = OpenProject.open(project)
     chosen = _find_committed(opened.ledger, release_id)
     broken = release_fault(opened, chosen)
-    return FilesVerdict(broken is None, broken, len(chosen))
+    return FilesVerification(broken is None, broken, len(chosen))
 
 
 def simulate_to(path: Path, **options: Any) -> Simulated:

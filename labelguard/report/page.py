@@ -15,7 +15,7 @@ from labelguard.budget import events
 from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
 from labelguard.project.opening import Where
-from labelguard.project.verdict import Verdict
+from labelguard.project.verification import Verification
 from labelguard.release.sections import Chart, Mark, Section, Series, Table, sections_of_card
 from labelguard.report import charts, figures, sections
 from labelguard.report.facts import ReportFacts, verify_project
@@ -70,7 +70,7 @@ def write(
     return Reported(str(output), form, verification.ok, verification.fault)
 
 
-def _build(facts: ReportFacts, anchor: Anchor | None) -> tuple[Report, Verdict]:
+def _build(facts: ReportFacts, anchor: Anchor | None) -> tuple[Report, Verification]:
     verification = verify_project(facts, anchor)
     about = facts.opened.project.about
     name = f"{about['name']}: labels" if "name" in about else "Labels"
@@ -83,7 +83,7 @@ def _build(facts: ReportFacts, anchor: Anchor | None) -> tuple[Report, Verdict]:
     return document, verification
 
 
-def _summarize(facts: ReportFacts, verification: Verdict) -> Iterator[tuple[str, str]]:
+def _summarize(facts: ReportFacts, verification: Verification) -> Iterator[tuple[str, str]]:
     """Yield the few facts that come first."""
     yield from facts.opened.project.about.items()
     yield "project id", facts.opened.keys.check_value()[:16]
@@ -105,7 +105,7 @@ def _summarize(facts: ReportFacts, verification: Verdict) -> Iterator[tuple[str,
 
 
 def _build_sections(
-    facts: ReportFacts, verification: Verdict, anchor: Anchor | None
+    facts: ReportFacts, verification: Verification, anchor: Anchor | None
 ) -> Iterator[Section | None]:
     """Yield every section in its order, None for one that has nothing to say."""
     if not verification.ok:

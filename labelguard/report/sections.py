@@ -10,7 +10,7 @@ from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project.verdict import Verdict
+from labelguard.project.verification import Verification
 from labelguard.release import card as cards
 from labelguard.release.sections import Section
 from labelguard.report.facts import ReportFacts, guess_accuracy, odds_factor
@@ -22,7 +22,7 @@ _FORECASTS = 24
 _LEFT = 25
 
 
-def describe_actions(facts: ReportFacts, verification: Verdict) -> Section:
+def describe_actions(facts: ReportFacts, verification: Verification) -> Section:
     """Faults, allowances that are used up, and what was begun and not finished."""
     part = section("to_do", facts=facts, verification=verification)
     return part if part.points else replace(part, text=("Nothing to do.",))
@@ -202,7 +202,7 @@ def describe_hook(facts: ReportFacts) -> Section | None:
 
 
 def describe_verification(
-    facts: ReportFacts, verification: Verdict, anchor: Anchor | None
+    facts: ReportFacts, verification: Verification, anchor: Anchor | None
 ) -> Section:
     """Return what was verified, and the line to keep elsewhere."""
     return section(

@@ -18,9 +18,9 @@ from labelguard.jobs import start
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import JobState
-from labelguard.project import waiting
+from labelguard.project import locking
+from labelguard.project.locking import waiting as patient
 from labelguard.project.project import Project
-from labelguard.project.waiting import waiting as patient
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_start_that_waits_begins_when_the_other_has_ended(
 ) -> None:
     small, project, _ = pulled
     held, said, ended = threading.Event(), threading.Event(), threading.Event()
-    monkeypatch.setattr(waiting, "pause", lambda seconds: ended.wait(10))
+    monkeypatch.setattr(locking, "pause", lambda seconds: ended.wait(10))
 
     def hold() -> None:
         with JobState(project, "job").lock():

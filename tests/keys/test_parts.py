@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from labelguard.keys.keyring import KeyRing
-from labelguard.keys.parts import Parts
+from labelguard.keys.prf import Splits
 
 UNITS = np.random.default_rng(0).integers(0, 2**63, (100_000, 2)).astype(np.uint64)
 
@@ -24,39 +24,39 @@ def keys(tmp_path: Path) -> KeyRing:
 def test_about_a_share_of_units_is_held_out_and_everybody_is_in_one_part(
     share: float, keys: KeyRing
 ) -> None:
-    held_out = keys.parts(share).among(UNITS, "held-out")
-    assert (held_out != keys.parts(share).among(UNITS, "training")).all()
+    held_out = keys.splits(share).is_in(UNITS, "held-out")
+    assert (held_out != keys.splits(share).is_in(UNITS, "training")).all()
     # Five standard errors: fails falsely once in 10^6.
     assert abs(held_out.mean() - share) < 5 * np.sqrt(share * (1 - share) / len(UNITS))
 
 
 def test_nobody_is_held_out_of_no_share(keys: KeyRing) -> None:
-    assert not keys.parts(0.0).among(UNITS, "held-out").any()
-    assert keys.parts(0.0).among(UNITS, "training").all()
-    assert keys.parts(0.5).among(UNITS[:0], "held-out").shape == (0,)
+    assert not keys.splits(0.0).is_in(UNITS, "held-out").any()
+    assert keys.splits(0.0).is_in(UNITS, "training").all()
+    assert keys.splits(0.5).is_in(UNITS[:0], "held-out").shape == (0,)
 
 
 def test_a_part_is_each_units_own_whoever_else_is_there(keys: KeyRing) -> None:
-    parts = keys.parts(0.3)
-    held_out = parts.among(UNITS, "held-out")
+    parts = keys.splits(0.3)
+    held_out = parts.is_in(UNITS, "held-out")
     some = np.random.default_rng(1).permutation(len(UNITS))[:1000]
-    assert (parts.among(UNITS[some], "held-out") == held_out[some]).all()
+    assert (parts.is_in(UNITS[some], "held-out") == held_out[some]).all()
 
 
 def test_parts_of_two_projects_are_independent(keys: KeyRing, tmp_path: Path) -> None:
     other = KeyRing.create(tmp_path / "other")
-    one, two = (ring.parts(0.5).among(UNITS, "held-out") for ring in (keys, other))
+    one, two = (ring.splits(0.5).is_in(UNITS, "held-out") for ring in (keys, other))
     assert abs((one == two).mean() - 0.5) < 5 * 0.5 / np.sqrt(len(UNITS))
 
 
 def test_a_larger_share_keeps_who_was_held_out(keys: KeyRing) -> None:
-    few, more = (keys.parts(share).among(UNITS, "held-out") for share in (0.1, 0.4))
+    few, more = (keys.splits(share).is_in(UNITS, "held-out") for share in (0.1, 0.4))
     assert (few <= more).all()
 
 
 def test_parts_show_no_key(keys: KeyRing) -> None:
-    assert repr(keys.parts(0.1)) == "Parts(share=0.1)"
-    assert isinstance(keys.parts(0.1), Parts)
+    assert repr(keys.splits(0.1)) == "Splits(share=0.1)"
+    assert isinstance(keys.splits(0.1), Splits)
 
 
 def test_the_draw_is_as_the_format_says(keys: KeyRing) -> None:
@@ -72,4 +72,4 @@ def test_the_draw_is_as_the_format_says(keys: KeyRing) -> None:
         for hi, lo in some
     ]
     expected = [word < 0.25 * 2**64 for word in first]
-    assert keys.parts(0.25).among(some, "held-out").tolist() == expected
+    assert keys.splits(0.25).is_in(some, "held-out").tolist() == expected

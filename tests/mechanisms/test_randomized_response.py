@@ -23,8 +23,7 @@ from labelguard.accounting import randomized_response as accounting
 from labelguard.accounting.kary import KAry
 from labelguard.budget import pricing
 from labelguard.keys.coins import Coins, Purpose
-from labelguard.keys.prf import Prf
-from labelguard.keys.row_keys import RowKeys
+from labelguard.keys.prf import Prf, RowKeys
 from labelguard.mechanisms.randomized_response import randomize, randomize_choices
 from labelguard.storage.blocks import from_bytes, to_bytes
 from labelguard.text import LABEL_TIE

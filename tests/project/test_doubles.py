@@ -8,7 +8,7 @@ import pytest
 from labelguard.errors import InvalidLabels
 from labelguard.keys.identities import Identities
 from labelguard.ledger.records import Groups
-from labelguard.project.doubles import refuse_doubles
+from labelguard.project.linking import refuse_doubles
 from labelguard.storage.blocks import Blocks
 
 

@@ -142,7 +142,7 @@ def test_refused_rows_are_as_if_they_were_not_there(
 
 
 def test_a_number_written_with_a_fraction_is_another_id(project: Project) -> None:
-    """Two spellings of one labeler are refused before (`project.doubles`), never guessed at."""
+    """Two spellings of one labeler are refused before (`refuse_doubles`), never guessed at."""
     keys = KeyRing(project.keys)
     leavers = DepartedLabelers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
     ids = pa.array(["7", "7.0", "07", None, "", "v1", "v1.0"])

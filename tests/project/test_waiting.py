@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from labelguard.cli.main import main
 from labelguard.errors import ProjectBusy
 from labelguard.ledger.policies import Ceiling
-from labelguard.project import raising, waiting
+from labelguard.project import lifetime, locking
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 
@@ -21,8 +21,8 @@ PATIENCE = 60
 
 def change(project: Project) -> None:
     """A job that is done in a moment: it raises the ceiling."""
-    present = raising.show(project).ceiling
-    raising.raise_ceiling(Ceiling(present.epsilon + 1, present.delta), project)
+    present = lifetime.show_ceiling(project).ceiling
+    lifetime.raise_ceiling(Ceiling(present.epsilon + 1, present.delta), project)
 
 
 class Holder:
@@ -50,7 +50,7 @@ def holder(project_on_each: Project, monkeypatch: pytest.MonkeyPatch) -> Iterato
             holder.waited.set()
             held.result(PATIENCE)
 
-        monkeypatch.setattr(waiting, "pause", pause)
+        monkeypatch.setattr(locking, "pause", pause)
         yield holder
         holder.waited.set()
 
@@ -58,7 +58,7 @@ def holder(project_on_each: Project, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def test_it_is_busy_for_who_does_not_wait(holder: Holder, project_on_each: Project) -> None:
     with pytest.raises(ProjectBusy, match="another labelguard job works in"):
         change(project_on_each)
-    with waiting.waiting():
+    with locking.waiting():
         change(project_on_each)
 
 
@@ -66,10 +66,10 @@ def test_waiting_is_said_once_and_ends_with_what_was_asked(
     holder: Holder, project_on_each: Project
 ) -> None:
     said: list[str] = []
-    with waiting.waiting(said.append):
+    with locking.waiting(said.append):
         change(project_on_each)
     assert said == ["waiting for another labelguard job to end"]
-    with waiting.waiting(said.append):
+    with locking.waiting(said.append):
         change(project_on_each)
     assert len(said) == 1
 
@@ -90,8 +90,8 @@ def test_who_interrupts_it_began_nothing(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(waiting, "pause", interrupted)
-    with pytest.raises(KeyboardInterrupt), waiting.waiting():
+    monkeypatch.setattr(locking, "pause", interrupted)
+    with pytest.raises(KeyboardInterrupt), locking.waiting():
         change(project_on_each)
     with pytest.raises(ProjectBusy):  # it is the other's still, and nobody waits any more
         change(project_on_each)

@@ -18,7 +18,7 @@ from labelguard.project import backup, restore
 from labelguard.project.project import Project
 from labelguard.release.writer import Release, deliver
 from labelguard.report import overview
-from labelguard.storage.sums import SUMS, fault, hashes_of
+from labelguard.storage.files import SUMS, find_changed_file, hashes_of
 
 WEIGHTS = "model/weights/theta.bin"
 
@@ -107,11 +107,13 @@ def test_every_file_of_a_release_is_as_readable_as_its_rows(
 def test_a_link_is_no_file_of_a_release(name: str, made: Release, tmp_path: Path) -> None:
     expected = hashes_of(made.path)
     del expected[SUMS]
-    assert fault(made.path, expected) is None
+    assert find_changed_file(made.path, expected) is None
     away = tmp_path / "away"
     (made.path / name).rename(away)
     (made.path / name).symlink_to(away)
-    assert f"{WEIGHTS} is missing" in str(fault(made.path, {WEIGHTS: expected[WEIGHTS]}))
+    assert f"{WEIGHTS} is missing" in str(
+        find_changed_file(made.path, {WEIGHTS: expected[WEIGHTS]})
+    )
     with pytest.raises(ProjectError, match=f"'{name}' cannot be part of a release"):
         hashes_of(made.path)
 

@@ -30,9 +30,9 @@ from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ledger.policies import Ceiling
 from labelguard.project import erasure, linking, policies
+from labelguard.project.lifetime import raise_ceiling
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
-from labelguard.project.raising import raise_ceiling
 from labelguard.release.sections import Section, Table
 from labelguard.report import figures, overview
 from labelguard.report.facts import guess_accuracy

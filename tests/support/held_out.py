@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -36,10 +36,12 @@ def hold_out(
     return made
 
 
-def of_part(project: Project, raw: pl.DataFrame, part: Part, share: float = SHARE) -> pl.DataFrame:
+def of_part(project: Project, raw: pl.DataFrame, part: Split, share: float = SHARE) -> pl.DataFrame:
     """The rows of one part's labelers."""
     opened = OpenProject.open(project)
     ids = raw["labeler_id"].unique().cast(pl.String).to_list()
     keys = opened.keys.labeler_keys(opened.project.namespace, ids)
-    own = [i for i, yes in zip(ids, opened.keys.parts(share).among(keys, part), strict=True) if yes]
+    own = [
+        i for i, yes in zip(ids, opened.keys.splits(share).is_in(keys, part), strict=True) if yes
+    ]
     return raw.filter(pl.col("labeler_id").cast(pl.String).is_in(own))

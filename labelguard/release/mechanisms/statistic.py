@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.keys import keyring
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.learning.columns import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import choices, statistic
@@ -272,7 +272,7 @@ def _likelihood(
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
-def windows_before(context: ReleaseContext, design: Design, part: Part) -> list[Window]:
+def windows_before(context: ReleaseContext, design: Design, part: Split) -> list[Window]:
     """Return the windows of the sum that a new window joins; none if it begins one."""
     if design.first is None:
         return []
@@ -280,7 +280,7 @@ def windows_before(context: ReleaseContext, design: Design, part: Part) -> list[
     return list(windows_of(context.opened.project.released, design.first, records))
 
 
-def windows_of_sum(context: ReleaseContext, grant: Grant, part: Part) -> list[Window]:
+def windows_of_sum(context: ReleaseContext, grant: Grant, part: Split) -> list[Window]:
     """Return the windows of the sum that a release of one part belongs to, its own last."""
     release = grant.release
     first = release.settings["parameters"]["first"] or release.id

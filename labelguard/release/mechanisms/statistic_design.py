@@ -18,7 +18,7 @@ from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.budget.pricing import prices
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
-from labelguard.keys.parts import Part
+from labelguard.keys.prf import Split
 from labelguard.learning.features import PairFeatures, open_fitted, open_provider
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
@@ -370,7 +370,7 @@ def planned_comparisons(
     return counts, Rows(of_used, unit, len(plan.units), ranking, size, context.staged.choices)
 
 
-def sum_to_join(context: ReleaseContext, part: Part) -> str | None:
+def sum_to_join(context: ReleaseContext, part: Split) -> str | None:
     """Return the release that began the sum which a new window joins.
 
     None with `--again`, and at first: then a sum begins.
@@ -378,7 +378,7 @@ def sum_to_join(context: ReleaseContext, part: Part) -> str | None:
     return None if context.again else newest_sum(context.opened.ledger, part)
 
 
-def newest_sum(ledger: Ledger, part: Part) -> str | None:
+def newest_sum(ledger: Ledger, part: Split) -> str | None:
     """Return the newest release that began a sum of one part's labels, in its coordinates."""
     firsts = [
         r.id for r in statistic_releases(ledger, part) if r.settings["parameters"]["first"] is None
@@ -386,7 +386,7 @@ def newest_sum(ledger: Ledger, part: Part) -> str | None:
     return firsts[-1] if firsts else None
 
 
-def statistic_releases(ledger: Ledger, part: Part) -> list[ReleaseRecord]:
+def statistic_releases(ledger: Ledger, part: Split) -> list[ReleaseRecord]:
     """Return the committed releases of statistics of one part's labels, oldest first."""
     return [
         record

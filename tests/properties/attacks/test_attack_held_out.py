@@ -22,7 +22,7 @@ from support.surveys import survey
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, NobodyOfPart, PolicyError
-from labelguard.keys.parts import Part, Parts
+from labelguard.keys.prf import Split, Splits
 from labelguard.project import policies
 from labelguard.project.linking import add_source, link
 from labelguard.project.project import Project
@@ -76,12 +76,12 @@ def test_no_training_release_depends_on_a_held_out_label(name: str, tmp_path: Pa
 
 
 def test_a_wall_with_a_hole_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Parts.among
+    whole = Splits.among
 
-    def leaky(self: Parts, units: Any, part: Part) -> Any:
+    def leaky(self: Splits, units: Any, part: Split) -> Any:
         return np.ones(len(units), bool) if part == "training" else whole(self, units, part)
 
-    monkeypatch.setattr(Parts, "among", leaky)
+    monkeypatch.setattr(Splits, "among", leaky)
     one, two = (trained(tmp_path / "p", TEACHER, change) for change in (False, True))
     assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)]
 
@@ -146,7 +146,7 @@ EVASIONS = [
 @pytest.mark.parametrize("evasion", EVASIONS)
 @pytest.mark.parametrize("part", ["held-out", "training"])
 def test_nobody_changes_parts(
-    part: Part, evasion: Callable[..., Any], project: Project, tmp_path: Path
+    part: Split, evasion: Callable[..., Any], project: Project, tmp_path: Path
 ) -> None:
     teacher = lg.privatize(RAW, project=project, **TEACHER)
     lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)

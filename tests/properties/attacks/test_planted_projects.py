@@ -15,7 +15,7 @@ from support.preferences import opinions, pairs, public
 import labelguard
 from labelguard.cli.main import main
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
-from labelguard.keys import key_source
+from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project, find
 
@@ -208,7 +208,7 @@ def test_a_command_that_fails_says_so_and_nothing_of_its_output(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(key_source, "_PATIENCE", 1)
+    monkeypatch.setattr(keyring, "_PATIENCE", 1)
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", command)
     with pytest.raises(KeyProblem, match=message) as caught:
         labelguard.privatize(TABLE, **PRICE, project=project.state)

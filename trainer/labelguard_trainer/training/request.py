@@ -28,7 +28,7 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.release.pairs_file import check_pairs, hold_out, item_sides, scan_pairs
 from labelguard.release.writer import read_card, refuse_evaluation
 from labelguard.report import overview
-from labelguard.storage.sums import PART, SUMS, fault, sha256
+from labelguard.storage.files import PART, SUMS, find_changed_file, sha256
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
     AUTO,
@@ -191,7 +191,7 @@ def open_release(release: str, project: Where) -> Source:
         records = OpenProject.open(project).ledger.releases.all()
         [expected] = [record.files for record in records if record.id == directory.name]
     card = read_card(directory)
-    broken = fault(directory, expected)
+    broken = find_changed_file(directory, expected)
     if broken:
         raise ProjectError(f"{broken}; copy the release again")
     if "train_with" not in card or "privacy" not in card:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
-from labelguard.project.project import held
+from labelguard.project.locking import file_lock
 from labelguard.storage.files import (
     check_directory,
     fresh_directory,
@@ -80,7 +80,7 @@ class RunDirectory:
         """
         self.path.mkdir(exist_ok=True)
         busy = f"another training works in {self.path}; run this again when it is done"
-        with held(self.path, os.O_RDONLY | os.O_DIRECTORY, busy):
+        with file_lock(self.path, os.O_RDONLY | os.O_DIRECTORY, busy):
             self._claim(json.loads(json.dumps(parameters)))
             self._remove_interrupted()
             shutil.rmtree(self.path / "cache", ignore_errors=True)

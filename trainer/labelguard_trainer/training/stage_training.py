@@ -27,7 +27,7 @@ from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.learning.columns import content_column
-from labelguard.storage import sums
+from labelguard.storage import files
 from labelguard.storage.files import publish_directory
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import guard, models
@@ -204,7 +204,7 @@ def _check_names(model: str, tokenizer: Any, directory: Path) -> None:
     """Raise `LabelguardError` if a release may not hold a tokenizer's files."""
     tokenizer.save_pretrained(directory)
     try:
-        sums.hashes_of(directory)
+        files.hashes_of(directory)
     except ProjectError as error:
         raise LabelguardError(
             f"the tokenizer of {model} cannot be published: {error}; rename it there"

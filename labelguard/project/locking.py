@@ -1,18 +1,22 @@
-"""Waiting for a project that another job holds, instead of `ProjectBusy` at once.
+"""File locks, and waiting for a project that another job holds instead of `ProjectBusy` at once.
 
     with waiting():
         privatize(...)
 
-How long nobody knows: whoever loses patience interrupts it, and nothing was begun.
+It waits without limit; an interrupt ends it, and nothing was begun.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from time import sleep as pause
 from typing import TypeVar
+
+from filelock import lock_descriptor
 
 from labelguard.errors import ProjectBusy
 
@@ -50,3 +54,19 @@ def when_free(hold: Callable[[], R]) -> R:
         pause(_PAUSE)
         with contextlib.suppress(ProjectBusy):
             return hold()
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, flags: int, busy: str) -> Iterator[None]:
+    """Lock a file or a directory, opened with `flags`.
+
+    Raises `ProjectBusy`, saying `busy`, at once if another process or thread holds it, `OSError` if
+    it cannot be opened.
+    """
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if not lock_descriptor(descriptor, blocking=False):
+            raise ProjectBusy(busy)
+        yield
+    finally:
+        os.close(descriptor)

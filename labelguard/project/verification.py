@@ -13,7 +13,7 @@ from labelguard.ledger.journal import Anchor, Entry
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
-from labelguard.storage.sums import fault as public_fault
+from labelguard.storage.files import find_changed_file as public_fault
 
 _TRUE_COPY = (
     "; put the release's directory back from a backup that is restored on trial "
@@ -26,7 +26,7 @@ _SKEW = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class FilesVerdict:
+class FilesVerification:
     """Whether files are what was committed."""
 
     # whether everything holds
@@ -38,7 +38,7 @@ class FilesVerdict:
 
 
 @dataclass(frozen=True)
-class Verdict(FilesVerdict):
+class Verification(FilesVerification):
     """Whether everything that a project keeps holds."""
 
     # entries of the journal
@@ -47,7 +47,7 @@ class Verdict(FilesVerdict):
     backwards: str | None
 
 
-def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
+def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
     """Whether journal, charges and the files of all releases hold; the first fault if not.
 
     The journal must still hold the entry that `anchor` names.
@@ -62,7 +62,7 @@ def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
     broken = broken or release_fault(opened, records) or ingestion.fault(opened)
     committed = sum(record.state == "committed" for record in records)
     backwards = None if broken else _describe_backwards(entries)
-    return Verdict(broken is None, broken, committed, len(entries), backwards)
+    return Verification(broken is None, broken, committed, len(entries), backwards)
 
 
 def _describe_backwards(entries: Sequence[Entry]) -> str | None:

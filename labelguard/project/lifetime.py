@@ -1,0 +1,170 @@
+"""The ceiling of a project, what its policies cost together, and the policy that may follow."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from labelguard.budget import events, pricing
+from labelguard.budget.label_values import public_column_options
+from labelguard.budget.policy import Policy
+from labelguard.budget.pricing import Total
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import Ceiling, check_raise
+from labelguard.project.opening import OpenProject, Where
+from labelguard.text import format_budget
+
+
+@dataclass(frozen=True)
+class CeilingUse:
+    """A ceiling, and how far policies have come below it."""
+
+    # what all policies together may cost
+    ceiling: Ceiling
+    # what they cost so far
+    reached: Total
+    # what further ones may cost
+    left: Total
+    # what it is to be raised to, before that is agreed; null otherwise
+    raised: Ceiling | None
+
+
+def show_ceiling(project: Where = None, raised: Ceiling | None = None) -> CeilingUse:
+    """The ceiling, what the policies so far reach of it, and what is left.
+
+    `raised` is what somebody wants to raise it to; `PolicyError` if that is not above it.
+    """
+    ledger = OpenProject.open(project).ledger
+    ceiling = ledger.policies.ceiling()
+    if raised:
+        check_raise(ceiling, raised)
+    return _use(ledger, ceiling, raised)
+
+
+def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
+    """Raise the ceiling, for good; returns what `show` shows afterwards.
+
+    What was promised by the lower one holds no more once policies pass it. Raises `PolicyError` if
+    the ceiling would be lowered, or stay.
+    """
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        ledger.policies.raise_ceiling(ledger.begin_job(), ceiling)
+        return _use(ledger, ceiling, None)
+
+
+def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
+    reached = pricing.total(ledger.policies.history())
+    left = Total(
+        max(ceiling.epsilon - reached.epsilon, 0.0), max(ceiling.delta - reached.delta, 0.0)
+    )
+    return CeilingUse(ceiling, reached, left, raised)
+
+
+def total_cost(ledger: Ledger, first: Policy) -> Total:
+    """What a project costs over its life; before its first release, what `first` costs."""
+    return pricing.total(ledger.policies.history() or [first])
+
+
+def card_facts(ledger: Ledger) -> dict[str, Any]:
+    """What a card says of the policies: the ceiling, the name of that in force, and the total.
+
+    Labels keep what earlier policies released of them, so ε and δ of a release are those of all
+    policies so far; what it newly charges is covered by the one in force.
+    """
+    active, every = ledger.policies.active(), ledger.policies.history()
+    assert active is not None  # a release was charged to it
+    found = {
+        "policy": active.name,
+        "ceiling": asdict(ledger.policies.ceiling()),
+        "two_units": _of_two(ledger, every),
+    }
+    if len(every) == 1:
+        return found
+    own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
+    return found | asdict(pricing.total(every)) | {"newly_charged": own}
+
+
+def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
+    """ε and δ of two units together over the policies of a project; None where one says nothing.
+
+    A policy that was closed counts in full.
+    """
+    records = [record for record in ledger.policies.all() if record.state != "draft"]
+    each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
+    known = [epsilon for epsilon in each if epsilon is not None]
+    if len(known) < len(each):
+        return None
+    return {"epsilon": math.fsum(known), "delta": pricing.total(every).delta}
+
+
+def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
+    """Return the commands that pay for as much again as `policy`, and what the project then costs.
+
+    Where the ceiling leaves less, the new policy takes what is left; where it leaves nothing, it is
+    to be raised first. `most` uses of an `event` are wanted of one unit.
+    """
+    ceiling, life = ledger.policies.ceiling(), ledger.policies.history()
+    reached = pricing.total(life)
+    epsilon = min(policy.epsilon, _left(ceiling.epsilon, reached.epsilon))
+    delta = min(policy.delta, _left(ceiling.delta, reached.delta))
+    fits = epsilon > 0 and (delta > 0 or not policy.delta)
+    if fits:
+        policy = replace(policy, epsilon=epsilon, delta=delta)
+    allowances = (
+        replace(one, allowed=max(one.allowed or 0, most)) if one.event == event else one
+        for one in policy.allowances
+    )
+    policy = replace(policy, allowances=tuple(allowances))
+    names = {record.name for record in ledger.policies.all()}
+    name = next(new for n in range(2, len(names) + 3) if (new := f"policy-{n}") not in names)
+    total = pricing.total([*life, policy])
+    commands = [
+        shlex.join(["labelguard", "policy", "new", name, *_options(policy)]),
+        f"labelguard policy activate {name}",
+    ]
+    if not fits:
+        raised = (max(total.epsilon, ceiling.epsilon), max(total.delta, ceiling.delta))
+        commands.insert(0, f"labelguard project ceiling --raise {','.join(map(_written, raised))}")
+    alone = events.STATISTIC_RELEASES.name == event and policy.allowance(event).allowed == 1
+    share = " (with statistic:releases=12 twelve releases would share that ε)" * alone
+    return (
+        f"{', then '.join(commands)}; with it the project costs {format_budget(vars(total))} over "
+        f"its life, of a ceiling of {ceiling}{share}"
+    )
+
+
+def _left(ceiling: float, reached: float) -> float:
+    """Return what a ceiling leaves, in numbers as they are written: 1e-4 less 9e-5 is 1e-5."""
+    return float(Fraction(repr(ceiling)) - Fraction(repr(reached)))
+
+
+def _written(number: float) -> str:
+    return repr(float(number)).removesuffix(".0")
+
+
+def _options(policy: Policy) -> Iterator[str]:
+    """Yield a policy as options of `policy new`."""
+    yield from ("--epsilon", _written(policy.epsilon), "--delta", _written(policy.delta))
+    for one in policy.allowances:
+        yield from ("--allow", events.format_allowance(one))
+    if len({one.share for one in policy.allowances}) > 1:
+        shares = (f"{one.event}={_written(one.share)}" for one in policy.allowances)
+        yield from ("--shares", ",".join(shares))
+    for option, value, usual in (
+        ("--ties", policy.ties, events.default_ties(policy.events)),
+        ("--label-values", policy.label_values, ""),
+        ("--skips", policy.skips, "public"),
+        ("--unit", policy.unit, "labeler"),
+        ("--held-out", _written(policy.held_out), "0"),
+    ):
+        if value != usual:
+            yield from (option, value)
+    for option in ("tie_status_public", "assignment_reactive", "accept_unproven"):
+        if getattr(policy, option):
+            yield f"--{option.replace('_', '-')}"
+    yield from public_column_options(policy.public_columns)
