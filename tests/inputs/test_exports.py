@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import formats, readers, sources
 from labelguard.inputs.columns import Reading
+from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
 from labelguard.text import LABEL_SKIP
 
 ROWS = answers()
@@ -269,3 +273,61 @@ def test_what_is_left_out_is_counted_by_public_reasons_whatever_was_answered(
         alone = write(tmp_path / "imported.json", writer(rows)[:1])
         with pytest.raises(InvalidLabels, match=r'\(ground truth\).*"ground_truth": false'):
             lg.privatize(alone, project=lg.init(tmp_path / "p"))
+
+
+SHARED = Path(
+    os.environ.get("LABELGUARD_SHARED_DATA")
+    or Path(__file__).resolve().parents[2] / "../shared/data"
+)
+RECORDED = {
+    "argilla/export_to_list_flatten.json": (12, 1),
+    "argilla/export_to_datasets.parquet": (12, 1),
+    "argilla/api_records.json": (12, 1),
+    "label_studio/export_JSON.json": (3, 1),
+    "label_studio/export_JSON_MIN.json": (3, 0),
+    "label_studio/export_CSV.csv": (3, 0),
+}
+"""Answers and skips of exports as real servers wrote them."""
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="LABELGUARD_SHARED_DATA names no directory")
+@pytest.mark.parametrize("name", RECORDED)
+def test_exports_of_real_servers_are_read(name: str, tmp_path: Path) -> None:
+    path = SHARED.parent / "payloads" / name
+    question = "preference" if name.startswith("argilla") else "pref"
+    label = read(path, tmp_path, question=question)["label"]
+    submitted, skipped = RECORDED[name]
+    assert (label < LABEL_SKIP).sum() == submitted
+    assert (label == LABEL_SKIP).sum() == skipped
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("argilla flattened", f"{NAME}.responses.users"),
+        ("label-studio JSON", "completed_by"),
+        ("label-studio CSV", "annotator"),
+        ("potato csv", "user_id"),
+    ],
+)
+def test_messages_name_who_answered_as_the_export_does(
+    name: str, column: str, tmp_path: Path
+) -> None:
+    writer, suffix, rows = CASES[name]
+    nobody = [row | {"labeler_id": " "} for row in rows]
+    path = write(tmp_path / f"export{suffix}", writer(nobody))
+    options = StagingOptions(Reading({}, **asked(name)), "")
+    with pytest.raises(InvalidLabels, match=f"column {re.escape(column)}: expected an id"):
+        stage(path, tmp_path / "staged", KeyRing.unkeyed(), options)
+
+
+@pytest.mark.quick("7-users", "submitted-status")
+@pytest.mark.parametrize("end", ["users", "status"])
+@pytest.mark.parametrize("wrong", [7, "submitted", {"one": "two"}])
+def test_what_is_no_list_of_responses_is_named(end: str, wrong: object, tmp_path: Path) -> None:
+    rows = exports.argilla_flat(ROWS)
+    rows[1][f"{NAME}.responses.{end}"] = wrong
+    for found in (rows, rows[1:2]):
+        with pytest.raises(InvalidLabels, match=rf"column {NAME}.responses.{end}: expected a list"):
+            read(write(tmp_path / "export.jsonl", found), tmp_path)

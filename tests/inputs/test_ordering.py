@@ -87,35 +87,25 @@ def shuffles(table: pa.Table) -> list[pa.Table]:
     return [table.take(pa.array(order)) for order in orders]
 
 
-@pytest.mark.quick("nothing-labeler", "questions-labeler")
+@pytest.mark.quick("nothing-labeler", "questions-labeler", "lists-labeler")
 @pytest.mark.parametrize(
     ("columns", "unit"),
     [
         pytest.param(columns, unit, marks=[] if columns in both else pytest.mark.slow)
         for unit, both in (
-            ("labeler", COLUMNS),
-            ("group", ("nothing", "everything")),
-            ("item", ("nothing", "everything")),
+            ("labeler", (*COLUMNS, "lists")),
+            ("group", ("nothing", "everything", "lists")),
+            ("item", ("nothing", "everything", "lists")),
         )
-        for columns in COLUMNS
+        for columns in (*COLUMNS, "lists")
     ],
 )
 def test_the_order_of_the_input_moves_no_staged_row(
     columns: str, unit: str, tmp_path: Path
 ) -> None:
-    table = export(COLUMNS[columns])
+    table = ranked() if columns == "lists" else export(COLUMNS[columns])
     expected = staged_rows(table, tmp_path / "0", unit)
-    assert len(expected) == ROWS
-    for number, shuffled in enumerate(shuffles(table)):
-        assert staged_rows(shuffled, tmp_path / f"{number + 1}", unit) == expected
-
-
-@pytest.mark.quick("labeler")
-@pytest.mark.parametrize("unit", ["labeler", "group", "item"])
-def test_the_order_of_rankings_moves_no_staged_row(unit: str, tmp_path: Path) -> None:
-    table = ranked()
-    expected = staged_rows(table, tmp_path / "0", unit)
-    assert len(expected) == 3 * ROWS
+    assert len(expected) == (3 * ROWS if columns == "lists" else ROWS)
     for number, shuffled in enumerate(shuffles(table)):
         assert staged_rows(shuffled, tmp_path / f"{number + 1}", unit) == expected
 
