@@ -66,6 +66,13 @@ def test_tests_have_the_folders_of_the_house() -> None:
     assert folders - {"__pycache__"} <= rooms | besides
 
 
+def test_the_way_of_a_label_takes_no_more_than_twenty_files() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## The way of a label")[2]
+    files = re.findall(r"^\d+\. `(\S+\.py)`: ", text.partition("\n## ")[0], re.MULTILINE)
+    assert 10 < len(files) <= 20
+    assert not [file for file in files if not (ROOT / file).is_file()]
+
+
 def test_no_test_module_imports_another() -> None:
     """What two of them share is in tests/support/."""
     for path in (ROOT / "tests").rglob("*.py"):
