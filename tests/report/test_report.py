@@ -58,43 +58,43 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, lg.Rele
     return project, lg.privatize(TABLE, project=project, max_labels_per_labeler=10, **BUDGET)
 
 
-def section(told: Report, name: str) -> Section:
-    [found] = [one for one in told.sections if one.id == name]
+def section(document: Report, name: str) -> Section:
+    [found] = [one for one in document.sections if one.id == name]
     return found
 
 
-def words(told: Report) -> str:
-    return json.dumps(asdict(told), ensure_ascii=False)
+def words(document: Report) -> str:
+    return json.dumps(asdict(document), ensure_ascii=False)
 
 
 # ---------------------------------------------------------------- what it says
 
 
 def test_an_empty_project_promises_nothing_yet(project: Project) -> None:
-    told = report(project=project)
-    assert "Nothing was promised yet" in section(told, "guarantee").text[0]
-    assert dict(told.summary)["promised so far"] == "nothing" and told.ok
-    assert section(told, "releases").text == ("No release was made yet.",)
+    document = report(project=project)
+    assert "Nothing was promised yet" in section(document, "guarantee").text[0]
+    assert dict(document.summary)["promised so far"] == "nothing" and document.ok
+    assert section(document, "releases").text == ("No release was made yet.",)
     for render in RENDERERS:
-        assert render(told)
+        assert render(document)
     with pytest.raises(LedgerError, match=r"^r0001 names no release: none was committed yet"):
         report("r0001", project)
 
 
 def test_a_draft_is_no_promise(project: Project) -> None:
     policies.new("draft", epsilon=3, delta=1e-5, allow=["rr:labels=5"], project=project)
-    told = report(project=project)
-    assert "Nothing was promised yet" in section(told, "guarantee").text[0]
-    [row] = section(told, "policies").table.rows  # type: ignore[union-attr]
+    document = report(project=project)
+    assert "Nothing was promised yet" in section(document, "guarantee").text[0]
+    [row] = section(document, "policies").table.rows  # type: ignore[union-attr]
     assert row[:2] == ("draft", "draft") and row[-1] == "–"
 
 
 def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(
     project: Project,
 ) -> None:
-    told = report(project=project)
-    assert told.sections[0] == section(told, "to-do")
-    assert told.sections[0].text == ("Nothing to do.",)
+    document = report(project=project)
+    assert document.sections[0] == section(document, "to-do")
+    assert document.sections[0].text == ("Nothing to do.",)
     lg.privatize(TABLE, project=project, max_labels_per_labeler=2, **BUDGET)
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=9"], project=project)
     said = " ".join(section(report(project=project), "to-do").points)
@@ -110,9 +110,9 @@ def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project
             lg.privatize(table, project=project, **BUDGET)
     found = overview.verify(project)
     assert found.ok and "2030-05-01T00:00:00Z" in str(found.backwards)
-    told = report(project=project)
-    assert dict(told.summary)["period"] == "2030-05-01 to 2031-05-01"
-    assert "Time ran backwards" in " ".join(section(told, "verification").text)
+    document = report(project=project)
+    assert dict(document.summary)["period"] == "2030-05-01 to 2031-05-01"
+    assert "Time ran backwards" in " ".join(section(document, "verification").text)
     done = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
     assert done.exit_code == 0 and "time ran backwards" in done.stderr
 
@@ -121,12 +121,12 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project: Projec
     with (project.state / "labelguard.toml").open("a") as file:
         file.write('\n[project]\nname = "<b>Clinic</b>"\ncontact = "privacy@clinic.example"\n')
     lg.privatize(TABLE, project=find(project.state), **BUDGET)
-    told = report(project=find(project.state))
-    assert told.title == "<b>Clinic</b>: labels under differential privacy"
-    facts = dict(told.summary)
+    document = report(project=find(project.state))
+    assert document.title == "<b>Clinic</b>: labels under differential privacy"
+    facts = dict(document.summary)
     assert facts["contact"] == "privacy@clinic.example" and len(facts["project id"]) == 16
     assert facts["period"] == overview.releases(project)[0].created_at[:10]
-    page = html(told)
+    page = html(document)
     assert "&lt;b&gt;Clinic&lt;/b&gt;" in page and "<b>Clinic" not in page
 
 
@@ -134,11 +134,11 @@ def test_the_promise_of_several_policies_is_their_sum(project: Project) -> None:
     lg.privatize(TABLE, project=project, **BUDGET)
     policies.new("second", epsilon=2, delta=1e-5, allow=["rr:labels=50"], project=project)
     policies.activate("second", project)
-    told = report(project=project)
-    promise = " ".join(section(told, "guarantee").text)
+    document = report(project=project)
+    promise = " ".join(section(document, "guarantee").text)
     assert "ε = 5, δ = 2e-5" in promise and "at most 149 times as likely" in promise
     assert "right in at most 99.34% of cases" in promise
-    assert len(section(told, "policies").table.rows) == 2  # type: ignore[union-attr]
+    assert len(section(document, "policies").table.rows) == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -166,32 +166,32 @@ def test_releases_of_all_states_are_told(project: Project, monkeypatch: pytest.M
         lg.privatize(TABLE, project=project, mechanism="rr")
     crashed = OpenProject.open(project).ledger.releases.all()[-1]
     abandon(crashed.id, project)
-    told = section(report(project=project), "releases")
-    states = {row[0]: row[4] for row in told.table.rows}  # type: ignore[union-attr]
+    document = section(report(project=project), "releases")
+    states = {row[0]: row[4] for row in document.table.rows}  # type: ignore[union-attr]
     assert states[crashed.id] == "abandoned" and "committed" in states.values()
-    assert "given up after labels were read" in " ".join(told.text)
+    assert "given up after labels were read" in " ".join(document.text)
     with pytest.raises(LedgerError, match=r"names 0 committed releases \(it is abandoned\)"):
         report(crashed.id, project)
 
 
 def test_statistics_tell_their_noise(project: Project) -> None:
     release = lg.privatize(TABLE, project=project, epsilon=3, delta=1e-5, **STATISTIC)
-    told = report(project=project)
-    own = section(told, "statistic")
+    document = report(project=project)
+    own = section(document, "statistic")
     made = release.card["statistic"]
     fact = {"gaussian": "noise multiplier", "ball": "ball noise"}[made["noise_kind"]]
     assert f"{made['noise_scale']:.4f}" in dict(own.facts)[fact]
-    assert release.id in own.title and section(told, "noise-statistic").table
+    assert release.id in own.title and section(document, "noise-statistic").table
 
 
 def test_what_was_forecast_is_kept_with_the_release(project: Project) -> None:
     release = lg.privatize(
         TABLE, project=project, epsilon=8, delta=1e-5, mechanism="auto", features="length"
     )
-    told = section(report(project=project), "planned")
-    [row] = told.table.rows  # type: ignore[union-attr]
+    document = section(report(project=project), "planned")
+    [row] = document.table.rows  # type: ignore[union-attr]
     assert row[0] == release.id and 0 < float(str(row[2])) <= 1
-    assert "Two people differ on 27%" in told.text[0]
+    assert "Two people differ on 27%" in document.text[0]
 
 
 def test_the_hook_is_told_in_counts(project: Project) -> None:
@@ -204,20 +204,22 @@ def test_the_hook_is_told_in_counts(project: Project) -> None:
     inbox.close()
     worker = {"reconciled": {"desk": "2026-01-05"}, "releases": {"files": "r0001"}}
     (project.state / "worker.json").write_text(json.dumps(worker))
-    told = report(project=project)
-    hook = section(told, "hook")
+    document = report(project=project)
+    hook = section(document, "hook")
     assert dict(hook.facts) == {"waiting in the inbox": "2", "dead letters": "1"}
     assert hook.table and ("desk", "reconciled", "2026-01-05") in hook.table.rows
-    assert "secret words" not in words(told)
+    assert "secret words" not in words(document)
     (project.state / "worker.json").write_text("{")
     assert "cannot be read" in section(report(project=project), "hook").alert
 
 
 def test_the_ceiling_is_no_last_word(project: Project) -> None:
-    told = report(project=project)
-    assert "unless the ceiling is raised" in section(told, "guarantee").text[1]
-    assert "labeler" not in section(told, "guarantee").text[1]  # who is protected is not known yet
-    assert dict(section(told, "policies").facts)["ceiling raised"] == "never"
+    document = report(project=project)
+    assert "unless the ceiling is raised" in section(document, "guarantee").text[1]
+    assert (
+        "labeler" not in section(document, "guarantee").text[1]
+    )  # who is protected is not known yet
+    assert dict(section(document, "policies").facts)["ceiling raised"] == "never"
     raise_ceiling(Ceiling(12.0, 1e-4), project)
     facts = dict(section(report(project=project), "policies").facts)
     assert facts["ceiling"] == "ε = 12, δ = 0.0001" and facts["ceiling raised"].endswith(" UTC")
@@ -231,11 +233,11 @@ def test_it_says_who_is_protected(project: Project, unit: str, word: str, whose:
     policies.new("p", epsilon=3, delta=1e-5, allow=allow, unit=unit, project=project)
     policies.activate("p", project)
     lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
-    told = report(project=project)
-    said = section(told, "guarantee").text
+    document = report(project=project)
+    said = section(document, "guarantee").text
     assert said[0].startswith(word) and f"what {whose}" in said[1]
     assert "unless the ceiling is raised" in said[-1]
-    assert dict(told.summary)["protected as a whole"] == f"each {unit}"
+    assert dict(document.summary)["protected as a whole"] == f"each {unit}"
 
 
 def test_labelers_near_their_cap_are_counted_and_some_are_named(
@@ -243,18 +245,20 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(
 ) -> None:
     monkeypatch.setattr(figures, "_NAMED", 2)
     whole = report(project=released[0])
-    told, ledger = section(whole, "used-rr"), OpenProject.open(released[0]).ledger
-    usage, facts = ledger.releases.usage()["rr"], dict(told.facts)
+    document, ledger = section(whole, "used-rr"), OpenProject.open(released[0]).ledger
+    usage, facts = ledger.releases.usage()["rr"], dict(document.facts)
     near = sum(count for capacity, used, count in usage if 10 * used >= 8 * capacity)
     assert near > 2 and facts["at 80% or more"] == f"{near}"
-    assert told.table and told.chart and len(told.table.rows) == 2
-    assert f"{near - 2} more are in the ledger" in told.text[1]
-    assert all(10 * int(str(row[1])) >= 8 * int(str(row[2])) for row in told.table.rows)
-    drawn = [value for series in told.chart.series for value in series.values if value is not None]
+    assert document.table and document.chart and len(document.table.rows) == 2
+    assert f"{near - 2} more are in the ledger" in document.text[1]
+    assert all(10 * int(str(row[1])) >= 8 * int(str(row[2])) for row in document.table.rows)
+    drawn = [
+        value for series in document.chart.series for value in series.values if value is not None
+    ]
     assert sum(drawn) == sum(count for *_, count in usage)
-    beyond = told.chart.series[1].values
+    beyond = document.chart.series[1].values
     assert sum(value for value in beyond if value is not None) == near
-    assert "have used all of it" in told.chart.message
+    assert "have used all of it" in document.chart.message
     assert facts["the median labeler has"].endswith(" at the present rate")
     used = dict(whole.summary)["randomized labels used"]
     assert used.endswith(f"% of the allowance of {facts['labelers']} labelers")
@@ -263,24 +267,24 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(
 def test_error_of_labels_is_told_beside_that_of_people(
     released: tuple[Project, lg.Release],
 ) -> None:
-    told = section(report(project=released[0]), "noise-rr")
+    document = section(report(project=released[0]), "noise-rr")
     mean = float(lg.load(released[1])["flip_probability"].mean())
-    assert f"{mean:.0%} are expected to differ" in told.text[0]
-    assert "Two people differ on 27%" in told.text[0]
+    assert f"{mean:.0%} are expected to differ" in document.text[0]
+    assert "Two people differ on 27%" in document.text[0]
 
 
 def test_of_one_release_its_card_comes_first(released: tuple[Project, lg.Release]) -> None:
     project, first = released
-    told = report(first.id[:5], project)
-    assert told.title == f"Release {first.id}" and told.sections[0].id == "release"
+    document = report(first.id[:5], project)
+    assert document.title == f"Release {first.id}" and document.sections[0].id == "release"
     card = (first.path / "CARD.md").read_text()
-    assert all(f"| {name} | {value} |" in card for name, value in told.sections[0].facts)
+    assert all(f"| {name} | {value} |" in card for name, value in document.sections[0].facts)
 
 
 def test_no_text_of_a_pair_is_in_it(released: tuple[Project, lg.Release]) -> None:
-    told = words(report(project=released[0]))
+    document = words(report(project=released[0]))
     for column in ("prompt", "response_a", "response_b"):
-        assert not [text for text in set(TABLE[column].to_pylist()) if f'"{text}"' in told]
+        assert not [text for text in set(TABLE[column].to_pylist()) if f'"{text}"' in document]
 
 
 @pytest.mark.slow
@@ -290,15 +294,15 @@ def test_who_is_held_out_and_what_for(tmp_path: Path) -> None:
     raw = survey(labelers=30)
     made = lg.privatize(raw, project=project, **TEACHER)
     release = lg.privatize(raw, project=project, **EVALUATION, head="r0001")
-    told = report(project=project)
-    assert "About 50% of labelers are held out" in " ".join(section(told, "policies").text)
-    own = section(told, "held-out")
+    document = report(project=project)
+    assert "About 50% of labelers are held out" in " ".join(section(document, "policies").text)
+    own = section(document, "held-out")
     assert release.id in own.title and dict(own.facts)["windows"] == "1"
-    assert section(told, "statistic").title != own.title
+    assert section(document, "statistic").title != own.title
     # Labels that were left out are those of a release to train on.
-    facts = dict(section(told, "left-out").facts)
+    facts = dict(section(document, "left-out").facts)
     assert facts["newest release to train on"] == made.id
-    rows = {row[0]: row[6] for row in section(told, "releases").table.rows}  # type: ignore[union-attr]
+    rows = {row[0]: row[6] for row in section(document, "releases").table.rows}  # type: ignore[union-attr]
     assert f"{rows[made.id]:,}" == facts["labels in it"]
 
 
@@ -313,8 +317,8 @@ def test_a_kept_anchor_is_looked_for_in_the_journal(project: Project, tmp_path: 
     assert write(page, project=project, anchor=kept).ok
     assert f"holds entry {kept.split(':')[2]} as the anchor" in page.read_text()
     forged = kept[:-1] + ("0" if kept[-1] != "0" else "1")
-    told = write(page, project=project, anchor=forged)
-    assert not told.ok and "it was cut or changed" in page.read_text()
+    document = write(page, project=project, anchor=forged)
+    assert not document.ok and "it was cut or changed" in page.read_text()
     assert "as the anchor that was kept" not in page.read_text()
 
 
@@ -324,14 +328,14 @@ def test_who_left_is_told_by_pseudonym(project: Project) -> None:
     retired = erasure.leave("worker 1", "retired", project).labeler
     erased = erasure.leave("worker 2", "erased", project).labeler
     linking.link("worker 3", "a newcomer", project)
-    told = report(project=project)
-    gone = section(told, "people")
+    document = report(project=project)
+    gone = section(document, "people")
     assert gone.table and {row[:2] for row in gone.table.rows} == {
         (retired, "retired"),
         (erased, "erased"),
     }
     assert dict(gone.facts)["ids that share a unit with others"] == "2"
-    assert "worker 1" not in words(told) and "worker 2" not in words(told)
+    assert "worker 1" not in words(document) and "worker 2" not in words(document)
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "card.json"])
@@ -347,11 +351,11 @@ def test_a_fault_is_told_first_and_the_report_is_made(
     page = (tmp_path / "r.html").read_text()
     assert re.search(r'<p class="alert">FAULT: release r0001.* was altered', page)
     assert "<dt>verification</dt><dd>FAULT</dd>" in page and str(tmp_path) not in page
-    told = report(release.id, project)
-    assert not told.ok and told.sections[0].id == "fault"
+    document = report(release.id, project)
+    assert not document.ok and document.sections[0].id == "fault"
     if name == "card.json":  # what somebody else wrote into it is repeated nowhere
-        assert "missing or was altered" in section(told, "release").alert
-        assert not [one for one in told.sections if one.id == "flips"]
+        assert "missing or was altered" in section(document, "release").alert
+        assert not [one for one in document.sections if one.id == "flips"]
 
 
 # ---------------------------------------------------------------- how it is written
@@ -403,8 +407,8 @@ def test_no_name_becomes_markup_of_the_markdown() -> None:
     assert sum(line.startswith("#") for line in outside) == 2
     assert "1\\. one" in outside
     command = Section("b", "B", lines=("labelguard plan my_dir/*.csv --x 'a & $b'",))
-    told = markdown(Report("T", "", "0", True, (), (command,)))
-    assert f"\n    {command.lines[0]}\n" in told  # to be typed as it stands
+    document = markdown(Report("T", "", "0", True, (), (command,)))
+    assert f"\n    {command.lines[0]}\n" in document  # to be typed as it stands
 
 
 def test_no_name_becomes_markup_of_the_json() -> None:
@@ -423,9 +427,9 @@ def test_hostile_names_of_sources_and_features_are_escaped(tmp_path: Path) -> No
     options = STATISTIC | {"features": f"columns:{column}", "public_columns": [column]}
     lg.privatize(table, project=project, epsilon=3, delta=1e-5, **options)
     remember(project, ran(1, why=HOSTILE, model=HOSTILE, outcome=f"  - {HOSTILE}"))
-    told = report(project=project)
-    assert name in words(told)
-    page, text = html(told), markdown(told)
+    document = report(project=project)
+    assert name in words(document)
+    page, text = html(document), markdown(document)
     assert "<b onclick" not in page and "<script>alert" not in page and "\u202e" not in page + text
     assert "&lt;b onclick=x&gt;" in page and "\\<b onclick" in text
 

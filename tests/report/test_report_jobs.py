@@ -21,8 +21,8 @@ def test_jobs_and_how_their_models_learnt(tmp_path: Path) -> None:
     project = lg.init(tmp_path)
     runs = [ran(1), ran(2, outcome="kept", model=None), ran(3, outcome="failed", why="disk full")]
     remember(project, *runs)
-    told = {one.id: one for one in report(project=project).sections}
-    job, curve = told["job-nightly"], told["curve-nightly"]
+    document = {one.id: one for one in report(project=project).sections}
+    job, curve = document["job-nightly"], document["curve-nightly"]
     assert job.alert == "The newest run of nightly failed: disk full"
     assert [row[2] for row in job.table.rows] == ["failed", "kept", "promoted"]  # type: ignore[union-attr]
     assert job.chart and job.chart.series[0].values == (0.61, 0.62, 0.63)
@@ -34,19 +34,19 @@ def test_jobs_and_how_their_models_learnt(tmp_path: Path) -> None:
     assert "line 1, is no run of a job" in unread.alert
 
 
-def kept(number: int, **judged: Any) -> JobRun:
+def run_without_promotion(number: int, **judged: Any) -> JobRun:
     """A run whose candidate was not better."""
     settings = {"step": "head", "options": {"windows": 8}}
     judgement, outcome = LIKELIHOOD | judged, judged.pop("outcome", "kept")
     return ran(number, outcome=outcome, judgement=judgement, curve=[], settings=settings)
 
 
-def told_of(*runs: JobRun) -> Section:
+def section_of(*runs: JobRun) -> Section:
     return describe_job("nightly", runs)
 
 
 def test_a_model_worse_than_a_coin_is_called_that() -> None:
-    part = told_of(kept(1), kept(2))
+    part = section_of(run_without_promotion(1), run_without_promotion(2))
     chart = part.chart
     assert chart
     assert "Run 2: the candidate has log-likelihood per label -0.759" in chart.message
@@ -56,15 +56,25 @@ def test_a_model_worse_than_a_coin_is_called_that() -> None:
     [mark] = chart.marks
     assert (mark.axis, round(mark.at, 3), mark.text) == ("y", -0.693, "a coin")
     better = {"candidate": -0.6, "current": -0.7}
-    part = told_of(kept(1), kept(2, **better))
+    part = section_of(run_without_promotion(1), run_without_promotion(2, **better))
     assert "the model in use (-0.700) of the newest judgement is below a coin" in part.text[1]
-    assert len(told_of(kept(1), kept(2, **better | {"current": None})).text) == 1
+    assert (
+        len(
+            section_of(
+                run_without_promotion(1), run_without_promotion(2, **better | {"current": None})
+            ).text
+        )
+        == 1
+    )
 
 
 def test_accuracy_says_what_it_was_measured_on() -> None:
     judged = {"by": "probes", "measure": "accuracy", "candidate": 0.91, "current": 0.93, "rows": 1}
-    runs = kept(1, **judged), kept(2, **judged | {"rows": 1000, "outcome": "promoted"})
-    chart = told_of(*runs).chart
+    runs = (
+        run_without_promotion(1, **judged),
+        run_without_promotion(2, **judged | {"rows": 1000, "outcome": "promoted"}),
+    )
+    chart = section_of(*runs).chart
     assert chart and not chart.marks and chart.title.endswith("on 1,000 public probes")
     assert chart.message == (
         "Run 2: the candidate has accuracy 0.910 on 1,000 public probes, the model in use 0.930: "
@@ -73,7 +83,7 @@ def test_accuracy_says_what_it_was_measured_on() -> None:
 
 
 def test_a_job_is_named_and_says_how_many_windows_it_learns_from() -> None:
-    part = told_of(kept(1, outcome="failed"))
+    part = section_of(run_without_promotion(1, outcome="failed"))
     assert part.title == "The job nightly" and part.alert.startswith("The newest run of nightly")
     assert ("windows a model learns from", "8, the newest") in part.facts
-    assert not told_of(ran(1, curve=[])).facts
+    assert not section_of(ran(1, curve=[])).facts
