@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -159,32 +158,6 @@ def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) ->
     return run(mechanism, epsilon, delta, **options)
 
 
-seed_option = click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Decides the synthetic labels, never noise or coins.",
-)
-
-
-def _sizes(*, labels: int, runs: int, pipeline_runs: int) -> Callable[[Any], Any]:
-    """The options that say how large an audit is, with these defaults."""
-
-    def decorate(command: Any) -> Any:
-        for name, default, about in (
-            ("--pipeline-runs", pipeline_runs, "Whole releases to make and compare; 0: none."),
-            ("--runs", runs, "How often each world is run; more give a tighter bound."),
-            ("--labels", labels, "Labels of the canary."),
-        ):
-            command = click.option(name, type=int, default=default, show_default=True, help=about)(
-                command
-            )
-        return command
-
-    return decorate
-
-
 @click.group(
     context_settings=HELP,
     short_help="Attack a mechanism by synthetic canaries; reads nobody's labels.",
@@ -197,7 +170,7 @@ def audit() -> None:
     """
 
 
-def _result(result: AuditResult) -> None:
+def _print_audit(result: AuditResult) -> None:
     by = f", by {', '.join(result.violated_checks)}" if result.violated_checks else ""
     print_facts(
         [
@@ -212,39 +185,57 @@ def _result(result: AuditResult) -> None:
     print_table(("check", "bound", "seen"), rows, right=["bound"])
 
 
-@audit.command("rr", short_help="Randomized response: flips, composition, reuse of coins.")
-@epsilon_option
-@delta_option
-@_sizes(labels=8, runs=100_000, pipeline_runs=1)
-@seed_option
-@prints(_result, code=lambda result: 0 if result.holds else 1)
-def audit_rr(**options: Any) -> AuditResult:
-    """Audit randomized response at the price of ε and δ.
+def _add_audit(name: str, function: str, short_help: str, text: str, *sizes: int) -> None:
+    """Add `audit NAME`, which runs a function of `labelguard.analysis.audit`.
 
-    \b
-    Example:
-      labelguard audit rr --epsilon 3 --delta 1e-5
+    `sizes` are the defaults of --labels, --runs and --pipeline-runs; `text` is the help.
     """
-    from labelguard.analysis.audit import audit_randomized_response
 
-    with progress() as report:
-        return audit_randomized_response(**options, progress=report)
+    @epsilon_option
+    @delta_option
+    @click.option("--labels", default=sizes[0], show_default=True, help="Labels of the canary.")
+    @click.option(
+        "--runs",
+        default=sizes[1],
+        show_default=True,
+        help="How often each world is run; more give a tighter bound.",
+    )
+    @click.option(
+        "--pipeline-runs",
+        default=sizes[2],
+        show_default=True,
+        help="Whole releases to make and compare; 0: none.",
+    )
+    @click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Decides the synthetic labels, never noise or coins.",
+    )
+    @prints(_print_audit, code=lambda result: 0 if result.holds else 1)
+    def run(**options: Any) -> AuditResult:
+        from labelguard.analysis import audit as audits
+
+        with progress() as report:
+            result: AuditResult = getattr(audits, function)(**options, progress=report)
+        return result
+
+    example = f"\b\nExample:\n  labelguard audit {name} --epsilon 3 --delta 1e-5"
+    audit.command(name, short_help=short_help, help=f"{text}\n\n{example}")(run)
 
 
-@audit.command("statistic", short_help="The statistic: sensitivity and noise.")
-@epsilon_option
-@delta_option
-@_sizes(labels=20, runs=20_000, pipeline_runs=3)
-@seed_option
-@prints(_result, code=lambda result: 0 if result.holds else 1)
-def audit_statistic(**options: Any) -> AuditResult:
-    """Audit one statistic release at the price of ε and δ, with Gaussian and with ball noise.
-
-    \b
-    Example:
-      labelguard audit statistic --epsilon 3 --delta 1e-5
-    """
-    from labelguard.analysis.audit import audit_statistic as run
-
-    with progress() as report:
-        return run(**options, progress=report)
+_add_audit(
+    "rr",
+    "audit_randomized_response",
+    "Randomized response: flips, composition, reuse of coins.",
+    "Audit randomized response at the price of ε and δ.",
+    *(8, 100_000, 1),
+)
+_add_audit(
+    "statistic",
+    "audit_statistic",
+    "The statistic: sensitivity and noise.",
+    "Audit one statistic release at the price of ε and δ, with Gaussian and with ball noise.",
+    *(20, 20_000, 3),
+)

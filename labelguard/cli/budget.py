@@ -10,7 +10,14 @@ import click
 
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
-from labelguard.cli.terminal import cell, echo, print_facts, print_table, prints, verdict_code
+from labelguard.cli.terminal import (
+    echo,
+    format_cell,
+    print_facts,
+    print_table,
+    prints,
+    verification_code,
+)
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -135,7 +142,7 @@ def _journal(entries: Sequence[JournalEntry]) -> None:
         body = {k: v for k, v in entry.body.items() if k not in (*_UNSEEN, "release")}
         # What is charged are uses; entries have had the key `labels` for ever.
         words = {"labels": "uses"} if entry.kind in ("charged", "refunded") else {}
-        details = ", ".join(f"{words.get(k, k)} {cell(value)}" for k, value in body.items())
+        details = ", ".join(f"{words.get(k, k)} {format_cell(value)}" for k, value in body.items())
         release = entry.body.get("release", "")
         number, digest = str(entry.number), entry.digest[:12]
         return number, entry.at, entry.kind, release, details, digest
@@ -176,7 +183,7 @@ def verdict(value: Verification | FilesVerification) -> None:
     metavar="LINE",
     help="What `budget anchor` printed once: the journal must still contain it.",
 )
-@prints(verdict, code=verdict_code, project=True)
+@prints(verdict, code=verification_code, project=True)
 def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 

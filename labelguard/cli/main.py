@@ -15,18 +15,22 @@ import labelguard
 from labelguard import plugins
 from labelguard.cli.account import account, audit
 from labelguard.cli.budget import budget
-from labelguard.cli.inspect import inspect
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
-from labelguard.cli.plan import plan
+from labelguard.cli.plan import inspect, plan
 from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
-from labelguard.cli.release import agreement, leaderboard, release, score
-from labelguard.cli.report import demo, report
+from labelguard.cli.release import agreement, demo, leaderboard, release, report, score
 from labelguard.cli.retrain import retrain
-from labelguard.cli.stopping import Stopped, stoppable
-from labelguard.cli.terminal import echo, escape_controls, print_json, prints
+from labelguard.cli.terminal import (
+    StopSignal,
+    echo,
+    escape_controls,
+    handle_stop_signals,
+    print_json,
+    prints,
+)
 from labelguard.cli.tools import connect, ingest, pull, push
 from labelguard.errors import LabelguardError
 from labelguard.text import DEFAULT_AGREEMENT
@@ -45,7 +49,7 @@ class Main(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with stoppable():
+            with handle_stop_signals():
                 return super().invoke(ctx)
         except LabelguardError as error:
             notes = getattr(error, "__notes__", ())
@@ -64,9 +68,9 @@ class Main(click.Group):
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)
             _fail(ctx, "UsageError", error.format_message(), error.exit_code, said=True)
-        except (KeyboardInterrupt, Stopped) as stop:
+        except (KeyboardInterrupt, StopSignal) as stop:
             again = shlex.join(["labelguard", *ctx.meta[_TYPED]])
-            code = stop.code if isinstance(stop, Stopped) else 130
+            code = stop.code if isinstance(stop, StopSignal) else 130
             _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,15 +1,18 @@
-"""Options that many commands share."""
+"""Options that many commands share, and how a shell completes their values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli import completion
 from labelguard.errors import InvalidLabels
 from labelguard.options import Option, ReadingOptions, declared
 from labelguard.project.locking import waiting
@@ -23,11 +26,9 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 def _there(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
     """Refuse paths that name nothing, before anything is loaded to read them."""
-    from labelguard.inputs.sources import matching_paths
-
     for one in inputs:
         if one != "-":
-            matching_paths(one)
+            files.matching_paths(one)
     return inputs
 
 
@@ -38,7 +39,7 @@ def inputs_argument(*, required: bool = True) -> Callable[[F], F]:
         nargs=-1,
         required=required,
         metavar="INPUT..." if required else "[INPUT...]",
-        shell_complete=completion.files,
+        shell_complete=complete_files,
         callback=_there,
     )
 
@@ -172,3 +173,52 @@ def _columns(context: click.Context, option: click.Parameter, text: str | None) 
 
 public_columns_option = declared_options(PolicyRequest, "public_columns")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+# What shells type as it is: bash would put `$(…)`, found in a name on disk, into the line.
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def complete_files(_: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Files and directories, as the shell itself finds them."""
+    return [CompletionItem(typed, type="file")]
+
+
+def complete_releases(
+    context: click.Context, _: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Ids of the project's releases on disk; no ledger and no key is opened for it."""
+    from labelguard.project.project import find
+
+    with contextlib.suppress(Exception):
+        found = find(context.params.get("project")).releases.glob("r[0-9]*")
+        names = sorted(path.name for path in found if not path.suffix)
+        return [CompletionItem(name) for name in _matching(names, typed)]
+    return []
+
+
+def complete_releases_or_files(
+    context: click.Context, option: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Releases, else files: where a directory with a copy of one may be named."""
+    return complete_releases(context, option, typed) or complete_files(context, option, typed)
+
+
+def complete_policies(
+    context: click.Context, _: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Names of policies, where the ledger and its key are at hand without asking a server."""
+    from labelguard.project.project import find
+
+    with contextlib.suppress(Exception):
+        project = find(context.params.get("project"))
+        if (project.keys / "project.key").is_file() and "LABELGUARD_LEDGER_URL" not in os.environ:
+            from labelguard.project.policies import listing
+
+            states = {one.name: one.state for one in listing(project)}
+            return [CompletionItem(name, help=states[name]) for name in _matching(states, typed)]
+    return []
+
+
+def _matching(names: Iterable[str], typed: str) -> list[str]:
+    return [name for name in names if _PLAIN.fullmatch(name) and name.startswith(typed)]

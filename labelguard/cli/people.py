@@ -10,7 +10,7 @@ import click
 
 from labelguard.cli.options import HELP
 from labelguard.cli.policy import policy
-from labelguard.cli.terminal import echo, json_asked, nested, print_facts, print_table, prints
+from labelguard.cli.terminal import bullet_facts, echo, print_facts, print_table, prints, wants_json
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _left(value: Left, *, done: bool = True) -> None:
         )
         print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
     echo()
-    print_facts(nested("remains", value.remains))
+    print_facts(bullet_facts("remains", value.remains))
 
 
 def _facts(value: Left, done: bool) -> Iterator[tuple[str, str]]:
@@ -293,7 +293,7 @@ def _leave(
 
     if not yes:
         shown = erasure.preview(labeler_id, kind, project, never_seen=never_seen)
-        if not json_asked():
+        if not wants_json():
             _left(shown, done=False)
         verb = "Retire" if kind == "retired" else "Erase"
         who = f"{labeler_id!r}, labeler {shown.labeler},"

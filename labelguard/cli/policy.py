@@ -11,12 +11,8 @@ import click
 from labelguard.budget.events import TRAINING_RUNS
 from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli import completion
-from labelguard.cli.options import (
-    HELP,
-    declared_options,
-)
-from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints
+from labelguard.cli.options import HELP, complete_files, complete_policies, declared_options
+from labelguard.cli.terminal import echo, print_facts, print_table, prints, wants_json
 from labelguard.text import Budgeted, escape_controls, format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -175,7 +171,7 @@ def policy_new(
 
 
 @policy.command("show")
-@click.argument("name", required=False, shell_complete=completion.policies)
+@click.argument("name", required=False, shell_complete=complete_policies)
 @prints(_policy, project=True)
 def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     """A policy with its price; by default the one in force.
@@ -244,7 +240,7 @@ def _activated(value: Activation) -> None:
 
 
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
-@click.argument("name", shell_complete=completion.policies)
+@click.argument("name", shell_complete=complete_policies)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @prints(_activated, wait=True)
 def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
@@ -259,8 +255,8 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     from labelguard.project import policies
 
     shown = policies.preview(name, project)
-    if not (json_asked() and yes):
-        _preview(shown, err=json_asked())
+    if not (wants_json() and yes):
+        _preview(shown, err=wants_json())
     if not yes:
         click.confirm("Put it into force?", abort=True, err=True)
     return policies.activate(name, project, agreed=shown)
@@ -271,7 +267,7 @@ def _dropped(value: Dropped) -> None:
 
 
 @policy.command("drop", short_help="Remove a draft.")
-@click.argument("name", shell_complete=completion.policies)
+@click.argument("name", shell_complete=complete_policies)
 @prints(_dropped, wait=True)
 def policy_drop(name: str, project: Path | None) -> Dropped:
     """Remove policy NAME, a draft that never was in force; the journal tells of it.
@@ -314,7 +310,7 @@ def _groups(value: Grouped) -> None:
 
 
 @policy.command("groups", short_help="Which labelers are one unit.")
-@click.argument("file", metavar="FILE", shell_complete=completion.files)
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 @prints(_groups, wait=True)
 def policy_groups(file: str, project: Path | None) -> Grouped:
     """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.

@@ -1,19 +1,20 @@
-"""`privatize`: the command that makes releases."""
+"""`privatize`: the command that makes releases, its preview, and its questions."""
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.budget.request import PolicyRequest
-from labelguard.cli.lifetime import ask, says_how_often
+from labelguard.budget import events
+from labelguard.budget.request import EVERY, Horizon, PolicyRequest
 from labelguard.cli.options import (
     click_settings,
     declared_options,
@@ -24,19 +25,231 @@ from labelguard.cli.options import (
     source_option,
     wait_option,
 )
-from labelguard.cli.preview import found_or_made, patient, print_preview, reviewer
 from labelguard.cli.release import card_facts
-from labelguard.cli.terminal import echo, escape_controls, near, print_facts, prints, progress
+from labelguard.cli.terminal import (
+    Reporter,
+    echo,
+    escape_controls,
+    print_facts,
+    prints,
+    progress,
+    relative_path,
+)
+from labelguard.errors import NoProject, NotAgreed, PolicyError
 from labelguard.options import RunOptions, declared
 from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
+    from labelguard.project.project import Project
     from labelguard.release.plan import Preview
     from labelguard.release.writer import Release
 
 
+_WAYS = {
+    "once": "no: this release may spend all of ε, and no later label of theirs is released",
+    "several": "yes, a number of times: the releases share ε, each with more noise",
+    "regularly": "yes, every day, week or month for some time: as several",
+}
+_OPTIONS = (
+    "--once                       they will not: this release may spend all of ε\n"
+    "--uses K                     K releases in all share ε, each with more noise\n"
+    "--recurring weekly --for 1y  as many as come in that time"
+)
+
+
+def says_how_often(options: Mapping[str, Any]) -> bool:
+    """Return whether one of them is given, or contents are protected, which come once."""
+    given = ("once", "uses", "recurring", "duration")
+    return options["unit"] == "item" or any(options[name] not in (None, False) for name in given)
+
+
+def ask_how_often() -> Mapping[str, Any]:
+    """Ask whether more labels of the same people will come; what that means, as options.
+
+    Raises `UsageError` where nobody is there to ask.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "a project's first release fixes how many releases share ε; say whether more labels of "
+            f"the same people will come:\n{_OPTIONS}"
+        )
+    echo("Will more labels of the same people come later? It is fixed now, for good.", err=True)
+    for way, meaning in _WAYS.items():
+        echo(f"  {way:<9}  {meaning}", err=True)
+    way = click.prompt("Later labels", type=click.Choice(list(_WAYS)), err=True)
+    if way == "once":
+        return {"once": True}
+    if way == "several":
+        number = click.IntRange(min=1)
+        return {"uses": click.prompt("Releases in all, with this one", type=number, err=True)}
+    every = click.prompt("How often", type=click.Choice(EVERY), default="weekly", err=True)
+    return {
+        "recurring": every,
+        "duration": click.prompt(
+            "For how long", default="1y", value_proc=lambda text: _duration(every, text), err=True
+        ),
+    }
+
+
+def _duration(every: str, text: str) -> str:
+    try:
+        return Horizon(every, text.strip()).length
+    except PolicyError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def print_preview(found: Preview, *, err: bool = False, notes: bool = True) -> None:
+    """What a release will fix, cost and be like."""
+    if found.reused:
+        echo(f"Release {found.reused} is this very request's: nothing would be charged.", err=err)
+        return
+    if found.first:
+        echo("The first release fixes this, for the life of the project:", err=err)
+    print_facts(list(_preview_facts(found)), err=err)
+    for note in found.notes if notes else ():
+        echo(f"labelguard: note: {escape_controls(note)}", err=True)
+
+
+def _preview_facts(found: Preview) -> Iterator[tuple[str, str]]:
+    whole = f"all labels of each {found.unit} together" if found.unit != "item" else "each content"
+    yield "protects", f"{whole}: {format_budget(found)}"
+    if usual := " and ".join(_SIGNS[name] for name in found.usual):
+        yield "", f"  {usual} as usual, since nobody said: --epsilon, --delta"
+    learns = f", a head on {found.features}" if found.features else ""
+    yield "read as", ", ".join(found.formats)
+    yield "mechanism", f"{found.mechanism}{learns}"
+    if found.public_columns:
+        listed = ", ".join(map(escape_controls, found.public_columns))
+        yield "declared public", f"{listed}: made of prompts and responses, of nobody's answers"
+    kind = events.kind(found.event)
+    own = f"each {found.unit}'s own number of labels, rounded up"
+    fixed = f"{pluralize(found.allowed or 0, kind.noun)} per {found.unit}"
+    yield "pays for", own if found.allowed is None else fixed
+    if found.first and found.allowed == 1 and not kind.per_label:
+        yield "", "  this one: labels that come later need another policy, paid on top"
+    if run := found.sampling:
+        who, most = f"each {found.unit}", ""
+        if run.records:
+            who = "each label"
+            most = f"; of one {found.unit} {pluralize(run.records, 'label')} at most"
+        steps = pluralize(run.steps, "step")
+        yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
+    if found.ball:
+        yield "", f"  with ball noise, which is for {pluralize(found.ball, 'component')} or more"
+    if found.choices > 2:
+        yield "", f"  each a choice among {found.choices} responses or more"
+    yield (
+        "this release",
+        (
+            f"{pluralize(found.labels, 'label')} of {pluralize(found.units, found.unit)}; charges "
+            f"{pluralize(found.charged, kind.noun)}"
+        ),
+    )
+    if found.left:
+        few, most = (f"{found.left[name]:,.0f}" for name in ("min", "max"))
+        left = few if few == most else f"{few} to {most}"
+        yield "left for later files", f"{left} per {found.unit}"
+    yield from _expectations(found)
+
+
+def _expectations(found: Preview) -> Iterator[tuple[str, str]]:
+    if found.label_error is not None:
+        wrong, differ = _of_100(found.label_error), _of_100(found.disagreement)
+        option = " (--agreement)" if found.features else ""
+        yield (
+            "to expect",
+            f"about {wrong} of 100 released labels will differ from what the labeler said; two "
+            f"people are assumed to differ on {differ}{option}",
+        )
+    if found.accuracy is not None:
+        right = _of_100(found.accuracy.mean)
+        yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
+
+
+# Seconds that are worth a question.
+_LONG = 60.0
+_SIGNS = {"epsilon": "ε", "delta": "δ"}
+
+
+def _of_100(share: float) -> int:
+    return math.floor(100 * share + 0.5)
+
+
+def review_first_release(
+    report: Reporter, *, yes: bool, accepted: bool
+) -> Callable[[Preview], None]:
+    """Shows a first release and asks; others need no question, having a policy already.
+
+    `yes` does for one that is recommended, or `accepted` though it is of little use. Raises
+    `NotAgreed` where nobody can be asked or says no.
+    """
+
+    def review(found: Preview) -> None:
+        if not found.first:
+            return
+        with report.pause():
+            poor = None if accepted else found.discouraged
+            print_preview(found, err=True, notes=bool(poor) or not yes)
+            if poor:
+                _confirm("Release it all the same?", f"{poor}; release it with --accept-little-use")
+            elif not yes:
+                _confirm("Release it?", "go on with --yes, or look only with --dry-run")
+
+    return review
+
+
+def confirm_long_reading(report: Reporter, *, yes: bool) -> Callable[[float], None]:
+    """Says how long a first look at the texts will take, and asks if it is long."""
+
+    def wait(seconds: float) -> None:
+        if seconds < _LONG:
+            return
+        with report.pause():
+            minutes = math.ceil(seconds / 60)
+            echo(
+                f"Reading the texts by an encoder will take about {minutes:,} min, this once; "
+                "--features length+style+text takes seconds, and tells less.",
+                err=True,
+            )
+            if not yes and sys.stdin.isatty() and not click.confirm("Go on?", err=True):
+                raise NotAgreed("nothing was charged or released")
+
+    return wait
+
+
+def _confirm(question: str, otherwise: str) -> None:
+    if not sys.stdin.isatty():
+        raise NotAgreed(f"nothing was charged or released, and nobody is here to ask; {otherwise}")
+    if not click.confirm(question, err=True):
+        raise NotAgreed("nothing was charged or released")
+
+
+def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
+    """The project, or one made here if there is none and somebody at the terminal wants it.
+
+    Never unless it may `ask`: what runs every night would make a new budget every night.
+    """
+    from labelguard.project.opening import init, located
+
+    try:
+        return located(where)
+    except NoProject:
+        if where is not None or not ask or not sys.stdin.isatty():
+            raise
+    said = "There is no project here or above. It keeps keys, and what each labeler has spent."
+    echo(said, err=True)
+    _confirm(f"Make one in {Path.cwd()}?", "labelguard init makes one")
+    project = init(Path())
+    echo(
+        f"Project made in {relative_path(project.state)}; back up {relative_path(project.keys)}.",
+        err=True,
+    )
+    return project
+
+
 @dataclass(frozen=True)
-class Made:
+class ReleaseSummary:
     """A release that was made, or found."""
 
     # its id
@@ -53,15 +266,15 @@ class Made:
     notes: Sequence[str]
 
     @classmethod
-    def of(cls, release: Release, next_steps: Sequence[str]) -> Made:
+    def of(cls, release: Release, next_steps: Sequence[str]) -> ReleaseSummary:
         """What became of a release."""
         card, path = dict(release.card), str(release.path)
         return cls(release.id, path, release.reused, card, next_steps, release.notes)
 
 
-def print_made(made: Made) -> None:
+def print_made(made: ReleaseSummary) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
-    facts = [*card_facts(made.card), ("where", near(made.path))]
+    facts = [*card_facts(made.card), ("where", relative_path(made.path))]
     if made.reused:
         facts = [(name, value) for name, value in facts if name.strip() != "newly charged"]
     print_facts(facts)
@@ -75,8 +288,8 @@ def print_made(made: Made) -> None:
     echo("Next: " + "\n      ".join(_runnable(step) for step in made.next))
 
 
-def _print(result: Made | Preview) -> None:
-    print_made(result) if isinstance(result, Made) else print_preview(result)
+def _print(result: ReleaseSummary | Preview) -> None:
+    print_made(result) if isinstance(result, ReleaseSummary) else print_preview(result)
 
 
 def _runnable(command: str) -> str:
@@ -142,7 +355,7 @@ def privatize(
     yes: bool,
     accept_little_use: bool,
     **options: Any,
-) -> Made | Preview:
+) -> ReleaseSummary | Preview:
     """Release the labels in INPUT (Parquet, CSV, JSON, directories, globs, or -) privately.
 
     Without INPUT, what was ingested from annotation tools is released (`labelguard pull`,
@@ -169,23 +382,23 @@ def privatize(
 
     source = list(inputs) or None
     if dry_run:
-        return _look(source, project, options)
-    home = found_or_made(project, ask=not yes)
+        return _preview(source, project, options)
+    home = find_or_make_project(project, ask=not yes)
     if not says_how_often(options) and not policies.listing(home):
-        options |= ask()
+        options |= ask_how_often()
     with progress() as report:
         release = release_labels(
             source,
             project=home,
             progress=report,
-            review=reviewer(report, yes=yes, accepted=accept_little_use),
-            wait=patient(report, yes=yes),
+            review=review_first_release(report, yes=yes, accepted=accept_little_use),
+            wait=confirm_long_reading(report, yes=yes),
             **options,
         )
-    return Made.of(release, tuple(_next(release, project)))
+    return ReleaseSummary.of(release, tuple(_next(release, project)))
 
 
-def _look(source: list[str] | None, project: Path | None, options: dict[str, Any]) -> Preview:
+def _preview(source: list[str] | None, project: Path | None, options: dict[str, Any]) -> Preview:
     """Preview a release; a first one that nobody said more of as by --once."""
     from labelguard.release.privatize import plan
 

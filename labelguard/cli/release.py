@@ -1,4 +1,4 @@
-"""Releases, and what they tell: `release`, `score`, `leaderboard`, `agreement`."""
+"""Releases and pages on them: `release`, `score`, `leaderboard`, `agreement`, `report`, `demo`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli import completion
 from labelguard.cli.budget import verdict
 from labelguard.cli.options import (
     HELP,
+    complete_releases,
+    complete_releases_or_files,
     file_option,
     inputs_argument,
     public_columns_option,
     reading_options,
 )
 from labelguard.cli.terminal import (
+    bullet_facts,
     echo,
-    json_asked,
-    near,
-    nested,
     print_bullets,
     print_facts,
+    print_next,
     print_table,
     prints,
-    verdict_code,
+    progress,
+    relative_path,
+    verification_code,
+    wants_json,
 )
 from labelguard.text import format_budget, pluralize
 
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verification import FilesVerification
     from labelguard.release.coefficients import Coefficients
+    from labelguard.report.demonstration import Demonstration
     from labelguard.report.overview import ReleaseLine
+    from labelguard.report.page import Format, Reported
 
 
 def card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -83,7 +88,7 @@ def _card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
 
     facts = [*card_facts(value), *cards.forecast_facts(value), ("train with", value["train_with"])]
-    print_facts([*facts, *nested("not protected", value["not_protected"])])
+    print_facts([*facts, *bullet_facts("not protected", value["not_protected"])])
 
 
 def _shown(value: Mapping[str, Any] | Coefficients) -> None:
@@ -109,7 +114,9 @@ def _head(value: Coefficients) -> None:
 
 
 @release.command("show")
-@click.argument("release_id", required=False, metavar="[RELEASE]", shell_complete=completion.copies)
+@click.argument(
+    "release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases_or_files
+)
 @click.option(
     "--head",
     is_flag=True,
@@ -168,8 +175,8 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 
 
 @release.command("verify", short_help="Whether files are what was committed.")
-@click.argument("release_id", required=False, shell_complete=completion.releases)
-@prints(verdict, code=verdict_code, project=True)
+@click.argument("release_id", required=False, shell_complete=complete_releases)
+@prints(verdict, code=verification_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerification:
     """Compare a release's files (by default every release's) with the hashes in the ledger.
 
@@ -187,7 +194,7 @@ def _scored(value: Scored) -> None:
 
 
 @click.command(short_help="Label new pairs by a release's head.")
-@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
+@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
 @inputs_argument()
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
 @reading_options("columns", "format", "split", "question")
@@ -229,7 +236,7 @@ def _leaderboard(value: Leaderboard) -> None:
 
 
 @click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")
-@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
+@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
 @click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
 @file_option("board.html", help="Also write it to FILE: .html, .md, .json, .png or .svg.")
 @prints(_leaderboard, project=True)
@@ -254,7 +261,7 @@ def leaderboard(
     found = rank_sources(path, stratum)
     if output is not None:
         write_leaderboard(found, path.name, output)
-        echo(f"Leaderboard: {near(str(output))}", err=json_asked())
+        echo(f"Leaderboard: {relative_path(str(output))}", err=wants_json())
     return found
 
 
@@ -273,7 +280,7 @@ def _agreement(value: Agreement) -> None:
 
 
 @click.command(short_help="How labelers agree, from released labels.")
-@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
+@click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
 @click.option(
     "--gold",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -294,3 +301,99 @@ def agreement(release: str, gold: Path | None, project: Path | None) -> Agreemen
     from labelguard.analysis import agreement as report
 
     return report.agreement(_directory(release, project), gold)
+
+
+def _print_report(value: Reported) -> None:
+    echo(f"Report: {relative_path(value.path)}")
+    if value.fault:
+        echo(f"It tells of a fault: {value.fault}")
+
+
+@click.command(
+    context_settings=HELP, short_help="A page for people: what is promised, used, and holds."
+)
+@click.argument("release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases)
+@file_option(
+    "report.html",
+    default=Path("report.html"),
+    show_default=True,
+    help="File to write, or to replace.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(["html", "md", "json"]),
+    help="A page, Markdown or JSON; default: by the name of FILE, else a page.",
+)
+@click.option(
+    "--anchor",
+    metavar="LINE",
+    help="What `budget anchor` or an earlier report printed: the journal must still contain it.",
+)
+@prints(_print_report, code=verification_code, project=True)
+def report(
+    release_id: str | None,
+    output: Path,
+    format: Format | None,  # noqa: A002
+    anchor: str | None,
+    project: Path | None,
+) -> Reported:
+    """Write a report on the project, or first on one RELEASE of it: one file, to read or to send.
+
+    It says what is promised to whom, what of it is used, what was released and by which noise,
+    what happened, and whether hashes and journal hold. No label is read, nothing is charged. Exit
+    code 1 if something does not hold; the report is written all the same, and says what.
+
+    \b
+    Example:
+      labelguard report -o report.html
+      labelguard report r0001 -o release.md
+    """
+    from labelguard.report.page import write
+
+    return write(output, release_id, project, format, anchor)
+
+
+def _print_demonstration(found: Demonstration) -> None:
+    from labelguard.report.demonstration import describe_outcome
+
+    echo(
+        f"{found.labels:,} labels of {found.labelers:,} simulated labelers, each protected at "
+        f"{format_budget(vars(found))}; heads learn from {found.features}.\n"
+    )
+    rows = (
+        (describe_outcome(one), one.released, f"{one.label_error:.2f}", f"{one.accuracy:.2f}")
+        for one in found.outcomes
+    )
+    names = ("mechanism", "labels", "label error", "accuracy")
+    print_table(names, rows, right=names[1:])
+    echo(
+        "\nlabel error: share of released labels that differ from what the labeler said\n"
+        f"accuracy: share of {found.fresh_labels:,} labels of other labelers that a model trained "
+        "on it gets right"
+    )
+    echo("On people's labels nobody may measure this: labelguard plan forecasts it.")
+    echo(f"\nLabels and releases: {relative_path(found.directory)}")
+    echo(f"Picture: {relative_path(found.picture)}")
+    print_next(found.next, ", on a file of your own")
+
+
+@click.command(
+    context_settings=HELP, short_help="What privacy costs, on simulated labels; nothing to prepare."
+)
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@prints(_print_demonstration)
+def demo(directory: Path | None) -> Demonstration:
+    """Simulate labelers in DIRECTORY, release their labels in three ways at ε = 3, compare these.
+
+    Each release has a project of its own; on people's labels that would be three budgets. It is
+    compared with the true labels, which are known because they are simulated. DIRECTORY is
+    labelguard-demo unless named.
+
+    \b
+    Example:
+      labelguard demo
+    """
+    from labelguard.report.demonstration import demonstrate
+
+    with progress() as report:
+        return demonstrate(directory or Path("labelguard-demo"), progress=report)

@@ -1,4 +1,4 @@
-"""What everything shown on a terminal is made of: facts, tables, JSON, and progress."""
+"""Print results as facts, tables and JSON; show progress; stop cleanly at signals."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import click
 
 from labelguard.cli.options import json_option, project_option, wait_option
-from labelguard.cli.reporter import Line, Lines, Reporter
 from labelguard.text import escape_controls as escape_controls
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,12 +60,12 @@ def prints(
     return decorate
 
 
-def json_asked() -> bool:
+def wants_json() -> bool:
     """Whether the running command was asked for JSON."""
     return bool(click.get_current_context().params.get("as_json"))
 
 
-def verdict_code(verdict: Any) -> int:
+def verification_code(verdict: Any) -> int:
     """The exit code of what does not hold."""
     return 0 if verdict.ok else 1
 
@@ -123,10 +130,10 @@ def print_table(
     wrap: bool = True,
     empty: str = "",
 ) -> None:
-    """Rows under a line of column names, without the spaces that would fill its lines up.
+    """Print rows under a line of column names, without trailing spaces.
 
-    Columns in `right` hold numbers; `gap` is between two columns; cells are as `cell` shows them.
-    Where there is no row it prints what `empty` says, if it says anything.
+    Columns in `right` hold numbers; `gap` is the space between columns; see `format_cell` for
+    cells. Without a row, print `empty` if it is given.
     """
     from rich.console import Console
     from rich.table import Table
@@ -139,14 +146,14 @@ def print_table(
     for name in names:
         made.add_column(name, justify="right" if name in right else "left", no_wrap=not wrap)
     for row in rows:
-        made.add_row(*(escape_controls(cell(value)) for value in row))
+        made.add_row(*(escape_controls(format_cell(value)) for value in row))
     console = Console(width=width(), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(made)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """A whole number with its thousands apart, – for nothing, or anything else as it is."""
     return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)
 
@@ -171,12 +178,12 @@ def print_next(commands: Sequence[str], when: str = "") -> None:
         echo(head + f"\n{' ' * len(head)}".join(commands))
 
 
-def nested(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+def bullet_facts(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     """Facts that have one name together: sentences, each with a dot before it."""
     return [("" if number else name, f"· {line}") for number, line in enumerate(lines)]
 
 
-def near(path: str | Path) -> str:
+def relative_path(path: str | Path) -> str:
     """A path as it may be typed here."""
     with contextlib.suppress(ValueError):
         return str(Path(path).relative_to(Path.cwd()))
@@ -185,14 +192,14 @@ def near(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def progress(*, at_once: bool = False) -> Iterator[Reporter]:
-    """Progress on standard error while a job runs: a line that moves on a terminal, else `Lines`,
-    whose first comes `at_once`.
+    """Show progress on standard error: a moving line on a terminal, else `ProgressLines`, whose
+    first comes `at_once`.
 
     Silent where a program reads the result, and where LABELGUARD_PROGRESS is off.
     """
     off = os.environ.get("LABELGUARD_PROGRESS") == "off"
     if off or not sys.stderr.isatty():
-        yield Reporter() if off or json_asked() else Lines(at_once=at_once)
+        yield Reporter() if off or wants_json() else ProgressLines(at_once=at_once)
         return
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -202,4 +209,135 @@ def progress(*, at_once: bool = False) -> Iterator[Reporter]:
     console = Console(stderr=True)
     columns = (SpinnerColumn(), text, BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True) as bar:
-        yield Line(bar)
+        yield ProgressBar(bar)
+
+
+Clock: TypeAlias = Callable[[], float]
+
+# Seconds of which nothing is told, and from which nothing is concluded.
+_SOON = 5.0
+_RARELY = 600.0
+
+
+class Reporter:
+    """A `Progress` that tells nothing, and makes room for questions while `pause`."""
+
+    def __call__(self, step: str, share: float | None) -> None:
+        """What is being done, and the share of it that is done."""
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """No line meanwhile."""
+        yield
+
+
+class ProgressBar(Reporter):
+    """One line on a terminal, with a bar where a share is known."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None)
+        self._left = _RemainingTime(time.monotonic)
+
+    def __call__(self, step: str, share: float | None) -> None:
+        # update() takes no total back, and a bar that stands at nothing looks stuck.
+        self._bar.tasks[0].total = None if share is None else 1.0
+        told = escape_controls(", ".join([step, *self._left(share)]))
+        self._bar.update(self._task, description=told, completed=share or 0.0)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        self._bar.stop()
+        yield
+        self._bar.start()
+
+
+class ProgressLines(Reporter):
+    """Lines on standard error, for logs: few, and fewer the longer a job takes.
+
+    The first comes after five seconds, or `at_once`; each further one when the job has lasted twice
+    as long, or ten minutes longer. When they come depends on the time alone, what they say on what
+    is public.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic, *, at_once: bool = False) -> None:
+        self._clock, self._began, self._due = clock, clock(), 0.0 if at_once else _SOON
+        self._left = _RemainingTime(clock)
+
+    def __call__(self, step: str, share: float | None) -> None:
+        left, lasted = self._left(share), self._clock() - self._began
+        if lasted < self._due:
+            return
+        self._due = max(lasted + min(lasted, _RARELY), _SOON)
+        done = [] if share is None else [f"{share:.0%}"]
+        click.echo(escape_controls(f"labelguard: {', '.join([step, *done, *left])}"), err=True)
+
+
+class _RemainingTime:
+    """How long a step goes on, by the shares that were told; 0, or a smaller one, begins anew."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began: tuple[float, float] | None = None
+        self._last = 0.0
+
+    def __call__(self, share: float | None) -> list[str]:
+        """Nothing, or about how long."""
+        if share is None:
+            self._began = None
+            return []
+        now = self._clock()
+        if self._began is None or not share or share < self._last:
+            self._began = now, share
+        self._last = share
+        began, before = self._began
+        if now - began < _SOON or share <= before:
+            return []
+        return [f"about {_duration((now - began) * (1 - share) / (share - before))} left"]
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class StopSignal(SystemExit):
+    """The process was told to end; `code` is what a shell says of the signal."""
+
+    code: int
+
+
+@contextlib.contextmanager
+def handle_stop_signals() -> Iterator[None]:
+    """Raise `StopSignal` where these signals would end the process and leave raw labels on disk.
+
+    Signals that are ignored (`nohup`) or handled already are left as they are. One is enough:
+    another does not disturb the cleaning up.
+    """
+    told: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not told:
+            told.append(number)
+            raise StopSignal(128 + number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    ours = [one for one in _SIGNALS if in_main and signal.getsignal(one) is signal.SIG_DFL]
+    for one in ours:
+        signal.signal(one, stop)
+    try:
+        yield
+    except BaseException:
+        # An engine that is interrupted raises an error of its own instead.
+        if told:
+            raise StopSignal(128 + told[0]) from None
+        raise
+    finally:
+        if not told:  # else the process is about to end, and cleans up until then
+            for one in ours:
+                signal.signal(one, signal.SIG_DFL)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli import completion
-from labelguard.cli.options import HELP
+from labelguard.cli.options import HELP, complete_releases
 from labelguard.cli.terminal import echo, print_facts, print_notes, print_table, prints, progress
 from labelguard.inputs.left_out import describe_counts
 from labelguard.text import pluralize
@@ -150,7 +149,7 @@ def _pushed(value: Pushed) -> None:
 
 @click.command(short_help="Publish a release in an annotation tool.")
 @click.argument("name")
-@click.argument("release_id", metavar="RELEASE", shell_complete=completion.releases)
+@click.argument("release_id", metavar="RELEASE", shell_complete=complete_releases)
 @click.option(
     "--as", "title", metavar="TITLE", help="Its name there; default: that of the release."
 )

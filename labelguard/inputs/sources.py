@@ -6,9 +6,7 @@ stream; nothing is loaded whole. An error names the file and the line and never 
 
 from __future__ import annotations
 
-import glob
 import json
-import os
 import re
 import shutil
 import sys
@@ -33,6 +31,7 @@ from labelguard.inputs.tables import (
 )
 from labelguard.inputs.text_files import csv_opener, json_opener
 from labelguard.spelling import suggest
+from labelguard.storage.files import matching_paths, show_path
 
 # A path or glob (str, Path), `-` for standard input, a table (pyarrow, polars, pandas, datasets),
 # splits by name, an `InputFile`, or a sequence of these; or rows, a sequence of dictionaries.
@@ -172,29 +171,6 @@ def _type_of(path: Path) -> str | None:
     if suffix in _JSON or _FORMATS.get(suffix) is csv_opener:
         return suffix
     return suffix if suffix in _FORMATS and not compressed else None
-
-
-def show_path(path: Path) -> str:
-    """Return a path as messages show it (a file name may hold any bytes, even line breaks)."""
-    text = os.fsencode(path).decode("utf-8", "replace")
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
-def matching_paths(pattern: str) -> list[Path]:
-    """Return the files and directories that a path or a glob names, sorted.
-
-    Raises `InvalidLabels` if there are none, with the one that was probably meant.
-    """
-    path = Path(pattern)
-    if path.exists():
-        return [path]
-    # Path.glob takes no absolute patterns.
-    paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
-    if not paths:
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        near = suggest(show_path(Path(path.name)), [show_path(Path(p.name)) for p in beside])
-        raise InvalidLabels(f"{show_path(path)}: no such file or directory{near}")
-    return paths
 
 
 _STANDARD_INPUT = "standard input"  # what messages call it

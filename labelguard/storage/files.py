@@ -4,6 +4,7 @@ SHA-256 of a directory's files, as `sha256sum --check` reads them.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -11,7 +12,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from labelguard.errors import LabelguardError, ProjectError
+from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
+from labelguard.spelling import suggest
 
 SUMS = "SHA256SUMS"
 # What a file or a directory of a project may be called: nothing hidden, nothing that a line of
@@ -134,3 +136,26 @@ def _leads_away(path: Path, directory: Path) -> bool:
     """Whether a link stands for the file, or for a directory on the way to it."""
     inside = path.relative_to(directory).parents
     return path.is_symlink() or any((directory / parent).is_symlink() for parent in inside[:-1])
+
+
+def show_path(path: Path) -> str:
+    """Return a path as messages show it (a file name may hold any bytes, even line breaks)."""
+    text = os.fsencode(path).decode("utf-8", "replace")
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def matching_paths(pattern: str) -> list[Path]:
+    """Return the files and directories that a path or a glob names, sorted.
+
+    Raises `InvalidLabels` if there are none, with the one that was probably meant.
+    """
+    path = Path(pattern)
+    if path.exists():
+        return [path]
+    # Path.glob takes no absolute patterns.
+    paths = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
+    if not paths:
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = suggest(show_path(Path(path.name)), [show_path(Path(p.name)) for p in beside])
+        raise InvalidLabels(f"{show_path(path)}: no such file or directory{near}")
+    return paths

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import labelguard as lg
-from labelguard.cli import reporter
+from labelguard.cli import terminal
 from labelguard.cli.main import main
 
 DAY = 24 * 3600
@@ -29,7 +29,7 @@ class Clock:
 def _lines(seconds: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What is told of a job of so many seconds, of which each brings it equally far."""
     clock = Clock()
-    report = reporter.Lines(clock)
+    report = terminal.ProgressLines(clock)
     for second in range(seconds):
         clock.now = 100.0 + second
         report("training", second / seconds)
@@ -46,7 +46,7 @@ def test_nothing_is_told_of_what_takes_less_than_five_seconds(
 
 def test_a_line_may_come_at_once_and_the_next_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    report = reporter.Lines(clock, at_once=True)
+    report = terminal.ProgressLines(clock, at_once=True)
     for second in range(6):
         clock.now = 100.0 + second
         report(f"{second}", None)
@@ -71,7 +71,7 @@ def test_a_day_fills_no_log_and_is_never_silent_for_long(
 
 def test_a_step_that_begins_anew_is_estimated_anew(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    report = reporter.Lines(clock)
+    report = terminal.ProgressLines(clock)
     for now, step, share in (
         *((100, "reading", 0.0), (102, "planning", 0.0), (112, "planning", 0.5)),
         *((124, "drawing", 0.2), (154, "drawing", 0.4), (210, "publishing", None)),
@@ -92,7 +92,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LABELGUARD_PROGRESS")
     for seconds in ("_SOON", "_RARELY"):
-        monkeypatch.setattr(reporter, seconds, 0.0)
+        monkeypatch.setattr(terminal, seconds, 0.0)
     made = lg.simulate(labelers=20, labels=200, items=50)
     file = tmp_path / "labels.parquet"
     pq.write_table(made, file)

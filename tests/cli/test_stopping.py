@@ -116,8 +116,8 @@ def test_what_a_killed_release_kept_of_standard_input_goes_with_the_next_job(
 
 def test_an_ignored_signal_stays_ignored() -> None:
     code = (
-        "import os, signal; from labelguard.cli.stopping import stoppable\n"
-        "with stoppable(): os.kill(os.getpid(), signal.SIGHUP)\n"
+        "import os, signal; from labelguard.cli.terminal import handle_stop_signals\n"
+        "with handle_stop_signals(): os.kill(os.getpid(), signal.SIGHUP)\n"
         "print('still here')"
     )
     found = subprocess.run(

@@ -13,7 +13,7 @@ import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP
-from labelguard.cli.terminal import echo, near, print_notes, print_table, prints, progress
+from labelguard.cli.terminal import echo, print_notes, print_table, prints, progress, relative_path
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
 
 def _print_release(value: ExportRelease) -> None:
     made = "was made before" if value.reused else "is made"
-    echo(f"Release {value.release} {made}: {near(value.path)}")
+    echo(f"Release {value.release} {made}: {relative_path(value.path)}")
     if value.where:
         echo(f"It is at {value.where}")
     print_notes(value.notes)

@@ -14,7 +14,7 @@ from functools import partial
 
 import uvicorn
 
-from labelguard.cli.stopping import Stopped
+from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where
@@ -101,7 +101,7 @@ def _run(hook: Hook, listener: socket.socket, bounds: Limits) -> None:
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     # Told to end, it ends well; the signal, which uvicorn raises once more, has done its work.
-    with contextlib.suppress(Stopped, KeyboardInterrupt):
+    with contextlib.suppress(StopSignal, KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
 
 

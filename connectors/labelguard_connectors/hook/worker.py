@@ -23,7 +23,7 @@ from types import FrameType
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
 from labelguard.answers.inbox import EXPORTS, WorkerState
-from labelguard.cli.stopping import Stopped
+from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
@@ -295,7 +295,7 @@ def run_forever(where: Where = None, *, attached: bool = False) -> Turn:
         _set_on_signal(number, ended)
     try:
         worker.run_forever(ended)
-    except (Stopped, KeyboardInterrupt):
+    except (StopSignal, KeyboardInterrupt):
         pass
     except Exception:
         if not ended.is_set():

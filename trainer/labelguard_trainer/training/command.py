@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli import completion
-from labelguard.cli.options import HELP, directory_option, project_option
-from labelguard.cli.terminal import echo, near, print_facts, prints, progress
+from labelguard.cli.options import (
+    HELP,
+    complete_releases_or_files,
+    directory_option,
+    project_option,
+)
+from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
 from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ def train_group() -> None:
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what both kinds of model take."""
     options = (
-        click.argument("release", metavar="RELEASE", shell_complete=completion.copies),
+        click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files),
         click.option(
             "--model",
             required=True,
@@ -103,7 +107,7 @@ def _print_result(value: TrainingResult) -> None:
 def _facts(value: TrainingResult) -> Iterator[tuple[str, str]]:
     from labelguard_trainer.training.training_card import results
 
-    yield "model", near(value.path)
+    yield "model", relative_path(value.path)
     yield "trained on", f"{value.release or 'raw labels'}, {value.rows:,} rows"
     if value.left_out:
         yield "left out", f"{value.left_out:,} rows whose sides are equal once cut to length"
