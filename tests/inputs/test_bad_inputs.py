@@ -43,7 +43,7 @@ Refusal: TypeAlias = Callable[..., str]
 def refusal(tmp_path: Path) -> Refusal:
     """The message of a refusal, which told no content in one line."""
 
-    def refused(source: Any, **columns: str) -> str:
+    def refuse(source: Any, **columns: str) -> str:
         options = StagingOptions(Reading(columns), "files")
         with pytest.raises(LabelguardError) as caught:
             staged = stage(source, tmp_path / "staged", KeyRing.unkeyed(), options)
@@ -53,7 +53,7 @@ def refusal(tmp_path: Path) -> Refusal:
         assert SECRET not in message and "\n" not in message
         return message
 
-    return refused
+    return refuse
 
 
 def privatize(project: Project, source: Any, **options: Any) -> Release:
@@ -74,11 +74,11 @@ def one(row: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist([row])
 
 
-def renamed(**names: str) -> pa.Table:
+def rename_columns(**names: str) -> pa.Table:
     return table().rename_columns([names.get(name, name) for name in table().column_names])
 
 
-def untouched(project: Project) -> bool:
+def is_untouched(project: Project) -> bool:
     kinds = [entry.kind for entry in overview.journal(project.state)]
     folders = [*project.releases.iterdir(), *project.released.iterdir()]
     folders += [*project.quarantine.iterdir()]
@@ -180,10 +180,12 @@ NOT_A_MESSAGE = [{"from": "x"}]
 DIFFER = "table 2: its columns differ from those of the files before it"
 COLUMNS: dict[str, tuple[Any, str]] = {
     "missing label": (table().drop_columns("label"), "table: no column label; expected (prompt, "),
-    "mistyped": (renamed(prompt="promt"), "no column prompt (did you mean 'promt'?)"),
-    "mistyped labeler": (renamed(labeler_id="who_id"), "no column labeler_id"),
+    "mistyped": (rename_columns(prompt="promt"), "no column prompt (did you mean 'promt'?)"),
+    "mistyped labeler": (rename_columns(labeler_id="who_id"), "no column labeler_id"),
     "other names": (
-        renamed(labeler_id="who", prompt="q", response_a="one", response_b="two", label="vote"),
+        rename_columns(
+            labeler_id="who", prompt="q", response_a="one", response_b="two", label="vote"
+        ),
         "name columns with --columns prompt=NAME,response_a=NAME,response_b=NAME,label=NAME,"
         "labeler_id=NAME",
     ),
@@ -390,7 +392,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def test_a_refusal_leaves_the_project_as_it_was(expected: str, project: Project) -> None:
     with pytest.raises(LabelguardError, match=expected):
         privatize(project, **{"source": table()} | REQUESTS[expected])
-    assert untouched(project)
+    assert is_untouched(project)
 
 
 def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) -> None:
@@ -400,7 +402,7 @@ def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) ->
     for path in (tmp_path / "out", tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(LabelguardError):
             privatize(project, table(), output=path)
-    assert (tmp_path / "out" / "precious").read_text() == "x" and untouched(project)
+    assert (tmp_path / "out" / "precious").read_text() == "x" and is_untouched(project)
     made = privatize(project, table(), output=tmp_path / "new" / "deep")
     assert made.path == tmp_path / "new" / "deep"
     again = privatize(project, table(), output=made.path)
@@ -483,7 +485,7 @@ def test_the_command_line_answers_in_one_line_with_an_exit_code(
     assert command(str(path), *money, "--ties", "toss")[0] == 2
     assert command(str(path), "--epsilon", "3")[0] == 1
     assert command(*money)[0] == 2
-    assert untouched(project)
+    assert is_untouched(project)
 
 
 def test_too_little_memory_is_said_alike_whether_anything_would_be_charged_or_not() -> None:

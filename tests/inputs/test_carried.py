@@ -30,13 +30,13 @@ def read_pairs(source: Any, **options: Any) -> Pairs:
     return pairs.read_pairs(source, **{"public_columns": DECLARED} | options)
 
 
-def carried(read: Pairs) -> list[tuple[Any, ...]]:
+def feature_rows(read: Pairs) -> list[tuple[Any, ...]]:
     """First and second side with what came along, sorted."""
     names = ["first", "second", *(name for name in NAMES if name in read.table.column_names)]
     return sorted(zip(*(read.table[name].to_pylist() for name in names), strict=True))
 
 
-def swapped(row: Mapping[str, Any]) -> dict[str, Any]:
+def swap_sides(row: Mapping[str, Any]) -> dict[str, Any]:
     """The same comparison, its sides called the other way round."""
     ends = {"_a": "_b", "_b": "_a"}
     turned = {name[:-2] + ends[name[-2:]]: row[name] for name in row if name[-2:] in ends}
@@ -44,9 +44,9 @@ def swapped(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_sources_turn_with_the_sides() -> None:
-    rows = [ROW, swapped(ROW), {**ROW, "labeler_id": "v"}]
+    rows = [ROW, swap_sides(ROW), {**ROW, "labeler_id": "v"}]
     read = read_pairs(pl.DataFrame(rows), features=SPEC)
-    assert carried(read) == [("x", "y", "one", "two", "de")]
+    assert feature_rows(read) == [("x", "y", "one", "two", "de")]
     assert len(read.rows) == 2
 
 
@@ -56,7 +56,7 @@ def test_chosen_and_rejected_tell_no_order_of_sources() -> None:
     other = {"chosen": "x", "rejected": "y", "model_chosen": "one", "model_rejected": "two"}
     for given in (sides, other):
         read = read_pairs(pl.DataFrame([row | given]), features=SPEC)
-        assert carried(read) == [("x", "y", "one", "two", "de")]
+        assert feature_rows(read) == [("x", "y", "one", "two", "de")]
 
 
 def test_one_response_has_one_source_and_one_pair_has_one_stratum() -> None:
@@ -71,7 +71,7 @@ def test_one_response_has_one_source_and_one_pair_has_one_stratum() -> None:
         read_pairs(pl.DataFrame([ROW, {**ROW, "language": "en"}]), features=SPEC)
     both = [{**row, "model_a": "one+three"} for row in (ROW, elsewhere)]
     other_prompt = {**ROW, "prompt": "q", "model_a": "three"}
-    assert len(carried(read_pairs(pl.DataFrame([*both, other_prompt]), features=SPEC))) == 3
+    assert len(feature_rows(read_pairs(pl.DataFrame([*both, other_prompt]), features=SPEC))) == 3
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
@@ -84,7 +84,7 @@ def test_rankings_have_a_list_of_sources(suffix: str, tmp_path: Path) -> None:
         # Names and numbers: JSON as it is.
         rows[1] = {**rows[1], "prompt": "q", "model": ["of b", 7, "of c"]}
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = carried(read_pairs(path, features="source:model"))
+    found = feature_rows(read_pairs(path, features="source:model"))
     numbered = {("a", "b", "7", "of b"), ("a", "c", "7", "of c")}
     assert set(found) == {*PAIRS} | (numbered if suffix == ".jsonl" else set())
 
@@ -142,7 +142,7 @@ def test_completions_say_which_model_wrote_them(as_json: bool, tmp_path: Path) -
         path.write_text(json.dumps(row) + "\n")
     else:
         pl.DataFrame([row]).write_parquet(path)
-    assert carried(read_pairs(path, features="source:model")) == PAIRS
+    assert feature_rows(read_pairs(path, features="source:model")) == PAIRS
     with pytest.raises(InvalidLabels, match="no column overall_score"):
         read_pairs(path, features="source:overall_score")
 
@@ -202,12 +202,12 @@ def test_columns_that_are_missing_private_or_no_names_are_refused(
         read_pairs(pl.DataFrame([ROW | more]), columns=columns, features=features)
 
 
-def strict() -> exports.Export:
+def strict_answers() -> exports.Export:
     """Answers without ties, which some tools do not have."""
     return [{**row, "label": int(row["label"] > 0)} for row in exports.answers()]
 
 
-def named(task: dict[str, Any], number: int) -> dict[str, Any]:
+def with_models(task: dict[str, Any], number: int) -> dict[str, Any]:
     """A task with the names of what wrote its responses, where its tool keeps such things."""
     names = {"model_a": f"model {number % 3}", "model_b": f"model {number % 2}"}
     if "metadata" in task:
@@ -224,12 +224,12 @@ def named(task: dict[str, Any], number: int) -> dict[str, Any]:
     ],
 )
 def test_exports_of_tools_have_their_names(tool: exports.Writer, tmp_path: Path) -> None:
-    rows = strict()
+    rows = strict_answers()
     prompts = sorted({row["prompt"] for row in rows})
     path = tmp_path / "export.jsonl"
     tasks = [one for p in prompts for one in tool([row for row in rows if row["prompt"] == p])]
     numbers = (next(n for n, p in enumerate(prompts) if p in str(task)) for task in tasks)
-    made = [named(task, number) for task, number in zip(tasks, numbers, strict=True)]
+    made = [with_models(task, number) for task, number in zip(tasks, numbers, strict=True)]
     exports.write(path, made)
     question = {"question": exports.NAME} if tool is exports.label_studio_rows else {}
     read = read_pairs(path, features="source:model", **question)
@@ -251,7 +251,9 @@ def test_exports_of_tools_have_their_names(tool: exports.Writer, tmp_path: Path)
 def test_what_was_answered_in_a_tool_is_no_stratum(
     tool: exports.Writer, answer: str, tmp_path: Path
 ) -> None:
-    path = exports.write(tmp_path / "export.jsonl", [named(task, 0) for task in tool(strict())])
+    path = exports.write(
+        tmp_path / "export.jsonl", [with_models(task, 0) for task in tool(strict_answers())]
+    )
     question = {"question": exports.NAME} if tool is exports.label_studio_rows else {}
     with pytest.raises(InvalidLabels, match="may be an answer, which is private"):
         read_pairs(path, features=f"source:model,by={answer}", **question)

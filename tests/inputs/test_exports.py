@@ -47,7 +47,7 @@ KEEP_SKIPS = {name for name in CASES if name.startswith("argilla") or name.endsw
 KEEP_SKIPS.remove("argilla nested")  # it does not tell the status of responses
 
 
-def asked(name: str) -> dict[str, Any]:
+def question_of(name: str) -> dict[str, Any]:
     return {"question": NAME} if name in NAMED else {}
 
 
@@ -57,7 +57,7 @@ def test_an_export_holds_the_answers_that_were_given(name: str, tmp_path: Path) 
     writer, suffix, rows = CASES[name]
     path = write(tmp_path / f"export{suffix}", writer(rows))
     given = read(exports.plain(rows), tmp_path)
-    found = read(path, tmp_path, **asked(name))
+    found = read(path, tmp_path, **question_of(name))
     assert found.select(given.columns).equals(given)
     assert set(found["label"]) == set(given["label"]) and len(found) == len(rows)
 
@@ -67,7 +67,7 @@ def test_an_export_holds_the_answers_that_were_given(name: str, tmp_path: Path) 
 def test_a_discarded_or_cancelled_answer_is_a_skip(name: str, tmp_path: Path) -> None:
     writer, suffix, _ = CASES[name]
     path = write(tmp_path / f"export{suffix}", writer(SKIPPING))
-    found = read(path, tmp_path, **asked(name))
+    found = read(path, tmp_path, **question_of(name))
     assert found.equals(read(exports.plain(SKIPPING), tmp_path))
     assert found.filter(pl.col("label") == LABEL_SKIP).height == len(SKIPPING[::4])
 
@@ -81,9 +81,11 @@ def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: P
     for folder, said in (("one", rows), ("other", others)):
         (tmp_path / folder).mkdir()
         (part,) = sources.resolve_input(write(tmp_path / folder / f"export{suffix}", writer(said)))
-        found = formats.apply_format(part, readers.connect(tmp_path), Reading({}, **asked(name)))
+        found = formats.apply_format(
+            part, readers.connect(tmp_path), Reading({}, **question_of(name))
+        )
         layout = found.find_layout(readers.connect(tmp_path))
-        public = read(part.name, tmp_path, labelled=False, **asked(name))
+        public = read(part.name, tmp_path, labelled=False, **question_of(name))
         seen.append((found.format, found.reading, layout.kind, layout.types, public.to_dicts()))
     assert seen[0] == seen[1]
     assert seen[0][0] == name.split()[0]
@@ -165,16 +167,16 @@ def test_fields_are_item_ids_only_where_they_are_named(tmp_path: Path) -> None:
 
 
 def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
-    def renamed(**names: str) -> Path:
+    def rename_fields(**names: str) -> Path:
         tasks = exports.label_studio(STRICT)
         for task in tasks:
             task["data"] = {names.get(name, name): text for name, text in task["data"].items()}
         return write(tmp_path / "export.jsonl", tasks)
 
     given = read(exports.plain(STRICT), tmp_path)
-    usual = renamed(prompt="instruction", response_a="answer1", response_b="answer2")
+    usual = rename_fields(prompt="instruction", response_a="answer1", response_b="answer2")
     assert read(usual, tmp_path).equals(given)
-    own = renamed(prompt="task", response_a="p", response_b="q")
+    own = rename_fields(prompt="task", response_a="p", response_b="q")
     with pytest.raises(
         InvalidLabels, match=r"no field is a prompt; name it with --columns prompt=NAME"
     ):
@@ -317,7 +319,7 @@ def test_messages_name_who_answered_as_the_export_does(
     writer, suffix, rows = CASES[name]
     nobody = [row | {"labeler_id": " "} for row in rows]
     path = write(tmp_path / f"export{suffix}", writer(nobody))
-    options = StagingOptions(Reading({}, **asked(name)), "")
+    options = StagingOptions(Reading({}, **question_of(name)), "")
     with pytest.raises(InvalidLabels, match=f"column {re.escape(column)}: expected an id"):
         stage(path, tmp_path / "staged", KeyRing.unkeyed(), options)
 

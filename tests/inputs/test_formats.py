@@ -59,7 +59,7 @@ def rows(shape: str, wanted: list[Preference]) -> Rows:
     return SHAPES[shape].rows(wanted)
 
 
-def meant(wanted: list[Preference]) -> set[tuple[str, str]]:
+def expected_preferences(wanted: list[Preference]) -> set[tuple[str, str]]:
     """What was asked, and the response that is preferred."""
     return {
         (question(n), "a tie" if p == "tie" else sides(n)[0 if p == "a" else 1])
@@ -76,7 +76,7 @@ def test_every_shape_is_recognised_and_says_who_prefers_what(
     wanted = preferences(shape)
     found = read(as_table(rows(shape, wanted)), next(places), keys, reading(shape))
     assert found.public[1] == {SHAPES[shape].format}
-    assert found.told == meant(wanted)
+    assert found.told == expected_preferences(wanted)
 
 
 @pytest.mark.quick("jsonl-pairs", "jsonl-hh-rlhf", "jsonl-helpsteer")
@@ -108,7 +108,7 @@ def test_other_labels_change_nothing_but_the_labels(
     assert outcome([p and "b" for p in wanted]).public == first.public
 
 
-def sided(chosen: Any, rejected: Any, **row: Any) -> Rows:
+def dialogues(chosen: Any, rejected: Any, **row: Any) -> Rows:
     return [{"labeler_id": "w", "chosen": chosen, "rejected": rejected, **row}]
 
 
@@ -133,7 +133,7 @@ BEGINNINGS = {
 def test_the_prompt_of_dialogues_is_their_common_beginning(case: str) -> None:
     prompt, one, other = BEGINNINGS[case]
     for first, second in ((one, other), (other, one)):
-        table = read_pairs(as_table(sided(prompt + first, prompt + second))).table
+        table = read_pairs(as_table(dialogues(prompt + first, prompt + second))).table
         assert table["prompt"].to_pylist() == [prompt]
         assert {table["first"][0].as_py(), table["second"][0].as_py()} == {one, other}
 
@@ -145,11 +145,11 @@ def staged_table(rows: Rows, **options: Any) -> pa.Table:
 def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says() -> None:
     hello, hi, ask = user("Hello"), assistant("Hi"), user("Ask")
     one, other = assistant("one"), assistant("other")
-    whole = staged_table(sided([hello, hi, ask, one], [hello, hi, ask, other], prompt="Ask"))
+    whole = staged_table(dialogues([hello, hi, ask, one], [hello, hi, ask, other], prompt="Ask"))
     assert whole["prompt"].to_pylist() == [[hello, hi, ask]]
     assert whole["first"].to_pylist() == [[one]] and whole["second"].to_pylist() == [[other]]
     for sides_alone in ([one], [other]), ([hi, one], [hi, other]), ([ask], [ask, other]):
-        alone = staged_table(sided(*sides_alone, prompt="Ask"))
+        alone = staged_table(dialogues(*sides_alone, prompt="Ask"))
         assert alone["prompt"].to_pylist() == [[ask]]
         assert alone["first"].to_pylist()[0] in sides_alone
 
@@ -157,7 +157,7 @@ def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says() ->
 def test_a_prompt_of_parts_makes_parts_of_sides_of_text() -> None:
     part = {"type": "text", "text": "Ask"}
     prompt = [{"role": "user", "content": [part]}]
-    found = staged_table(sided("one", "other", prompt=prompt))
+    found = staged_table(dialogues("one", "other", prompt=prompt))
     assert found["first"].to_pylist() == [
         [{"role": "assistant", "content": [{"type": "text", "text": "one"}]}]
     ]
@@ -182,7 +182,7 @@ def test_a_plain_label_beside_two_responses_is_the_label(
     more = as_table([row | beside for row in plain])
     found = read(more, next(places), keys, Reading({}))
     assert found.public == read(as_table(plain), next(places), keys, Reading({})).public
-    assert found.told == meant(["a", "b", "tie"])
+    assert found.told == expected_preferences(["a", "b", "tie"])
 
 
 OUTSIDE: dict[str, tuple[str, list[Any]]] = {
@@ -286,7 +286,7 @@ def test_what_a_format_makes_cannot_be_named() -> None:
         read_pairs(source, columns={"response_a": "conversation_b"})
     with pytest.raises(InvalidLabels, match="format hh-rlhf makes prompt of chosen or rejected"):
         columns = {"prompt": "labeler_id"}
-        read_pairs(as_table(sided("a", "b")), columns=columns, format="hh-rlhf")
+        read_pairs(as_table(dialogues("a", "b")), columns=columns, format="hh-rlhf")
 
 
 def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> None:

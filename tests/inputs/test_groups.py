@@ -315,7 +315,7 @@ def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path: Path) 
 # ---------------------------------------------------------------- features
 
 
-def of_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
+def read_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
     """Coordinates, rows and labels as a statistic release of these groups would take them."""
     found: list[Any] = []
 
@@ -338,7 +338,7 @@ def of_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
 
 
 def test_a_statistic_is_clipped_and_bounded_by_group(home: Home, tmp_path: Path) -> None:
-    z, rows, labels = of_features(home)
+    z, rows, labels = read_features(home)
     assert rows.units == 5 and sorted(np.bincount(rows.unit)) == [12, 12, 12, 24, 24]
     assert sorted(home.used.values()) == [1] * 5
     bounds = statistic.bounds(z, rows, 0.5)
@@ -354,7 +354,7 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home: Home, tmp_path: Path)
             assert np.linalg.norm((sums[0] - sums[1]) * step) <= bounds.sensitivity * (1 + 1e-6)
     assert np.linalg.norm(parts(z, rows, ones, bounds), axis=1).max() <= bounds.clip * (1 + 1e-9)
     # Control: clipped one by one, two members together exceed what a group may add.
-    apart = of_features(Home(lg.init(tmp_path / "apart"), ALONE))
+    apart = read_features(Home(lg.init(tmp_path / "apart"), ALONE))
     alone = statistic.bounds(apart[0], apart[1], 0.5)
     each = np.linalg.norm(parts(apart[0], apart[1], ones, alone, clip=alone.clip), axis=1)
     assert apart[1].units == 7 and np.sort(each)[-2:].sum() > alone.clip
@@ -363,7 +363,9 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home: Home, tmp_path: Path)
 # ---------------------------------------------------------------- noninterference
 
 
-def seen(here: Path, layout: str, ranks: NDArray[np.int64], coins: worlds.Coins) -> dict[str, Any]:
+def observe(
+    here: Path, layout: str, ranks: NDArray[np.int64], coins: worlds.Coins
+) -> dict[str, Any]:
     """All that is left and planned in a project where `ranks` were raw labels."""
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
@@ -400,11 +402,11 @@ def test_nothing_but_released_labels_depends_on_raw_labels_of_groups(
 ) -> None:
     coins = worlds.Coins({}, replayed=False)
     (tmp_path / "w").mkdir()
-    one = seen(tmp_path / "w", layout, RANKS, coins)
+    one = observe(tmp_path / "w", layout, RANKS, coins)
     (tmp_path / "w").rename(tmp_path / "first")
     coins.replayed = True
     (tmp_path / "w").mkdir()
-    two = seen(tmp_path / "w", layout, opinions(len(ASKED), 9), coins)
+    two = observe(tmp_path / "w", layout, opinions(len(ASKED), 9), coins)
     differing = {name for name in {*one, *two} if one.get(name) != two.get(name)}
     assert differing == {"release 1: raw", "release 2: raw"}
     assert any("released/r2/bucket" in name for name in one)

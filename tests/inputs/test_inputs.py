@@ -55,7 +55,7 @@ def data(made: Release) -> pa.Table:
     return pq.read_table(made.path / "data.parquet")
 
 
-def charged(made: Release) -> int:
+def count_charges(made: Release) -> int:
     """New charges of a release; a repeated command is answered by the release it made before."""
     return 0 if made.reused else int(made.card["counts"]["charged"])
 
@@ -130,7 +130,7 @@ def write_arrow_file(path: Path, rows: Rows) -> Path:
     return path
 
 
-def partitioned(path: Path, rows: Rows) -> Path:
+def write_partitioned(path: Path, rows: Rows) -> Path:
     table = pa.Table.from_pylist(rows)
     schema = pa.schema([("labeler_id", pa.string())])
     pa_dataset.write_dataset(
@@ -139,7 +139,7 @@ def partitioned(path: Path, rows: Rows) -> Path:
     return path
 
 
-def partitioned_jsonl(path: Path, rows: Rows) -> str:
+def write_partitioned_jsonl(path: Path, rows: Rows) -> str:
     for labeler in sorted({row["labeler_id"] for row in rows}):
         folder = path / f"labeler_id={labeler}"
         folder.mkdir(parents=True)
@@ -152,7 +152,7 @@ def partitioned_jsonl(path: Path, rows: Rows) -> str:
     return str(path / "*" / "*.jsonl")
 
 
-def swapped(rows: Rows) -> Rows:
+def swap_sides(rows: Rows) -> Rows:
     return [
         row
         | {"response_a": row["response_b"], "response_b": row["response_a"]}
@@ -204,8 +204,8 @@ FORMATS: dict[str, Callable[[Path, Rows], Any]] = {
     "json over lines": lambda path, rows: write_text(path / "z.json", json.dumps(rows, indent=1)),
     "hugging face": lambda path, rows: write_dataset(path / "hf", rows),
     "arrow file": lambda path, rows: write_arrow_file(path / "x.arrow", rows),
-    "partitioned": lambda path, rows: partitioned(path / "hive", rows),
-    "partitioned jsonl": lambda path, rows: partitioned_jsonl(path / "hivejson", rows),
+    "partitioned": lambda path, rows: write_partitioned(path / "hive", rows),
+    "partitioned jsonl": lambda path, rows: write_partitioned_jsonl(path / "hivejson", rows),
     "pyarrow": lambda path, rows: pa.Table.from_pylist(rows),
     "batch": lambda path, rows: pa.RecordBatch.from_pylist(rows),
     "dictionary": lambda path, rows: pa.Table.from_pylist(rows).set_column(
@@ -219,7 +219,7 @@ FORMATS: dict[str, Callable[[Path, Rows], Any]] = {
     "pandas object": lambda path, rows: pd.DataFrame(rows).astype(
         {"prompt": object, "tie": object}
     ),
-    "swapped sides": lambda path, rows: pa.Table.from_pylist(swapped(rows)),
+    "swapped sides": lambda path, rows: pa.Table.from_pylist(swap_sides(rows)),
     "chosen and rejected": lambda path, rows: pa.Table.from_pylist(chosen_layout(rows)),
     "chosen in jsonl": lambda path, rows: write_jsonl(path / "c.jsonl", chosen_layout(rows)),
     "reversed rows": lambda path, rows: pa.Table.from_pylist(rows[::-1]),
@@ -429,7 +429,7 @@ def test_unit_item_needs_no_labelers_and_takes_one_label_of_each(tmp_path: Path)
         release(project, nameless)
     made = release(project, nameless, unit="item")
     assert made.card["counts"]["charged"] == made.card["counts"]["rows"] == 2
-    assert charged(release(project, nameless.slice(2))) == 0
+    assert count_charges(release(project, nameless.slice(2))) == 0
     rows = [pair(0, 1), pair(0, 0), pair(0, 0, labeler_id="y"), pair(1, 1)]
     made = release(other, pa.Table.from_pylist(rows), unit="item", max_labels_per_labeler=2)
     assert (made.card["counts"]["duplicates"], made.card["counts"]["rows"]) == (1, 3)
@@ -506,9 +506,9 @@ def test_long_texts_emoji_and_nul_characters_come_out_as_they_went_in(
     out = set(released["chosen"].to_pylist()) | set(released["rejected"].to_pylist())
     assert out == {*texts, *(str(n) for n in range(len(texts)))}
     assert sorted(released["item_id"].to_pylist()) == [row["item_id"] for row in rows]
-    assert charged(release(project, write_jsonl(tmp_path / "l.jsonl", rows))) == 0
+    assert count_charges(release(project, write_jsonl(tmp_path / "l.jsonl", rows))) == 0
     lines = [row for row in rows if row["response_a"] != "\r"]
-    assert charged(release(project, write_csv(tmp_path / "l.csv", lines))) == 0
+    assert count_charges(release(project, write_csv(tmp_path / "l.csv", lines))) == 0
 
 
 NAMES = ["a[1].csv", "b*.csv", "c?.csv", "d e.csv", "f'g.csv", "h\\i.csv", "{j,k}.csv", "l=m.csv"]
@@ -525,7 +525,7 @@ def test_partitions_are_read_whether_the_shell_or_labelguard_expands_the_glob(
     read: Read, tmp_path: Path
 ) -> None:
     rows = [pair(n, 1, labeler_id=name) for n, name in enumerate(["a/b c", "ü", "007"])]
-    root = partitioned(tmp_path / "hive", rows)
+    root = write_partitioned(tmp_path / "hive", rows)
     given = read(pa.Table.from_pylist(rows))
     for source in (root, str(root / "*" / "*.parquet"), sorted(root.rglob("*.parquet"))):
         assert read(source).labels == given.labels

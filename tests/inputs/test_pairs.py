@@ -20,7 +20,7 @@ ASKED = public()
 RANKS = opinions(len(ASKED), 1)
 
 
-def scored(table: Any, name: str = "score", **options: Any) -> Pairs:
+def read_scored(table: Any, name: str = "score", **options: Any) -> Pairs:
     """Pairs with a number of each response that was declared public."""
     declared = {"features": f"columns:{name}", "public_columns": [name]}
     return read_pairs(table, **{"format": "pairs"} | declared | options)
@@ -96,21 +96,21 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
     rows = [("p", "x", "y", 1.0, 4.0, "u"), ("p", "y", "x", 5.0, 2.0, "v")]
     rows.append(("q", "x", "z", 2.0, 2.5, "u"))
     table = pl.DataFrame(rows, schema=names, orient="row")
-    read = scored(table)
+    read = read_scored(table)
     # x comes before y and z: each difference is that of the first side in canonical order.
     assert sorted(read.table["feature_score"].to_pylist()) == [-3.0, -0.5]
     assert sorted(np.bincount(read.rows.pair)) == [1, 2]
     sides = {"response_a": "chosen", "response_b": "rejected"}
     chosen = table.rename(sides | {"score_a": "score_chosen", "score_b": "score_rejected"})
-    assert same(scored(chosen), read)
+    assert same(read_scored(chosen), read)
 
 
 def test_a_numeric_property_of_ranked_responses_is_a_list() -> None:
     row = {"prompt": "p", "responses": ["a", "b", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
-    read = scored(pl.DataFrame([row | {"score": [1.0, 2.0, 4.0]}]), format="auto")
+    read = read_scored(pl.DataFrame([row | {"score": [1.0, 2.0, 4.0]}]), format="auto")
     assert read.table["feature_score"].to_pylist() == [-1.0, -3.0, -2.0]
     with pytest.raises(InvalidLabels, match="expected a finite number for every response"):
-        scored(pl.DataFrame([row | {"score": [1.0, 2.0]}]), format="auto")
+        read_scored(pl.DataFrame([row | {"score": [1.0, 2.0]}]), format="auto")
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
@@ -119,17 +119,17 @@ def test_a_numeric_property_that_is_no_number_is_refused(bad: float | None) -> N
     table = pl.DataFrame(columns | {"score_a": [bad], "score_b": [1.0]})
     table = table.with_columns(pl.col("score_a").cast(pl.Float64))
     with pytest.raises(InvalidLabels, match="row 1: column of a feature: expected a finite"):
-        scored(table)
+        read_scored(table)
 
 
 def test_a_missing_or_private_property_is_named() -> None:
     table = pairs(ASKED, RANKS)
     with pytest.raises(InvalidLabels, match="no column height_a and height_b for"):
-        scored(table, "height")
+        read_scored(table, "height")
     renamed = table.rename_columns({"label": "height_a"})
     both = renamed.append_column("height_b", renamed["height_a"])
     with pytest.raises(InvalidLabels, match="no column height_a and height_b for"):
-        scored(both, "height", columns={"label": "height_a"})
+        read_scored(both, "height", columns={"label": "height_a"})
 
 
 def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
@@ -145,7 +145,7 @@ def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
 def test_equal_properties_do_not_tell_which_side_was_chosen() -> None:
     row = {"prompt": "p", "labeler_id": "u", "score_chosen": 2.0, "score_rejected": 2.0}
     for sides in ({"chosen": "x", "rejected": "y"}, {"chosen": "y", "rejected": "x"}):
-        read = scored(pl.DataFrame([row | sides]))
+        read = read_scored(pl.DataFrame([row | sides]))
         assert not np.signbit(read.table["feature_score"].to_numpy()[0])
 
 
@@ -153,7 +153,7 @@ def test_equal_texts_are_put_in_order_by_their_properties_not_by_their_order() -
     row = {"prompt": "p", "labeler_id": "u", "ranks": [1, 2, 3]}
     one = row | {"responses": ["aa", "aa", "c"], "score": [1.0, 2.0, 5.0]}
     two = row | {"responses": ["aa", "aa", "c"], "score": [2.0, 1.0, 5.0]}
-    assert same(*(scored(pl.DataFrame([row]), format="auto") for row in (one, two)))
+    assert same(*(read_scored(pl.DataFrame([row]), format="auto") for row in (one, two)))
 
 
 def test_rankings_are_told_apart_although_they_share_a_ranking_id() -> None:

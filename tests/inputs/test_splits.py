@@ -36,7 +36,7 @@ def files(directory: Path, train: str, test: str) -> Path:
     return directory
 
 
-def saved(directory: Path) -> Path:
+def write_dataset_dict(directory: Path) -> Path:
     """As `DatasetDict.save_to_disk` leaves it."""
     name = "data-00000-of-00001.arrow"
     files(directory, f"train/{name}", f"held_out/{name}")
@@ -57,7 +57,7 @@ SPLITS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "files": ("test", lambda path: files(path, "train.jsonl", "test.jsonl")),
     "configurations": ("test", lambda path: files(path, "one/train.jsonl", "two/test.jsonl")),
     "folders": ("validation", lambda path: files(path, "train/x.jsonl", "validation/y.jsonl")),
-    "saved to disk": ("held_out", saved),
+    "saved to disk": ("held_out", write_dataset_dict),
     "a dictionary": ("test", lambda path: {"train": TRAIN, "test": TEST}),
 }
 
@@ -113,7 +113,7 @@ def test_a_dataset_is_read_in_its_own_order_and_selection() -> None:
         read_pairs(dataset.to_iterable_dataset())
 
 
-def piped(content: bytes, code: str) -> subprocess.CompletedProcess[bytes]:
+def run_with_input(content: bytes, code: str) -> subprocess.CompletedProcess[bytes]:
     program = f"from labelguard.inputs.pairs import read_pairs\n{code}"
     return subprocess.run([sys.executable, "-c", program], input=content, capture_output=True)
 
@@ -131,7 +131,7 @@ def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_pa
     blanks = b" \n" * 100_000 + json.dumps(rows).encode()
     table = (tmp_path / "x.parquet").read_bytes()
     for content in ("\n".join(lines).encode(), table, packed, blanks, gzip.compress(blanks)):
-        found = piped(content, TWICE)
+        found = run_with_input(content, TWICE)
         assert found.stdout.decode().strip() == "3 True", found.stderr.decode()[-300:]
 
 
@@ -141,6 +141,6 @@ def test_standard_input_leaves_nothing_behind_and_has_a_name_in_messages(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     broken = arena(["a"])
     del broken[0]["judge"]
-    found = piped(json.dumps(broken).encode(), "read_pairs('-')")
+    found = run_with_input(json.dumps(broken).encode(), "read_pairs('-')")
     assert b"InvalidLabels: standard input: no column labeler_id" in found.stderr
     assert not list(tmp_path.iterdir())

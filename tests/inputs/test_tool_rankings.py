@@ -27,7 +27,7 @@ def text(item: object, task: int) -> str:
     return f"response {item} of {task}"
 
 
-def ordered(ranks: Order) -> list[str]:
+def sort_items(ranks: Order) -> list[str]:
     return sorted(ranks, key=lambda item: ranks[item])
 
 
@@ -43,8 +43,8 @@ def region(name: str, kind: str, value: Any, about: str = "answers") -> dict[str
     return {"from_name": name, "to_name": about, "type": kind, "value": {kind: value}}
 
 
-def ranked(
-    said: Callable[[Order], Any] = ordered, orders: Sequence[Order | None] = ORDERS
+def ranking_tasks(
+    said: Callable[[Order], Any] = sort_items, orders: Sequence[Order | None] = ORDERS
 ) -> list[dict[str, Any]]:
     """A task for each order, with a list of items, and what a <Ranker> says."""
     return [
@@ -77,7 +77,7 @@ def as_rankings(tmp_path: Path, orders: Sequence[Order | None] = ORDERS) -> pl.D
     return read(plain(plain_rankings(ranks)), tmp_path)
 
 
-def found(tasks: Export, tmp_path: Path, **reading: Any) -> pl.DataFrame:
+def read_tasks(tasks: Export, tmp_path: Path, **reading: Any) -> pl.DataFrame:
     return read(write(tmp_path / "export.json", tasks), tmp_path, **reading)
 
 
@@ -90,24 +90,31 @@ def is_bad(one: pl.DataFrame, good: set[Any]) -> bool:
     return good.isdisjoint(one.filter(pl.col("prompt") == "question 0")["label"])
 
 
-def renamed(member: str, value: Callable[[int, dict[str, Any]], Any]) -> list[dict[str, Any]]:
+def tasks_with_member(
+    member: str, value: Callable[[int, dict[str, Any]], Any]
+) -> list[dict[str, Any]]:
     """Tasks whose items have another member in place of `body`, or another id."""
-    tasks = ranked(lambda order: [value(ITEMS.index(i), {"id": i})["id"] for i in ordered(order)])
+    tasks = ranking_tasks(
+        lambda order: [value(ITEMS.index(i), {"id": i})["id"] for i in sort_items(order)]
+    )
     for one in tasks:
         items = [{k: v for k, v in item.items() if k != "title"} for item in one["data"]["items"]]
         one["data"]["items"] = [value(n, item) for n, item in enumerate(items)]
     return tasks
 
 
-def otherwise(member: str) -> Callable[[int, dict[str, Any]], Any]:
+def rename_body(member: str) -> Callable[[int, dict[str, Any]], Any]:
     return lambda n, item: {member if k == "body" else k: v for k, v in item.items()}
 
 
 FORMS: dict[str, list[dict[str, Any]]] = {
-    "a list": ranked(),
-    "under the tag's name": ranked(lambda order: {TAG: ordered(order)}),
-    "numbers as ids": renamed("body", lambda n, item: item | {"id": n}),
-    **{member: renamed(member, otherwise(member)) for member in ("html", "text", "title")},
+    "a list": ranking_tasks(),
+    "under the tag's name": ranking_tasks(lambda order: {TAG: sort_items(order)}),
+    "numbers as ids": tasks_with_member("body", lambda n, item: item | {"id": n}),
+    **{
+        member: tasks_with_member(member, rename_body(member))
+        for member in ("html", "text", "title")
+    },
 }
 
 
@@ -115,7 +122,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_ranker_of_a_list_is_a_ranking(form: str, tmp_path: Path) -> None:
     given = as_rankings(tmp_path)
-    assert same(found(FORMS[form], tmp_path), given) and len(given) == len(ORDERS) * 3
+    assert same(read_tasks(FORMS[form], tmp_path), given) and len(given) == len(ORDERS) * 3
     lines = write(tmp_path / "export.jsonl", FORMS[form])
     assert same(read(lines, tmp_path), given)
 
@@ -123,12 +130,12 @@ def test_a_ranker_of_a_list_is_a_ranking(form: str, tmp_path: Path) -> None:
 def test_a_cancelled_ranking_is_a_skip_and_where_that_is_private_its_tag_is_named(
     tmp_path: Path,
 ) -> None:
-    tasks, given = ranked(orders=[None, *ORDERS]), as_rankings(tmp_path, [None, *ORDERS])
-    one = found(tasks, tmp_path)
+    tasks, given = ranking_tasks(orders=[None, *ORDERS]), as_rankings(tmp_path, [None, *ORDERS])
+    one = read_tasks(tasks, tmp_path)
     assert same(one, given) and one.filter(pl.col("label") == LABEL_SKIP).height == 3
     with pytest.raises(InvalidLabels, match="name the control tag"):
-        found(tasks, tmp_path, skips="tie")
-    assert same(found(tasks, tmp_path, skips="tie", question=TAG), given.drop("label"))
+        read_tasks(tasks, tmp_path, skips="tie")
+    assert same(read_tasks(tasks, tmp_path, skips="tie", question=TAG), given.drop("label"))
 
 
 @pytest.mark.quick("said0", "said3", "7")
@@ -143,35 +150,38 @@ def test_a_ranking_of_something_else_is_a_bad_label_and_no_other_format(
     said: Any, tmp_path: Path
 ) -> None:
     given = as_rankings(tmp_path)
-    tasks = ranked()
+    tasks = ranking_tasks()
     tasks[0]["annotations"][0]["result"][0]["value"]["ranker"] = said
-    one, others = found(tasks, tmp_path), pl.col("prompt") != "question 0"
+    one, others = read_tasks(tasks, tmp_path), pl.col("prompt") != "question 0"
     assert same(one.filter(others), given.filter(others))
     assert is_bad(one, set(given["label"]))
 
 
 def test_items_that_cannot_be_told_apart_and_buckets_are_bad_labels(tmp_path: Path) -> None:
-    tasks = ranked()
+    tasks = ranking_tasks()
     for item in tasks[0]["data"]["items"]:
         item["id"] = "b"
-    one = found(tasks, tmp_path)
+    one = read_tasks(tasks, tmp_path)
     assert is_bad(one, set(one.filter(pl.col("prompt") != "question 0")["label"]))
     buckets = [
-        found(ranked(lambda order, f=full, e=empty: {f: ordered(order), e: [], "_": []}), tmp_path)
+        read_tasks(
+            ranking_tasks(lambda order, f=full, e=empty: {f: sort_items(order), e: [], "_": []}),
+            tmp_path,
+        )
         for full, empty in (("good", "poor"), ("poor", "good"))
     ]
     assert buckets[0].equals(buckets[1]) and set(buckets[0]["label"]) == {103}
 
 
 def test_of_several_lists_one_is_named(tmp_path: Path) -> None:
-    tasks = ranked()
+    tasks = ranking_tasks()
     for one in tasks:
         one["data"]["sources"] = [{"id": "s", "body": "where it is from"}]
     with pytest.raises(InvalidLabels, match="--columns responses=NAME"):
-        found(tasks, tmp_path)
-    assert same(found(tasks, tmp_path, columns={"responses": "items"}), as_rankings(tmp_path))
+        read_tasks(tasks, tmp_path)
+    assert same(read_tasks(tasks, tmp_path, columns={"responses": "items"}), as_rankings(tmp_path))
     with pytest.raises(InvalidLabels, match="no field 'source' that is a list of items"):
-        found(tasks, tmp_path, columns={"responses": "source"})
+        read_tasks(tasks, tmp_path, columns={"responses": "source"})
 
 
 # ---------------------------------------------------------------- ratings in Label Studio
@@ -179,7 +189,7 @@ def test_of_several_lists_one_is_named(tmp_path: Path) -> None:
 RATINGS = {"a": [(5, 1), (1, 5), (3, 3)], "b": [(5, 1, 3), (1, 5, 3), (2, 2, 4)]}
 
 
-def rated(ratings: Sequence[Sequence[Any]], *others: Any) -> list[dict[str, Any]]:
+def rating_tasks(ratings: Sequence[Sequence[Any]], *others: Any) -> list[dict[str, Any]]:
     """A task for each of these ratings, with a response for each of its numbers."""
     return [
         task(
@@ -209,10 +219,10 @@ def test_the_higher_rating_is_preferred(tmp_path: Path) -> None:
         }
         for number, label in enumerate((1, 0, 0.5))
     ]
-    assert same(found(rated(RATINGS["a"]), tmp_path), read(plain(rows), tmp_path))
+    assert same(read_tasks(rating_tasks(RATINGS["a"]), tmp_path), read(plain(rows), tmp_path))
     ranks = [[-float(one) for one in said] for said in RATINGS["b"]]
     given = read(plain(plain_rankings(ranks, range(3))), tmp_path)
-    assert same(found(rated(RATINGS["b"]), tmp_path), given)
+    assert same(read_tasks(rating_tasks(RATINGS["b"]), tmp_path), given)
 
 
 @pytest.mark.quick("a-many", "a-junk4", "b-inf", "b-None")
@@ -221,8 +231,8 @@ def test_the_higher_rating_is_preferred(tmp_path: Path) -> None:
 def test_a_rating_that_is_no_number_is_a_bad_label_and_none_is_a_skip(
     kind: str, junk: object, tmp_path: Path
 ) -> None:
-    good = found(rated(RATINGS[kind]), tmp_path)
-    one = found(rated([[junk, *RATINGS[kind][0][1:]], *RATINGS[kind][1:]]), tmp_path)
+    good = read_tasks(rating_tasks(RATINGS[kind]), tmp_path)
+    one = read_tasks(rating_tasks([[junk, *RATINGS[kind][0][1:]], *RATINGS[kind][1:]]), tmp_path)
     assert one.drop("label").equals(good.drop("label")) and is_bad(one, set(good["label"]))
     assert (LABEL_SKIP in one["label"].to_list()) == (junk is None)
 
@@ -230,14 +240,14 @@ def test_a_rating_that_is_no_number_is_a_bad_label_and_none_is_a_skip(
 def test_ratings_that_leave_a_doubt_are_refused(tmp_path: Path) -> None:
     again = region("other stars", "rating", 1, "answer1")
     with pytest.raises(InvalidLabels, match=r"one control tag Rating.* answer1 has not"):
-        found(rated(RATINGS["a"], again), tmp_path)
+        read_tasks(rating_tasks(RATINGS["a"], again), tmp_path)
     with pytest.raises(InvalidLabels, match=r"one control tag Rating.* answer2 has not"):
-        found(rated([(5, None), (1, None)]), tmp_path)
+        read_tasks(rating_tasks([(5, None), (1, None)]), tmp_path)
 
 
 def test_a_preference_counts_more_than_ratings_beside_it(tmp_path: Path) -> None:
     left = {"from_name": TAG, "to_name": "answer1", "type": "pairwise"}
-    one = found(rated(RATINGS["a"], {**left, "value": {"selected": "left"}}), tmp_path)
+    one = read_tasks(rating_tasks(RATINGS["a"], {**left, "value": {"selected": "left"}}), tmp_path)
     firsts = {row["first"] == text("0", n) for n, row in enumerate(one.to_dicts())}
     assert len(set(one["label"])) == 1 and firsts == {True}
 
@@ -255,7 +265,7 @@ STARS: dict[float | None, dict[str, Any]] = {
 }
 
 
-def starred(rows: Sequence[Any] = ROWS, name: str = STAR, others: Any = None) -> Export:
+def starred_records(rows: Sequence[Any] = ROWS, name: str = STAR, others: Any = None) -> Export:
     """Records in which both responses were rated instead; a skip rates only one of them."""
     records = exports.argilla_records(rows)
     labels = {(row["prompt"], row["labeler_id"]): row["label"] for row in rows}
@@ -271,14 +281,14 @@ def starred(rows: Sequence[Any] = ROWS, name: str = STAR, others: Any = None) ->
 
 @pytest.mark.parametrize("name", [STAR, "rating_*", "*"])
 def test_the_higher_rating_of_a_question_each_is_preferred(name: str, tmp_path: Path) -> None:
-    records, given = starred(name=name), read(plain(ROWS), tmp_path)
-    one = found(records, tmp_path, question=name)
+    records, given = starred_records(name=name), read(plain(ROWS), tmp_path)
+    one = read_tasks(records, tmp_path, question=name)
     assert same(one, given) and one.filter(pl.col("label") == LABEL_SKIP).height == len(ROWS[::5])
     page = [{"items": records, "total": len(records)}]
-    assert found(page, tmp_path, question=name).equals(one)
+    assert read_tasks(page, tmp_path, question=name).equals(one)
 
 
-def more(records: Export) -> Export:
+def with_three_responses(records: Export) -> Export:
     """The same records with three responses."""
     texts = {f"response_{place}": f"text {place}" for place in (1, 2, 3)}
     return [r | {"fields": {"prompt": r["fields"]["prompt"], **texts}} for r in records]
@@ -286,7 +296,9 @@ def more(records: Export) -> Export:
 
 def test_ratings_of_more_responses_are_all_their_pairs(tmp_path: Path) -> None:
     said = {"response_1": 1, "response_2": 5, "response_3": 5}
-    one = found(more(starred(ROWS[:3], others=said)), tmp_path, question=STAR)
+    one = read_tasks(
+        with_three_responses(starred_records(ROWS[:3], others=said)), tmp_path, question=STAR
+    )
     ranking = {
         "labeler_id": [row["labeler_id"] for row in ROWS[:3]],
         "prompt": [row["prompt"] for row in ROWS[:3]],
@@ -300,24 +312,26 @@ def test_ratings_of_more_responses_are_all_their_pairs(tmp_path: Path) -> None:
 def test_answers_that_are_no_ratings_are_bad_rows(tmp_path: Path, responses: int) -> None:
     names = ("response_a", "response_b") if responses == 2 else ("response_1", "response_2")
     said = dict.fromkeys(names, "a reason") | ({"response_3": 4} if responses == 3 else {})
-    records = starred(ROWS[:3], others=said)
-    one = found(more(records) if responses == 3 else records, tmp_path, question=STAR)
+    records = starred_records(ROWS[:3], others=said)
+    one = read_tasks(
+        with_three_responses(records) if responses == 3 else records, tmp_path, question=STAR
+    )
     assert len(one) and set(one["label"]) & {100, 103} == set(one["label"])
 
 
 def test_what_holds_no_rating_of_every_response_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidLabels, match="no question 'response_b-rating' was answered"):
-        found(starred(others={"response_a": 1}), tmp_path, question=STAR)
+        read_tasks(starred_records(others={"response_a": 1}), tmp_path, question=STAR)
     with pytest.raises(InvalidLabels, match="take the REST interface"):
-        found(exports.argilla_flat(exports.answers()), tmp_path, question=STAR)
+        read_tasks(exports.argilla_flat(exports.answers()), tmp_path, question=STAR)
 
 
 SAID: dict[str, tuple[Sequence[Export], dict[str, Any]]] = {
-    "a ranking": ((ranked(), ranked(orders=ORDERS[::-1])), {}),
-    "ratings": ((rated(RATINGS["a"]), rated([(1, 1), (4, 2), (2, 4)])), {}),
+    "a ranking": ((ranking_tasks(), ranking_tasks(orders=ORDERS[::-1])), {}),
+    "ratings": ((rating_tasks(RATINGS["a"]), rating_tasks([(1, 1), (4, 2), (2, 4)])), {}),
     "ratings in Argilla": (
         [
-            starred(others=said)
+            starred_records(others=said)
             for said in (STARS[1], STARS[0], {"response_a": 5}, dict[str, Any]())
         ],
         {"question": STAR, "skips": "tie"},

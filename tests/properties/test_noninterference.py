@@ -129,14 +129,14 @@ def test_nothing_but_released_choices_depends_on_raw_choices(
 def test_a_choice_that_is_broken_into_its_pairs_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = rr._choices
+    drawn = rr._draw_choices
 
     def broken(task: Any, own: Any, label: Any, choices: Any) -> Any:
         told = choices.published & (label[choices.rows] != LABEL_TIE)
         object.__setattr__(choices, "published", told)
         return drawn(task, own, label, choices)
 
-    monkeypatch.setattr(rr, "_choices", broken)
+    monkeypatch.setattr(rr, "_draw_choices", broken)
     found = differences(tmp_path, "choices", SCENARIOS["one run"], ALL)
     assert any("data.parquet" in name for name in found)
 
