@@ -100,7 +100,7 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
         policies.new("bench", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("bench", project=project)
         ledger = OpenProject.open(project).ledger
-        policy = policies.named(ledger.policies.all(), "bench").policy
+        policy = policies.find_policy(ledger.policies.all(), "bench").policy
         base = floor(labelers, here)
         show("floor: the rows as bytes, flushed", base, base)
         hook = Hook(here / "inbox.sqlite3")

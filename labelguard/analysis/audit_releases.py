@@ -112,7 +112,7 @@ class _Scratch(Project):
     def create(cls, directory: Path) -> _Scratch:
         """Create an empty project with fresh keys."""
         project = cls(directory / STATE)
-        for path in (project.releases, project.released, project.quarantine):
+        for path in (project.releases, project.private_maps, project.quarantine):
             path.mkdir(parents=True, mode=0o700)
         keys, anything = KeyRing.create(project.keys), Ceiling(sys.float_info.max, 1 - 2**-53)
         Ledger.create(project.ledger_url, keys, project.witnesses, anything)

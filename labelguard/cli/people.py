@@ -16,7 +16,7 @@ from labelguard.text import format_budget, pluralize
 if TYPE_CHECKING:
     from labelguard.ledger.people import Departure, Leaving
     from labelguard.ledger.sources import People, SourceRecord
-    from labelguard.project.erasure import Left
+    from labelguard.project.erasure import RemovalReport
     from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
 
 
@@ -182,7 +182,7 @@ def labeler() -> None:
     """Labelers who leave: retired or erased."""
 
 
-def _left(value: Left, *, done: bool = True) -> None:
+def _left(value: RemovalReport, *, done: bool = True) -> None:
     """What is done, or would be, when a labeler leaves, and what remains."""
     print_facts(_facts(value, done))
     from labelguard.budget import events
@@ -201,7 +201,7 @@ def _left(value: Left, *, done: bool = True) -> None:
     print_facts(bullet_facts("remains", value.remains))
 
 
-def _facts(value: Left, done: bool) -> Iterator[tuple[str, str]]:
+def _facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
     yield "labeler", value.labeler
     before = ", as before" if value.before == value.kind else ", retired before"
     yield "is" if done else "will be", value.kind + (before if value.before else "")
@@ -236,7 +236,9 @@ def _facts(value: Left, done: bool) -> Iterator[tuple[str, str]]:
 @_never_seen_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @prints(_left, wait=True)
-def labeler_retire(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
+def labeler_retire(
+    labeler_id: str, never_seen: bool, yes: bool, project: Path | None
+) -> RemovalReport:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
     LABELER_ID is the id in your files, or a pseudonym. Their rows are taken out of the private maps
@@ -254,7 +256,9 @@ def labeler_retire(labeler_id: str, never_seen: bool, yes: bool, project: Path |
 @_never_seen_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @prints(_left, wait=True)
-def labeler_erase(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
+def labeler_erase(
+    labeler_id: str, never_seen: bool, yes: bool, project: Path | None
+) -> RemovalReport:
     """Retire a labeler, and remove what the project holds of their rows as they were given.
 
     LABELER_ID is the id in your files, or a pseudonym. Earlier releases stay as they are: this
@@ -288,7 +292,7 @@ def labeler_list(project: Path | None) -> list[Departure]:
 
 def _leave(
     labeler_id: str, kind: Leaving, never_seen: bool, yes: bool, project: Path | None
-) -> Left:
+) -> RemovalReport:
     from labelguard.project import erasure
 
     if not yes:
@@ -298,4 +302,4 @@ def _leave(
         verb = "Retire" if kind == "retired" else "Erase"
         who = f"{labeler_id!r}, labeler {shown.labeler},"
         click.confirm(f"{verb} {who} for good?", abort=True, err=True)
-    return erasure.leave(labeler_id, kind, project, never_seen=never_seen)
+    return erasure.remove_labeler(labeler_id, kind, project, never_seen=never_seen)

@@ -230,10 +230,10 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
 
     Never unless it may `ask`: what runs every night would make a new budget every night.
     """
-    from labelguard.project.opening import init, located
+    from labelguard.project.opening import init, locate_project
 
     try:
-        return located(where)
+        return locate_project(where)
     except NoProject:
         if where is not None or not ask or not sys.stdin.isatty():
             raise

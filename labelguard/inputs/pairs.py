@@ -188,7 +188,7 @@ def read_pairs(
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)
-        keys = KeyRing.unkeyed()  # pseudonyms for this reading only
+        keys = KeyRing.public()  # pseudonyms for this reading only
         options = StagingOptions(reading, "", quarantine=skip_bad, max_input_bytes=max_input_bytes)
         staged = stage(
             source,

@@ -150,7 +150,7 @@ class HeadStep:
         [record] = [one for one in records if one.id == card["release"]]
         first = record.settings["parameters"]["first"] or record.id
         until = [one for one in records if one.state == "committed" and one.number <= record.number]
-        windows = list(windows_of(task.project.released, first, until))
+        windows = list(windows_of(task.project.private_maps, first, until))
         windows = windows[-most:] if most else windows
         coefficients, total, noise = fit(windows, head.basis, head.shape)
         head = replace(

@@ -27,7 +27,7 @@ from labelguard.jobs.settings import Job, load_job, make_job
 from labelguard.jobs.state import Facts, JobState, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
 from labelguard.project import ingestion, policies
-from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
@@ -101,7 +101,7 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = no_progre
 def find_project(job: Job, project: Where) -> Project:
     """Return the project of a job: the one given, that of job.yaml, or the nearest upwards."""
     in_settings = job.settings.project
-    return located(project or (job.base / in_settings if in_settings else None))
+    return locate_project(project or (job.base / in_settings if in_settings else None))
 
 
 def _end_earlier(begun: RunInProgress, job: Job, home: Project, progress: Progress) -> list[str]:

@@ -18,7 +18,7 @@ from labelguard.jobs import gates
 from labelguard.jobs.gates import ACCURACY, CHANCE, LIKELIHOOD
 from labelguard.jobs.settings import resolve_paths, resolve_pattern
 from labelguard.project import ingestion, policies
-from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release.evaluation import coordinates_in
 from labelguard.report import overview
@@ -67,7 +67,7 @@ def write_job(path: Path, project: Where = None) -> JobFile:
     """
     if path.exists() or path.is_symlink():
         raise LabelguardError(f"{path} exists; remove it, or name another file")
-    home, here = located(project), path.absolute().parent
+    home, here = locate_project(project), path.absolute().parent
     policy, name, drafted = _choose_policy(home)
     last = _last_release(home, here, policy)
     directory = home.state.parent

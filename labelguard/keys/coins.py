@@ -24,7 +24,7 @@ NONCE_BYTES = 32
 
 
 class Purpose(IntEnum):
-    """What a coin is for; different purposes never share one."""
+    """The purpose of a coin; different purposes never share one."""
 
     FLIP = 1
     TIE = 2
@@ -48,7 +48,9 @@ class Coins:
         return "Coins(…)"
 
     def draw(self, purpose: Purpose, row_keys: Blocks) -> NDArray[np.uint64]:
-        """One uniform 64-bit integer a row, shape (n,); `row_keys` are (n, 2) and distinct."""
+        """Return one uniform 64-bit integer a row, shape (n,); `row_keys` are (n, 2) and
+        distinct.
+        """
         field = np.array([[SCHEME_VERSION << 56 | int(purpose) << 48, 0]], np.uint64)
         prefix = self._prf.absorb(np.zeros_like(field), field)
         return self._prf.absorb(np.broadcast_to(prefix, row_keys.shape), row_keys)[:, 0]

@@ -44,18 +44,18 @@ class Identities:
 
     @classmethod
     def of(cls, keys: KeyRing, namespace: str, names: Sequence[str], labelers: Blocks) -> Self:
-        """Those of distinct ids in one source, whose keys are `labelers`, (n, 2)."""
+        """Return those of distinct ids in one source, whose keys are `labelers`, (n, 2)."""
         order = blocks.order(labelers)  # not that of the input: an error must not depend on it
         labelers, names = labelers[order], [names[row] for row in order.tolist()]
         forms = labelers.copy()
-        other = np.flatnonzero(~plain(names))
+        other = np.flatnonzero(~are_plain(names))
         written = [normal_form(names[row]) for row in other.tolist()]
         forms[other] = keys.labeler_keys(namespace, written)
         return cls(labelers, forms, names)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The inverse of `to_bytes`, also of several joined."""
+        """Return the inverse of `to_bytes`, also of several joined."""
         rows = np.frombuffer(data, ">u8").reshape(-1, 4).astype(np.uint64)
         order = blocks.order(rows[:, :2])
         return cls(rows[order, :2], rows[order, 2:])
@@ -65,7 +65,7 @@ class Identities:
         return np.column_stack([self.labelers, self.forms]).astype(">u8").tobytes()
 
     def without(self, known: Self) -> Self:
-        """Those who are not among the known; without names."""
+        """Return those who are not among the known; without names."""
         rest = blocks.positions(known.labelers, self.labelers) < 0
         return type(self)(self.labelers[rest], self.forms[rest])
 
@@ -80,33 +80,35 @@ class Identities:
         return type(self)(together[order], np.concatenate([self.forms, unmet.forms])[order])
 
 
-def plain(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Which ids are in normal form at a glance, shape (n,): nearly all of most inputs."""
+def are_plain(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Return a mask of ids that are plainly in normal form, shape (n,): nearly all of most
+    inputs.
+    """
     import polars as pl
 
-    found: NDArray[np.bool_] = pl.Series(names, dtype=pl.String).str.contains(_PLAIN).to_numpy()
-    return found
+    mask: NDArray[np.bool_] = pl.Series(names, dtype=pl.String).str.contains(_PLAIN).to_numpy()
+    return mask
 
 
 def normal_form(name: str) -> str:
-    """An id as it would be written by a careful hand.
+    """Return an id as it would be written by a careful hand.
 
     NFKC, case folded, without what cannot be seen, blanks at its ends or several in a row; a number
     without plus sign, leading zeros, exponent, or zeros at the end of a fraction.
     """
-    seen = _seen(name)
-    if seen.isascii():
-        folded = seen.lower()
+    visible = _remove_invisible(name)
+    if visible.isascii():
+        folded = visible.lower()
     else:
-        folded = unicodedata.normalize("NFKC", seen).casefold()
+        folded = unicodedata.normalize("NFKC", visible).casefold()
         folded = unicodedata.normalize("NFKC", folded)
     text = " ".join(folded.split())
     number = _NUMBER.fullmatch(text)
-    return _written(*number.groups()) if number else text
+    return _format_number(*number.groups()) if number else text
 
 
-def _seen(name: str) -> str:
-    """An id without what cannot be seen: it would also part an accent from its letter."""
+def _remove_invisible(name: str) -> str:
+    """Return an id without what cannot be seen: it would also part an accent from its letter."""
     if not name.isascii():
         name = _INVISIBLE.sub("", name.replace("\u2800", " "))
     if name.isprintable():
@@ -114,8 +116,8 @@ def _seen(name: str) -> str:
     return "".join(c for c in name if c.isspace() or not unicodedata.category(c).startswith("C"))
 
 
-def _written(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
-    """The one way to write a number: without a point if it is whole."""
+def _format_number(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
+    """Return the one way to write a number: without a point if it is whole."""
     # By digit: Python's int() refuses numbers of thousands of digits.
     digits = "".join(str(unicodedata.decimal(d)) for d in whole + (fraction or "")).lstrip("0")
     shortened = digits.rstrip("0")

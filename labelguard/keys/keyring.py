@@ -42,7 +42,7 @@ _PATIENCE = 60
 
 
 def random_bytes(count: int) -> bytes:
-    """Bytes from the operating system's generator."""
+    """Return bytes from the operating system's generator."""
     return secrets.token_bytes(count)
 
 
@@ -57,8 +57,8 @@ class KeyRing:
         return "KeyRing(…)"
 
     @classmethod
-    def unkeyed(cls) -> KeyRing:
-        """A ring under a key that everybody knows, for readings that release nothing.
+    def public(cls) -> KeyRing:
+        """Return a ring under a key that everybody knows, for readings that release nothing.
 
         What they read has the same order everywhere, whatever the order of the input.
         """
@@ -72,29 +72,31 @@ class KeyRing:
         path = directory / KEY_FILE
         if path.exists():
             raise KeyProblem(f"{path} exists already; keys are never regenerated")
-        return cls._written(directory, random_bytes(32))
+        return cls._write(directory, random_bytes(32))
 
     @classmethod
-    def _written(cls, directory: Path, secret: bytes) -> KeyRing:
+    def _write(cls, directory: Path, secret: bytes) -> KeyRing:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         private_files.check_directory(directory, KeyProblem)
         write_atomically(directory / KEY_FILE, _KEY_HEADER + secret, mode=0o600)
         return cls(directory)
 
     def check_value(self) -> str:
-        """A fingerprint of the project key that reveals nothing of it; the ledger keeps it."""
+        """Return a fingerprint of the project key that reveals nothing of it; the ledger keeps
+        it.
+        """
         return derive_key(self._secret, "check")[:16].hex()
 
     def mac(self, purpose: str, data: bytes) -> bytes:
-        """HMAC-SHA256 of `data` under the key for `purpose`."""
+        """Return the HMAC-SHA256 of `data` under the key for `purpose`."""
         return hmac.digest(derive_key(self._secret, purpose), data, "sha256")
 
     def verify(self, purpose: str, data: bytes, tag: bytes) -> bool:
-        """Whether `tag` is the `mac` of `data`."""
+        """Return whether `tag` is the `mac` of `data`."""
         return hmac.compare_digest(self.mac(purpose, data), tag)
 
     def seal(self, purpose: str, data: bytes, context: bytes) -> bytes:
-        """`data` enciphered and authenticated, with the `context` that it must be found in.
+        """Return `data` enciphered and authenticated, with the `context` that it must be found in.
 
         AES-256-GCM under a key of its own for every message, made of 32 random bytes: no number of
         messages wears a key out.
@@ -103,7 +105,7 @@ class KeyRing:
         return salt + AESGCM(self._message_key(purpose, salt)).encrypt(_NONCE, data, context)
 
     def unseal(self, purpose: str, sealed: bytes, context: bytes) -> bytes:
-        """The data again. Raises `KeyProblem` if it was altered, or sealed for another context."""
+        """Return the data. Raises `KeyProblem` if it was altered, or sealed for another context."""
         salt, enciphered = sealed[:_SALT], sealed[_SALT:]
         try:
             return AESGCM(self._message_key(purpose, salt)).decrypt(_NONCE, enciphered, context)
@@ -116,23 +118,25 @@ class KeyRing:
         return hmac.digest(derive_key(self._secret, f"seal/{purpose}"), salt, "sha256")
 
     def row_keys(self) -> RowKeys:
-        """The names of rows in private maps, the same in every release."""
+        """Return the names of rows in private maps, the same in every release."""
         return RowKeys(derive_key(self._secret, "row"))
 
     def splits(self, held_out: float) -> Splits:
-        """Which units are held out, a share of them: the same ones for as long as the key lives."""
+        """Return the splits by which a share of units is held out, for as long as the key lives."""
         return Splits(Prf(derive_key(self._secret, "held-out"), 1), held_out)
 
     def record_keys(self, connector: str, records: Iterable[str]) -> Blocks:
-        """Names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n, 2)."""
+        """Return names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n,
+        2).
+        """
         return self._names("record", connector, records)
 
     def content_units(self, digests: Blocks) -> Blocks:
-        """Pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""
+        """Return pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""
         return Prf(derive_key(self._secret, "unit"), 1)(digests)
 
     def digests(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
-        """A keyed digest of every row of named columns of at most 8 bytes; shape (n, 2)."""
+        """Return a keyed digest of every row of named columns of at most 8 bytes; shape (n, 2)."""
         names = sorted(columns)
         values = [_bits(columns[name]) for name in names]
         values += [np.zeros_like(values[0])] * (len(values) % 2)
@@ -140,11 +144,11 @@ class KeyRing:
         return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(message))(*message)
 
     def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
-        """Pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
+        """Return pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
         return self._names("labeler-id", namespace, labeler_ids)
 
     def group_keys(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
-        """Pseudonyms of groups, of another domain than those of labelers, shape (n, 2)."""
+        """Return pseudonyms of groups, of another domain than those of labelers, shape (n, 2)."""
         return self._names("group-id", namespace, group_ids)
 
     def _names(self, purpose: str, namespace: str, ids: Iterable[str]) -> Blocks:
@@ -157,7 +161,7 @@ class KeyRing:
         path = directory / KEY_FILE
         if path.exists() and path.read_bytes() != _KEY_HEADER + self._secret:
             raise KeyProblem(f"{path} exists already; keys are never replaced")
-        return self._written(directory, self._secret)
+        return self._write(directory, self._secret)
 
 
 def _bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
@@ -172,20 +176,22 @@ def _length_prefixed(text: str) -> bytes:
 
 
 def _project_key(directory: Path) -> bytes:
-    """The 32 bytes of the project key: of its file or, if there is none, from the environment."""
+    """Return the 32 bytes of the project key: of its file or, if there is none, from the
+    environment.
+    """
     path = directory / KEY_FILE
     try:
         if not directory.is_dir():
             raise FileNotFoundError
         private_files.check_directory(directory, KeyProblem)
-        given = None if os.path.lexists(path) else _read_from_environment()
-        data = private_files.read(path, KeyProblem) if given is None else given
+        mounted = None if os.path.lexists(path) else _read_from_environment()
+        data = private_files.read(path, KeyProblem) if mounted is None else mounted
     except FileNotFoundError:
         raise KeyProblem(
             f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
             "without it nothing can be released"
         ) from None
-    where = str(path) if given is None else f"what {key_variable()} gives"
+    where = str(path) if mounted is None else f"the key from {key_variable()}"
     if not data.startswith(_KEY_HEADER):
         raise KeyProblem(f"{where} is not a labelguard key file, or is damaged")
     if len(secret := data.removeprefix(_KEY_HEADER)) != 32:
@@ -194,21 +200,21 @@ def _project_key(directory: Path) -> bytes:
 
 
 def keys_directory(state: Path) -> Path:
-    """Where the keys of the project at `state` live."""
+    """Return the directory of the keys of the project at `state`."""
     override = os.environ.get("LABELGUARD_KEYS")
     return Path(override) if override else state / "keys"
 
 
 def key_variable() -> str | None:
-    """The environment variable that says where the project key comes from, if one does."""
-    given = [name for name in (FILE, COMMAND) if os.environ.get(name)]
-    if len(given) > 1:
+    """Return the environment variable that says where the project key comes from, if one does."""
+    names = [name for name in (FILE, COMMAND) if os.environ.get(name)]
+    if len(names) > 1:
         raise KeyProblem(f"{FILE} and {COMMAND} are both set; unset one")
-    return given[0] if given else None
+    return names[0] if names else None
 
 
 def _read_from_environment() -> bytes | None:
-    """What the environment says the file of the project key holds; None if it says nothing.
+    """Return the content of the key file that the environment names; None if it names none.
 
     Raises `KeyProblem` for a file that somebody else could have replaced, and for a command that
     fails, takes longer than a minute, or cannot be run; what it printed is in no message.

@@ -34,7 +34,7 @@ Split = Literal["training", "held-out"]
 
 
 def derive_key(secret: bytes, purpose: str) -> bytes:
-    """A 32-byte key for one purpose: HMAC-SHA256 of its name under `secret`."""
+    """Return a 32-byte key for one purpose: HMAC-SHA256 of its name under `secret`."""
     return hmac.digest(secret, b"labelguard/key/1/" + purpose.encode(), "sha256")
 
 
@@ -46,11 +46,11 @@ class Prf:
         self._key, self._length = key, length
 
     def __reduce__(self) -> tuple[type[Prf], tuple[bytes, int]]:
-        """How it travels to the workers of a job, with its key; its repr shows nothing."""
+        """Return what travels to the workers of a job, with the key; the repr shows nothing."""
         return Prf, (self._key, self._length)
 
     def __call__(self, *message: Blocks) -> Blocks:
-        """The 16-byte output for each row; every block is an array (n, 2)."""
+        """Return the 16-byte output for each row; every block is an array (n, 2)."""
         if len(message) != self._length:
             raise ValueError(f"expected {self._length} blocks, found {len(message)}")
         state = np.zeros_like(message[0])
@@ -59,14 +59,14 @@ class Prf:
         return state
 
     def absorb(self, state: Blocks, block: Blocks) -> Blocks:
-        """One step of the chain. Callers that share a prefix of blocks step by themselves; only
-        the state after exactly `length` steps is an output.
+        """Return the state after one step of the chain. Callers that share a prefix of blocks step
+        by themselves; only the state after exactly `length` steps is an output.
         """
         return _apply(self._cipher.encryptor(), state ^ block)
 
 
 def _apply(context: CipherContext, blocks: Blocks) -> Blocks:
-    """AES over every 16-byte row."""
+    """Return AES over every 16-byte row."""
     clear = blocks.byteswap() if sys.byteorder == "little" else blocks
     output = np.empty(len(blocks) * 16 + 15, np.uint8)  # update_into wants room for a block more
     written = context.update_into(np.ascontiguousarray(clear).view(np.uint8).data, output.data)
@@ -84,18 +84,18 @@ class RowKeys:
         return "RowKeys(…)"
 
     def identify(self, authors: Blocks, items: Blocks) -> Blocks:
-        """What all rows of (author, item) share, shape (n, 2); both arguments are (n, 2).
+        """Return what all rows of (author, item) share, shape (n, 2); both arguments are (n, 2).
 
         The author is the labeler's key, or what stands for it where labelers are not known.
         """
         return self._prf.absorb(self._prf.absorb(np.zeros_like(authors), authors), items)
 
     def keys(self, identity: Blocks, pair: NDArray[np.uint16]) -> Blocks:
-        """The row keys of pairs of rankings (0 elsewhere), shape (n, 2)."""
+        """Return the row keys of pairs of rankings (0 elsewhere), shape (n, 2)."""
         return self._finish(_ROW_KEY, identity, pair)
 
     def order(self, identity: Blocks) -> NDArray[np.uint64]:
-        """Keyed hashes that put a labeler's items (or rankings) in an order, shape (n,)."""
+        """Return keyed hashes that put a labeler's items (or rankings) in an order, shape (n,)."""
         return self._finish(_ORDER, identity, 0)[:, 0]
 
     def _finish(self, purpose: int, identity: Blocks, pair: NDArray[np.uint16] | int) -> Blocks:
@@ -118,7 +118,7 @@ class Splits:
     share: float
 
     def is_in(self, units: Blocks, part: Split) -> NDArray[np.bool_]:
-        """Which of some units, (n, 2), are of this part, shape (n,)."""
+        """Return a mask, shape (n,), of the units, (n, 2), that are of this split."""
         held_out: NDArray[np.bool_] = np.zeros(len(units), bool)
         if self.share and len(units):
             held_out = self.prf(units)[:, 0] < np.uint64(math.ldexp(self.share, 64))

@@ -1,5 +1,6 @@
 """The database under the ledger: connections, transactions, its errors as ours, and many rows in
-and out at once by the driver's fastest way."""
+and out at once by the driver's fastest way.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Ceiling:
 
     @classmethod
     def from_journal(cls, body: Mapping[str, float]) -> Self:
-        """The inverse of `to_journal`."""
+        """Return the inverse of `to_journal`."""
         return cls(body["max_epsilon"], body["max_delta"])
 
     def check(self, total: Total) -> None:
@@ -237,7 +237,7 @@ def read(connection: sa.Connection) -> list[PolicyRecord]:
 
 
 def _record(rows: Sequence[Any]) -> PolicyRecord:
-    """A policy from its rows: one for each allowance and each price of it."""
+    """Return a policy from its rows: one for each allowance and each price of it."""
     first = rows[0]
     allowance_ids = {row.event: row.allowance for row in rows if row.event is not None}
     prices: dict[str, dict[int, Price]] = {event: {} for event in allowance_ids}

@@ -32,7 +32,9 @@ def _table(
     optional: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> sa.Table:
-    """A table by the types of its columns: its primary key, what is never null, what may be."""
+    """Return a table by the types of its columns: its primary key, what is never null, what may
+    be.
+    """
     columns = [
         *(sa.Column(n, kind, primary_key=True, autoincrement=False) for n, kind in keys.items()),
         *(sa.Column(n, kind, nullable=False) for n, kind in values.items()),

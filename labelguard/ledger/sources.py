@@ -27,7 +27,7 @@ FIXED = ("labeler_id", "item_id")
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """Where labelers' ids come from."""
+    """A source of labelers' ids."""
 
     # the source's name
     name: str

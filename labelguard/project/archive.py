@@ -122,8 +122,8 @@ class Reader:
             content = self._tar.extractfile(member)
             assert content is not None
             public = name.startswith("releases/")
-            found = _put(content, directory / name, 0o644 if public else 0o600)
-            if (expected["bytes"], expected["sha256"]) != (member.size, found):
+            digest = _put(content, directory / name, 0o644 if public else 0o600)
+            if (expected["bytes"], expected["sha256"]) != (member.size, digest):
                 raise ProjectError(f"{path}: {name} is damaged; use another backup")
             self._member = self._tar.next()
         if awaited:

@@ -1,4 +1,4 @@
-"""How the last attempts to release ended: for metrics, `doctor`, `/status` and the report.
+"""The outcome of the last attempts to release: for metrics, `doctor`, `/status` and the report.
 
 A machine that releases every night fails where nobody looks. A reason is the kind of the error; no
 label decides it.
@@ -56,7 +56,7 @@ _KINDS: tuple[tuple[type[LabelguardError], str], ...] = (
 
 @dataclass(frozen=True)
 class Attempts:
-    """What is known of attempts to release.
+    """The attempts to release.
 
     `failed` counts failures by reason, over the project's life. `since` the last success `failures`
     attempts failed, the last one for `reason`; `message` is for whoever runs the project.
@@ -72,7 +72,9 @@ class Attempts:
 
     @property
     def failing(self) -> str | None:
-        """What fails, in a sentence without the message; None where the last attempt succeeded."""
+        """Say what fails, in a sentence without the message; None where the last attempt
+        succeeded.
+        """
         if not self.failures:
             return None
         attempts = pluralize(self.failures, "attempt")
@@ -85,19 +87,19 @@ def read(home: Project) -> Attempts:
     with contextlib.suppress(
         *(OSError, ValueError, TypeError, AttributeError, RecursionError, LabelguardError)
     ):
-        found = Attempts(**json.loads(private_files.read(home.state / FILE, ProjectError)))
-        counts = sum(found.failed.values()) + found.failures
+        attempts = Attempts(**json.loads(private_files.read(home.state / FILE, ProjectError)))
+        counts = sum(attempts.failed.values()) + attempts.failures
         if not isinstance(counts, int):
             return Attempts()
-        for time in filter(None, (found.since, found.released_at)):
+        for time in filter(None, (attempts.since, attempts.released_at)):
             clock.parse_time(time)
-        return found
+        return attempts
     return Attempts()
 
 
 @contextlib.contextmanager
-def noted(home: Project) -> Iterator[None]:
-    """Note how the attempt inside ends.
+def record_attempt(home: Project) -> Iterator[None]:
+    """Record how the attempt inside ends.
 
     Nothing is noted where somebody says no or another job runs; nor of a label outside the domain,
     which only a file has: reports would tell of it.
@@ -118,7 +120,7 @@ def fail(home: Project, error: Exception) -> None:
     before = read(home)
     reason = next((name for kind, name in _KINDS if isinstance(error, kind)), "other")
     ours = isinstance(error, LabelguardError)
-    found = replace(
+    attempts = replace(
         before,
         failed={**before.failed, reason: before.failed.get(reason, 0) + 1},
         failures=before.failures + 1,
@@ -127,7 +129,7 @@ def fail(home: Project, error: Exception) -> None:
         # What another package says may hold a label.
         message=str(error) if ours else type(error).__name__,
     )
-    _write(home, found)
+    _write(home, attempts)
 
 
 def succeed(home: Project) -> None:

@@ -102,7 +102,7 @@ def _backup(opened: OpenProject, target: Path) -> Backup:
 
 
 def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:
-    """The ledger as a new SQLite file, all of it from one snapshot; its head."""
+    """Return the ledger as a new SQLite file, all of it from one snapshot; its head."""
     engine = database.connect(f"sqlite:///{path}")
     try:
         with ledger.snapshot() as source, database.begin_writing(engine) as copy:

@@ -31,8 +31,8 @@ from labelguard.storage.blocks import Blocks
 
 
 @dataclass(frozen=True)
-class Took:
-    """What a release took of a labeler, from the ledger alone."""
+class ReleaseUse:
+    """The use of a labeler by one release, from the ledger alone."""
 
     # the release
     id: str
@@ -49,7 +49,7 @@ class Took:
 
 
 @dataclass(frozen=True)
-class Left:
+class RemovalReport:
     """A labeler who left, or would leave, and what that means."""
 
     # their pseudonym
@@ -69,7 +69,7 @@ class Left:
     # unfinished releases that cannot be finished without their labels, and stay charged
     given_up: list[str]
     # what earlier releases took of them
-    releases: list[Took]
+    releases: list[ReleaseUse]
     # labels of theirs that were randomized
     randomized_labels: int
     # statistics that they were part of
@@ -88,7 +88,7 @@ class Left:
 
 @dataclass(frozen=True)
 class _Leaver:
-    """Who leaves: their key, shape (1, 2), and the units that they may have been charged as."""
+    """The labeler who leaves: their key, shape (1, 2), and the units they may be charged as."""
 
     opened: OpenProject
     key: Blocks
@@ -104,12 +104,12 @@ class _Leaver:
 
     @property
     def rows(self) -> DepartedLabelers:
-        """How their rows are recognised."""
+        """Return how their rows are recognised."""
         return DepartedLabelers(self.opened.keys, self.project.namespace, self.key)
 
     @property
     def raw(self) -> RawRows:
-        """What of theirs lies anywhere in the project."""
+        """Return their raw rows anywhere in the project."""
         return holders.find(self.opened, self.rows)
 
     @property
@@ -118,21 +118,21 @@ class _Leaver:
 
     @property
     def charges(self) -> dict[int, int]:
-        """How many uses each release, by its number, charged to any of their units."""
+        """Return how many uses each release, by its number, charged to any of their units."""
         return self.ledger.releases.uses_by_release(self.units)
 
 
 def preview(
     labeler_id: str, kind: Leaving, project: Where = None, *, never_seen: bool = False
-) -> Left:
-    """What `leave` would do and what would remain, before anything is changed."""
+) -> RemovalReport:
+    """Return what `remove_labeler` would do and what would remain; change nothing."""
     leaver = _leaver(labeler_id, OpenProject.open(project), never_seen)
-    return _completed(_report(leaver, kind), leaver, leaver.raw)
+    return _complete(_report(leaver, kind), leaver, leaver.raw)
 
 
-def leave(
+def remove_labeler(
     labeler_id: str, kind: Leaving, project: Where = None, *, never_seen: bool = False
-) -> Left:
+) -> RemovalReport:
     """Retire or erase a labeler, by `ID` or `SOURCE:ID`, or by a pseudonym of 32 hex digits.
 
     Erased stays erased; a retired labeler can be erased. Whoever was never seen in the project must
@@ -154,36 +154,39 @@ def leave(
         recovery.tidy(opened, ledger.releases.all())
         erased = report.kind == "erased"
         raw = holders.purge(opened, leaver.rows, epoch) if erased else leaver.raw
-        _forget(leaver, epoch)
-    return _completed(report, leaver, raw)
+        _remove_from_maps(leaver, epoch)
+    return _complete(report, leaver, raw)
 
 
 def listing(project: Where = None) -> list[Departure]:
-    """Everybody who left, the first one first."""
+    """Return everybody who left, the first one first."""
     return OpenProject.open(project).ledger.people.departures()
 
 
 def _leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Leaver:
-    """The labeler with this id or pseudonym, known unless it is said that they were never seen."""
-    found = _named(labeler_id, opened)
-    if not (never_seen or _known(found) or found.raw.rows):
-        raise LedgerError(_unseen(linking.alike(labeler_id, opened)))
-    return found
+    """Return the labeler with this id or pseudonym, known unless it is said that they were never
+    seen.
+    """
+    labeler = _resolve(labeler_id, opened)
+    if not (never_seen or _is_known(labeler) or labeler.raw.rows):
+        raise LedgerError(_unknown_id_message(linking.find_similar(labeler_id, opened)))
+    return labeler
 
 
-def _unseen(alike: Sequence[str]) -> str:
-    """What is said where nobody of an id was ever seen, but maybe one of an id written alike."""
+def _unknown_id_message(similar: Sequence[str]) -> str:
+    """Return the error message for an unknown labeler id, with pseudonyms of similar ids."""
     who = "nobody with this id was ever seen in this project"
-    if alike:
+    if similar:
         who += (
-            f"; it differs only in how it is written from that of labeler {', '.join(alike)}, whom "
-            "the project knows: give their id as your files write it, or that pseudonym"
+            f"; it is written almost like that of labeler {', '.join(similar)}, whom the project "
+            "knows: give their id as your files write it, or that pseudonym"
         )
     return f"{who}; nothing was changed; --never-seen for somebody who leaves before any label came"
 
 
-def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
-    """The labeler with this id or pseudonym; one that the project does not know goes by the id.
+def _resolve(labeler_id: str, opened: OpenProject) -> _Leaver:
+    """Return the labeler with this id or pseudonym; one that the project does not know goes by the
+    id.
 
     An id comes first: nobody can choose one by which another labeler leaves in their place.
     """
@@ -193,8 +196,8 @@ def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
         units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
         return _Leaver(opened, key, units)
 
-    by_id = leaver(linking.by_id([labeler_id], opened)[0])
-    if not linking.PSEUDONYM.fullmatch(labeler_id) or _known(by_id):
+    by_id = leaver(linking.keys_of_ids([labeler_id], opened)[0])
+    if not linking.PSEUDONYM.fullmatch(labeler_id) or _is_known(by_id):
         return by_id
     pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
     if groups.is_group(pseudonym):
@@ -202,15 +205,15 @@ def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
             f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
         )
     by_name = leaver(pseudonym)
-    return by_name if _known(by_name) else by_id
+    return by_name if _is_known(by_name) else by_id
 
 
-def _known(leaver: _Leaver) -> bool:
-    """Whether the project has met the labeler."""
-    return bool(linking.known(leaver.ledger, leaver.key)[0] or leaver.charges)
+def _is_known(leaver: _Leaver) -> bool:
+    """Return whether the project has met the labeler."""
+    return bool(linking.are_known(leaver.ledger, leaver.key)[0] or leaver.charges)
 
 
-def _forget(leaver: _Leaver, epoch: int) -> None:
+def _remove_from_maps(leaver: _Leaver, epoch: int) -> None:
     """Take their rows out of every private map.
 
     New files are written beside the old ones, the ledger takes the digests that follow, and then
@@ -225,8 +228,8 @@ def _forget(leaver: _Leaver, epoch: int) -> None:
         private_map.settle(digests)
 
 
-def _report(leaver: _Leaver, kind: Leaving) -> Left:
-    """What the ledger and private maps know of a labeler, and what their leaving means."""
+def _report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
+    """Report what the ledger and private maps hold of a labeler, and what their removal means."""
     ledger = leaver.ledger
     gone = {one.pseudonym: one.kind for one in ledger.people.departures()}
     before, uses = gone.get(leaver.pseudonym), leaver.charges
@@ -238,17 +241,19 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
     taken = dict.fromkeys(EVENTS, 0)
     for record in charged:
         taken[record.event] += uses[record.number]
-    return Left(
+    return RemovalReport(
         leaver.pseudonym,
         kind,
         before,
-        known=_known(leaver),
+        known=_is_known(leaver),
         group=len(leaver.units) > 1,
-        linked=_linked(leaver),
+        linked=_other_ids(leaver),
         rows_remembered=sum(len(private_map.keys_of(release, leaver.key)) for release in maps),
-        given_up=[r.id for r in _unfinished(leaver, kind, uses)],
+        given_up=[r.id for r in _releases_to_abandon(leaver, kind, uses)],
         releases=[
-            Took(r.id, r.created_at, r.state, r.settings["mechanism"], r.event, uses[r.number])
+            ReleaseUse(
+                r.id, r.created_at, r.state, r.settings["mechanism"], r.event, uses[r.number]
+            )
             for r in charged
         ],
         randomized_labels=taken["rr"],
@@ -258,8 +263,10 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
     )
 
 
-def _linked(leaver: _Leaver) -> list[str]:
-    """Other ids of the same person that are still active; members of a group are other people."""
+def _other_ids(leaver: _Leaver) -> list[str]:
+    """Return other ids of the same person that are still active; members of a group are other
+    people.
+    """
     ledger, key = leaver.ledger, leaver.key
     labelers, units = ledger.people.members()
     groups = Groups(labelers, units)
@@ -271,8 +278,8 @@ def _linked(leaver: _Leaver) -> list[str]:
     return sorted(blocks.to_hex(key) for key in active)
 
 
-def _completed(report: Left, leaver: _Leaver, raw: RawRows) -> Left:
-    """The same with what was found of raw rows, and what remains."""
+def _complete(report: RemovalReport, leaver: _Leaver, raw: RawRows) -> RemovalReport:
+    """Return the report with raw rows and what remains."""
     known = report.known or raw.rows > 0
     report = replace(
         report, known=known, rows_set_aside=raw.rows, unreadable_files=list(raw.unreadable)
@@ -280,12 +287,14 @@ def _completed(report: Left, leaver: _Leaver, raw: RawRows) -> Left:
     return replace(report, remains=_remains(report, leaver))
 
 
-def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> list[ReleaseRecord]:
+def _releases_to_abandon(
+    leaver: _Leaver, kind: Leaving, charges: Collection[int]
+) -> list[ReleaseRecord]:
     """Releases that were begun with labels of theirs and can no longer be finished: charged to
     them, drawn for them (be it charged to contents), or kept on disk with rows of theirs.
     """
     # Where contents are the unit, whose labels are in a sum is not known.
-    hidden = kind == "erased" and _single(leaver.ledger)
+    hidden = kind == "erased" and _unit_is_item(leaver.ledger)
     sums = {one.name for one in EVENTS.values() if hidden and not one.per_label}
     keys = holders.row_keys(leaver.opened, leaver.rows)
     return [
@@ -296,54 +305,54 @@ def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> lis
             record.number in charges
             or record.event in sums
             or (record.map and leaver.opened.private_map.keys_of(record.id, leaver.key))
-            or _repeated(leaver, record, keys)
+            or _may_hold_rows(leaver, record, keys)
         )
     ]
 
 
-def _repeated(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> bool:
-    """Whether what a release keeps on disk may hold rows of theirs, which have these `keys`."""
-    kept = leaver.project.kept(record.id)
-    if not keys or not kept.parent.is_dir():
+def _may_hold_rows(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> bool:
+    """Return whether saved rows of a release may be theirs, which have these `keys`."""
+    saved = leaver.project.saved_rows(record.id)
+    if not keys or not saved.parent.is_dir():
         return False
-    rows = buckets.read_parts(kept / "outcomes")
+    rows = buckets.read_parts(saved / "outcomes")
     # Stages without their rows do not tell whose labels they learned from.
     return rows is None or not keys.isdisjoint(blocks.to_list(buckets.blocks(rows, "key")))
 
 
-def _single(ledger: Ledger) -> bool:
-    """Whether contents are the unit, so that charges tell no labeler."""
+def _unit_is_item(ledger: Ledger) -> bool:
+    """Return whether contents are the unit, so that charges tell no labeler."""
     return any(
         record.policy.unit == "item" for record in ledger.policies.all() if record.state != "draft"
     )
 
 
-def _remains(report: Left, leaver: _Leaver) -> list[str]:
-    """What leaving does not undo, in sentences."""
-    found = []
+def _remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
+    """Return what leaving does not undo, in sentences."""
+    remains = []
     if any(release.state == "committed" for release in report.releases):
-        found += [
+        remains += [
             "releases that were delivered cannot be recalled",
             "heads and models fitted on releases keep what those tell, under the same noise",
         ]
-    found += [
+    remains += [
         "backups made before still hold the private maps of their day",
         "raw files given to labelguard, and exports made beside it, are where they were",
     ]
     if report.group:
-        found.append("the charges are those of their group, which keeps what it spent")
-    if _single(leaver.ledger):
-        found.append("contents are the unit here: which charges were theirs is not known")
+        remains.append("the charges are those of their group, which keeps what it spent")
+    if _unit_is_item(leaver.ledger):
+        remains.append("contents are the unit here: which charges were theirs is not known")
     for record in leaver.ledger.releases.all():
         directory = leaver.project.stages / record.id
         if record.state == "abandoned" and directory.is_dir():  # else `recovery.tidy` removed it
-            found.append(
+            remains.append(
                 f"a process still computes release {record.id}, which was given up: until it ends, "
                 f"rows of theirs may be in {directory}; make sure of it then by running this again"
             )
     quarantine = leaver.project.quarantine
     if report.kind == "retired" and report.rows_set_aside:
-        found.append("their raw rows stay, unused; labelguard labeler erase removes them")
+        remains.append("their raw rows stay, unused; labelguard labeler erase removes them")
     elif report.kind == "erased" and any(quarantine.rglob("*.parquet")):
-        found.append(f"rows that name no labeler cannot be told apart and stay in {quarantine}")
-    return found
+        remains.append(f"rows that name no labeler cannot be told apart and stay in {quarantine}")
+    return remains

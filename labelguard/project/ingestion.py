@@ -30,7 +30,7 @@ from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
 from labelguard.project import retention
 from labelguard.project.locking import waiting
-from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.storage import blocks
 from labelguard.storage.files import fresh_directory
@@ -72,7 +72,7 @@ _NOBODY = np.zeros((0, 2), np.uint64)
 
 def settings(project: Where = None) -> dict[str, Settings]:
     """Return the connectors of labelguard.toml by name. Raises `ConnectorError`."""
-    tables = located(project).connectors
+    tables = locate_project(project).connectors
     return {name: connectors.named(tables, name) for name in tables}
 
 

@@ -34,7 +34,7 @@ class CeilingUse:
 
 
 def show_ceiling(project: Where = None, raised: Ceiling | None = None) -> CeilingUse:
-    """The ceiling, what the policies so far reach of it, and what is left.
+    """Return the ceiling, what the policies so far reach of it, and what is left.
 
     `raised` is what somebody wants to raise it to; `PolicyError` if that is not above it.
     """
@@ -66,40 +66,41 @@ def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse
 
 
 def total_cost(ledger: Ledger, first: Policy) -> Total:
-    """What a project costs over its life; before its first release, what `first` costs."""
+    """Return the cost of a project over its life; before its first release, that of `first`."""
     return pricing.total(ledger.policies.history() or [first])
 
 
 def card_facts(ledger: Ledger) -> dict[str, Any]:
-    """What a card says of the policies: the ceiling, the name of that in force, and the total.
+    """Return the facts of a card about the policies: ceiling, name of that in force, total.
 
     Labels keep what earlier policies released of them, so ε and δ of a release are those of all
     policies so far; what it newly charges is covered by the one in force.
     """
     active, every = ledger.policies.active(), ledger.policies.history()
     assert active is not None  # a release was charged to it
-    found = {
+    facts = {
         "policy": active.name,
         "ceiling": asdict(ledger.policies.ceiling()),
         "two_units": _of_two(ledger, every),
     }
     if len(every) == 1:
-        return found
-    own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
-    return found | asdict(pricing.total(every)) | {"newly_charged": own}
+        return facts
+    newly_charged = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
+    return facts | asdict(pricing.total(every)) | {"newly_charged": newly_charged}
 
 
 def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
-    """ε and δ of two units together over the policies of a project; None where one says nothing.
+    """Return ε and δ of two units together over the policies of a project; None where one says
+    nothing.
 
     A policy that was closed counts in full.
     """
     records = [record for record in ledger.policies.all() if record.state != "draft"]
     each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
-    known = [epsilon for epsilon in each if epsilon is not None]
-    if len(known) < len(each):
+    values = [epsilon for epsilon in each if epsilon is not None]
+    if len(values) < len(each):
         return None
-    return {"epsilon": math.fsum(known), "delta": pricing.total(every).delta}
+    return {"epsilon": math.fsum(values), "delta": pricing.total(every).delta}
 
 
 def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
@@ -110,8 +111,8 @@ def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) 
     """
     ceiling, life = ledger.policies.ceiling(), ledger.policies.history()
     reached = pricing.total(life)
-    epsilon = min(policy.epsilon, _left(ceiling.epsilon, reached.epsilon))
-    delta = min(policy.delta, _left(ceiling.delta, reached.delta))
+    epsilon = min(policy.epsilon, _remainder(ceiling.epsilon, reached.epsilon))
+    delta = min(policy.delta, _remainder(ceiling.delta, reached.delta))
     fits = epsilon > 0 and (delta > 0 or not policy.delta)
     if fits:
         policy = replace(policy, epsilon=epsilon, delta=delta)
@@ -129,7 +130,7 @@ def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) 
     ]
     if not fits:
         raised = (max(total.epsilon, ceiling.epsilon), max(total.delta, ceiling.delta))
-        commands.insert(0, f"labelguard project ceiling --raise {','.join(map(_written, raised))}")
+        commands.insert(0, f"labelguard project ceiling --raise {','.join(map(_format, raised))}")
     alone = events.STATISTIC_RELEASES.name == event and policy.allowance(event).allowed == 1
     share = " (with statistic:releases=12 twelve releases would share that ε)" * alone
     return (
@@ -138,29 +139,29 @@ def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) 
     )
 
 
-def _left(ceiling: float, reached: float) -> float:
+def _remainder(ceiling: float, reached: float) -> float:
     """Return what a ceiling leaves, in numbers as they are written: 1e-4 less 9e-5 is 1e-5."""
     return float(Fraction(repr(ceiling)) - Fraction(repr(reached)))
 
 
-def _written(number: float) -> str:
+def _format(number: float) -> str:
     return repr(float(number)).removesuffix(".0")
 
 
 def _options(policy: Policy) -> Iterator[str]:
     """Yield a policy as options of `policy new`."""
-    yield from ("--epsilon", _written(policy.epsilon), "--delta", _written(policy.delta))
+    yield from ("--epsilon", _format(policy.epsilon), "--delta", _format(policy.delta))
     for one in policy.allowances:
         yield from ("--allow", events.format_allowance(one))
     if len({one.share for one in policy.allowances}) > 1:
-        shares = (f"{one.event}={_written(one.share)}" for one in policy.allowances)
+        shares = (f"{one.event}={_format(one.share)}" for one in policy.allowances)
         yield from ("--shares", ",".join(shares))
     for option, value, usual in (
         ("--ties", policy.ties, events.default_ties(policy.events)),
         ("--label-values", policy.label_values, ""),
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),
-        ("--held-out", _written(policy.held_out), "0"),
+        ("--held-out", _format(policy.held_out), "0"),
     ):
         if value != usual:
             yield from (option, value)

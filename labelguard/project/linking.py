@@ -1,4 +1,4 @@
-"""Who is who: a project's sources, and which of their ids are one person or two.
+"""Identities: a project's sources, and which of their ids are one person or two.
 
 These are what the commands `source`, `people` and `policy distinct` do. An id is given as `ID`, of
 the source that `labelguard.toml` names, or as `SOURCE:ID`; a pseudonym serves as well. Every act is
@@ -72,7 +72,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class WhoIsWho:
-    """Who is one with whom, and who is not."""
+    """The labelers who share a unit, and the pairs who are distinct."""
 
     # labelers of one person, or of one group
     linked: list[Membership]
@@ -95,8 +95,9 @@ _TABLE = ("labeler_id", "same_as")
 _LONGEST_ID = 60  # characters of an id in a message
 
 
-def by_id(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
-    """The keys of labelers, (n, 2), each given as `ID` or `SOURCE:ID`, and the source of each.
+def keys_of_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
+    """Return the keys of labelers, (n, 2), each given as `ID` or `SOURCE:ID`, and the source of
+    each.
 
     Only sources of the project count as such, the longest name first: an id may have colons of its
     own. A bare id is of the source that labelguard.toml names or, if nothing came of that, of the
@@ -115,42 +116,44 @@ def by_id(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
     if not all(labeler_id.strip() for _, labeler_id in pairs):
         raise InvalidLabels("expected a labeler's id, found an empty one")
     sources = np.array([source for source, _ in pairs], dtype=object)
-    found = np.zeros((len(pairs), 2), np.uint64)
+    labelers = np.zeros((len(pairs), 2), np.uint64)
     for source in dict.fromkeys(sources):
         rows = np.flatnonzero(sources == source)
-        found[rows] = keys.labeler_keys(source, [pairs[row][1] for row in rows.tolist()])
-    return found, sources.tolist()
+        labelers[rows] = keys.labeler_keys(source, [pairs[row][1] for row in rows.tolist()])
+    return labelers, sources.tolist()
 
 
 def _sources(opened: OpenProject) -> list[str]:
-    """Names of all sources: of releases, of what was ingested, and of connectors."""
+    """Return the names of all sources: of releases, of what was ingested, and of connectors."""
     released = [record.name for record in opened.ledger.people.sources()]
     connected = [one.source for one in ingestion.settings(opened.project).values()]
     return list(dict.fromkeys([*released, *ingestion.sources(opened), *connected]))
 
 
-def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
-    """Like `by_id`, but a pseudonym of somebody whom the ledger knows is taken for it."""
+def resolve_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
+    """Return keys and sources like `keys_of_ids`, but a pseudonym of somebody whom the ledger knows
+    is taken for it.
+    """
     ledger = opened.ledger
-    found, sources = by_id(texts, opened)
+    keys, sources = keys_of_ids(texts, opened)
     rows = np.array([row for row, t in enumerate(texts) if PSEUDONYM.fullmatch(t)], np.intp)
     labelers = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
-    met = known(ledger, labelers)
-    found[rows[met]] = labelers[met]
-    return found, sources
+    met = are_known(ledger, labelers)
+    keys[rows[met]] = labelers[met]
+    return keys, sources
 
 
-def known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
-    """Whether each labeler is one that the ledger knows: met, in a group, linked, or gone."""
-    found: NDArray[np.bool_] = blocks.positions(ledger.people.known().labelers, labelers) >= 0
-    return found
+def are_known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
+    """Return a mask of labelers that the ledger knows: met, in a group, linked, or gone."""
+    mask: NDArray[np.bool_] = blocks.positions(ledger.people.known().labelers, labelers) >= 0
+    return mask
 
 
-def alike(text: str, opened: OpenProject) -> list[str]:
-    """Pseudonyms of those whom the ledger knows, whose ids differ from this one, given as `ID` or
-    `SOURCE:ID`, only in how they are written.
+def find_similar(text: str, opened: OpenProject) -> list[str]:
+    """Return pseudonyms of those whom the ledger knows, whose ids differ from this one, given as
+    `ID` or `SOURCE:ID`, only in how they are written.
     """
-    key, [source] = by_id([text], opened)
+    key, [source] = keys_of_ids([text], opened)
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
     others = opened.ledger.people.known().without(own)
     same = (others.forms == own.forms).all(axis=1)
@@ -173,12 +176,12 @@ def add_source(name: str, people: People, project: Where = None) -> SourceRecord
 
 
 def list_sources(project: Where = None) -> list[SourceRecord]:
-    """All sources, oldest first: how each came in, and which column plays which role."""
+    """Return all sources, oldest first: how each came in, and which column plays which role."""
     return OpenProject.open(project).ledger.people.sources()
 
 
 def link(one: str, other: str, project: Where = None) -> Linked:
-    """Say, for good, that two ids are one person, who has one budget for the labels of both.
+    """Record, for good, that two ids are one person, who has one budget for the labels of both.
 
     At most one of them may have been charged before: the other then takes from what that one has
     left. Released labels keep their values. Raises `PolicyError` for two who were charged apart, or
@@ -187,7 +190,7 @@ def link(one: str, other: str, project: Where = None) -> Linked:
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         pair, sources = _two(one, other, opened)
-        met, names = known(ledger, pair).tolist(), _names(pair)
+        met, names = are_known(ledger, pair).tolist(), _names(pair)
         two = [Person(*facts) for facts in zip(sources, names, met, strict=True)]
         return Linked(_join(opened, pair[:1], pair[1:]), two)
 
@@ -202,14 +205,14 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
         home, keys, ledger = opened.project, opened.keys, opened.ledger
         names = [record.name for record in ledger.people.sources()]
         home.work.mkdir(mode=0o700, parents=True)
-        found = groups.read_ids(source, lambda these: _pair_of_columns(these, names), home.work)
+        rows = groups.read_ids(source, lambda these: _pair_of_columns(these, names), home.work)
         one, other = (
-            named(found[name].to_list(), opened)[0]
+            resolve_ids(rows[name].to_list(), opened)[0]
             if name in _TABLE
-            else keys.labeler_keys(name, found[name])
-            for name in found.columns[:2]
+            else keys.labeler_keys(name, rows[name])
+            for name in rows.columns[:2]
         )
-        return LinkedTable(_join(opened, one, other), len(found))
+        return LinkedTable(_join(opened, one, other), len(rows))
 
 
 def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
@@ -226,7 +229,8 @@ def _join(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
 
 
 def distinct(one: str, other: str, project: Where = None) -> Distinct:
-    """Say, for good, that two ids that are written nearly alike are two people, each with a budget.
+    """Record, for good, that two ids that are written nearly alike are two people, each with a
+    budget.
 
     Raises `PolicyError` for two who are linked, or in one group.
     """
@@ -238,7 +242,7 @@ def distinct(one: str, other: str, project: Where = None) -> Distinct:
 
 
 def listing(project: Where = None) -> WhoIsWho:
-    """Who shares a unit with others, and who is distinct from whom, by pseudonyms."""
+    """Return who shares a unit with others, and who is distinct from whom, by pseudonyms."""
     ledger = OpenProject.open(project).ledger
     labelers, units = map(_names, ledger.people.members())
     one, other = map(_names, ledger.people.distinct())
@@ -248,32 +252,32 @@ def listing(project: Where = None) -> WhoIsWho:
 
 
 def _two(one: str, other: str, opened: OpenProject) -> tuple[Blocks, list[str]]:
-    pair, sources = named((one, other), opened)
+    pair, sources = resolve_ids((one, other), opened)
     if (pair[0] == pair[1]).all():
         raise InvalidLabels("these are one id already; name two")
     return pair, sources
 
 
 def _names(labelers: Blocks) -> list[str]:
-    """Pseudonyms as 32 hexadecimal digits each."""
+    """Return pseudonyms as 32 hexadecimal digits each."""
     return [blocks.to_hex(key) for key in labelers]
 
 
 def refuse_doubles(
-    found: Identities,
+    listed: Identities,
     known: Identities,
     groups: Groups,
     distinct: tuple[Blocks, Blocks],
 ) -> None:
     """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
 
-    `found` are the labelers of an input (labels, or a list of groups), `known` those whom the
+    `listed` are the labelers of an input (labels, or a list of groups), `known` those whom the
     project has met. Who shares a unit in `groups` is one person; the pairs in `distinct` were said
     to be two. The message names ids of the input, and pseudonyms of others.
     """
-    rest = known.without(found)
-    labelers = np.concatenate([found.labelers, rest.labelers])
-    forms, form = blocks.unique(np.concatenate([found.forms, rest.forms]))
+    rest = known.without(listed)
+    labelers = np.concatenate([listed.labelers, rest.labelers])
+    forms, form = blocks.unique(np.concatenate([listed.forms, rest.forms]))
     if len(forms) == len(labelers):
         return
     shared = np.flatnonzero(np.bincount(form)[form] > 1)
@@ -284,22 +288,22 @@ def refuse_doubles(
         classes.setdefault(int(form[row]), {}).setdefault(unit, row)  # those of the input first
     for people in classes.values():
         for (one, first), (other, second) in combinations(people.items(), 2):
-            if first < len(found.labelers) and frozenset((one, other)) not in two:
-                raise InvalidLabels(_double(found, labelers, first, second))
+            if first < len(listed.labelers) and frozenset((one, other)) not in two:
+                raise InvalidLabels(_double_message(listed, labelers, first, second))
 
 
 def _rows(keys: Blocks) -> list[tuple[int, int]]:
     return [(high, low) for high, low in keys.tolist()]
 
 
-def _double(found: Identities, labelers: Blocks, first: int, second: int) -> str:
-    """What is said of two rows of `labelers`, of whom the first is in the input."""
-    if second < len(found.labelers):
-        one, other = sorted((found.names[first], found.names[second]))
-        who = f"labeler ids {_shown(one)} and {_shown(other)}"
+def _double_message(listed: Identities, labelers: Blocks, first: int, second: int) -> str:
+    """Return the error message about two rows of `labelers`, the first of whom is in the input."""
+    if second < len(listed.labelers):
+        one, other = sorted((listed.names[first], listed.names[second]))
+        who = f"labeler ids {_quote(one)} and {_quote(other)}"
     else:
         pseudonym = blocks.to_hex(labelers[second])
-        who = f"labeler id {_shown(found.names[first])} and that of labeler {pseudonym}"
+        who = f"labeler id {_quote(listed.names[first])} and that of labeler {pseudonym}"
         who += ", whom the project knows,"
     return (
         f"{who} differ only in how they are written, and each would have a budget; write one like "
@@ -308,6 +312,6 @@ def _double(found: Identities, labelers: Blocks, first: int, second: int) -> str
     )
 
 
-def _shown(name: str) -> str:
-    """An id in a message, in ASCII: what looks alike differs there."""
+def _quote(name: str) -> str:
+    """Return an id in a message, in ASCII: what looks alike differs there."""
     return ascii(name if len(name) <= _LONGEST_ID else name[:_LONGEST_ID] + "…")

@@ -42,7 +42,7 @@ def waiting(say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
 
 
 def when_free(hold: Callable[[], R]) -> R:
-    """What `hold` returns, as soon as it does not raise `ProjectBusy` if this is to wait."""
+    """Return the result of `hold`; under `waiting`, call it until it raises no `ProjectBusy`."""
     say = _say.get()
     try:
         return hold()

@@ -15,7 +15,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
 from labelguard.project.locking import when_free
 from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import CONFIG, STATE, Project, find, mark
+from labelguard.project.project import CONFIG, STATE, Project, find, register
 from labelguard.spelling import suggest_keywords
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
@@ -52,12 +52,12 @@ class OpenProject:
 
     @property
     def private_map(self) -> PrivateMap:
-        """The PRIVATE maps of released labels."""
-        return PrivateMap(self.project.released, self.keys)
+        """Return the PRIVATE maps of released labels."""
+        return PrivateMap(self.project.private_maps, self.keys)
 
     @property
     def maps(self) -> dict[str, str]:
-        """The digests of the private maps that the ledger counts, by release."""
+        """Return the digests of the private maps that the ledger counts, by release."""
         return {record.id: record.map for record in self.ledger.releases.all() if record.map}
 
     @classmethod
@@ -67,7 +67,7 @@ class OpenProject:
         Raises `NoProject`, `ProjectError`, `KeyProblem` or `LedgerError` for one that cannot be
         opened.
         """
-        home = located(where)
+        home = locate_project(where)
         keys = KeyRing(home.keys)
         return cls(home, keys, Ledger(home.ledger_url, keys, home.witnesses))
 
@@ -79,17 +79,17 @@ class OpenProject:
         Raises `ProjectBusy` if another job holds either, on whichever machine: at once, unless this
         is done under `waiting`.
         """
-        home = located(where)
-        opened, held = when_free(lambda: cls._held(home))
-        with held:
+        home = locate_project(where)
+        opened, stack = when_free(lambda: cls._lock(home))
+        with stack:
             yield opened
 
     @classmethod
-    def _held(cls, home: Project) -> tuple[Self, contextlib.ExitStack]:
-        """The project, and what lets it go."""
+    def _lock(cls, home: Project) -> tuple[Self, contextlib.ExitStack]:
+        """Lock the project; return it opened, and the stack that unlocks it."""
         with contextlib.ExitStack() as stack:
-            held = stack.enter_context(home.lock())
-            opened = cls.open(held)  # as the job before left it
+            locked = stack.enter_context(home.lock())
+            opened = cls.open(locked)  # as the job before left it
             stack.enter_context(opened.ledger.exclusive())
             return opened, stack.pop_all()
 
@@ -109,8 +109,8 @@ class OpenProject:
         return self.ledger.begin_job()
 
 
-def located(where: Where = None) -> Project:
-    """The project that is meant (see `Where`)."""
+def locate_project(where: Where = None) -> Project:
+    """Return the project that `where` names (see `Where`)."""
     return where if isinstance(where, Project) else find(where)
 
 
@@ -140,10 +140,10 @@ def init(
     state = directory / STATE
     if (state / CONFIG).exists():
         raise ProjectError(f"{state} is a project already")
-    if source := keyring.key_variable():
+    if variable := keyring.key_variable():
         # A key that exists is another project's, or this one's, whose ledger would begin anew.
         raise KeyProblem(
-            f"init makes a key of its own: unset {source}, and put the key into your secret "
+            f"init makes a key of its own: unset {variable}, and put the key into your secret "
             "store afterwards (SECURITY.md)"
         )
     try:
@@ -174,4 +174,4 @@ def init(
 def seclude(state: Path, place: Path) -> None:
     """Keep a new project, which will be at `place`, out of git, and in this user's list."""
     write_atomically(state / IGNORE, b"*\n", mode=0o600)
-    mark(state, place)
+    register(state, place)

@@ -48,13 +48,13 @@ def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance,
     Raises `PolicyError` for anything else, and for shares of events that are not allowed.
     """
     weights = _shares(shares)
-    found = []
+    allowances = []
     for text in allow:
         event, allowed, terms = events.parse_allowance(text)
-        found.append(Allowance(event, allowed, weights.pop(event, 1.0), **terms))
+        allowances.append(Allowance(event, allowed, weights.pop(event, 1.0), **terms))
     if weights:
         raise PolicyError(f"--shares names {', '.join(weights)}, which the policy does not allow")
-    return tuple(found)
+    return tuple(allowances)
 
 
 @suggest_keywords
@@ -115,11 +115,11 @@ def new(
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         record = ledger.policies.add(None, name, policy)
-        return described(record, prospect(ledger, record))
+        return describe_policy(record, preview_activation(ledger, record))
 
 
 def show(name: str | None = None, project: Where = None) -> PolicyDetails:
-    """A policy with its price; by default the one in force, else the only draft.
+    """Return a policy with its price; by default the one in force, else the only draft.
 
     Raises `PolicyError` if there is none of that name, or none at all.
 
@@ -132,12 +132,12 @@ def show(name: str | None = None, project: Where = None) -> PolicyDetails:
         8
     """
     ledger = OpenProject.open(project).ledger
-    record = named(ledger.policies.all(), name)
-    return described(record, prospect(ledger, record))
+    record = find_policy(ledger.policies.all(), name)
+    return describe_policy(record, preview_activation(ledger, record))
 
 
 def listing(project: Where = None) -> list[PolicyLine]:
-    """All policies, oldest first, in a few words.
+    """Return all policies, oldest first, in a few words.
 
     Example:
         >>> study = lg.init("study")
@@ -155,14 +155,14 @@ def listing(project: Where = None) -> list[PolicyLine]:
             record.policy.held_out,
             {allowance.event: allowance.allowed for allowance in record.policy.allowances},
             record.policy.epsilon if record.state != "draft" else None,
-            prospect(ledger, record),
+            preview_activation(ledger, record),
         )
         for record in ledger.policies.all()
     ]
 
 
 def preview(name: str, project: Where = None) -> Activation:
-    """What activating a draft would mean: which policy it closes, and the total then.
+    """Return what activating a draft would mean: which policy it closes, and the total then.
 
     Raises `PolicyError` for a policy that cannot be put into force.
 
@@ -196,17 +196,17 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        found = _preview(ledger, name)
-        if named(ledger.policies.all(), name).state == "active":
-            return found
+        activation = _preview(ledger, name)
+        if find_policy(ledger.policies.all(), name).state == "active":
+            return activation
         epoch = opened.begin_exclusive_change()
-        found = _preview(ledger, name)
-        if agreed is not None and agreed != found:
+        activation = _preview(ledger, name)
+        if agreed is not None and agreed != activation:
             raise PolicyError(
                 "the project went on since this was shown, and the price is another now; look again"
             )
         ledger.policies.activate(epoch, name)
-        return found
+        return activation
 
 
 def add_groups(source: str | Path, project: Where = None) -> Grouped:
@@ -255,7 +255,7 @@ def close(project: Where = None) -> Closed:
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
         ledger.policies.close(epoch, active)
-        return _closed(active)
+        return _describe_closed(active)
 
 
 def drop(name: str, project: Where = None) -> Dropped:
@@ -279,7 +279,7 @@ def drop(name: str, project: Where = None) -> Dropped:
 
 
 def in_force(ledger: Ledger) -> PolicyRecord | None:
-    """The policy that releases are charged to; None before a first release, which makes one.
+    """Return the policy that releases are charged to; None before a first release, which makes one.
 
     Raises `PolicyError` if none is in force but some were made.
     """
@@ -293,7 +293,7 @@ def in_force(ledger: Ledger) -> PolicyRecord | None:
 
 
 def first(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
-    """The policy that a first release makes; `units` gave labels to it.
+    """Return the policy that a first release makes; `units` gave labels to it.
 
     Raises `PolicyError` if it costs more than the project's ceiling: the charge would fail on it
     later.
@@ -303,19 +303,19 @@ def first(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
     return policy
 
 
-def prospect(ledger: Ledger, record: PolicyRecord) -> Activation | None:
-    """What putting a draft into force would mean, even above the ceiling.
+def preview_activation(ledger: Ledger, record: PolicyRecord) -> Activation | None:
+    """Return what putting a draft into force would mean, even above the ceiling.
 
     None for one that is no draft, or whose promise does not add up with those before it.
     """
     if record.state == "draft":
         with contextlib.suppress(PolicyError):
-            return _meant(ledger, record)
+            return _activation_effect(ledger, record)
     return None
 
 
-def described(record: PolicyRecord, activation: Activation | None = None) -> PolicyDetails:
-    """A policy with its state and its quote, in detail."""
+def describe_policy(record: PolicyRecord, activation: Activation | None = None) -> PolicyDetails:
+    """Return a policy with its state and its quote, in detail."""
     return PolicyDetails(
         *(record.name, record.state, record.created_at),
         **vars(record.policy),
@@ -325,46 +325,46 @@ def described(record: PolicyRecord, activation: Activation | None = None) -> Pol
 
 
 def _shares(text: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for assignment in filter(None, (piece.strip() for piece in text.split(","))):
         event, sign, value = (piece.strip() for piece in assignment.partition("="))
         try:
-            found[event] = float(value)
+            shares[event] = float(value)
         except ValueError:
             sign = ""
         if not sign or not event:
             raise PolicyError(f"--shares expects EVENT=NUMBER pairs, found {assignment!r}")
-    return found
+    return shares
 
 
-def _closed(record: PolicyRecord) -> Closed:
+def _describe_closed(record: PolicyRecord) -> Closed:
     return Closed(record.name, record.policy.epsilon, record.policy.delta)
 
 
 def _preview(ledger: Ledger, name: str) -> Activation:
-    record = named(ledger.policies.all(), name)
+    record = find_policy(ledger.policies.all(), name)
     if record.state == "closed":
         raise PolicyError(f"policy {name!r} is closed; make a new one to change the terms")
-    found = _meant(ledger, record)
-    found.ceiling.check(found.total)
-    return found
+    activation = _activation_effect(ledger, record)
+    activation.ceiling.check(activation.total)
+    return activation
 
 
-def _meant(ledger: Ledger, record: PolicyRecord) -> Activation:
-    """What it means to put a policy into force, whatever the ceiling."""
+def _activation_effect(ledger: Ledger, record: PolicyRecord) -> Activation:
+    """Return the effect of putting a policy into force. Does not check the ceiling."""
     every, policy, closes = ledger.policies.history(), record.policy, None
     if record.state == "draft":
         for earlier in ledger.policies.all():
             if earlier.state != "draft":
-                _check_kin(earlier, record)
+                _check_same_neighbors(earlier, record)
             if earlier.state == "active":
-                closes = _closed(earlier)
+                closes = _describe_closed(earlier)
         every.append(policy)
     cost, ceiling = pricing.total(every), ledger.policies.ceiling()
     return Activation(record.name, policy.epsilon, policy.delta, policy.unit, closes, cost, ceiling)
 
 
-def _check_kin(earlier: PolicyRecord, record: PolicyRecord) -> None:
+def _check_same_neighbors(earlier: PolicyRecord, record: PolicyRecord) -> None:
     """Policies of one project promise about the same neighbours; else nothing adds up."""
     one, other = earlier.policy, record.policy
     labels = RANDOMIZED_LABELS.name in one.events and RANDOMIZED_LABELS.name in other.events
@@ -396,8 +396,8 @@ def _check_kin(earlier: PolicyRecord, record: PolicyRecord) -> None:
         )
 
 
-def named(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
-    """A policy by name; without one that in force, else the only draft."""
+def find_policy(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
+    """Return a policy by name; without one that in force, else the only draft."""
     if name is None:
         standing = [r for r in records if r.state == "active"] or [
             r for r in records if r.state == "draft"

@@ -1,4 +1,4 @@
-"""What is said of the policies of a project, as the `policy` commands show it."""
+"""Results of the `policy` commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Activation:
-    """What putting a policy into force means."""
+    """The effect of putting a policy into force."""
 
     # the policy's name
     activates: str
@@ -48,7 +48,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class PolicyState:
-    """Which policy it is, and whether it is in force."""
+    """A policy's name, its state and its age."""
 
     # its name
     name: str

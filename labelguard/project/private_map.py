@@ -67,7 +67,7 @@ class PrivateMap:
         self._mac: Callable[[bytes], bytes] = lambda data: keys.mac("map", data)
 
     def begin(self, release_id: str) -> Path:
-        """An empty directory for what is about to be drawn; `complete` makes it a map.
+        """Return an empty directory for what is about to be drawn; `complete` makes it a map.
 
         Every time another one: a worker of a job that crashed would put its coins among the new.
         """
@@ -86,7 +86,7 @@ class PrivateMap:
             shutil.rmtree(path, ignore_errors=True)
 
     def digest(self, release_id: str, *, rewritten: bool = False) -> str:
-        """The keyed digest of a map: HMAC over the names and SHA-256 of its files.
+        """Return the keyed digest of a map: HMAC over the names and SHA-256 of its files.
 
         `rewritten`: as it will be once the files that `leave_out` wrote are in place.
         """
@@ -127,7 +127,7 @@ class PrivateMap:
             fsync_path(self._directory / release_id)
 
     def fault(self, release_id: str, digest: str) -> str | None:
-        """What is wrong with a map that the ledger counts, or None."""
+        """Return what is wrong with a map that the ledger counts, or None."""
         directory = self._directory / release_id
         if not directory.is_dir():
             return f"the private map {directory} is missing; restore it from a backup"
@@ -137,7 +137,7 @@ class PrivateMap:
         return None
 
     def keys_of(self, release_id: str, labelers: Blocks) -> list[bytes]:
-        """The keys of these labelers' rows in a map, (n, 2)."""
+        """Return the keys of these labelers' rows in a map, (n, 2)."""
         parts = self._theirs(release_id, labelers)
         tables = [table.filter(theirs) for _, table, theirs in parts]
         return [key for table in tables for key in table["row_key"].to_pylist()]
@@ -158,14 +158,14 @@ class PrivateMap:
     def _theirs(
         self, release_id: str, labelers: Blocks
     ) -> Iterator[tuple[Path, pa.Table, pa.ChunkedArray]]:
-        """Every file of a map with its rows, and which of them are these labelers'."""
+        """Yield every file of a map with its rows, and which of them are these labelers'."""
         for path in sorted((self._directory / release_id).glob("bucket=*.parquet")):
             table = _read(path)
             yield path, table, pc.is_in(table["labeler"], value_set=_binary(labelers))
 
 
 def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> ReleasedLabels:
-    """Every label of these releases in one bucket: the latest version of each row."""
+    """Return every label of these releases in one bucket: the latest version of each row."""
     paths = [directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
     tables = [_read(path) for path in paths if path.exists()]
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()

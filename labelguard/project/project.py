@@ -83,14 +83,14 @@ class Project:
         return (self.state / journal.WITNESS, self.keys / journal.WITNESS)
 
     def strays(self, known: Iterable[str]) -> list[str]:
-        """Releases on disk that are not among those the ledger knows."""
-        found = {
+        """Return releases on disk that are not among those the ledger knows."""
+        on_disk = {
             path.name
-            for directory in (self.releases, self.released)
+            for directory in (self.releases, self.private_maps)
             for path in directory.glob("r[0-9]*")
             if not path.suffix
         }
-        return sorted(found - set(known))
+        return sorted(on_disk - set(known))
 
     @property
     def releases(self) -> Path:
@@ -98,7 +98,7 @@ class Project:
         return self.state / "releases"
 
     @property
-    def released(self) -> Path:
+    def private_maps(self) -> Path:
         """PRIVATE maps of released labels, one directory per release."""
         return self.state / "released"
 
@@ -109,7 +109,7 @@ class Project:
 
     @property
     def jobs(self) -> Path:
-        """What jobs of `retrain` did and are about to do, one directory each."""
+        """The directories of jobs of `retrain`: what each did and is about to do."""
         return self.state / "jobs"
 
     @property
@@ -120,7 +120,7 @@ class Project:
         """
         return self.state / "props"
 
-    def kept(self, release_id: str) -> Path:
+    def saved_rows(self, release_id: str) -> Path:
         """Public texts and rows as drawn of a release that is under way (see `release.drawn`)."""
         return self.stages / release_id / "kept"
 
@@ -172,7 +172,7 @@ class Project:
         nobody's is while they work. Raises `ProjectBusy` if another process works on it.
         """
         self.stages.mkdir(mode=0o700, exist_ok=True)
-        with file_lock(self._claims(release_id), _LOCK, _claimed(release_id)):
+        with file_lock(self._claims(release_id), _LOCK, _claimed_message(release_id)):
             directory = self.stages / release_id
             directory.mkdir(mode=0o700, exist_ok=True)
             yield directory
@@ -180,7 +180,7 @@ class Project:
     def check_free(self, release_id: str) -> None:
         """Raise `ProjectBusy` if another process works on a release that it claimed."""
         if self._claims(release_id).exists():
-            with file_lock(self._claims(release_id), _LOCK, _claimed(release_id)):
+            with file_lock(self._claims(release_id), _LOCK, _claimed_message(release_id)):
                 pass
 
     def clear(self, release_id: str) -> None:
@@ -194,18 +194,18 @@ class Project:
     def _sweep(self) -> None:
         """Remove what crashed jobs left half-written; nothing of it was ever released."""
         shutil.rmtree(self.state / _WORK, ignore_errors=True)
-        for directory in (self.releases, self.released):
+        for directory in (self.releases, self.private_maps):
             for partial in directory.glob("*.partial"):
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def _claimed(release_id: str) -> str:
+def _claimed_message(release_id: str) -> str:
     return f"release {release_id} is being computed by another process; it ends by itself"
 
 
 @suggest_keywords
 def find(directory: str | Path | None = None) -> Project:
-    """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
+    """Return the project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
 
     Functions that take `project=` find it alike, so that a path is enough there.
 
@@ -226,14 +226,14 @@ def find(directory: str | Path | None = None) -> Project:
     here = Path.cwd()
     for parent in (here, *here.parents):
         if (parent / STATE / CONFIG).is_file():
-            found = _open(parent / STATE)
-            if not knows(found.state):
+            project = _open(parent / STATE)
+            if not is_registered(project.state):
                 raise ProjectError(
-                    f"{found.state} was not made by you on this machine: its policy and its keys "
+                    f"{project.state} was not made by you on this machine: its policy and its keys "
                     f"may be anybody's; if you trust it, name it: --project {parent}, or "
                     "LABELGUARD_PROJECT"
                 )
-            return found
+            return project
     raise NoProject(
         f"no labelguard project in {here} or above; make one (labelguard init) "
         "or name one (--project)"
@@ -249,15 +249,15 @@ def _open(state: Path) -> Project:
         data = private_files.read(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
-    said = project_file.read(data, str(path))
-    own = said.get("input", {})
-    namespace = own.get("source", project_file.InputTable().source)
-    tables = {name: said.get(name, {}) for name in _TABLES}
-    tables["about"] = said.get("project", {})
-    return Project(state.resolve(), namespace, own.get("columns", {}), **tables)
+    settings = project_file.read(data, str(path))
+    inputs = settings.get("input", {})
+    namespace = inputs.get("source", project_file.InputTable().source)
+    tables = {name: settings.get(name, {}) for name in _TABLES}
+    tables["about"] = settings.get("project", {})
+    return Project(state.resolve(), namespace, inputs.get("columns", {}), **tables)
 
 
-def mark(state: Path, place: Path) -> None:
+def register(state: Path, place: Path) -> None:
     """Give a project an id, and remember it and the `place` where it will be.
 
     Without a home, it will have to be named.
@@ -272,8 +272,8 @@ def mark(state: Path, place: Path) -> None:
             file.write(f"{identity} {quote(os.fsencode(place.absolute()))}\n".encode())
 
 
-def knows(state: Path) -> bool:
-    """Whether the project at `state` was made or restored here by this user."""
+def is_registered(state: Path) -> bool:
+    """Return whether the project at `state` was made or restored here by this user."""
     try:
         identity = private_files.read(state / _ID, ProjectError, secret=False).strip()
         listed = private_files.read(_list(), ProjectError, secret=False).split()
@@ -282,8 +282,8 @@ def knows(state: Path) -> bool:
     return len(identity) == 32 and identity in listed
 
 
-def places() -> list[Path]:
-    """Where this user made or restored projects; some may be gone by now."""
+def registered_places() -> list[Path]:
+    """Return where this user made or restored projects; some may be gone by now."""
     try:
         listed = private_files.read(_list(), ProjectError, secret=False).decode().split()
     except (FileNotFoundError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What earlier jobs left behind: given back, tidied away, named, or given up."""
+"""Leftovers of earlier jobs: given back, tidied away, listed, or given up."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         begun = [record for record in ledger.releases.all() if record.is_unfinished]
-        named = [record for record in begun if record.id.startswith(release_id)]
-        if len(named) != 1:
+        matches = [record for record in begun if record.id.startswith(release_id)]
+        if len(matches) != 1:
             raise LedgerError(
-                f"{release_id} names {len(named)} unfinished releases; see: labelguard release list"
+                f"{release_id} names {len(matches)} unfinished releases; see: "
+                "labelguard release list"
             )
-        opened.project.check_free(named[0].id)
-        ledger.abandon(named[0].id, ledger.begin_job())
+        opened.project.check_free(matches[0].id)
+        ledger.abandon(matches[0].id, ledger.begin_job())
         tidy(opened, ledger.releases.all())
-        return Abandoned(named[0].id, named[0].charged)
+        return Abandoned(matches[0].id, matches[0].charged)
 
 
 def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
@@ -65,13 +66,13 @@ def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     tidy(opened, releases)
     opened.private_map.settle(opened.maps)
     return notes + [
-        _unfinished(opened, record)
+        _describe_unfinished(opened, record)
         for record in releases
         if record.is_unfinished and record.id != resumed
     ]
 
 
-def _unfinished(opened: OpenProject, record: ReleaseRecord) -> str:
+def _describe_unfinished(opened: OpenProject, record: ReleaseRecord) -> str:
     try:
         opened.project.check_free(record.id)
     except ProjectBusy as busy:
@@ -100,8 +101,8 @@ def tidy(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> None:
             shutil.rmtree(project.releases / record.id, ignore_errors=True)
 
 
-def known(releases: Iterable[ReleaseRecord], event: str) -> list[str]:
-    """Releases whose labels were released before, for a release of this kind of event.
+def earlier_releases(releases: Iterable[ReleaseRecord], event: str) -> list[str]:
+    """Return releases whose labels were released before, for a release of this kind of event.
 
     Kinds of events do not know each other's labels.
     """

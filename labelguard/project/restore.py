@@ -50,7 +50,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, backup
 from labelguard.project.locking import file_lock
 from labelguard.project.opening import OpenProject, seclude
-from labelguard.project.project import STATE, Project, find, places
+from labelguard.project.project import STATE, Project, find, registered_places
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
@@ -84,7 +84,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class _Ready:
-    """What is ready in a directory beside the project's, so that a crashed restore goes on.
+    """The content of a directory beside the project's, so that a crashed restore goes on.
 
     `request` tells it from others; `seen` is what the witness beside the keys knew.
     """
@@ -95,12 +95,12 @@ class _Ready:
 
     @classmethod
     def read(cls, partial: Path) -> Self | None:
-        """What a crashed restore had made ready, if anything."""
+        """Return what a crashed restore had made ready, if anything."""
         if not (partial / _DONE).exists():
             return None
-        found = json.loads((partial / _DONE).read_text(encoding="utf-8"))
-        seen = [(number, digest) for number, digest in found["seen"]]
-        return cls(found["request"], seen, Restored(**found["result"]))
+        data = json.loads((partial / _DONE).read_text(encoding="utf-8"))
+        seen = [(number, digest) for number, digest in data["seen"]]
+        return cls(data["request"], seen, Restored(**data["result"]))
 
 
 def restore(
@@ -131,10 +131,10 @@ def restore(
         with file_lock(home, os.O_RDONLY, busy):
             # A crashed restore goes on only with the same backup and words.
             with archive.reading(source) as file:
-                asked = file.manifest + file.mac + repr((newest, nothing_since)).encode()
-            request = hashlib.sha256(asked).hexdigest()
+                words = file.manifest + file.mac + repr((newest, nothing_since)).encode()
+            request = hashlib.sha256(words).hexdigest()
             ready = _Ready.read(partial)
-            if ready is None or ready.request != request or _outdated(ready, partial, state):
+            if ready is None or ready.request != request or _is_outdated(ready, partial, state):
                 fresh_directory(partial, mode=0o700)
                 ready = _prepare(source, partial, newest, nothing_since, keys, request)
                 # Last of all: it says that all is there.
@@ -146,8 +146,9 @@ def restore(
         raise ProjectError(f"cannot restore into {home}: {why}; then run this again") from None
 
 
-def _outdated(ready: _Ready, partial: Path, state: Path) -> bool:
-    """Whether the project did anything after a restore that crashed had looked at its witness.
+def _is_outdated(ready: _Ready, partial: Path, state: Path) -> bool:
+    """Return whether the project did anything after a restore that crashed had looked at its
+    witness.
 
     What that restore found complete need not be so any more.
     """
@@ -167,7 +168,7 @@ def _prepare(
     keys: Path | None,
     request: str,
 ) -> _Ready:
-    """All of the project in `partial`, as it will be."""
+    """Return all of the project in `partial`, as it will be."""
     for name in (*archive.DIRECTORIES[:2], "quarantine"):
         (partial / name).mkdir(mode=0o700)
     with archive.reading(source) as file:
@@ -206,7 +207,7 @@ def _prepare(
 
 
 def _keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:
-    """The project's keys, where they are from, and what the witness beside them has seen."""
+    """Return the project's keys, where they are from, and what the witness beside them has seen."""
     own, handed_over = Project(partial).keys, keyring.key_variable()
     if handed_over or (own / KEY_FILE).exists():
         if keys:
@@ -215,22 +216,22 @@ def _keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]
         if own.parent != partial:
             _refuse_taking(own)
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return KeyRing(own), f"in place at {own}", _seen(own)
+        return KeyRing(own), f"in place at {own}", _read_witness(own)
     if keys is None:
         raise KeyProblem(
             "no keys to restore with: name a copy of the keys directory with --keys, or "
             "set LABELGUARD_KEYS to it; they are never regenerated"
         )
-    return KeyRing(keys).copy_to(partial / "keys"), f"copied from {keys}", _seen(keys)
+    return KeyRing(keys).copy_to(partial / "keys"), f"copied from {keys}", _read_witness(keys)
 
 
-def _seen(keys: Path) -> list[Anchor]:
+def _read_witness(keys: Path) -> list[Anchor]:
     return [Anchor(*entry) for entry in Witness([keys / WITNESS]).entries()]
 
 
 def _refuse_taking(keys: Path) -> None:
     """Refuse keys in place whose project lives: their witness would know the restored one only."""
-    made = places()
+    made = registered_places()
     with contextlib.suppress(LabelguardError):
         made.append(find().state)
     for state in made:

@@ -82,7 +82,7 @@ def _released(opened: OpenProject, until: str) -> Blocks:
         for record in opened.ledger.releases.all()
         if record.state == "committed" and record.created_at <= until
     ]
-    directory = opened.project.released
+    directory = opened.project.private_maps
     keys = [private_map.read_bucket(directory, bucket, old).keys for bucket in range(BUCKETS)]
     return blocks.unique(np.concatenate(keys))[0]
 

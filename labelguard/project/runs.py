@@ -62,23 +62,23 @@ _NAMES = {one.name for one in fields(JobRun)}
 
 def runs(project: Project) -> list[JobRun]:
     """Finished runs of all jobs of a project, oldest first."""
-    found = [run for path in sorted(project.jobs.glob(f"*/{HISTORY}")) for run in read(path)]
-    return sorted(found, key=lambda one: (one.ended_at, one.job, one.run))
+    finished = [run for path in sorted(project.jobs.glob(f"*/{HISTORY}")) for run in read(path)]
+    return sorted(finished, key=lambda run: (run.ended_at, run.job, run.run))
 
 
 def read(path: Path) -> list[JobRun]:
-    """The runs of one job; a last line that was not written whole does not count.
+    """Return the runs of one job; a last line that was not written whole does not count.
 
     Raises `ProjectError` for lines that are none.
     """
-    data, found = path.read_bytes() if path.exists() else b"", []
+    data, finished = path.read_bytes() if path.exists() else b"", []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
         try:
             values = json.loads(line)
-            found.append(JobRun(**{name: values[name] for name in _NAMES & set(values)}))
+            finished.append(JobRun(**{name: values[name] for name in _NAMES & set(values)}))
         except (ValueError, TypeError, KeyError):
             raise ProjectError(f"{path}, line {number}, is no run of a job") from None
-    return found
+    return finished
 
 
 def add(path: Path, run: JobRun) -> None:

@@ -1,5 +1,6 @@
-"""Whether everything that a project keeps holds: journal, tables, public files, private maps,
-ingested answers."""
+"""Verify everything that a project keeps: journal, tables, public files, private maps,
+ingested answers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _SKEW = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class FilesVerification:
-    """Whether files are what was committed."""
+    """The verification of released files."""
 
     # whether everything holds
     ok: bool
@@ -39,7 +40,7 @@ class FilesVerification:
 
 @dataclass(frozen=True)
 class Verification(FilesVerification):
-    """Whether everything that a project keeps holds."""
+    """The verification of everything that a project keeps."""
 
     # entries of the journal
     journal_entries: int
@@ -48,7 +49,7 @@ class Verification(FilesVerification):
 
 
 def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
-    """Whether journal, charges and the files of all releases hold; the first fault if not.
+    """Verify journal, charges and the files of all releases; report the first fault.
 
     The journal must still hold the entry that `anchor` names.
     """
@@ -85,14 +86,16 @@ def _describe_backwards(entries: Sequence[Entry]) -> str | None:
 
 
 def ledger_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
-    """The first thing in the ledger that does not hold, or a release on disk that it lacks."""
+    """Return the first thing in the ledger that does not hold, or a release on disk that it
+    lacks.
+    """
     strays = opened.project.strays(record.id for record in records)
     lost = f"release {strays[0]} is not in the ledger: it is an older copy" if strays else None
     return opened.ledger.fault() or lost
 
 
 def release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
-    """The first file of these releases that is not what was drawn or committed, or None."""
+    """Return the first file of these releases that is not what was drawn or committed, or None."""
     for record in records:
         broken = None
         if record.state == "committed":

@@ -66,7 +66,7 @@ class DrawnRelease:
         """Return the release as it goes on without the project, under a claim in `claims`."""
         context, project = self.context, self.context.opened.project
         claims.enter_context(project.claim(self.id))
-        directory = fresh_directory(project.kept(self.id), mode=0o700)
+        directory = fresh_directory(project.saved_rows(self.id), mode=0o700)
         snapshot = snapshot_for_training(context.staged, context.outcomes, directory)
         return replace(
             self,

@@ -146,7 +146,7 @@ class Evaluation:
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
         named = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
-        return arrays.packed({**self.coordinates.arrays(), **named, **pack_noises(self.noises)})
+        return arrays.pack({**self.coordinates.arrays(), **named, **pack_noises(self.noises)})
 
     @classmethod
     def load(cls, release: Path) -> Evaluation:

@@ -79,7 +79,7 @@ class Coordinates:
 
     def digest(self) -> str:
         """Return the SHA-256 of all of them, in hexadecimal digits."""
-        return hashlib.sha256(arrays.packed(self.arrays())).hexdigest()
+        return hashlib.sha256(arrays.pack(self.arrays())).hexdigest()
 
     def provider(self, progress: Progress) -> PairFeatures:
         """Return the features, as they were; `LabelguardError` if they are computed differently."""
@@ -166,7 +166,7 @@ class Window:
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
         path.write_bytes(
-            arrays.packed({n: np.asarray(v) for n, v in vars(self).items() if v is not None})
+            arrays.pack({n: np.asarray(v) for n, v in vars(self).items() if v is not None})
         )
 
     @classmethod
@@ -209,7 +209,7 @@ class Head(Coordinates):
 
     def to_bytes(self) -> bytes:
         """Return the file that `load` reads."""
-        return arrays.packed(
+        return arrays.pack(
             {
                 **self.arrays(),
                 "coefficients": self.coefficients,

@@ -22,7 +22,7 @@ from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.learning.columns import FeatureColumn
 from labelguard.options import ReadingOptions, check
 from labelguard.project import ingestion
-from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release.protocol import Further
 from labelguard.text import Progress, pluralize
@@ -76,7 +76,7 @@ def open_ingested(
     `namespace` and `options` are those of `resolve_source`, which says what it raises. Answers lie
     open in the project's work directory until it ends, so that the project is held meanwhile.
     """
-    source, home, options = resolve_source(None, located(where), namespace, options)
+    source, home, options = resolve_source(None, locate_project(where), namespace, options)
     with OpenProject.job(home) as project:
         parts = _write_ingested(source, project, home.columns)
         words = () if namespace is None else ("--source", namespace)

@@ -40,7 +40,7 @@ from labelguard.learning.features import DurationCallback
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts, lifetime, recovery
-from labelguard.project.opening import OpenProject, Where, init, located
+from labelguard.project.opening import OpenProject, Where, init, locate_project
 from labelguard.project.project import Project
 from labelguard.release import checks, selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
@@ -108,8 +108,8 @@ def privatize(
         True
     """
     check_names(mechanism, options)
-    home = located(project)
-    with attempts.noted(home), explain_full_disk(home), contextlib.ExitStack() as claims:
+    home = locate_project(project)
+    with attempts.record_attempt(home), explain_full_disk(home), contextlib.ExitStack() as claims:
         source, home, settings = resolve_source(source, home, namespace, options)
         request = request_release(home, mechanism, settings)
         check_output(request.output)
@@ -264,7 +264,7 @@ class Run:
             self.ledger.releases.labelers(event, excluding=None if drawn else begun),
             again=self.request.again,
             finished=drawn.id if drawn else None,
-            earlier=recovery.known(self.ledger.releases.all(), event),
+            earlier=recovery.earlier_releases(self.ledger.releases.all(), event),
             bound=Bound.of(policy, event, named=staged.labelers or staged.recorded),
             part=part,
             held_out=policy.held_out,
@@ -346,7 +346,7 @@ class Run:
 def _project_or_none(where: Where) -> Iterator[Project]:
     """Yield the project, or a temporary one where there is none."""
     try:
-        home = located(where)
+        home = locate_project(where)
     except NoProject:
         # What the environment names belongs to a project that is there, or should be.
         elsewhere = ("LABELGUARD_KEY", "LABELGUARD_LEDGER")

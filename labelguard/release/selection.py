@@ -409,7 +409,7 @@ def plan_rows(
     task = SelectionTask(
         staged=staged.rows_directory,
         selected=fresh_directory(project.work / "selected", mode=0o700),
-        released=project.released,
+        released=project.private_maps,
         earlier=(finished,) if finished and (again or finished not in earlier) else tuple(earlier),
         keys=keys.row_keys(),
         ledger=ledger,

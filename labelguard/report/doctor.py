@@ -21,7 +21,7 @@ from labelguard.answers.connector import Answer, Connector, Settings
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.inputs.left_out import SKIP
 from labelguard.project import attempts, ingestion
-from labelguard.project.opening import OpenProject, located
+from labelguard.project.opening import OpenProject, locate_project
 from labelguard.text import LABEL_SKIP, pluralize
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def examine(project: Where) -> list[Finding]:
 def _release_failures(project: Where) -> list[Finding]:
     """Return a finding where releases fail; none where they do not."""
     with contextlib.suppress(ProjectError):  # which a check below tells
-        state = attempts.read(located(project))
+        state = attempts.read(locate_project(project))
         if state.failing:
             return [Finding("releases", False, f"{state.failing}: {state.message}")]
     return []
@@ -108,7 +108,7 @@ def _project_checks(project: Where) -> list[Finding]:
     from labelguard.report.overview import verify
 
     try:
-        home = located(project)
+        home = locate_project(project)
     except NoProject as error:
         explicit = project is not None or "LABELGUARD_PROJECT" in os.environ
         return [Finding("project", not explicit, str(error) if explicit else "none here")]

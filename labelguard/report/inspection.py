@@ -220,7 +220,7 @@ def inspect(
         staged = stage(
             source,
             work / "input",
-            KeyRing.unkeyed(),
+            KeyRing.public(),
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )

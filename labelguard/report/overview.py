@@ -197,7 +197,7 @@ def budget(project: Where) -> Budget:
     active, every = ledger.policies.active(), ledger.policies.history()
     total = pricing.total(every)
     return Budget(
-        policies.described(active) if active else None,
+        policies.describe_policy(active) if active else None,
         ledger.policies.ceiling(),
         Lifetime(total.epsilon, total.delta, len(every)),
         [
@@ -267,7 +267,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
 
     opened = OpenProject.open(project)
     ledger = opened.ledger
-    candidates, _ = linking.by_id([labeler_id], opened)
+    candidates, _ = linking.keys_of_ids([labeler_id], opened)
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, pseudonym])

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The file that `load` reads."""
+def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the file that `load` reads."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
 def load(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file by name.
+    """Return the arrays of a file by name.
 
     Sizes are taken from the headers and compared with what is there before an array is made.
     Raises `ValueError` for anything but arrays of plain numbers stored as they are, `OSError`.

@@ -19,24 +19,24 @@ Blocks: TypeAlias = NDArray[np.uint64]
 
 
 def from_bytes(data: bytes | memoryview, stride: int = 16) -> Blocks:
-    """The first 16 of every `stride` bytes of `data`."""
+    """Return the first 16 of every `stride` bytes of `data`."""
     rows = np.frombuffer(data, dtype=">u8").reshape(-1, stride // 8)[:, :2]
     return rows.astype(np.uint64)
 
 
 def to_bytes(blocks: Blocks) -> bytes:
-    """The inverse of `from_bytes`: 16 bytes a row."""
+    """Return the inverse of `from_bytes`: 16 bytes a row."""
     return blocks.astype(">u8").tobytes()
 
 
 def to_list(blocks: Blocks) -> list[bytes]:
-    """Every row as 16 bytes."""
+    """Return every row as 16 bytes."""
     data = to_bytes(blocks)
     return [data[start : start + 16] for start in range(0, len(data), 16)]
 
 
 def to_hex(block: Blocks) -> str:
-    """One row, shape (2,), as 32 hexadecimal digits."""
+    """Return one row, shape (2,), as 32 hexadecimal digits."""
     return f"{int(block[0]):016x}{int(block[1]):016x}"
 
 
@@ -44,7 +44,7 @@ _DIGITS = np.frombuffer(b"".join(b"%04x" % value for value in range(1 << 16)), d
 
 
 def hexadecimal(blocks: Blocks) -> pa.StringArray:
-    """All rows as strings of 32 hexadecimal digits."""
+    """Return all rows as strings of 32 hexadecimal digits."""
     import pyarrow as pa
 
     digits = _DIGITS[np.frombuffer(to_bytes(blocks), dtype=">u2")]
@@ -53,7 +53,7 @@ def hexadecimal(blocks: Blocks) -> pa.StringArray:
 
 
 def order(blocks: Blocks) -> NDArray[np.intp]:
-    """A permutation that sorts rows by their bytes."""
+    """Return a permutation that sorts rows by their bytes."""
     # Sorting by the high half alone decides nearly always, and is several times as fast.
     permutation: NDArray[np.intp] = np.argsort(np.ascontiguousarray(blocks[:, 0]))
     high = blocks[permutation, 0]
@@ -80,15 +80,15 @@ def unique(blocks: Blocks) -> tuple[Blocks, NDArray[np.intp]]:
     return ordered[starts], inverse
 
 
-def positions(table: Blocks, wanted: Blocks) -> NDArray[np.intp]:
-    """Row of each wanted value in `table` (sorted, distinct), or -1 where it is absent."""
+def positions(table: Blocks, values: Blocks) -> NDArray[np.intp]:
+    """Row of each values value in `table` (sorted, distinct), or -1 where it is absent."""
     if not len(table):
-        return np.full(len(wanted), -1, dtype=np.intp)
+        return np.full(len(values), -1, dtype=np.intp)
     high = np.ascontiguousarray(table[:, 0])
     if (high[1:] == high[:-1]).any():
-        distinct, inverse = unique(np.concatenate([table, wanted]))
+        distinct, inverse = unique(np.concatenate([table, values]))
         where = np.full(len(distinct), -1, dtype=np.intp)
         where[inverse[: len(table)]] = np.arange(len(table))
         return where[inverse[len(table) :]]
-    found = np.minimum(np.searchsorted(high, wanted[:, 0]), len(table) - 1)
-    return np.where((table[found] == wanted).all(axis=1), found, -1)
+    nearest = np.minimum(np.searchsorted(high, values[:, 0]), len(table) - 1)
+    return np.where((table[nearest] == values).all(axis=1), nearest, -1)

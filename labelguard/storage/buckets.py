@@ -24,7 +24,7 @@ _ENDS = b"ends"
 
 
 def bucket_of(keys: Blocks) -> NDArray[np.uint8]:
-    """The bucket of each key: its first four bits."""
+    """Return the bucket of each key: its first four bits."""
     return (keys[:, 0] >> np.uint64(60)).astype(np.uint8)
 
 
@@ -38,7 +38,7 @@ class BucketWriter(ExitStack):
 
     def append(self, table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]) -> None:
         """Add each row to its bucket, keeping the order of rows within a bucket."""
-        grouped, counts, ends = _grouped(table, buckets)
+        grouped, counts, ends = _group_rows(table, buckets)
         for bucket in np.flatnonzero(counts).tolist():
             rows = grouped.slice(int(ends[bucket] - counts[bucket]), int(counts[bucket]))
             self._writer(bucket, table.schema).write(rows)
@@ -50,21 +50,21 @@ class BucketWriter(ExitStack):
         return self._writers[bucket]
 
 
-def _grouped(
+def _group_rows(
     table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]
 ) -> tuple[Any, NDArray[np.intp], NDArray[np.intp]]:
-    """The rows by bucket, how many each has, and where each ends."""
+    """Return the rows by bucket, how many each has, and where each ends."""
     counts = np.bincount(buckets, minlength=BUCKETS)
     return table.take(pa.array(np.argsort(buckets, kind="stable"))), counts, np.cumsum(counts)
 
 
 def bucket_path(directory: Path, bucket: int) -> Path:
-    """The Arrow file of one bucket."""
+    """Return the Arrow file of one bucket."""
     return directory / f"bucket={bucket:02d}.arrow"
 
 
 def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
-    """One bucket, memory-mapped; None if no row fell into it."""
+    """Return one bucket, memory-mapped; None if no row fell into it."""
     path = bucket_path(directory, bucket)
     if not path.exists():
         return None
@@ -73,28 +73,30 @@ def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
 
 
 def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[np.uint8]) -> None:
-    """What the work on bucket `source` makes for buckets of another kind, `targets` of its rows.
+    """Write what the work on bucket `source` makes for other buckets, `targets` of its rows.
 
     One file with an index instead of one for each target: 256 small files would cost every release
     a tenth of a second. Its name tells which targets it has rows for, so that it is opened for
     these alone.
     """
     directory.mkdir(mode=0o700, exist_ok=True)
-    grouped, counts, ends = _grouped(table, targets)
+    grouped, counts, ends = _group_rows(table, targets)
     schema = table.schema.with_metadata({_ENDS: ends.astype("<i8").tobytes()})
     grouped = grouped.cast(schema).combine_chunks()
-    held = sum(1 << target for target in np.flatnonzero(counts).tolist())
-    path = directory / f"from={source:02d},to={held:016x}.arrow"
+    bits = sum(1 << target for target in np.flatnonzero(counts).tolist())
+    path = directory / f"from={source:02d},to={bits:016x}.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(grouped)
 
 
 def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
-    """The rows of one bucket, or of all, in all parts (`write_part`); None if there are none."""
-    found = []
+    """Return the rows of one bucket, or of all, in all parts (`write_part`); None if there are
+    none.
+    """
+    tables = []
     for path in sorted(directory.glob("from=*.arrow")):
-        held = int(path.stem.partition("to=")[2], 16)
-        if bucket is not None and not held >> bucket & 1:
+        bits = int(path.stem.partition("to=")[2], 16)
+        if bucket is not None and not bits >> bucket & 1:
             continue
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
             table = reader.read_all()
@@ -103,8 +105,8 @@ def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
             start = int(ends[bucket - 1]) if bucket else 0
             table = table.slice(start, int(ends[bucket]) - start)
         if table.num_rows:
-            found.append(table.replace_schema_metadata())
-    return pa.concat_tables(found) if found else None
+            tables.append(table.replace_schema_metadata())
+    return pa.concat_tables(tables) if tables else None
 
 
 def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:
@@ -115,7 +117,9 @@ def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:
 
 
 def column(table: pa.Table, name: str) -> NDArray[np.generic]:
-    """A fixed-width column without nulls as numpy, without a copy where it lies in one piece."""
+    """Return a fixed-width column without nulls as numpy, without a copy where it lies in one
+    piece.
+    """
     chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in table[name].chunks]
     if len(chunks) == 1:
         return chunks[0]  # type: ignore[no-any-return]
@@ -123,6 +127,6 @@ def column(table: pa.Table, name: str) -> NDArray[np.generic]:
 
 
 def blocks(table: pa.Table, name: str) -> Blocks:
-    """The 16-byte column that is stored as `name`_hi and `name`_lo."""
+    """Return the 16-byte column that is stored as `name`_hi and `name`_lo."""
     pair = (column(table, f"{name}_hi"), column(table, f"{name}_lo"))
     return np.stack(pair, axis=1).astype(np.uint64, copy=False)

@@ -67,7 +67,7 @@ class Threads:
 
 
 def open_executor(workers: int | None = None) -> Executor:
-    """The executor that LABELGUARD_EXECUTOR names, by default `Threads`.
+    """Return the executor that LABELGUARD_EXECUTOR names, by default `Threads`.
 
     `workers`: how many calls run at once; by default one a core. Raises `LabelguardError` for a
     name that is not installed.
@@ -75,11 +75,11 @@ def open_executor(workers: int | None = None) -> Executor:
     workers, name = workers or os.cpu_count() or 1, os.environ.get(VARIABLE)
     if not name:
         return Threads(workers)
-    found = plugins.find(GROUP, name)
-    if found is None:
+    entry = plugins.find(GROUP, name)
+    if entry is None:
         known = ", ".join(plugins.available(GROUP)) or "none"
         raise LabelguardError(f"{VARIABLE}: there is no executor {name!r}; available: {known}")
-    return cast(Executor, found.load()(workers))
+    return cast(Executor, entry.load()(workers))
 
 
 def over_buckets(
@@ -88,7 +88,7 @@ def over_buckets(
     task: Task,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Iterator[Result]:
-    """`work` on all buckets in order; `progress` hears which share is done.
+    """Yield the results of `work` on all buckets in order; report the share done to `progress`.
 
     Raises `LabelguardError` if the executor gives fewer results than there are buckets, or more: it
     left work out.
@@ -105,7 +105,7 @@ def over_buckets(
 
 
 def read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
-    """The same items, each fetched by another thread while the one before is being used."""
+    """Yield the same items, each fetched by another thread while the one before is being used."""
     done = object()
     with ThreadPoolExecutor(1) as pool:
         following: Future[_Item | object] = pool.submit(next, items, done)

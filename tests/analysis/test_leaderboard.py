@@ -192,7 +192,7 @@ def test_the_head_is_described_in_words(released: Release) -> None:
 def test_heads_without_a_summary_are_refused(released: Release, tmp_path: Path) -> None:
     found = arrays.load(released.path / FILE)
     old = {name: values for name, values in found.items() if not name.startswith("described/")}
-    (tmp_path / FILE).write_bytes(arrays.packed(old))
+    (tmp_path / FILE).write_bytes(arrays.pack(old))
     with pytest.raises(ProjectError, match="does not say what its columns are"):
         leaderboard(tmp_path)
 
@@ -229,6 +229,6 @@ def test_damaged_heads_are_refused(released: Release, tmp_path: Path, damage: st
     name, values = DAMAGES[damage]
     changed = arrays.load(released.path / FILE) | {name: values}
     present = {key: array for key, array in changed.items() if array is not None}
-    (tmp_path / FILE).write_bytes(arrays.packed(present))
+    (tmp_path / FILE).write_bytes(arrays.pack(present))
     with pytest.raises(ProjectError, match="damaged"):
         leaderboard(tmp_path)

@@ -201,7 +201,7 @@ def test_a_file_that_was_altered_ends_verification_with_1(project: Run) -> None:
 def test_a_map_of_an_unfinished_release_is_verified_too(project: Run) -> None:
     crashed(project)
     assert project("budget", "verify").exit_code == 0
-    newest = max(find().released.iterdir())
+    newest = max(find().private_maps.iterdir())
     changed = next(newest.glob("*.parquet"))
     changed.write_bytes(changed.read_bytes() + b"x")
     result = project("budget", "verify")

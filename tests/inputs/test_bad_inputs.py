@@ -46,7 +46,7 @@ def refusal(tmp_path: Path) -> Refusal:
     def refuse(source: Any, **columns: str) -> str:
         options = StagingOptions(Reading(columns), "files")
         with pytest.raises(LabelguardError) as caught:
-            staged = stage(source, tmp_path / "staged", KeyRing.unkeyed(), options)
+            staged = stage(source, tmp_path / "staged", KeyRing.public(), options)
             staged.raise_for_labels()
             find_distinct_pairs(staged)
         message = str(caught.value)
@@ -80,7 +80,7 @@ def rename_columns(**names: str) -> pa.Table:
 
 def is_untouched(project: Project) -> bool:
     kinds = [entry.kind for entry in overview.journal(project.state)]
-    folders = [*project.releases.iterdir(), *project.released.iterdir()]
+    folders = [*project.releases.iterdir(), *project.private_maps.iterdir()]
     folders += [*project.quarantine.iterdir()]
     return set(kinds) <= {"created"} and not folders and not project.work.exists()
 
@@ -429,8 +429,8 @@ def test_a_project_that_cannot_be_written_is_refused(project: Project) -> None:
     with pytest.raises(ProjectError, match="cannot be written"):
         privatize(project, table())
     lock.rmdir()
-    project.released.rmdir()
-    project.released.write_text("a file where a directory should be")
+    project.private_maps.rmdir()
+    project.private_maps.write_text("a file where a directory should be")
     with pytest.raises(LabelguardError) as caught:
         privatize(project, table())
     assert "\n" not in str(caught.value)

@@ -108,7 +108,7 @@ def units(rows: list[Row], **columns: str) -> list[str]:
     """The unit of every row, in the order of the input, pairs of one ranking once."""
     with tempfile.TemporaryDirectory() as scratch:
         reading = Reading(columns, "item", labelled=False)
-        ring = KeyRing.unkeyed()
+        ring = KeyRing.public()
         staged = stage(
             pa.Table.from_pylist(rows), Path(scratch) / "s", ring, StagingOptions(reading, "")
         )

@@ -321,7 +321,7 @@ def test_messages_name_who_answered_as_the_export_does(
     path = write(tmp_path / f"export{suffix}", writer(nobody))
     options = StagingOptions(Reading({}, **question_of(name)), "")
     with pytest.raises(InvalidLabels, match=f"column {re.escape(column)}: expected an id"):
-        stage(path, tmp_path / "staged", KeyRing.unkeyed(), options)
+        stage(path, tmp_path / "staged", KeyRing.public(), options)
 
 
 @pytest.mark.quick("7-users", "submitted-status")

@@ -36,7 +36,7 @@ FLIP = {"a": "b", "b": "a", "tie": "tie", None: None}
 
 @pytest.fixture(scope="module")
 def keys() -> KeyRing:
-    return KeyRing.unkeyed()
+    return KeyRing.public()
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
     for number, value in enumerate(values):
         made = [row | {column: value} for row in rows(shape, ["a", "b"])]
         options = StagingOptions(reading(shape), "files")
-        staged = stage(as_table(made), tmp_path / str(number), KeyRing.unkeyed(), options)
+        staged = stage(as_table(made), tmp_path / str(number), KeyRing.public(), options)
         with pytest.raises(InvalidLabels) as caught:
             staged.raise_for_labels()
         said = {"scores": "score_a or score_b", "kaggle": " or ".join(TELLING["kaggle"])}
@@ -344,7 +344,7 @@ def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
     bare = [{k: v for k, v in row.items() if k != "winner"} for row in rows("arena", ["a"])]
     options = StagingOptions(Reading({}), "files")
     with pytest.raises(InvalidLabels, match="arena reads labels from column winner, which is not"):
-        stage(as_table(bare), tmp_path, KeyRing.unkeyed(), options)
+        stage(as_table(bare), tmp_path, KeyRing.public(), options)
 
 
 def test_every_format_has_a_name_for_commands() -> None:

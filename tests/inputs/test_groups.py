@@ -110,7 +110,7 @@ class Home:
                 | {"part": "training", "held_out": 0.0}
                 | of,
             )
-            private_map, release = PrivateMap(self.project.released, keys), f"r{self.releases}"
+            private_map, release = PrivateMap(self.project.private_maps, keys), f"r{self.releases}"
             task = rr.Randomizing(
                 staged.rows_directory,
                 plan.directory,
@@ -135,7 +135,7 @@ class Home:
         """The private map of all releases, by row key."""
         rows = [
             row | {"bucket": int(path.stem.removeprefix("bucket="))}
-            for path in sorted(self.project.released.rglob("*.parquet"))
+            for path in sorted(self.project.private_maps.rglob("*.parquet"))
             for row in pq.read_table(path, partitioning=None).to_pylist()
         ]
         return {row["row_key"]: row for row in rows}

@@ -30,7 +30,7 @@ from labelguard.release.writer import Release
 
 Rows = list[dict[str, Any]]
 Read: TypeAlias = Callable[..., Outcome]
-KEYS = KeyRing.unkeyed()
+KEYS = KeyRing.public()
 
 
 @pytest.fixture

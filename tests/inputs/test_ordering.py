@@ -66,7 +66,7 @@ def ranked(seed: int = 0) -> pa.Table:
 
 def staged_rows(table: pa.Table, directory: Path, unit: str = "labeler") -> list[dict[str, Any]]:
     """What is kept of every row, in order, but its running number in the input."""
-    ring = KeyRing.unkeyed()
+    ring = KeyRing.public()
     names = table.column_names
     columns = {"question": "question"} if "question" in names else {}
     scores = (FeatureColumn("score"),) if "score_a" in names else ()
@@ -153,7 +153,7 @@ def test_of_several_choices_of_one_labeler_one_is_taken_whole(
         ]
         path = tmp_path / f"{choices}"
         options = StagingOptions(Reading({}), "")
-        staged = stage(pa.Table.from_pylist(rows), path, KeyRing.unkeyed(), options)
+        staged = stage(pa.Table.from_pylist(rows), path, KeyRing.public(), options)
         found = [segments.read_bucket(staged.rows_directory, b) for b in range(segments.BUCKETS)]
         (table,) = [table for table in found if table is not None]
         assert "submission" not in table.column_names

@@ -115,7 +115,7 @@ def test_numbers_beside_texts_are_read_as_in_json(tmp_path: Path) -> None:
     found = []
     for name, source in (("rows", rows), ("file", path)):
         options = StagingOptions(Reading({}), "")
-        staged = stage(source, tmp_path / name, KeyRing.unkeyed(), options)
+        staged = stage(source, tmp_path / name, KeyRing.public(), options)
         buckets = [segments.read_bucket(staged.rows_directory, n) for n in range(segments.BUCKETS)]
         read = [row for one in buckets if one is not None for row in one.to_pylist()]
         found.append((read, staged.label_fault_count, staged.skipped))

@@ -332,7 +332,7 @@ def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -
 
 def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:
     retrain(small.job)
-    erasure.leave("worker 1", "erased", project=small.path)
+    erasure.remove_labeler("worker 1", "erased", project=small.path)
     small.label(2)
     done = retrain(small.job)
     assert done.new_labels == 24

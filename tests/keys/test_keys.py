@@ -58,10 +58,10 @@ def test_a_key_that_others_can_read_is_refused(mode: int, project: Project) -> N
 
 
 def test_keys_and_private_maps_are_for_their_owner_only(project: Project) -> None:
-    for path in (project.state, project.keys, project.released, project.quarantine):
+    for path in (project.state, project.keys, project.private_maps, project.quarantine):
         assert path.stat().st_mode & 0o777 == 0o700, path
     assert (project.keys / "project.key").stat().st_mode & 0o777 == 0o600
-    for private in project.released.iterdir():
+    for private in project.private_maps.iterdir():
         assert private.stat().st_mode & 0o777 == 0o700
 
 

@@ -59,7 +59,7 @@ WRITERS: dict[str, Callable[[Project], object]] = {
     "policy activate": lambda home: policies.activate("next", home),
     "release abandon": lambda home: abandon("r0001", home),
     "backup": lambda home: backup(home.state.parent / "x.tar.zst", project=home),
-    "labeler erase": lambda home: erasure.leave("worker 1", "erased", home),
+    "labeler erase": lambda home: erasure.remove_labeler("worker 1", "erased", home),
 }
 
 
@@ -96,7 +96,7 @@ def test_where_witnesses_were_set_back_the_newer_releases_tell(
 @pytest.mark.parametrize("kept", ["releases", "released"])
 def test_either_directory_of_newer_releases_tells(kept: str, project: Project) -> None:
     forget(project)
-    other = project.released if kept == "releases" else project.releases
+    other = project.private_maps if kept == "releases" else project.releases
     shutil.rmtree(next(other.glob("r0002*")))
     with pytest.raises(LedgerError, match="r0002-"):
         lg.privatize(TABLE, **PRICE, project=project)

@@ -68,7 +68,7 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(
     assert (before.rows_set_aside, before.unreadable_files) == (5, ["dead letter 1 for desk"])
     assert (rows_of(project, WHO), inbox.waiting(), len(inbox.letters())) == (4, 2, 1)
 
-    found = erasure.leave(WHO, "erased", project)
+    found = erasure.remove_labeler(WHO, "erased", project)
     assert (found.rows_set_aside, found.unreadable_files) == (5, ["dead letter 1 for desk"])
     assert rows_of(project, WHO) == 0 and rows_of(project, "otto") == 3
     assert (inbox.waiting(), inbox.letters()) == (1, [])
@@ -88,9 +88,9 @@ def test_the_same_id_of_another_source_is_another_person(
 ) -> None:
     project, desk = tool
     take_in(project, desk.answer("7", 1, "left"))
-    erasure.leave("files:7", "erased", project, never_seen=True)
+    erasure.remove_labeler("files:7", "erased", project, never_seen=True)
     assert rows_of(project, "7") == 1
-    erasure.leave("desk:7", "erased", project)
+    erasure.remove_labeler("desk:7", "erased", project)
     assert rows_of(project, "7") == 0
 
 
@@ -101,7 +101,7 @@ def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(
     take_in(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
     )
-    found = erasure.leave(f"desk:{WHO}", "retired", project)
+    found = erasure.remove_labeler(f"desk:{WHO}", "retired", project)
     assert found.rows_set_aside == rows_of(project, WHO) == 3
     assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
 
@@ -122,7 +122,7 @@ def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_th
     path.write_text(text.partition("[connectors.desk]")[0])
     project = find(project.state.parent)
     assert rows_of(project, None) == 6
-    found = erasure.leave(f"desk:{WHO}", "erased", project)
+    found = erasure.remove_labeler(f"desk:{WHO}", "erased", project)
     assert found.rows_set_aside == 3
     assert found.unreadable_files == ["event of desk, which labelguard.toml does not name"]
     assert rows_of(project, None) == 3
@@ -161,9 +161,9 @@ def test_erasing_can_be_finished_after_a_crash(
 
             patch.setattr(Segments, "settle", settle)
         with pytest.raises(Crash):
-            erasure.leave(f"desk:{WHO}", "erased", project)
+            erasure.remove_labeler(f"desk:{WHO}", "erased", project)
     assert overview.verify(project).ok  # whichever file counts is there
-    erasure.leave(f"desk:{WHO}", "erased", project)
+    erasure.remove_labeler(f"desk:{WHO}", "erased", project)
     assert rows_of(project, WHO) == 0 and rows_of(project, "otto") == 3
     assert [path.suffix for path in project.labels.iterdir()] == [".segment"]
     assert overview.verify(project).ok

@@ -62,7 +62,7 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     first = lg.privatize(table, project=project, **PRICE)
     before, bytes_before = values(first), files(first.path)
     spent = overview.budget(project.state).allowances
-    erasure.leave(WHO, kind, project)
+    erasure.remove_labeler(WHO, kind, project)
     assert overview.budget(project.state).allowances == spent
 
     second = lg.privatize(table, project=project, **PRICE)
@@ -82,7 +82,7 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
 
 def test_a_bad_row_of_an_erased_labeler_is_not_set_aside_again(project: Project) -> None:
     table = labels_table(bad=BAD)
-    erasure.leave(WHO, "erased", project, never_seen=True)
+    erasure.remove_labeler(WHO, "erased", project, never_seen=True)
     release = lg.privatize(table, project=project, **SET_ASIDE)
     assert release.card["counts"]["set_aside"] == 2
     [kept] = project.quarantine.rglob("*.parquet")
@@ -94,7 +94,7 @@ def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(
     project: Project,
 ) -> None:
     table = labels_table(bad=BAD[:2])
-    erasure.leave(WHO, "retired", project, never_seen=True)
+    erasure.remove_labeler(WHO, "retired", project, never_seen=True)
     with pytest.raises(InvalidLabels, match="retired or erased"):
         lg.privatize(table.take(pa.array(THEIRS)), project=project, **PRICE)
     assert lg.privatize(table, project=project, **PRICE).card["counts"]["labelers"] == 6
@@ -162,9 +162,9 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
         assert found.rows_remembered == 12
         assert [r.used for r in found.releases] == [12] == [found.randomized_labels]
         assert (found.epsilon, found.delta) == (3.0, 1e-5)
-    assert erasure.leave(pseudonym(project), "erased", project).before is None
+    assert erasure.remove_labeler(pseudonym(project), "erased", project).before is None
     for name in ("0" * 32, "somebody new"):
-        found = erasure.leave(name, "retired", project, never_seen=True)
+        found = erasure.remove_labeler(name, "retired", project, never_seen=True)
         assert not found.known and not found.releases
         assert found.labeler == pseudonym(project, name)
     others = pa.array(["somebody new"] * len(ASKED))
@@ -172,7 +172,7 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
     with pytest.raises(InvalidLabels, match="retired or erased"):
         lg.privatize(newcomer, project=project, **PRICE)
     with pytest.raises(InvalidLabels, match="empty"):
-        erasure.leave(" ", "erased", project)
+        erasure.remove_labeler(" ", "erased", project)
 
 
 def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project: Project) -> None:
@@ -187,8 +187,8 @@ def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project: Pr
 def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project: Project) -> None:
     lg.privatize(labels_table(), project=project, **PRICE)
     assert overview.labeler(WHO, project).departure is None
-    erasure.leave(WHO, "erased", project)
-    erasure.leave("worker of the past", "retired", project, never_seen=True)
+    erasure.remove_labeler(WHO, "erased", project)
+    erasure.remove_labeler("worker of the past", "retired", project, never_seen=True)
     for name in (WHO, pseudonym(project)):
         found = overview.labeler(name, project)
         assert found.departure in erasure.listing(project) and found.allowances[0].used == 12
@@ -210,14 +210,14 @@ def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
         assert refused.exit_code == 1 and "was ever seen" in refused.stderr
         assert f"labeler {pseudonym(project)}, whom the project knows" in refused.stderr
     for stranger in ("somebody new", "0" * 32):
-        for act in (erasure.preview, erasure.leave):
+        for act in (erasure.preview, erasure.remove_labeler):
             with pytest.raises(LedgerError, match="--never-seen") as raised:
                 act(stranger, "erased", project)
             assert "written" not in str(raised.value)
     assert dict(files(project.state).items() ^ before.items()).keys() <= {"lock"}
-    erasure.leave("somebody new", "retired", project, never_seen=True)
-    assert erasure.leave("somebody new", "erased", project).before == "retired"
-    assert erasure.leave(WHO.lower(), "erased", project, never_seen=True).before is None
+    erasure.remove_labeler("somebody new", "retired", project, never_seen=True)
+    assert erasure.remove_labeler("somebody new", "erased", project).before == "retired"
+    assert erasure.remove_labeler(WHO.lower(), "erased", project, never_seen=True).before is None
 
 
 def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back(
@@ -228,7 +228,7 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
     steps += [("erased", "erased"), ("retired", "erased")]
     kinds, entries = [], []
     for kind, before in steps:
-        found = erasure.leave(WHO, kind, project)  # type: ignore[arg-type]
+        found = erasure.remove_labeler(WHO, kind, project)  # type: ignore[arg-type]
         assert found.before == before and found.known
         assert found.kind == ("erased" if "erased" in (kind, before) else "retired")
         assert found.rows_remembered == (10 if before is None else 0)
@@ -244,7 +244,7 @@ def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project: Pro
     before = files(project.state)
     assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
     with project.lock(), pytest.raises(ProjectBusy):
-        erasure.leave(WHO, "erased", project)
+        erasure.remove_labeler(WHO, "erased", project)
     assert dict(files(project.state).items() ^ before.items()).keys() <= {"lock"}
 
 
@@ -255,8 +255,8 @@ def test_a_member_leaves_and_the_group_keeps_what_it_spent(project: Project) -> 
     first = lg.privatize(labels_table(), project=project, unit="group", **PRICE)
     spent = overview.labeler("worker 1", project.state)
     with pytest.raises(LedgerError, match="group's pseudonym"):
-        erasure.leave(spent.pseudonym, "erased", project)
-    found = erasure.leave(WHO, "erased", project)
+        erasure.remove_labeler(spent.pseudonym, "erased", project)
+    found = erasure.remove_labeler(WHO, "erased", project)
     assert found.group and found.randomized_labels == 20
     assert found.rows_remembered > 0 and remembered(project) == 0
     assert any("group" in line for line in found.remains)
@@ -278,7 +278,7 @@ def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(
     price = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
     price |= {"max_labels_per_labeler": 9}  # of a content: all of them
     first = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
-    found = erasure.leave(WHO, "erased", project)
+    found = erasure.remove_labeler(WHO, "erased", project)
     assert found.rows_set_aside == 2 and found.rows_remembered > 0
     assert any("contents are the unit" in line for line in found.remains)
     again = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)

@@ -62,11 +62,11 @@ def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywh
         assert where(base, secret)
     assert remembered(project) == 10
 
-    found = erasure.leave(WHO, "erased", project)
+    found = erasure.remove_labeler(WHO, "erased", project)
     assert found.rows_set_aside == 2 and found.rows_remembered == 10
     for secret in (WHO, MARK):
         assert not where(base, secret)
-    assert not where(project.released, key)
+    assert not where(project.private_maps, key)
     assert remembered(project) == 0 < remembered(project, "worker 1")
     [kept] = (project.quarantine).rglob("*.parquet")
     assert sorted(pq.read_table(kept)["input_row"].to_pylist()) == sorted(i + 1 for i in BAD[2:])
@@ -81,7 +81,7 @@ def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
     project = lg.init(tmp_path)
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
-    erasure.leave(WHO, "erased", project)
+    erasure.remove_labeler(WHO, "erased", project)
     tables = databases.dump(postgres)
     text = repr([row for table in tables.values() for row in table])
     assert repr(blocks.to_bytes(key_of(project)[0])) in text  # a control: it tells what is there
@@ -114,11 +114,11 @@ def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(
     torn = whole.with_name("part-0007.parquet")
     torn.write_bytes(whole.read_bytes()[:-30])
     name = str(torn.relative_to(project.quarantine))
-    retired = erasure.leave(WHO, "retired", project)
+    retired = erasure.remove_labeler(WHO, "retired", project)
     assert retired.unreadable_files == [name] and torn.exists()
     assert retired.rows_set_aside == 2 and where(project.quarantine, MARK)
     assert any("erase" in line for line in retired.remains)
-    assert erasure.leave(WHO, "erased", project).unreadable_files == [name]
+    assert erasure.remove_labeler(WHO, "erased", project).unreadable_files == [name]
     assert not torn.exists() and not where(project.state, MARK)
 
 
@@ -129,19 +129,19 @@ def test_rows_are_told_by_the_column_of_labelers_alone(project: Project) -> None
     table = table.append_column("seat", pa.array(["12"] * len(who)))
     lg.privatize(table, project=project, columns={"labeler_id": "worker"}, **SET_ASIDE)
     theirs = who[:14].count("12")
-    found = erasure.leave("12", "erased", project)
+    found = erasure.remove_labeler("12", "erased", project)
     [kept] = project.quarantine.rglob("*.parquet")
     assert found.rows_set_aside == theirs and pq.read_metadata(kept).num_rows == 14 - theirs
     # Where the column was not noted, every column may tell the labeler, but no row's number.
     pq.write_table(pq.read_table(kept).replace_schema_metadata(None), kept)
     other = str(10 + next(u for u in ASKED.labeler[:14] if u != 2))
-    assert erasure.leave(other, "erased", project).rows_set_aside == who[:14].count(other)
+    assert erasure.remove_labeler(other, "erased", project).rows_set_aside == who[:14].count(other)
 
 
 def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -> None:
     lg.privatize(labels_table(bad=BAD[:2]), project=project, **SET_ASIDE)
     assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
-    erasure.leave(WHO, "erased", project)
+    erasure.remove_labeler(WHO, "erased", project)
     assert list(project.quarantine.rglob("*")) == [] and project.quarantine.is_dir()
 
 
@@ -159,14 +159,14 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
     job = {"do": "privatize", "project": str(project.state.parent), "options": STATISTIC}
     killed(*(job | DRAWN | {"source": str(path)} for path in (rest, source)))
     without, begun = (r.id for r in overview.releases(project.state))
-    assert {path.name for path in project.released.iterdir()} == {without, begun}
+    assert {path.name for path in project.private_maps.iterdir()} == {without, begun}
     assert erasure.preview(WHO, kind, project).given_up == [begun]
-    found = erasure.leave(WHO, kind, project)
+    found = erasure.remove_labeler(WHO, kind, project)
     assert found.given_up == [begun] and found.statistic_releases == 1
     assert found.rows_remembered == 12 and remembered(project) == 0
     states = {r.id: (r.state, r.charged) for r in overview.releases(project.state)}
     assert states == {without: ("drawn", 6), begun: ("abandoned", 1)}
-    assert erasure.leave(WHO, kind, project).given_up == []
+    assert erasure.remove_labeler(WHO, kind, project).given_up == []
     # The other one, begun without them, can still be finished, even from the whole file.
     assert lg.privatize(source, project=project, **STATISTIC).id == without
     assert_sound(project)
@@ -184,7 +184,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
     shutil.copytree(project.state.parent, home)
     finished = lg.privatize(source, project=home, **PRICE)
     assert finished.id == begun
-    found = erasure.leave(WHO, "erased", project)
+    found = erasure.remove_labeler(WHO, "erased", project)
     assert found.given_up == [begun] and found.randomized_labels == 12
     release = lg.privatize(source, project=project, **PRICE)
     assert release.card["counts"]["charged"] == 0
@@ -234,6 +234,6 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
         assert half_done["tombstones"] or not purged, f"killed at {step}: not refused yet"
         forgotten = len(half_done["journal"]) > len(seen(base)["journal"]) + 2
         assert not forgotten or not where(place, WHO), f"killed at {step}: raw rows are left"
-        erasure.leave(WHO, "erased", place)
+        erasure.remove_labeler(WHO, "erased", place)
         assert seen(place) == seen(expected), f"killed at {step}"
         assert not where(place, WHO) and not where(place, MARK)

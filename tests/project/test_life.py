@@ -41,7 +41,7 @@ def _restored(home: Project, here: Path) -> Project:
 
 def _leaving(kind: Any) -> Act:
     def act(home: Project, here: Path) -> Project:
-        erasure.leave("somebody new", kind, home, never_seen=True)
+        erasure.remove_labeler("somebody new", kind, home, never_seen=True)
         return home
 
     return act

@@ -23,7 +23,7 @@ from support.commands import PRIVATIZE
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
-from labelguard.keys.identities import normal_form, plain
+from labelguard.keys.identities import are_plain, normal_form
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, linking, policies
 from labelguard.project.project import Project
@@ -83,7 +83,7 @@ def test_a_normal_form_is_its_own(name: str) -> None:
 
 @given(st.lists(st.text() | st.from_regex(r"[ -~]+", fullmatch=True), min_size=1))
 def test_what_is_plain_is_in_normal_form(names: list[str]) -> None:
-    for name, is_plain in zip(names, plain(names).tolist(), strict=True):
+    for name, is_plain in zip(names, are_plain(names).tolist(), strict=True):
         assert not is_plain or normal_form(name) == name
 
 
@@ -338,14 +338,14 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project)
         lg.privatize(bad, **PRICE, bad_rows="quarantine", namespace=source, project=project)
     who = TABLE["labeler_id"][0].as_py()
     rows = TABLE["labeler_id"].to_pylist()[:3].count(who)
-    gone = erasure.leave(f"tool:{who}", "erased", project)
+    gone = erasure.remove_labeler(f"tool:{who}", "erased", project)
     assert gone.known and gone.rows_set_aside == rows
     assert used(project, who) == used(project, f"tool:{who}")
     made = lg.privatize(TABLE, mechanism="rr", namespace="tool", exhausted="drop", project=project)
     assert any("1 retired or erased labeler" in note for note in made.notes)
     made = lg.privatize(TABLE, mechanism="rr", exhausted="drop", project=project)
     assert not any("retired or erased" in note for note in made.notes)
-    assert erasure.leave(who, "erased", project).rows_set_aside == rows
+    assert erasure.remove_labeler(who, "erased", project).rows_set_aside == rows
 
 
 # ---------------------------------------------------------------- labels change nothing
@@ -358,11 +358,11 @@ def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project: Proj
     shown = erasure.preview("tool:7", "retired", project)
     assert other in shown.linked and len(shown.linked) == 2 and one not in shown.linked
     assert (
-        erasure.leave("ada", "retired", project).linked
+        erasure.remove_labeler("ada", "retired", project).linked
         == erasure.preview("ada", "retired", project).linked
     )
-    assert len(erasure.leave("tool:7", "retired", project).linked) == 1
-    assert erasure.leave("worker 0", "retired", project).linked == []
+    assert len(erasure.remove_labeler("tool:7", "retired", project).linked) == 1
+    assert erasure.remove_labeler("worker 0", "retired", project).linked == []
 
 
 def refusal(table: pa.Table, project: Project) -> str:

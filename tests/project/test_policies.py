@@ -495,7 +495,7 @@ def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Projec
         )
     ledger.close()
     Witness(project.witnesses).replace(*Ledger(project.ledger_url, KeyRing(project.keys)).head())
-    for path in (*project.releases.iterdir(), *project.released.iterdir()):
+    for path in (*project.releases.iterdir(), *project.private_maps.iterdir()):
         path.rename(project.state.parent / f"away-{path.parent.name}")
     assert overview.verify(project.state).ok  # the history that is left is consistent
     assert overview.verify(project.state, kept).ok

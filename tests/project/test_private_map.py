@@ -41,7 +41,7 @@ def crash(*_: object, **__: object) -> None:
 
 
 def maps(project: Project) -> list[Path]:
-    return sorted(project.released.iterdir())
+    return sorted(project.private_maps.iterdir())
 
 
 # ---------------------------------------------------------------- as it was drawn, or not at all
@@ -103,7 +103,7 @@ def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
     with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
         lg.privatize(TABLE, project=project, **RR)
     with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
-        erasure.leave("worker 1", "erased", project)
+        erasure.remove_labeler("worker 1", "erased", project)
     assert "private map" in overview.verify(project.state).fault
     found = CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
     assert found.exit_code == 1 and "private map" in found.output
@@ -230,9 +230,9 @@ def dies_at(moment: int, whole: Callable[..., Any]) -> Callable[..., Any]:
 def by_labeler(project: Project) -> dict[bytes, list[dict[str, Any]]]:
     """All rows of all maps, with the release and the bucket they are in."""
     found: dict[bytes, list[dict[str, Any]]] = {}
-    for path in sorted(project.released.rglob("*.parquet")):
+    for path in sorted(project.private_maps.rglob("*.parquet")):
         for row in pq.read_table(path, partitioning=None).to_pylist():
-            place = str(path.relative_to(project.released))
+            place = str(path.relative_to(project.private_maps))
             found.setdefault(row["labeler"], []).append(row | {"place": place})
     return found
 

@@ -115,7 +115,7 @@ def test_processes_release_the_same_bytes_as_threads(
         world.fix(monkeypatch, world.repeatable_bytes())
         project = lg.init(tmp_path / f"by-{name}")
         release = lg.privatize(TABLE, project=project, **BUDGET | options)
-        seen.append((files(release.path), files(project.released)))
+        seen.append((files(release.path), files(project.private_maps)))
     assert seen[0] == seen[1] and "data.parquet" in seen[0][0] and len(seen[0][1]) > 3
     maps = sys.modules["processes_part"].MAPS
     assert maps[:2] == ["_sort", "select"] and maps[-1] == "rows_of_bucket"

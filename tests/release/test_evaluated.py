@@ -316,11 +316,11 @@ def test_a_release_that_was_killed_is_finished(
         assert overview.releases(project)[-1].state == state
     charged = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
     assert spent(project) == before + charged
-    drawn = (project.released / overview.releases(project)[-1].id / "window.npz").read_bytes()
+    drawn = (project.private_maps / overview.releases(project)[-1].id / "window.npz").read_bytes()
     # Labels that changed since are not looked at: the sum was drawn.
     made = evaluate(RAW.with_columns(label=1 - pl.col("label")))
     assert not made.reused and spent(project) == before + charged
-    assert (project.released / made.id / "window.npz").read_bytes() == drawn
+    assert (project.private_maps / made.id / "window.npz").read_bytes() == drawn
     window = Evaluation.load(made.path)
     assert np.isfinite(window.statistic).all() and made.card["counts"]["charged"] == charged
     assert overview.verify(project.state).ok

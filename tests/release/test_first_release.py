@@ -67,7 +67,7 @@ def test_who_declines_is_charged_nothing_and_fixes_nothing(
     assert {name: rows for name, rows in after.items() if name != "meta"} == {
         name: rows for name, rows in before.items() if name != "meta"
     }
-    assert not list(project.releases.iterdir()) and not list(project.released.iterdir())
+    assert not list(project.releases.iterdir()) and not list(project.private_maps.iterdir())
     release = lg.privatize(SMALL, project=project, epsilon=0.5, **options)
     assert release.card["privacy"]["epsilon"] == 0.5
 

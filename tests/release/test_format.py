@@ -717,9 +717,9 @@ def test_contents_as_units_follow_too(
 def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(tmp_path: Path) -> None:
     project = lg.init(tmp_path)
     release = lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
-    erasure.leave("worker 3", "retired", project.state)
+    erasure.remove_labeler("worker 3", "retired", project.state)
     stored = Stored(project.state, b"")
-    directory = project.released / release.id
+    directory = project.private_maps / release.id
     data = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert stored.maps[release.id] == (map_digest(stored.secret, release.id, data), 40)
     rows = [

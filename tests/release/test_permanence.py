@@ -45,7 +45,7 @@ def used(project: Project) -> int:
 def private_map(project: Project) -> dict[bytes, list[tuple[int, int]]]:
     """Version and value of every release of every label."""
     rows: dict[bytes, list[tuple[int, int]]] = {}
-    for path in sorted(project.released.rglob("*.parquet")):
+    for path in sorted(project.private_maps.rglob("*.parquet")):
         table = pq.read_table(path, partitioning=None)
         for row in table.to_pylist():
             rows.setdefault(row["row_key"], []).append((row["version"], row["value"]))
@@ -93,7 +93,7 @@ def test_planning_and_answering_never_read_the_label_column(
     monkeypatch.setattr(buckets, "column", spied)
     assert "label" not in selection.PUBLIC
     privatized(project, pairs(ASKED, RANKS))
-    assert asked_for.count("label") == len(list(project.released.rglob("*.parquet")))
+    assert asked_for.count("label") == len(list(project.private_maps.rglob("*.parquet")))
     asked_for.clear()
     assert privatized(project, pairs(ASKED, RANKS)).reused
     assert "label" not in asked_for

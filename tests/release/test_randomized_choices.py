@@ -74,7 +74,7 @@ def same_rows(one: Release, other: Release) -> bool:
 
 def map_of(project: Project, release: Release) -> pl.DataFrame:
     """PRIVATE: what was drawn."""
-    return pl.read_parquet(project.released / release.id / "*.parquet")
+    return pl.read_parquet(project.private_maps / release.id / "*.parquet")
 
 
 # --- what a release holds ------------------------------------------------------------------------

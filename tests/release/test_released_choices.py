@@ -95,7 +95,7 @@ class World:
             "",
             quarantine=False,
         )
-        staged = stage(source, directory, KeyRing.unkeyed(), options)
+        staged = stage(source, directory, KeyRing.public(), options)
         staged.raise_for_labels()
         pairs = find_distinct_pairs(staged)
         self.rows = read_comparisons(staged, pairs.of_row)
@@ -264,7 +264,7 @@ def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad: Any, tmp_p
     good = write(tmp_path / "good.jsonl", rows)
     rows[1]["choice"] = bad
     path = write(tmp_path / "bad.jsonl", rows)
-    keys, reading = KeyRing.unkeyed(), Reading({})
+    keys, reading = KeyRing.public(), Reading({})
     one = stage(good, tmp_path / "one", keys, StagingOptions(reading, ""))
     other = stage(path, tmp_path / "other", keys, StagingOptions(reading, ""))
     assert one.public_digest == other.public_digest

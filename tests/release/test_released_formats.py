@@ -16,7 +16,7 @@ import labelguard
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.pairs import read_pairs
-from labelguard.project.erasure import leave
+from labelguard.project.erasure import remove_labeler
 from labelguard.project.project import Project
 from labelguard.release.writer import Release
 
@@ -73,7 +73,7 @@ def test_bad_battles_are_set_aside_and_leave_with_their_judge(project: Project) 
     made = release(project, rows, bad_rows="quarantine")
     (aside,) = (project.quarantine / made.id).iterdir()
     assert pq.read_table(aside)["judge"].to_pylist() == ["w1"]
-    leave("w1", "erased", project)
+    remove_labeler("w1", "erased", project)
     assert not aside.exists()
 
 

@@ -114,7 +114,7 @@ def test_a_policy_of_ball_noise_is_released_with_it(project: Project) -> None:
     assert said["noise_scale"] == pytest.approx(0.985245, rel=1e-5)
     # Two components get those of noise in four dimensions, of variance (4 + 1)s² each.
     assert said["noise"] == pytest.approx(0.985245 * said["sensitivity"] * 5**0.5, rel=1e-5)
-    window = Window.load(project.released / release.id / WINDOW)
+    window = Window.load(project.private_maps / release.id / WINDOW)
     assert (window.kind, window.least, window.noise) == ("ball", 4, said["noise"])
 
 

@@ -325,8 +325,8 @@ def test_a_kept_anchor_is_looked_for_in_the_journal(project: Project, tmp_path: 
 def test_who_left_is_told_by_pseudonym(project: Project) -> None:
     lg.privatize(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "people"]
-    retired = erasure.leave("worker 1", "retired", project).labeler
-    erased = erasure.leave("worker 2", "erased", project).labeler
+    retired = erasure.remove_labeler("worker 1", "retired", project).labeler
+    erased = erasure.remove_labeler("worker 2", "erased", project).labeler
     linking.link("worker 3", "a newcomer", project)
     document = report(project=project)
     gone = section(document, "people")

@@ -104,7 +104,7 @@ def perform(command: dict[str, Any], project: Path) -> object:
     if command["do"] == "activate":
         return policies.activate(command["name"], project=project)
     if command["do"] == "leave":
-        return erasure.leave(project=project, **options)
+        return erasure.remove_labeler(project=project, **options)
     if command["do"] == "restore":
         shown = Path(os.environ["LABELGUARD_KEYS"]) / "project.key"
         keys = None if shown.exists() else Path(command["copied"])

@@ -69,7 +69,9 @@ def values(release: lg.Release) -> list[dict[str, Any]]:
 def remembered(project: Project, labeler: str = WHO) -> int:
     """How many rows of theirs are in private maps, as Parquet alone tells."""
     name = blocks.to_bytes(key_of(project, labeler))
-    maps = (pq.read_table(path, partitioning=None) for path in project.released.rglob("*.parquet"))
+    maps = (
+        pq.read_table(path, partitioning=None) for path in project.private_maps.rglob("*.parquet")
+    )
     return sum(table["labeler"].to_pylist().count(name) for table in maps)
 
 

@@ -27,7 +27,7 @@ from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
-from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release import writer
 from labelguard.release.privatize import privatize
@@ -60,7 +60,7 @@ class Worker:
     """Works for one project. Raises at its making what `Schedule` raises."""
 
     def __init__(self, where: Where = None, today: Callable[[], str] | None = None) -> None:
-        self._project: Project = located(where)
+        self._project: Project = locate_project(where)
         self._schedule = Schedule.of(self._project.hook)
         self._settings: Mapping[str, Settings] = ingestion.settings(self._project)
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
@@ -241,7 +241,7 @@ def release_export(
     They are published by it where `[hook.release]` says `push = true`. Raises what `privatize` and
     `push` raise, and `PolicyError` where there is no policy in force.
     """
-    home = located(where)
+    home = locate_project(where)
     schedule = Schedule.of(home.hook)
     settings = _choose_settings(ingestion.settings(home), connector)
     require_policy(home)

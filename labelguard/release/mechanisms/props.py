@@ -160,7 +160,7 @@ class Relabelling(Mechanism[PreparedStages]):
                 inputs.progress(f"stage {number + 1} of {count}", None)
                 result = next(stages)
                 if number >= len(saved):
-                    write_atomically(_stage_path(directory, number), arrays.packed(result.state()))
+                    write_atomically(_stage_path(directory, number), arrays.pack(result.state()))
                 results.append(result)
         except ArithmeticError as error:
             if self.options.learner != HEAD:

@@ -277,7 +277,7 @@ def windows_before(context: ReleaseContext, design: Design, part: Split) -> list
     if design.first is None:
         return []
     records = statistic_releases(context.opened.ledger, part)
-    return list(windows_of(context.opened.project.released, design.first, records))
+    return list(windows_of(context.opened.project.private_maps, design.first, records))
 
 
 def windows_of_sum(context: ReleaseContext, grant: Grant, part: Split) -> list[Window]:
@@ -285,4 +285,4 @@ def windows_of_sum(context: ReleaseContext, grant: Grant, part: Split) -> list[W
     release = grant.release
     first = release.settings["parameters"]["first"] or release.id
     records = [*statistic_releases(context.opened.ledger, part), release]
-    return list(windows_of(context.opened.project.released, first, records))
+    return list(windows_of(context.opened.project.private_maps, first, records))

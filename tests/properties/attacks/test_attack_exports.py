@@ -31,7 +31,7 @@ def staged(tmp_path: Path) -> Reader:
 
     def outcome(source: Any, **reading: Any) -> Outcome:
         given = Reading(**{"columns": {}, **reading})
-        return read(source, next(places), KeyRing.unkeyed(), given, quarantine=True)
+        return read(source, next(places), KeyRing.public(), given, quarantine=True)
 
     return outcome
 

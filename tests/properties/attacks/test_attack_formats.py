@@ -83,7 +83,7 @@ WORLDS = ((False, False), (False, True), (True, True))
 
 @pytest.fixture(scope="module")
 def keys() -> KeyRing:
-    return KeyRing.unkeyed()
+    return KeyRing.public()
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def test_a_release_that_was_drawn_is_finished_from_its_map(
         lg.privatize(TABLE, project=project, **ULS)
     release = lg.privatize(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"
-    with np.load(project.released / release.id / mechanism.FILE) as kept:
+    with np.load(project.private_maps / release.id / mechanism.FILE) as kept:
         head = Head.load(release.path)
         projected = head.scale * head.basis.projection @ kept["theta"]
     assert np.array_equal(head.coefficients, projected)
@@ -291,7 +291,7 @@ def test_a_checkpoint_that_was_altered_is_refused(
 
 def _with(data: bytes, **changed: Any) -> bytes:
     with np.load(io.BytesIO(data)) as found:
-        return arrays.packed({**found, **changed})
+        return arrays.pack({**found, **changed})
 
 
 @pytest.mark.slow
@@ -489,7 +489,7 @@ def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(
 ) -> None:
     lg.privatize(TABLE, project=project, **ULS)
     assert erasure.preview("worker 2", "erased", project).rows_remembered == 12
-    left = erasure.leave("worker 2", "erased", project)
+    left = erasure.remove_labeler("worker 2", "erased", project)
     assert left.rows_remembered == 12 and [taken.used for taken in left.releases] == [1]
     assert erasure.preview("worker 2", "erased", project).rows_remembered == 0
     assert overview.verify(project.state).ok
@@ -497,12 +497,12 @@ def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(
 
 def test_a_run_under_way_is_given_up_when_one_of_its_labelers_is_erased(project: Project) -> None:
     killed(project, 24)
-    assert len(erasure.leave("worker 2", "erased", project).given_up) == 1
+    assert len(erasure.remove_labeler("worker 2", "erased", project).given_up) == 1
     assert not list(project.stages.rglob("checkpoint*"))
 
 
 @pytest.mark.slow
 def test_a_run_on_contents_is_given_up_when_somebody_is_erased(project: Project) -> None:
     killed(project, 24, unit="item")
-    assert len(erasure.leave("worker 2", "erased", project).given_up) == 1
+    assert len(erasure.remove_labeler("worker 2", "erased", project).given_up) == 1
     assert not list(project.stages.rglob("checkpoint*"))

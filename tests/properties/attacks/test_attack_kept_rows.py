@@ -80,14 +80,14 @@ def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(
         assert theirs & kept(project) == theirs
         begun = overview.releases(project.state)[-1].id
         assert erasure.preview(WHO, kind, project).given_up == [begun]
-        left = erasure.leave(WHO, kind, project)
+        left = erasure.remove_labeler(WHO, kind, project)
         assert left.given_up == [begun]
         [said] = [text for text in left.remains if begun in text]
         assert str(project.stages / begun) in said
     with pytest.raises(LedgerError, match=f"{begun} was given up while it learned"):
         learning.result(PATIENCE)
     assert states(project) == ["committed", "abandoned"] and not list(project.stages.iterdir())
-    again = erasure.leave(WHO, kind, project)
+    again = erasure.remove_labeler(WHO, kind, project)
     assert not [text for text in again.remains if begun in text]
 
 
@@ -95,7 +95,7 @@ def test_a_release_that_finds_itself_given_up_leaves_nothing(
     project: Project, gates: Gates
 ) -> None:
     with gates.learning(labels(), project) as learning:
-        erasure.leave(WHO, "erased", project)
+        erasure.remove_labeler(WHO, "erased", project)
     with pytest.raises(LedgerError, match="was given up while it learned"):
         learning.result(PATIENCE)
     assert not list(project.stages.iterdir())
@@ -112,7 +112,7 @@ def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(
     with gates.learning(labels(), project) as learning, monkeypatch.context() as patch:
         patch.setattr(Ledger, "abandon", stopped)
         with pytest.raises(KeyboardInterrupt):
-            erasure.leave(WHO, "erased", project)
+            erasure.remove_labeler(WHO, "erased", project)
     with pytest.raises(LedgerError, match="was given up while it learned"):
         learning.result(PATIENCE)
     assert states(project) == ["abandoned"] and not list(project.stages.iterdir())
@@ -123,7 +123,7 @@ def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: 
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     begun = broken(labels(), project, gates)
     assert row_keys(project) <= kept(project)
-    assert erasure.leave(WHO, "erased", project).given_up == [begun]
+    assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     assert not list(project.stages.iterdir())
 
 
@@ -131,7 +131,7 @@ def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: 
 def test_a_release_without_rows_of_theirs_goes_on(project: Project, gates: Gates) -> None:
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     begun = broken(without(WHO), project, gates)
-    assert not erasure.leave(WHO, "erased", project).given_up
+    assert not erasure.remove_labeler(WHO, "erased", project).given_up
     (gates.directory / "broken-1").unlink()
     assert lg.privatize(without(WHO), project=project, **gates.options).id == begun
 
@@ -151,8 +151,8 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
         lg.privatize(survey(labelers=30), project=project, **asked)
     begun = overview.releases(project.state)[-1].id
     assert list((project.stages / begun).glob("stage=*.npz"))
-    assert not erasure.leave("somebody else", "erased", project, never_seen=True).given_up
-    assert erasure.leave(WHO, "erased", project).given_up == [begun]
+    assert not erasure.remove_labeler("somebody else", "erased", project, never_seen=True).given_up
+    assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     assert not list(project.stages.iterdir())
 
 
@@ -160,7 +160,7 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
 def test_where_contents_are_the_unit_it_is_given_up_too(project: Project, gates: Gates) -> None:
     with gates.learning(labels(), project, unit="item", max_labels_per_labeler=30) as learning:
         begun = overview.releases(project.state)[-1].id
-        assert erasure.leave(WHO, "erased", project).given_up == [begun]
+        assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     with pytest.raises(LedgerError, match=f"{begun} was given up while it learned"):
         learning.result(PATIENCE)
     assert states(project) == ["abandoned"] and not list(project.stages.iterdir())

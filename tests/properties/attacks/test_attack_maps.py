@@ -46,8 +46,8 @@ def test_a_backup_holds_no_answer_that_will_be_given_again(
     backup(tmp_path / "backup.tar.zst", project=project)
     restore(tmp_path / "backup.tar.zst", tmp_path / "copy", keys=project.keys)
     lg.privatize(TABLE, project=project, **PRICE)
-    assert list(project.released.rglob("*.parquet"))
-    assert not list(find(tmp_path / "copy").released.rglob("*.parquet"))
+    assert list(project.private_maps.rglob("*.parquet"))
+    assert not list(find(tmp_path / "copy").private_maps.rglob("*.parquet"))
 
 
 def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(
@@ -55,7 +55,7 @@ def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(
 ) -> None:
     """Else nobody would know of it before the backup is needed."""
     lg.privatize(TABLE, project=project, **PRICE)
-    next(project.released.rglob("*.parquet")).unlink()
+    next(project.private_maps.rglob("*.parquet")).unlink()
     with pytest.raises(ProjectError, match="not as it was drawn"):
         backup(tmp_path / "backup.tar.zst", project=project)
     assert not (tmp_path / "backup.tar.zst").exists()
@@ -75,7 +75,7 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(
         replace_maps(*given)
 
     monkeypatch.setattr(Releases, "replace_maps", watched)
-    assert erasure.leave("worker 2", "erased", project).rows_remembered == 12
+    assert erasure.remove_labeler("worker 2", "erased", project).rows_remembered == 12
     assert looked == [0, 0, 0]
     assert overview.verify(project.state).ok
     assert erasure.preview("worker 2", "erased", project).rows_remembered == 0

@@ -16,7 +16,7 @@ from support import preferences
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.project import policies
-from labelguard.project.erasure import leave
+from labelguard.project.erasure import remove_labeler
 from labelguard.project.linking import link
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -229,7 +229,7 @@ def test_item_ids_cannot_be_renamed_or_dropped(project: Project, tmp_path: Path)
 
 def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: Project) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
-    leave("worker 0", "erased", project)
+    remove_labeler("worker 0", "erased", project)
     refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
     with pytest.raises(PolicyError, match="has left"):
         link("worker 0", "Worker 0", project)
@@ -237,7 +237,7 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: 
 
 @pytest.mark.slow
 def test_nor_does_whoever_left_before_any_release(project: Project) -> None:
-    leave("worker 0", "erased", project, never_seen=True)
+    remove_labeler("worker 0", "erased", project, never_seen=True)
     refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
 
 

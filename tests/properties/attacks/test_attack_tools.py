@@ -94,7 +94,7 @@ def test_a_segment_of_another_project_or_from_before_an_erasure_is_refused(
     [path] = project.labels.iterdir()
     before = tmp_path / "before"
     shutil.copy(path, before)
-    erasure.leave("desk:maria", "erased", project)
+    erasure.remove_labeler("desk:maria", "erased", project)
     shutil.copy(before, path)  # whoever kept a copy puts Maria's labels back
     assert "not the one that the ledger lists" in (overview.verify(project).fault or "")
     with pytest.raises(ProjectError, match="not the one that the ledger lists"):

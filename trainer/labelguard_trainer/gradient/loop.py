@@ -141,8 +141,8 @@ class Checkpoints:
         """Note where a run stands after so many steps; the last one ends in the private map."""
         if step % self.every == 0 and not last:
             state = {**problem.state(), _STEP: np.array(step)}
-            seal = np.frombuffer(self.seal(arrays.packed(state)), np.uint8)
-            data = arrays.packed({**state, _SEAL: seal})
+            seal = np.frombuffer(self.seal(arrays.pack(state)), np.uint8)
+            data = arrays.pack({**state, _SEAL: seal})
             write_atomically(self.directory / _FILE, data, mode=0o600)
 
     def restore(self, problem: Problem) -> int:
@@ -156,7 +156,7 @@ class Checkpoints:
         try:
             state = dict(arrays.load(path))
             seal = state.pop(_SEAL).tobytes()
-            if not hmac.compare_digest(self.seal(arrays.packed(state)), seal):
+            if not hmac.compare_digest(self.seal(arrays.pack(state)), seal):
                 raise ValueError("a seal of something else")
             step = int(state.pop(_STEP))
             problem.restore(state)

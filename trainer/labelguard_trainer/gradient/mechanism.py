@@ -210,11 +210,11 @@ class GradientMechanism(Mechanism[GradientRun]):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _seal(context, grant, run))
             loop.train(problem, labels, run, checkpoints, watch)
-        (drawn / FILE).write_bytes(arrays.packed({**problem.state(), **outcome}))
+        (drawn / FILE).write_bytes(arrays.pack({**problem.state(), **outcome}))
 
     def finish(self, context: ReleaseContext, prepared: GradientRun, grant: Grant) -> Finished:
         """Publish the model, and label every pair by it."""
-        state = _load_trained(context.opened.project.released / grant.release.id / FILE)
+        state = _load_trained(context.opened.project.private_maps / grant.release.id / FILE)
         steps = state.pop("steps done", None)
         learner = prepared.learner
         problem = learner.problem()

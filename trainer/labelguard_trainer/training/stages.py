@@ -80,7 +80,7 @@ class StageLearner:
             with quiet():
                 known = trainer.log_probs(every)
             with guard.saving(path):
-                write_atomically(path, arrays.packed({"log_probs": known}))
+                write_atomically(path, arrays.pack({"log_probs": known}))
         return arrays.load(path)["log_probs"]
 
     def _train(
