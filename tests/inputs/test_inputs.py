@@ -61,14 +61,8 @@ def count_charges(made: Release) -> int:
 
 
 def base_rows() -> Rows:
-    texts = [
-        "plain",
-        'quote " and, comma',
-        "line\nbreak",
-        "emoji 🦊 é",
-        "tab\tand ; semicolon",
-        "007",
-    ]
+    texts = ["plain", 'quote " and, comma', "line\nbreak", "emoji 🦊 é"]
+    texts += ["tab\tand ; semicolon", "007"]
     rows = []
     for number in range(24):
         label = [0, 1, 0.5, None][number % 4]
@@ -162,21 +156,15 @@ def swap_sides(rows: Rows) -> Rows:
 
 
 def chosen_layout(rows: Rows) -> Rows:
-    made = []
+    layout = []
     for row in rows:
-        sides = [row["response_a"], row["response_b"]]
-        if row["label"] == 0:
-            sides.reverse()
-        made.append(
-            {
-                "labeler_id": row["labeler_id"],
-                "prompt": row["prompt"],
-                "chosen": sides[0],
-                "rejected": sides[1],
-                "tie": row["tie"],
-            }
-        )
-    return made
+        order = "ba" if row["label"] == 0 else "ab"
+        sides = {
+            role: row[f"response_{side}"]
+            for role, side in zip(("chosen", "rejected"), order, strict=True)
+        }
+        layout.append({name: row[name] for name in ("labeler_id", "prompt", "tie")} | sides)
+    return layout
 
 
 WEIRD = {
