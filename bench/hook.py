@@ -32,7 +32,6 @@ import numpy as np
 import sqlalchemy as sa
 from _measure import measure, report
 
-from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, init
 from labelguard.project.project import CONFIG, Project, find
 
@@ -248,7 +247,7 @@ def project(directory: Path) -> Project:
 
 def waiting(made: Project) -> int:
     """How many events are in the inbox."""
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         return inbox.waiting()
 
 

@@ -158,32 +158,46 @@ def kinds() -> list[str]:
 
 
 def connector(settings: Settings) -> Connector:
-    """Return the connector of these settings. Raises `ConnectorError` for a kind that there is none
-    of.
-    """
-    found = plugins.find(DOOR, settings.kind)
-    if found is None:
+    """Return the connector of these settings. Raises `ConnectorError` for an unknown kind."""
+    entry_point = plugins.find(DOOR, settings.kind)
+    if entry_point is None:
         raise ConnectorError(
             f"[connectors.{settings.name}]: no connector is called {settings.kind!r}; set kind to "
             f"one of {', '.join(kinds())}"
         )
-    opened: Connector = found.load()(settings)
-    return opened
+    loaded: Connector = entry_point.load()(settings)
+    return loaded
 
 
-def named(tables: Mapping[str, Any], name: str) -> Settings:
+def read_settings(tables: Mapping[str, Any], name: str) -> Settings:
     """Return the settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
     table = tables.get(name)
     if not isinstance(table, Mapping):
-        raise ConnectorError(
-            f"labelguard.toml has no [connectors.{name}]"
-            + (
-                f"; there are: {', '.join(sorted(tables))}"
-                if tables
-                else "; see docs/connectors.md"
-            )
-        )
+        names = f"there are: {', '.join(sorted(tables))}" if tables else "see docs/connectors.md"
+        raise ConnectorError(f"labelguard.toml has no [connectors.{name}]; {names}")
     return Settings.of(name, table)
+
+
+def read_all(tables: Mapping[str, Any]) -> dict[str, Settings]:
+    """Return the settings of all `[connectors]` by name. Raises `ConnectorError`."""
+    return {name: read_settings(tables, name) for name in tables}
+
+
+def read_shared(tables: Mapping[str, Any], source: str) -> Settings:
+    """Return how answers of a source are read: as all its connectors say.
+
+    Raises `ConnectorError` if labelguard.toml names none, or they differ.
+    """
+    settings = [one for one in read_all(tables).values() if one.source == source]
+    if not settings:
+        raise ConnectorError(f"labelguard.toml names no connector of source {source!r}")
+    first = settings[0]
+    if any((s.columns, s.question) != (first.columns, first.question) for s in settings):
+        raise ConnectorError(
+            f"the connectors of source {source!r} differ in columns or question; one source is "
+            "read in one way"
+        )
+    return first
 
 
 _SERVICE = "labelguard"

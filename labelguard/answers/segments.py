@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -54,6 +54,7 @@ _LENGTHS = struct.Struct(f"<{BUCKETS + 1}Q")
 # The place of deletions, beside those of the buckets.
 DELETED = BUCKETS
 _PURPOSE = "segment"
+_NO_KEYS = np.zeros((0, 2), np.uint64)
 _PAGE = 4096
 # The columns that say which state of an answer counts, and whether its label was forgotten.
 _STATE = ("record", "version", "id")
@@ -73,31 +74,30 @@ class Rows:
     labeler: list[str]
     labeler_key: Blocks
     body: list[str]
-    deleted: Blocks = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+    deleted: Blocks
 
     @classmethod
     def of(cls, answers: Sequence[Answer], connector: str, source: str, keys: KeyRing) -> Rows:
-        """From what a connector told."""
-        given = [answer for answer in answers if not answer.deleted]
-        gone = [answer.record for answer in answers if answer.deleted]
-        distinct = {answer.labeler: 0 for answer in given}
-        found = keys.labeler_keys(source, distinct)
-        place = {name: number for number, name in enumerate(distinct)}
-        who = np.array([place[answer.labeler] for answer in given], np.intp)
+        """Return the answers of a connector as rows."""
+        present = [answer for answer in answers if not answer.deleted]
+        deleted = [answer.record for answer in answers if answer.deleted]
+        labelers = [answer.labeler for answer in present]
+        position = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
+        distinct = keys.labeler_keys(source, position)
         return cls(
-            keys.record_keys(connector, [answer.record for answer in given]),
-            np.array([answer.version for answer in given], np.int64),
-            [answer.record for answer in given],
-            [answer.labeler for answer in given],
-            found[who] if len(given) else np.zeros((0, 2), np.uint64),
-            [answer.body for answer in given],
-            keys.record_keys(connector, gone),
+            keys.record_keys(connector, [answer.record for answer in present]),
+            np.array([answer.version for answer in present], np.int64),
+            [answer.record for answer in present],
+            labelers,
+            distinct[[position[name] for name in labelers]] if present else _NO_KEYS,
+            [answer.body for answer in present],
+            keys.record_keys(connector, deleted),
         )
 
     def __len__(self) -> int:
         return len(self.body) + len(self.deleted)
 
-    def taken(self, rows: NDArray[np.bool_], deleted: NDArray[np.bool_]) -> Rows:
+    def select(self, rows: NDArray[np.bool_], deleted: NDArray[np.bool_]) -> Rows:
         """Return some of the answers, and of the deletions."""
         at = np.flatnonzero(rows)
         return Rows(
@@ -120,14 +120,14 @@ class Rows:
         ]
         table = pa.table(columns, schema=SCHEMA)
         bucket = buckets.bucket_of(self.labeler_key)
-        found = {
-            int(one): table.take(pa.array(np.flatnonzero(bucket == one)))
-            for one in np.unique(bucket)
+        tables = {
+            int(place): table.take(pa.array(np.flatnonzero(bucket == place)))
+            for place in np.unique(bucket)
         }
         if len(self.deleted):
-            gone = pa.array(blocks.to_list(self.deleted), pa.binary(16))
-            found[DELETED] = pa.table({"record": gone})
-        return found
+            deleted = pa.array(blocks.to_list(self.deleted), pa.binary(16))
+            tables[DELETED] = pa.table({"record": deleted})
+        return tables
 
 
 class Segments:
@@ -272,7 +272,7 @@ class Standing:
 
     `record` (n, 2), `version` (n,), and where the state that counts lies: `segment` indexes the
     list it was made of, with `place` and `row` in it; `segment` is -1 for records that are gone.
-    `kept` are those whose label was released and forgotten since.
+    `forgotten` are those whose label was released and forgotten since.
     """
 
     record: Blocks
@@ -280,18 +280,18 @@ class Standing:
     segment: NDArray[np.int64]
     place: NDArray[np.int64]
     row: NDArray[np.int64]
-    kept: NDArray[np.bool_]
+    forgotten: NDArray[np.bool_]
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """Which records are in the tool still, as far as is known."""
-        found: NDArray[np.bool_] = self.segment >= 0
-        return found
+        """The records that are in the tool still, as far as is known."""
+        alive: NDArray[np.bool_] = self.segment >= 0
+        return alive
 
-    def of(
-        self, rows: Rows, *, pulled: bool, repeated: NDArray[np.bool_]
+    def known(
+        self, rows: Rows, *, is_pull: bool, repeated: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which answers of `rows` tell nothing new, and which of its deletions.
+        """Return which answers of `rows` are nothing new, and which of its deletions.
 
         What was announced of a record that is gone comes late; what a tool lists is there again.
         Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
@@ -301,49 +301,50 @@ class Standing:
             return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
         met, at = at >= 0, np.maximum(at, 0)
         same = (self.version[at] == rows.version) & ~repeated
-        older = self.alive[at] & (self.kept[at] | same | (self.version[at] > rows.version))
-        late = ~self.alive[at] & (not pulled)
+        older = self.alive[at] & (self.forgotten[at] | same | (self.version[at] > rows.version))
+        late = ~self.alive[at] & (not is_pull)
         gone = blocks.positions(self.record[~self.alive], rows.deleted) >= 0
         return met & (older | late), gone
 
 
-def standing(segments: Segments, counted: Sequence[Segment]) -> Standing:
+def standing(files: Segments, segments: Sequence[Segment]) -> Standing:
     """Return what counts after these segments, which are of one connector, in their order."""
-    records: list[Blocks] = [np.zeros((0, 2), np.uint64)]
+    records, deleted = [_NO_KEYS], [_NO_KEYS]
     states: list[NDArray[np.int64]] = [np.zeros((5, 0), np.int64)]
-    dead: list[Blocks] = [np.zeros((0, 2), np.uint64)]
     since: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    for number, segment in enumerate(counted):
-        for place, table in segments.read(segment, columns=_STATE).items():
+    for number, segment in enumerate(segments):
+        for place, table in files.read(segment, columns=_STATE).items():
             record = blocks.from_bytes(b"".join(table["record"].to_pylist()))
             if place == DELETED:
-                dead.append(record)
+                deleted.append(record)
                 since.append(np.full(len(record), number))
                 continue
             rows = np.arange(len(record))
-            kept = table["id"].is_null().to_numpy().astype(np.int64)
+            forgotten = table["id"].is_null().to_numpy().astype(np.int64)
             where = np.full(len(rows), number), np.full(len(rows), place)
             records.append(record)
-            states.append(np.stack([table["version"].to_numpy(), *where, rows, kept]))
+            states.append(np.stack([table["version"].to_numpy(), *where, rows, forgotten]))
     record, state = np.concatenate(records), np.concatenate(states, axis=1)
-    version, segment, places, row, kept_ = state
-    last = _last_deletion(record, np.concatenate(dead), np.concatenate(since))
-    pulled = np.array([one.pulled for one in counted] or [False])
-    valid = (segment > last) & pulled[segment] | (last < 0)
+    version, at, places, row, forgotten = state
+    last = _last_deletion(record, np.concatenate(deleted), np.concatenate(since))
+    pulled = np.array([segment.pulled for segment in segments] or [False])
+    valid = (at > last) & pulled[at] | (last < 0)
     # A forgotten label counts before all that came later: its released value stays.
-    order = np.lexsort((row, segment, version, kept_, valid, record[:, 1], record[:, 0]))
+    order = np.lexsort((row, at, version, forgotten, valid, record[:, 1], record[:, 0]))
     record, state, valid = record[order], state[:, order], valid[order]
     ends = np.ones(len(record), bool)
     ends[:-1] = (record[1:] != record[:-1]).any(axis=1)
-    version, segment, places, row, kept_ = state[:, ends]
+    version, at, places, row, forgotten = state[:, ends]
     alive = valid[ends]
-    forgotten = kept_.astype(bool) & alive
-    return Standing(record[ends], version, np.where(alive, segment, -1), places, row, forgotten)
+    return Standing(
+        *(record[ends], version, np.where(alive, at, -1), places, row),
+        forgotten=forgotten.astype(bool) & alive,
+    )
 
 
-def deleted(segments: Segments, counted: Sequence[Segment]) -> Blocks:
+def deleted(files: Segments, segments: Sequence[Segment]) -> Blocks:
     """Return the records that these segments say are gone, sorted and each once, (n, 2)."""
-    tables = (t for one in counted for t in segments.read(one, {DELETED}, _STATE).values())
+    tables = (t for s in segments for t in files.read(s, {DELETED}, _STATE).values())
     keys = b"".join(key for table in tables for key in table["record"].to_pylist())
     return blocks.unique(blocks.from_bytes(keys))[0]
 
@@ -359,11 +360,14 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
     return np.where(at >= 0, latest[at], -1)
 
 
-def counting(segments: Segments, counted: Sequence[Segment], found: Standing) -> Iterator[pa.Table]:
+def counting(
+    files: Segments, segments: Sequence[Segment], standing: Standing
+) -> Iterator[pa.Table]:
     """Yield the rows that count and are not forgotten, a segment's bucket at a time."""
-    wanted = found.alive & ~found.kept
-    for number, segment in enumerate(counted):
-        own = wanted & (found.segment == number)
-        places = set(np.unique(found.place[own]).tolist())
-        for place, table in segments.read(segment, places).items() if places else ():
-            yield table.take(pa.array(np.sort(found.row[own & (found.place == place)])))
+    counts = standing.alive & ~standing.forgotten
+    for number, segment in enumerate(segments):
+        here = counts & (standing.segment == number)
+        places = set(np.unique(standing.place[here]).tolist())
+        for place, table in files.read(segment, places).items() if places else ():
+            rows = standing.row[here & (standing.place == place)]
+            yield table.take(pa.array(np.sort(rows)))

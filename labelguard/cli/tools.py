@@ -14,11 +14,11 @@ from labelguard.inputs.left_out import describe_counts
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard.project.ingestion import Ingested
+    from labelguard.project.ingestion import IngestionResult
     from labelguard.report.doctor import ConnectorCheck
 
 
-def _ingested(value: Ingested) -> None:
+def _print_result(value: IngestionResult) -> None:
     facts = [("new", pluralize(value.answers, "answer"))]
     gone = "gone from the tool; what was released of them stays released"
     for name, number, said in (
@@ -35,8 +35,8 @@ def _ingested(value: Ingested) -> None:
 
 
 @click.command(short_help="Take in what the hook was told.")
-@prints(_ingested, wait=True)
-def ingest(project: Path | None) -> Ingested:
+@prints(_print_result, wait=True)
+def ingest(project: Path | None) -> IngestionResult:
     """Take what the hook was told out of the inbox, and forget what need not be kept.
 
     Answers lie sealed in the project from then on, by labeler; `labelguard privatize` without INPUT
@@ -55,8 +55,8 @@ def ingest(project: Path | None) -> Ingested:
 
 @click.command(short_help="Read what is new in an annotation tool.")
 @click.argument("name")
-@prints(_ingested, wait=True)
-def pull(name: str, project: Path | None) -> Ingested:
+@prints(_print_result, wait=True)
+def pull(name: str, project: Path | None) -> IngestionResult:
     """Read the answers of connector NAME that are new since the last pull.
 
     NAME is that of a table [connectors.NAME] in labelguard.toml. A pull that was stopped goes on
@@ -115,8 +115,8 @@ def connect_check(name: str, project: Path | None) -> ConnectorCheck:
     is_flag=True,
     help="Let answers count as deleted, even if the tool lists less than half of them.",
 )
-@prints(_ingested, wait=True)
-def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -> Ingested:
+@prints(_print_result, wait=True)
+def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -> IngestionResult:
     """Compare all that the tool holds with what was heard of it, and mend the difference.
 
     A hook misses what was announced while it was down, and tools do not announce everything.

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labelguard.answers import connector
+from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs import finish, gates, models, releases
 from labelguard.jobs.models import Models
@@ -236,7 +236,7 @@ class Run:
             gates.check_comparable(mechanism, self.home, self.models.current)
         self.step.check(mechanism, self._gate_coordinates())
         for name in self.settings.pull:
-            connector.named(self.home.connectors, name)
+            connectors.read_settings(self.home.connectors, name)
 
     def _gate_coordinates(self) -> Path | None:
         if self.settings.gate.by != "held-out":

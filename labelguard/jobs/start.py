@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.answers.connector import Settings as Connector
+from labelguard.answers.connector import read_all
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.budget.policy import USUAL_EPSILON, Policy, usual_delta
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.gates import ACCURACY, CHANCE, LIKELIHOOD
 from labelguard.jobs.settings import resolve_paths, resolve_pattern
-from labelguard.project import ingestion, policies
+from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release.evaluation import coordinates_in
@@ -142,7 +143,7 @@ def _last_release(home: Project, base: Path, policy: Policy) -> LastRelease:
 
 def _connectors(home: Project, last: LastRelease) -> list[Connector]:
     """Return the connectors of one source, as a release is of one; none if it was of files."""
-    connectors = [] if last.input else list(ingestion.settings(home).values())
+    connectors = [] if last.input else list(read_all(home.connectors).values())
     source = last.source or (connectors[0].source if connectors else None)
     return [connector for connector in connectors if connector.source == source]
 

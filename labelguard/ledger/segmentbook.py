@@ -45,23 +45,23 @@ def records(connection: sa.Connection) -> list[Segment]:
 
 
 def add(connection: sa.Connection, segment: Segment, deleted: int) -> None:
-    """Let a segment count, whose file is on disk, and which tells of so many deletions."""
+    """Let a segment count, whose file is on disk, and with so many deletions."""
     values = vars(segment) | {"at": clock.now()}
     connection.execute(sa.insert(schema.segments).values(values))
-    said = {name: values[name] for name in ("name", "connector", "source", "rows")}
-    said |= {"deleted": deleted, "segments": digest(connection)}
-    journal.append(connection, _DELETING if deleted else "ingested", said)
+    entry = {name: values[name] for name in ("name", "connector", "source", "rows")}
+    entry |= {"deleted": deleted, "segments": digest(connection)}
+    journal.append(connection, _DELETING if deleted else "ingested", entry)
 
 
-def unpruned(connection: sa.Connection) -> bool:
-    """Return True if deletions were told since segments were pruned last."""
+def has_deletions(connection: sa.Connection) -> bool:
+    """Return whether deletions came since segments were pruned last."""
     own = schema.journal.c
     query = sa.select(own.kind).where(own.kind.in_((_DELETING, _PRUNED)))
     return connection.scalar(query.order_by(own.number.desc()).limit(1)) == _DELETING
 
 
 def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -> list[Segment]:
-    """These segments were rewritten: their new digests, and how many rows they have now.
+    """Record that segments were rewritten: their new digests and numbers of rows.
 
     Returns all segments, as they count from now on.
     """
@@ -73,7 +73,7 @@ def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -
 
 
 def advance(connection: sa.Connection, name: str, cursor: str) -> None:
-    """A pull came as far as `cursor` and found nothing new: noted at its connector's segment."""
+    """Record at a connector's segment that a pull came as far as `cursor`, with nothing new."""
     own = sa.update(schema.segments).where(schema.segments.c.name == name)
     connection.execute(own.values(cursor=cursor))
     journal.append(connection, "pulled", {"segments": digest(connection)})

@@ -25,7 +25,7 @@ from labelguard.errors import LedgerError, ProjectError
 from labelguard.ledger import database, journal, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import archive, ingestion, recovery
+from labelguard.project import archive, recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verification import ledger_fault, release_fault
 
@@ -77,7 +77,7 @@ def _backup(opened: OpenProject, target: Path) -> Backup:
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
     recovery.tidy(opened, records)
     opened.private_map.settle(opened.maps)
-    ingestion.settle(opened)
+    opened.answers.settle()
     home.work.mkdir(mode=0o700, parents=True)
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
     members = {archive.CONFIG: home.state / archive.CONFIG}
@@ -96,7 +96,7 @@ def _backup(opened: OpenProject, target: Path) -> Backup:
         anchor.number,
         releases=sum(record.state == "committed" for record in records),
         unfinished=unfinished,
-        left_out=["keys", "quarantine", *(["inbox"] if ingestion.held(opened).waiting else [])],
+        left_out=["keys", "quarantine", *(["inbox"] if opened.answers.count().waiting else [])],
         fault=release_fault(opened, records),
     )
 

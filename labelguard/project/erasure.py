@@ -5,7 +5,7 @@ after which no release draws for this labeler; then raw rows; last their rows in
 releases. Each step can be done again, so the same command completes what a crash left. What they
 spent stays in the ledger.
 
-RawRows labels lie in several places, which `holders.HOLDERS` lists. No step reads a label;
+Raw labels lie in several places (`holders`). No step reads a label;
 rows are recognised by their labeler's id alone.
 """
 

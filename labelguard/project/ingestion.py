@@ -13,16 +13,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.connector import Answer, Page, Settings, Unreadable
-from labelguard.answers.inbox import Inbox
-from labelguard.answers.segments import Rows, Segments, Standing
-from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
+from labelguard.answers.segments import Rows, Standing
+from labelguard.errors import ConnectorError, ProjectError
 from labelguard.inputs.left_out import SKIP, UNREADABLE
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.keys import keyring
@@ -30,10 +28,9 @@ from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
 from labelguard.project import retention
 from labelguard.project.locking import waiting
-from labelguard.project.opening import OpenProject, Where, locate_project
-from labelguard.project.project import Project
+from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
-from labelguard.storage.files import fresh_directory
+from labelguard.storage.blocks import Blocks
 from labelguard.text import Progress, no_progress
 
 # Answers that may always be gone at once.
@@ -43,8 +40,8 @@ _MOST = 20_000
 
 
 @dataclass(frozen=True)
-class Ingested:
-    """What came into the segments."""
+class IngestionResult:
+    """Counts of answers that were ingested."""
 
     # answers that are new, or changed
     answers: int
@@ -60,45 +57,35 @@ class Ingested:
     # they are public
     left_out: Mapping[str, int] = field(default_factory=dict)
 
-    def __add__(self, other: Ingested) -> Ingested:
-        found, more = ({**vars(one), "left_out": Counter(one.left_out)} for one in (self, other))
-        sums = {name: found[name] + more[name] for name in found}
-        return Ingested(**{**sums, "left_out": dict(sums["left_out"])})
+    def __add__(self, other: IngestionResult) -> IngestionResult:
+        names = ("answers", "deleted", "known", "refused", "forgotten")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        left_out = Counter(self.left_out) + Counter(other.left_out)
+        return IngestionResult(**sums, left_out=dict(left_out))
 
 
-_NOTHING = Ingested(0, 0, 0, 0, 0)
+_NOTHING = IngestionResult(0, 0, 0, 0, 0)
 _NOBODY = np.zeros((0, 2), np.uint64)
 
 
-def settings(project: Where = None) -> dict[str, Settings]:
-    """Return the connectors of labelguard.toml by name. Raises `ConnectorError`."""
-    tables = locate_project(project).connectors
-    return {name: connectors.named(tables, name) for name in tables}
-
-
-def inbox_of(opened: OpenProject) -> Inbox:
-    """Return the project's inbox, which is made if there is none."""
-    return Inbox.at(opened.project.state, opened.project.ledger_url, opened.keys)
-
-
-def ingest(project: Where = None, progress: Progress = no_progress) -> Ingested:
+def ingest(project: Where = None, progress: Progress = no_progress) -> IngestionResult:
     """Put what waits in the inbox into segments, and forget what `[ingest] keep` says.
 
     Raises `ConnectorError` for events of a connector that labelguard.toml does not name,
     `ProjectBusy` while another job runs.
     """
     with OpenProject.job(project) as opened:
-        work = _Ingestion(opened, progress)
-        return work.forget(work.drain())
+        job = _Ingestion(opened, progress)
+        return job.forget(job.drain_inbox())
 
 
-def pull(name: str, project: Where = None, progress: Progress = no_progress) -> Ingested:
+def pull(name: str, project: Where = None, progress: Progress = no_progress) -> IngestionResult:
     """Read what is new in a tool since the last pull, and put it into segments.
 
     The tool is read without holding the project, which other jobs may have meanwhile. Raises what
     its connector raises; what came until then is stored, and the next pull goes on from there.
     """
-    return _Pull.of(name, project, progress, whole=False).done(accept=False)
+    return _Pull.begin(name, project, progress, is_whole=False).run(accept_deletions=False)
 
 
 def reconcile(
@@ -107,125 +94,16 @@ def reconcile(
     progress: Progress = no_progress,
     *,
     accept_deletions: bool = False,
-) -> Ingested:
-    """Compare all that a tool holds with what was heard of it, and mend the difference.
+) -> IngestionResult:
+    """Compare all that a tool holds with what is stored of it, and store the difference.
 
     A hook may have missed what was announced, or have been down. Answers that are gone from the
     tool count as deleted; if that is most of them, only with `accept_deletions`, for it may be
     another project that was listed. Raises `ConnectorError` otherwise; what is new is stored then.
     """
-    return _Pull.of(name, project, progress, whole=True).done(accept=accept_deletions)
-
-
-def source_of(project: Project, named: str | None) -> str:
-    """Whose answers are meant: those of the source that was named, or of the only one ingested.
-
-    Raises `NothingIngested` where there is none, `InvalidLabels` if several could be meant.
-    """
-    found = sources(OpenProject.open(project))
-    if named is not None and named not in found:
-        held = f"; ingested were: {', '.join(found)}" if found else ""
-        raise NothingIngested(f"nothing of source {named!r} was ingested{held}")
-    if not found:
-        raise NothingIngested(
-            "no INPUT was given, and nothing was ingested (labelguard ingest, labelguard pull)"
-        )
-    if named is None and len(found) > 1:
-        raise InvalidLabels(
-            f"answers of several sources were ingested ({', '.join(found)}); pick one: --source"
-        )
-    return named or found[0]
-
-
-def sources(opened: OpenProject) -> list[str]:
-    """Of which sources answers were ingested."""
-    return sorted({segment.source for segment in _segments(opened)})
-
-
-def reading_of(project: Project, source: str) -> Settings:
-    """Return how the answers of a source are read: as all its connectors say.
-
-    Raises `ConnectorError` if labelguard.toml names none, or they differ.
-    """
-    found = [one for one in settings(project).values() if one.source == source]
-    if not found:
-        raise ConnectorError(f"labelguard.toml names no connector of source {source!r}")
-    if any((one.columns, one.question) != (found[0].columns, found[0].question) for one in found):
-        raise ConnectorError(
-            f"the connectors of source {source!r} differ in columns or question; one source is "
-            "read in one way"
-        )
-    return found[0]
-
-
-def write_out(opened: OpenProject, source: str, directory: Path) -> list[Path]:
-    """Return what counts of a source's answers, as exports of its tools; one file for each
-    connector.
-
-    Raises `InvalidLabels` if nothing of it counts.
-    """
-    fresh_directory(directory, mode=0o700)
-    own = [segment for segment in _segments(opened) if segment.source == source]
-    files = []
-    for name in sorted({segment.connector for segment in own}):
-        found = [segment for segment in own if segment.connector == name]
-        held = Segments(opened.project.labels, opened.keys)
-        path = directory / f"{name}.jsonl"
-        with path.open("x", encoding="utf-8") as file:
-            for table in stored.counting(held, found, stored.standing(held, found)):
-                file.writelines(f"{task}\n" for task in table["body"].to_pylist())
-        if path.stat().st_size:
-            files.append(path)
-    if not files:
-        raise InvalidLabels(
-            f"no answer of source {source!r} is left to release: all were deleted in the tool, or "
-            "forgotten after their release"
-        )
-    return files
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a project holds of answers."""
-
-    # rows in segments: states of answers, and deletions
-    answers: int
-    # segments
-    segments: int
-    # events in the inbox
-    waiting: int
-
-
-def held(opened: OpenProject) -> Held:
-    """Return how much was ingested, and how much waits."""
-    home, counted = opened.project, _segments(opened)
-    inbox, waiting = Inbox.find(home.state, home.ledger_url, opened.keys), 0
-    if inbox:
-        with contextlib.closing(inbox):
-            waiting = inbox.waiting()
-    return Held(sum(segment.rows for segment in counted), len(counted), waiting)
-
-
-def settle(opened: OpenProject) -> None:
-    """Complete or undo what a crash left of segments. Only for who holds the project."""
-    Segments(opened.project.labels, opened.keys).settle(_segments(opened))
-
-
-def fault(opened: OpenProject) -> str | None:
-    """Return what does not hold of segments or inbox, or None; and nothing is changed."""
-    home = opened.project
-    broken = Segments(home.labels, opened.keys).fault(_segments(opened))
-    if broken:
-        return broken
-    inbox = Inbox.find(home.state, home.ledger_url, opened.keys)
-    if inbox is None:
-        return None
-    with contextlib.closing(inbox):
-        return inbox.fault()
-
-
-def _segments(opened: OpenProject) -> list[Segment]:
-    return opened.ledger.read(segmentbook.records)
+    return _Pull.begin(name, project, progress, is_whole=True).run(
+        accept_deletions=accept_deletions
+    )
 
 
 class _Ingestion:
@@ -233,162 +111,179 @@ class _Ingestion:
 
     def __init__(self, opened: OpenProject, progress: Progress) -> None:
         self.opened, self._progress = opened, progress
-        self._held = Segments(opened.project.labels, opened.keys)
         self._epoch = opened.ledger.begin_job()
-        self._counted = _segments(opened)
-        self._held.settle(self._counted)
-        self._met: dict[str, Standing] = {}
+        opened.answers.settle()
+        self._segments = opened.answers.segments()
+        self._standing: dict[str, Standing] = {}
         record = opened.ledger.policies.active()
         self._skips_public = record is not None and record.policy.skips == "public"
 
     @property
     def last(self) -> int:
         """The number of the newest segment, or 0."""
-        return self._counted[-1].number if self._counted else 0
+        return self._segments[-1].number if self._segments else 0
 
     @property
     def names(self) -> list[str]:
         """The names of all segments, by which a copy of the project is told from another."""
-        return [one.name for one in self._counted]
+        return [segment.name for segment in self._segments]
 
-    def drain(self) -> Ingested:
+    def drain_inbox(self) -> IngestionResult:
         """Put what waits in the inbox into segments."""
-        done = _NOTHING
-        with contextlib.closing(inbox_of(self.opened)) as inbox:
+        result = _NOTHING
+        with contextlib.closing(self.opened.answers.inbox()) as inbox:
             inbox.settle(set(self.names))
             # Events of a connector that is gone wait, and stop those of no other.
-            known = self.opened.project.connectors
-            for name in sorted(inbox.connectors(), key=lambda name: (name not in known, name)):
-                own = connectors.named(known, name)
-                while taken := inbox.claim(name, segment := keyring.random_bytes(16).hex(), _MOST):
+            tables = self.opened.project.connectors
+            for name in sorted(inbox.connectors(), key=lambda name: (name not in tables, name)):
+                settings = connectors.read_settings(tables, name)
+                while count := inbox.claim(name, segment := _new_name(), _MOST):
                     events = inbox.claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
-                    done += self._store(own, answers, segment, pulled=False)
+                    result += self._store(settings, answers, segment, is_pull=False)
                     inbox.settle({*self.names, segment})
-                    self._progress(f"ingesting {name}: {taken:,} events", None)
-        return done
+                    self._progress(f"ingesting {name}: {count:,} events", None)
+        return result
 
-    def take(self, pull: _Pull, page: Page) -> Ingested:
+    def add_page(self, pull: _Pull, page: Page) -> IngestionResult:
         """Store what was read of a tool while others may have had the project."""
-        own = pull.own
-        with contextlib.closing(inbox_of(self.opened)) as inbox:
-            name = keyring.random_bytes(16).hex()
-            again = inbox.repeated(own.name, page.answers)
-            # Whether it was listed before it was deleted, nobody can tell: the next pull will.
-            since = [one for one in self._counted if one.number > pull.segment]
-            gone = stored.deleted(self._held, [one for one in since if one.connector == own.name])
-            done = self._store(
-                own, page.answers, name, pulled=True, gone=gone, repeated=again, cursor=page.cursor
+        settings = pull.settings
+        with contextlib.closing(self.opened.answers.inbox()) as inbox:
+            repeated = inbox.repeated(settings.name, page.answers)
+            # Whether it was listed before it was deleted cannot be said: the next pull will.
+            since = [s for s in self._of_connector(settings.name) if s.number > pull.segment]
+            deleted = stored.deleted(self.opened.answers.files, since)
+            result = self._store(
+                *(settings, page.answers, _new_name()),
+                is_pull=True,
+                deleted=deleted,
+                repeated=repeated,
+                cursor=page.cursor,
             )
-            inbox.settle_repeated(own.name, page.answers, pull.began)
-        return done
+            inbox.settle_repeated(settings.name, page.answers, pull.began)
+        return result
 
-    def note(self, pull: _Pull, *, whole: bool) -> None:
-        """Let what could not be read be dead letters; after a `whole` reading, nothing else."""
-        with contextlib.closing(inbox_of(self.opened)) as inbox:
-            inbox.note(pull.own.name, pull.unreadable, whole=whole)
+    def note_unreadable(self, pull: _Pull, *, is_whole: bool) -> None:
+        """Let what could not be read be dead letters; after a whole reading, nothing else."""
+        with contextlib.closing(self.opened.answers.inbox()) as inbox:
+            inbox.note(pull.settings.name, pull.unreadable, whole=is_whole)
 
-    def vanished(self, pull: _Pull, *, accept: bool) -> Ingested:
-        """Mark those as deleted that stood when the tool was read from its start, and which it did
-        not list. What came meanwhile is none of them.
+    def delete_unlisted(self, pull: _Pull, *, accept_deletions: bool) -> IngestionResult:
+        """Mark those as deleted that counted when the tool was read from its start, and which it
+        did not list. What came meanwhile is none of them.
         """
-        own, found = pull.own, self.standing(pull.own.name)
-        listed = blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *pull.listed]))[0]
-        missing = blocks.positions(listed, found.record) < 0
+        settings, now = pull.settings, self.standing(pull.settings.name)
+        listed = blocks.unique(np.concatenate([_NOBODY, *pull.listed]))[0]
+        missing = blocks.positions(listed, now.record) < 0
         before = pull.before.record[pull.before.alive]
-        standing = found.alive & ~found.kept & (blocks.positions(before, found.record) >= 0)
-        gone = found.record[standing & missing]
-        if not len(gone):
+        stood = now.alive & ~now.forgotten & (blocks.positions(before, now.record) >= 0)
+        deleted = now.record[stood & missing]
+        if not len(deleted):
             return _NOTHING
-        if len(gone) > max(standing.sum() / 2, _FEW) and not accept:
+        if len(deleted) > max(stood.sum() / 2, _FEW) and not accept_deletions:
             raise ConnectorError(
-                f"connector {own.name}: the tool lists {int((standing & ~missing).sum()):,} of "
-                f"{int(standing.sum()):,} answers that it had, so none counts as deleted; see that "
+                f"connector {settings.name}: the tool lists {int((stood & ~missing).sum()):,} of "
+                f"{int(stood.sum()):,} answers that it had, so none counts as deleted; see that "
                 "it is the right project and the account sees all of it; if they are gone: "
-                f"labelguard connect reconcile {own.name} --accept-deletions"
+                f"labelguard connect reconcile {settings.name} --accept-deletions"
             )
-        rows = replace(Rows.of([], own.name, own.source, self.opened.keys), deleted=gone)
-        self._write(own, rows, keyring.random_bytes(16).hex(), pulled=True, cursor=None)
-        return replace(_NOTHING, deleted=len(gone))
+        rows = Rows.of([], settings.name, settings.source, self.opened.keys)
+        rows = replace(rows, deleted=deleted)
+        self._write(settings, rows, _new_name(), is_pull=True, cursor=None)
+        return replace(_NOTHING, deleted=len(deleted))
 
     def _store(
         self,
-        own: Settings,
+        settings: Settings,
         answers: Sequence[Answer],
         name: str,
         *,
-        pulled: bool,
-        gone: blocks.Blocks = _NOBODY,
+        is_pull: bool,
+        deleted: Blocks = _NOBODY,
         repeated: Sequence[bool] = (),
         cursor: str | None = None,
-    ) -> Ingested:
+    ) -> IngestionResult:
         """Put answers into a segment, but for those that are known, or of people who have left.
 
-        Of those that are `repeated` the state that counts is taken anew; records that are `gone`
+        Of those that are `repeated` the state that counts is taken anew; records that are `deleted`
         (n, 2) are left out.
         """
-        opened = self.opened
-        rows = Rows.of(answers, own.name, own.source, opened.keys)
-        left = DepartedLabelers(opened.keys, own.source, opened.ledger.people.tombstones())
-        refused = left.of_keys(rows.labeler_key)
-        each = zip(repeated or [False] * len(answers), answers, strict=True)
-        again = np.array([known for known, one in each if not one.deleted], bool)
-        if own.name not in self._met:  # what counted before is enough to tell what comes again
-            self._met[own.name] = self.standing(own.name)
-        known, before = self._met[own.name].of(rows, pulled=pulled, repeated=again)
-        known |= blocks.positions(gone, rows.record) >= 0
-        rows = rows.taken(~refused & ~known, ~before)
+        opened, connector = self.opened, settings.name
+        rows = Rows.of(answers, connector, settings.source, opened.keys)
+        tombstones = opened.ledger.people.tombstones()
+        departed = DepartedLabelers(opened.keys, settings.source, tombstones)
+        refused = departed.of_keys(rows.labeler_key)
+        flags = zip(repeated or [False] * len(answers), answers, strict=True)
+        again = np.array([flag for flag, answer in flags if not answer.deleted], bool)
+        if connector not in self._standing:  # what counted before is enough to know what is new
+            self._standing[connector] = self.standing(connector)
+        known, known_deletions = self._standing[connector].known(
+            rows, is_pull=is_pull, repeated=again
+        )
+        known |= blocks.positions(deleted, rows.record) >= 0
+        rows = rows.select(~refused & ~known, ~known_deletions)
         if len(rows):
-            self._write(own, rows, name, pulled=pulled, cursor=cursor)
+            self._write(settings, rows, name, is_pull=is_pull, cursor=cursor)
         elif (
             cursor is not None
-            and cursor != self.cursor(own.name)
-            and (last := [segment for segment in self._counted if segment.connector == own.name])
+            and cursor != self.cursor(connector)
+            and (segments := self._of_connector(connector))
         ):  # how far the pull came, if anything of the connector was ever stored
-            self.opened.ledger.write(self._epoch, segmentbook.advance, last[-1].name, cursor)
-            self._counted = _segments(self.opened)
-        new = zip((one for one in answers if not one.deleted), ~refused & ~known, strict=True)
-        reasons = Counter(one.left_out for one, fresh in new if fresh and one.left_out)
+            opened.ledger.write(self._epoch, segmentbook.advance, segments[-1].name, cursor)
+            self._segments = opened.answers.segments()
+        present = (answer for answer in answers if not answer.deleted)
+        new = zip(present, ~refused & ~known, strict=True)
+        reasons = Counter(answer.left_out for answer, is_new in new if is_new and answer.left_out)
         if not self._skips_public:
             del reasons[SKIP]
-        return Ingested(
-            *(len(rows.body), len(rows.deleted), int((known & ~refused).sum())),
-            *(int(refused.sum()), 0, dict(reasons)),
+        return IngestionResult(
+            answers=len(rows.body),
+            deleted=len(rows.deleted),
+            known=int((known & ~refused).sum()),
+            refused=int(refused.sum()),
+            forgotten=0,
+            left_out=dict(reasons),
         )
 
     def _write(
-        self, own: Settings, rows: Rows, name: str, *, pulled: bool, cursor: str | None
+        self, settings: Settings, rows: Rows, name: str, *, is_pull: bool, cursor: str | None
     ) -> None:
-        digest = self._held.write(name, rows.tables())
+        digest = self.opened.answers.files.write(name, rows.tables())
         segment = Segment(
-            self.last + 1, name, own.name, own.source, pulled, len(rows), digest, cursor
+            *(self.last + 1, name, settings.name, settings.source),
+            *(is_pull, len(rows), digest, cursor),
         )
         self.opened.ledger.write(self._epoch, segmentbook.add, segment, len(rows.deleted))
-        self._counted.append(segment)
+        self._segments.append(segment)
 
-    def forget(self, done: Ingested) -> Ingested:
+    def forget(self, result: IngestionResult) -> IngestionResult:
         """Forget what is gone from the tool, and labels that were released long ago, as
-        `[ingest] keep` says; all that was `done` then.
+        `[ingest] keep` says; return the result with their number.
         """
-        due = self.opened.ledger.read(segmentbook.unpruned)
-        if not due and retention.kept_for(self.opened.project.ingest) is None:
-            return done
-        counted = _segments(self.opened)
-        count = retention.forget(self.opened, self._held, counted, self._epoch)
-        return replace(done, forgotten=done.forgotten + count)
+        is_due = self.opened.ledger.read(segmentbook.has_deletions)
+        if not is_due and retention.period(self.opened.project.ingest) is None:
+            return result
+        count = retention.forget(self.opened, self._epoch)
+        return replace(result, forgotten=result.forgotten + count)
 
-    def cursor(self, name: str) -> str:
-        """From where the next pull goes on."""
-        found = [s.cursor for s in self._counted if s.connector == name and s.cursor is not None]
-        return found[-1] if found else ""
+    def cursor(self, connector: str) -> str:
+        """Return the cursor from which the next pull goes on."""
+        segments = self._of_connector(connector)
+        return next((s.cursor for s in reversed(segments) if s.cursor is not None), "")
 
-    def standing(self, name: str) -> Standing:
-        """Return which answers of a connector stand."""
-        own = [segment for segment in self._counted if segment.connector == name]
-        return stored.standing(self._held, own)
+    def standing(self, connector: str) -> Standing:
+        """Return which answers of a connector count."""
+        return stored.standing(self.opened.answers.files, self._of_connector(connector))
+
+    def _of_connector(self, connector: str) -> list[Segment]:
+        return [segment for segment in self._segments if segment.connector == connector]
 
 
-def _grouped(pages: Iterable[Page]) -> Iterator[Page]:
+def _new_name() -> str:
+    return keyring.random_bytes(16).hex()
+
+
+def _group(pages: Iterable[Page]) -> Iterator[Page]:
     """Put pages together, so that segments are not many and small."""
     answers, unreadable, cursor = list[Answer](), list[Unreadable](), None
     for page in pages:
@@ -406,67 +301,72 @@ def _grouped(pages: Iterable[Page]) -> Iterator[Page]:
 class _Pull:
     """One reading of a tool, during which the project is held only to store what was read.
 
-    `before` is what stood when it began (µs, `began`) after `segment`, at the `cursor`; `stored` is
-    what came of it so far. A tool that is silent keeps no other job waiting.
+    `before` is what counted when it began (µs, `began`) after `segment`, at the `cursor`; `result`
+    is what came of it so far. A tool that is silent keeps no other job waiting.
     """
 
     project: Where
     progress: Progress
-    own: Settings
+    settings: Settings
     cursor: str
     before: Standing
     segment: int
     began: int
-    stored: Ingested
+    result: IngestionResult
     names: list[str]
-    listed: list[blocks.Blocks] = field(default_factory=list)
+    listed: list[Blocks] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, name: str, project: Where, progress: Progress, *, whole: bool) -> _Pull:
-        """Take in what was announced before; `whole` reads everything, not what is new."""
+    def begin(cls, name: str, project: Where, progress: Progress, *, is_whole: bool) -> _Pull:
+        """Ingest what waits in the inbox; a whole pull reads everything, not what is new."""
         with OpenProject.job(project) as opened:
-            work = _Ingestion(opened, progress)
-            stored, own = work.drain(), connectors.named(opened.project.connectors, name)
-            before = work.standing(name)
-            cursor = "" if whole else work.cursor(name)
-            began, last = int(time.time() * 1e6), work.last
+            job = _Ingestion(opened, progress)
+            result = job.drain_inbox()
             return cls(
-                *(opened.project, progress, own, cursor, before, last, began, stored, work.names)
+                project=opened.project,
+                progress=progress,
+                settings=connectors.read_settings(opened.project.connectors, name),
+                cursor="" if is_whole else job.cursor(name),
+                before=job.standing(name),
+                segment=job.last,
+                began=int(time.time() * 1e6),
+                result=result,
+                names=job.names,
             )
 
-    def done(self, *, accept: bool) -> Ingested:
-        """Read, store and forget; `accept` that most of what was there is gone."""
-        read = 0
-        for page in _grouped(connectors.connector(self.own).pull(self.cursor)):
-            read += len(page.answers)
-            self.progress(f"pulling {self.own.name}: {read:,} answers", None)
-            self.unreadable += [f"answer {one.record}: {one.why}" for one in page.unreadable]
-            with self._job() as work:
-                work.note(self, whole=False)
+    def run(self, *, accept_deletions: bool) -> IngestionResult:
+        """Read, store and forget."""
+        count, name = 0, self.settings.name
+        for page in _group(connectors.connector(self.settings).pull(self.cursor)):
+            count += len(page.answers)
+            self.progress(f"pulling {name}: {count:,} answers", None)
+            self.unreadable += [f"answer {item.record}: {item.why}" for item in page.unreadable]
+            with self._job() as job:
+                job.note_unreadable(self, is_whole=False)
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
-                self.listed.append(work.opened.keys.record_keys(self.own.name, listed))
-                self.stored += work.take(self, page)
+                self.listed.append(job.opened.keys.record_keys(name, listed))
+                self.result += job.add_page(self, page)
                 if page.unreadable:
-                    self.stored += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})
-        with self._job() as work:
-            work.note(self, whole=not self.cursor)
+                    self.result += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})
+        with self._job() as job:
+            job.note_unreadable(self, is_whole=not self.cursor)
             if not self.cursor:
-                self.stored += work.vanished(self, accept=accept)
-            return work.forget(self.stored)
+                self.result += job.delete_unlisted(self, accept_deletions=accept_deletions)
+            return job.forget(self.result)
 
     @contextlib.contextmanager
     def _job(self) -> Iterator[_Ingestion]:
-        """The project, as soon as no other job holds it: what was read is not thrown away."""
+        """Hold the project as soon as no other job does: what was read is not thrown away."""
         with (
             waiting(lambda text: self.progress(text, None)),
             OpenProject.job(self.project) as opened,
         ):
-            work = _Ingestion(opened, self.progress)
-            if self.names != work.names[: len(self.names)]:
+            job = _Ingestion(opened, self.progress)
+            if self.names != job.names[: len(self.names)]:
                 raise ProjectError(
                     f"{opened.project.state} is another copy of the project than when the tool was "
-                    "asked; pull again"
+                    "read; pull again"
                 )
-            yield work
-            self.names = work.names
+            yield job
+            self.names = job.names

@@ -15,6 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.answers import connector as connectors
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs import groups
 from labelguard.inputs.sources import Input
@@ -22,7 +23,6 @@ from labelguard.keys.identities import Identities
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Groups
 from labelguard.ledger.sources import People, SourceRecord
-from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
@@ -126,8 +126,9 @@ def keys_of_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list
 def _sources(opened: OpenProject) -> list[str]:
     """Return the names of all sources: of releases, of what was ingested, and of connectors."""
     released = [record.name for record in opened.ledger.people.sources()]
-    connected = [one.source for one in ingestion.settings(opened.project).values()]
-    return list(dict.fromkeys([*released, *ingestion.sources(opened), *connected]))
+    settings = connectors.read_all(opened.project.connectors)
+    connected = [one.source for one in settings.values()]
+    return list(dict.fromkeys([*released, *opened.answers.sources(), *connected]))
 
 
 def resolve_ids(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:

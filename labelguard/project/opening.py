@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeAlias
 
+from labelguard.answers.store import AnswerStore
 from labelguard.errors import KeyProblem, PolicyError, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
@@ -54,6 +55,12 @@ class OpenProject:
     def private_map(self) -> PrivateMap:
         """Return the PRIVATE maps of released labels."""
         return PrivateMap(self.project.private_maps, self.keys)
+
+    @property
+    def answers(self) -> AnswerStore:
+        """The answers of annotation tools."""
+        home = self.project
+        return AnswerStore(home.state, home.ledger_url, home.connectors, self.keys, self.ledger)
 
     @property
     def maps(self) -> dict[str, str]:

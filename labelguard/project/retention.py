@@ -21,7 +21,6 @@ import pyarrow as pa
 from labelguard import clock
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
-from labelguard.answers.segments import Segments
 from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE, IngestTable
 from labelguard.errors import NotAnswered, ProjectError
@@ -41,42 +40,42 @@ from labelguard.storage.files import fresh_directory
 _Forgotten = dict[bytes, tuple[str, list[bytes]]]
 
 
-def kept_for(settings: Mapping[str, object]) -> timedelta | None:
+def period(settings: Mapping[str, object]) -> timedelta | None:
     """Return how long answers stay after their release; None: always. Raises `ProjectError`."""
     keep = validate(IngestTable, settings, FILE, at=("ingest",), error=ProjectError).keep
     return None if keep is None else timedelta(days=int(keep[:-1]))
 
 
-def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoch: int) -> int:
-    """Take what is to be forgotten out of the segments; how many answers that were released."""
-    keep = kept_for(opened.project.ingest)
+def forget(opened: OpenProject, epoch: int) -> int:
+    """Take out of segments what is to be forgotten; return the number of released answers."""
+    keep, files = period(opened.project.ingest), opened.answers.files
     # What is not later is old enough, as `clock.now` tells times; nothing is, if "".
     until = "" if keep is None else clock.format_time(clock.parse_time(clock.now()) - keep)
-    released = _released(opened, until)
-    changed, forgotten = {}, 0
-    for name in sorted({segment.connector for segment in counted}):
-        own = [segment for segment in counted if segment.connector == name]
-        standing = stored.standing(held, own)
-        found: _Forgotten = {}
+    released = _released_keys(opened, until)
+    rewritten, count = {}, 0
+    for name in sorted({segment.connector for segment in opened.answers.segments()}):
+        segments = opened.answers.segments(name)
+        standing = stored.standing(files, segments)
+        forgotten: _Forgotten = {}
         # Whose answers are another source's since, were released as those of their own.
-        for source in sorted({segment.source for segment in own}) if len(released) else ():
+        for source in sorted({s.source for s in segments}) if len(released) else ():
             # Of a label that was released, a later state may still be asked for (`--again`).
-            out = np.array([one.at > until or one.source != source for one in own])
-            old = replace(standing, kept=standing.kept | out[standing.segment])
-            found |= _answers(opened, held, own, old, released, source)
-        gone = set(blocks.to_list(standing.record[~standing.alive]))
-        forgotten += len(found)
-        for number, segment in enumerate(own):
-            tables = _pruned(held.read(segment), number, standing, gone, found)
+            stays = np.array([s.at > until or s.source != source for s in segments])
+            old = replace(standing, forgotten=standing.forgotten | stays[standing.segment])
+            forgotten |= _released_answers(opened, segments, old, released, source)
+        deleted = set(blocks.to_list(standing.record[~standing.alive]))
+        count += len(forgotten)
+        for number, segment in enumerate(segments):
+            tables = _prune(files.read(segment), number, standing, deleted, forgotten)
             if tables:
-                changed[segment.name] = held.rewrite(segment, tables)
-    if changed:
-        held.settle(opened.ledger.write(epoch, segmentbook.replace, changed))
-    return forgotten
+                rewritten[segment.name] = files.rewrite(segment, tables)
+    if rewritten:
+        files.settle(opened.ledger.write(epoch, segmentbook.replace, rewritten))
+    return count
 
 
-def _released(opened: OpenProject, until: str) -> Blocks:
-    """Keys of the rows of all releases that are old enough, sorted, (n, 2)."""
+def _released_keys(opened: OpenProject, until: str) -> Blocks:
+    """Return the keys of the rows of all releases that are old enough, sorted, (n, 2)."""
     old = [
         record.id
         for record in opened.ledger.releases.all()
@@ -87,53 +86,50 @@ def _released(opened: OpenProject, until: str) -> Blocks:
     return blocks.unique(np.concatenate(keys))[0]
 
 
-def _answers(
+def _released_answers(
     opened: OpenProject,
-    held: Segments,
-    own: Sequence[Segment],
+    segments: Sequence[Segment],
     standing: stored.Standing,
     released: Blocks,
     source: str,
 ) -> _Forgotten:
-    """Answers all of whose labels were released, by record."""
-    tables = list(stored.counting(held, own, standing))
+    """Return the answers all of whose labels were released, by record."""
+    tables = list(stored.counting(opened.answers.files, segments, standing))
     if not tables:
         return {}
-    settings = _settings(opened, own[0].connector, source)
+    settings = _settings(opened, segments[0].connector, source)
     table = pa.concat_tables(tables)
     path = fresh_directory(opened.project.work / "retention", mode=0o700) / f"{settings.name}.jsonl"
     path.write_text("".join(f"{task}\n" for task in table["body"].to_pylist()), encoding="utf-8")
-    found: _Forgotten | None = None
     policy = opened.ledger.policies.active()
     # Where skips are hidden among ties, nothing may tell which are.
     skips = policy.policy.skips if policy else "public"
+    answers: _Forgotten | None = None
     for question in _questions(opened, settings):
         reading = Reading(settings.columns, question=question, skips=skips)
         try:
-            rows = _rows(opened, path, reading, settings.source)
+            rows = _read_rows(opened, path, reading, settings.source)
         except NotAnswered:  # all that are left are skips, or answer something else
             rows = {}
-        whole = _whole(rows, released)
-        found = (
-            whole
-            if found is None
-            else {  # forgotten once released under every question
-                record: (pair, keys + whole[record][1])
-                for record, (pair, keys) in found.items()
-                if record in whole
+        complete = _select_released(rows, released)
+        if answers is not None:  # forgotten once released under every question
+            complete = {
+                record: (pair, keys + complete[record][1])
+                for record, (pair, keys) in answers.items()
+                if record in complete
             }
-        )
+        answers = complete
     path.unlink()
     names = dict(zip(_id_digests(table["id"]), table["record"].to_pylist(), strict=True))
-    return {names[digest]: row for digest, row in (found or {}).items() if digest in names}
+    return {names[digest]: row for digest, row in (answers or {}).items() if digest in names}
 
 
 def _settings(opened: OpenProject, name: str, source: str) -> connectors.Settings:
     """Return how answers are read: as their connector says, or the one that has its source now."""
     tables = opened.project.connectors
-    heirs = [other for other in tables if connectors.named(tables, other).source == source]
-    found = connectors.named(tables, name if name in tables or not heirs else heirs[0])
-    return replace(found, source=source)
+    heirs = [s.name for s in connectors.read_all(tables).values() if s.source == source]
+    settings = connectors.read_settings(tables, name if name in tables or not heirs else heirs[0])
+    return replace(settings, source=source)
 
 
 def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str | None]:
@@ -141,13 +137,13 @@ def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str |
     columns = next(
         (s.columns for s in opened.ledger.people.sources() if s.name == settings.source), {}
     )
-    asked = {role.partition(" of ")[2] for role in columns if " of " in role}
-    return [*sorted(asked)] or [settings.question]
+    questions = {role.partition(" of ")[2] for role in columns if " of " in role}
+    return [*sorted(questions)] or [settings.question]
 
 
-def _rows(opened: OpenProject, path: Path, reading: Reading, source: str) -> _Forgotten:
+def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -> _Forgotten:
     """Of every answer in a file: its pair, and the keys of its rows, by the digest of its id."""
-    found: _Forgotten = {}
+    rows: _Forgotten = {}
     keys = opened.keys.row_keys()
     for batch in canonical_rows(path, reading):
         labelers = batch["labeler"].to_pylist()
@@ -162,8 +158,8 @@ def _rows(opened: OpenProject, path: Path, reading: Reading, source: str) -> _Fo
         for record, row_key, texts in zip(
             batch["record"].to_pylist(), row_keys, public, strict=True
         ):
-            found.setdefault(record[:16], (json.dumps(texts), []))[1].append(row_key)
-    return found
+            rows.setdefault(record[:16], (json.dumps(texts), []))[1].append(row_key)
+    return rows
 
 
 def _digests(column: pa.Array) -> Blocks:
@@ -180,44 +176,44 @@ def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:
         return [digest[:16] for (digest,) in digests.fetchall()]
 
 
-def _whole(rows: _Forgotten, released: Blocks) -> _Forgotten:
+def _select_released(rows: _Forgotten, released: Blocks) -> _Forgotten:
     """Return the answers of which every row was released."""
     if not rows:
         return {}
-    keys = blocks.from_bytes(b"".join(key for _, own in rows.values() for key in own))
-    starts = np.cumsum([0, *(len(own) for _, own in rows.values())])[:-1]
-    whole = np.logical_and.reduceat(blocks.positions(released, keys) >= 0, starts).tolist()
-    return {record: rows[record] for record, found in zip(rows, whole, strict=True) if found}
+    keys = blocks.from_bytes(b"".join(key for _, of_answer in rows.values() for key in of_answer))
+    starts = np.cumsum([0, *(len(of_answer) for _, of_answer in rows.values())])[:-1]
+    complete = np.logical_and.reduceat(blocks.positions(released, keys) >= 0, starts).tolist()
+    return {record: rows[record] for record, all_of in zip(rows, complete, strict=True) if all_of}
 
 
-def _pruned(
+def _prune(
     tables: Mapping[int, pa.Table],
     number: int,
     standing: stored.Standing,
-    gone: set[bytes],
-    found: _Forgotten,
+    deleted: set[bytes],
+    forgotten: _Forgotten,
 ) -> dict[int, pa.Table]:
     """Return the tables of a segment that change, as they are then.
 
-    Of forgotten records one row stays, that which counted; of those that are gone, none.
+    Of forgotten records one row stays, that which counted; of those that are deleted, none.
     """
     changed = {}
     for place, table in tables.items():
         if place == stored.DELETED:
             continue
         records = table["record"].to_pylist()
-        touched = [record in gone or record in found for record in records]
-        if not any(touched):
+        if not any(record in deleted or record in forgotten for record in records):
             continue
         counts = (standing.segment == number) & (standing.place == place)
         counting = set(standing.row[counts].tolist())
         rows = []
-        for row, (own, old) in enumerate(zip(table.to_pylist(), touched, strict=True)):
-            if not old:
-                rows.append(own)
-            elif own["record"] in found and row in counting:
-                pair, keys = found[own["record"]]
-                left = {"id": None, "labeler": None, "body": None}
-                rows.append(own | left | {"pair": pair, "rows": keys})
+        for number_of_row, row in enumerate(table.to_pylist()):
+            record = row["record"]
+            if record in forgotten and number_of_row in counting:
+                pair, keys = forgotten[record]
+                empty = {"id": None, "labeler": None, "body": None}
+                rows.append(row | empty | {"pair": pair, "rows": keys})
+            elif record not in deleted and record not in forgotten:
+                rows.append(row)
         changed[place] = pa.Table.from_pylist(rows, schema=stored.SCHEMA)
     return changed

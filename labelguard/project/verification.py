@@ -12,7 +12,6 @@ from itertools import pairwise
 from labelguard import clock
 from labelguard.ledger.journal import Anchor, Entry
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.storage.files import find_changed_file as public_fault
 
@@ -60,7 +59,7 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
         broken = (
             f"the journal does not hold entry {anchor.number} of the anchor: it was cut or changed"
         )
-    broken = broken or release_fault(opened, records) or ingestion.fault(opened)
+    broken = broken or release_fault(opened, records) or opened.answers.fault()
     committed = sum(record.state == "committed" for record in records)
     backwards = None if broken else _describe_backwards(entries)
     return Verification(broken is None, broken, committed, len(entries), backwards)

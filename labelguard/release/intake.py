@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from labelguard.answers import connector as connectors
 from labelguard.budget.label_values import LabelValues
 from labelguard.budget.policy import Policy
 from labelguard.errors import InvalidLabels
@@ -21,7 +22,6 @@ from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.learning.columns import FeatureColumn
 from labelguard.options import ReadingOptions, check
-from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release.protocol import Further
@@ -45,8 +45,8 @@ def resolve_source(
     """
     if source is not None:
         return source, replace(home, namespace=namespace or home.namespace), options
-    name = ingestion.source_of(home, namespace)
-    settings = ingestion.reading_of(home, name)
+    name = OpenProject.open(home).answers.resolve_source(namespace)
+    settings = connectors.read_shared(home.connectors, name)
     if options.get("question") is None:
         options = {**options, "question": settings.question}
     return Ingested(name), replace(home, namespace=name, columns=settings.columns), options
@@ -60,7 +60,7 @@ def _write_ingested(source: Input, opened: OpenProject, columns: Mapping[str, st
     if not isinstance(source, Ingested):
         return source
     opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    paths = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
+    paths = opened.answers.export(source.source, opened.project.work / "ingested")
     return [
         replace(resolve_file(path, columns, f"answers of {path.stem}"), answers=path)
         for path in paths

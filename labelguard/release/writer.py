@@ -346,7 +346,7 @@ def push(
     those that were committed; `ConnectorError` as the connector does.
     """
     opened = OpenProject.open(project)
-    settings = connectors.named(opened.project.connectors, name)
+    settings = connectors.read_settings(opened.project.connectors, name)
     done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
     matches = [record for record in done if record.id.startswith(release_id)]
     if len(matches) != 1:

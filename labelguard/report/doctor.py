@@ -20,7 +20,7 @@ from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Answer, Connector, Settings
 from labelguard.errors import InvalidLabels, LabelguardError, NoProject, ProjectError
 from labelguard.inputs.left_out import SKIP
-from labelguard.project import attempts, ingestion
+from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, locate_project
 from labelguard.text import LABEL_SKIP, pluralize
 
@@ -142,11 +142,11 @@ def _project_checks(project: Where) -> list[Finding]:
 
     def answers() -> str:
         opened = OpenProject.open(home)
-        broken = ingestion.fault(opened)
+        broken = opened.answers.fault()
         if broken:
             raise ProjectError(broken)
-        held = ingestion.held(opened)
-        settings = ingestion.settings(home)
+        held = opened.answers.count()
+        settings = connectors.read_all(home.connectors)
         for one in settings.values():
             connectors.connector(one)  # which checks its own options
         names = ", ".join(sorted(settings)) or "none"
@@ -228,7 +228,7 @@ def check_connector(name: str, project: Where = None) -> ConnectorCheck:
     from labelguard.inputs.staging import canonical_rows
 
     opened = OpenProject.open(project)
-    settings = connectors.named(opened.project.connectors, name)
+    settings = connectors.read_settings(opened.project.connectors, name)
     tool = connectors.connector(settings)
     about = tool.about()
     answers = list(islice(_answers(tool), ANSWERS))

@@ -20,7 +20,7 @@ from labelguard_connectors.hook.schedule import Schedule
 from support.pages import check_command
 
 from labelguard.answers.connector import Settings, connector
-from labelguard.project.retention import kept_for
+from labelguard.project.retention import period
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -137,7 +137,7 @@ def test_the_example_of_connectors_is_understood(compose: dict[str, Any]) -> Non
     told = tomllib.loads((EXAMPLES / "connectors.toml").read_text())
     tables = told["connectors"]
     Schedule.of(told["hook"])
-    kept_for(told["ingest"])
+    period(told["ingest"])
     words = {re.sub(r"\W", "_", name).upper() for name in tables}
     for name, table in tables.items():
         connector(Settings.of(name, table))

@@ -93,7 +93,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             patch.setenv(f"LABELGUARD_{name}_HOOK_SECRET", hooks.SECRET)
         made = hooks.project(tmp_path_factory.mktemp("hostile"), patch, TOOLS)
         opened = OpenProject.open(made)
-        inbox = stack.enter_context(contextlib.closing(ingestion.inbox_of(opened)))
+        inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
         loop = stack.enter_context(asyncio.Runner())
         hook = Hook(Endpoints.of(made).served, inbox, Limits(body_bytes=20_000))
 

@@ -15,7 +15,7 @@ from labelguard_connectors.hook.verification import Scheme
 from support.pages import DOCS, ROOT, blocks, check_command, commands
 
 from labelguard.answers.connector import Settings, connector, kinds
-from labelguard.project.retention import kept_for
+from labelguard.project.retention import period
 
 PAGES = ("connectors.md", "label-studio.md", "argilla.md")
 TABLES = [
@@ -40,7 +40,7 @@ def test_tables_of_labelguard_toml_are_understood(block: str) -> None:
         settings = Settings.of(name, table)
         connector(settings)
         Scheme.of(settings)
-    kept_for(told.get("ingest", {}))
+    period(told.get("ingest", {}))
     Schedule.of(told.get("hook", {}))
 
 

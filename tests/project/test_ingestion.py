@@ -102,7 +102,7 @@ def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(
     for task in range(7):
         desk.answer("maria", task, "left")
     assert ingestion.pull("desk", project).answers == 7
-    assert ingestion.pull("desk", project) == ingestion.Ingested(0, 0, 0, 0, 0)
+    assert ingestion.pull("desk", project) == ingestion.IngestionResult(0, 0, 0, 0, 0)
     deliver(project, desk.answer("otto", 1, "right"))
     desk.change("3", "right")
     assert ingestion.ingest(project).answers == 1
@@ -159,7 +159,7 @@ def test_a_pull_counts_what_no_release_will_and_skips_only_where_they_are_public
     done = ingestion.pull("desk", project)
     public = {"skip": 1} if skips == "public" else {}
     assert (done.answers, done.left_out) == (2, {"ground truth": 1} | public)
-    assert ingestion.pull("desk", project) == ingestion.Ingested(0, 0, 0, 0, 0)
+    assert ingestion.pull("desk", project) == ingestion.IngestionResult(0, 0, 0, 0, 0)
 
 
 def test_an_answer_that_a_pull_finds_again_is_there_again(tool: tuple[Project, Desk]) -> None:
@@ -253,7 +253,7 @@ def test_whatever_crashes_every_answer_is_there_once(
         assert crashes
     ingestion.pull("desk", project) if how == "pull" else ingestion.ingest(project)
     assert sum(released(project).values()) == 12
-    held = ingestion.held(OpenProject.open(project))
+    held = OpenProject.open(project).answers.count()
     assert held.segments == len(list(project.labels.iterdir()))
     assert (held.answers, held.waiting) == (12, 0) and overview.verify(project).ok
 
@@ -367,9 +367,9 @@ def test_an_answer_is_forgotten_only_once_all_its_rows_were_released() -> None:
     one, two, three = (number.to_bytes(16, "big") for number in (1, 2, 3))
     rows = {"both": [one, two], "other": [two], "neither": [three], "some": [two, three]}
     asked = {name.encode(): ("a pair", own) for name, own in rows.items()}
-    found = retention._whole(asked, blocks.from_bytes(one + two))
+    found = retention._select_released(asked, blocks.from_bytes(one + two))
     assert found == {name: asked[name] for name in (b"both", b"other")}
-    assert not retention._whole(asked, blocks.from_bytes(one))
+    assert not retention._select_released(asked, blocks.from_bytes(one))
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_th
     assert found.rows_set_aside == 3
     assert found.unreadable_files == ["event of desk, which labelguard.toml does not name"]
     assert rows_of(project, None) == 3
-    assert ingestion.held(OpenProject.open(project)).waiting == 0
+    assert OpenProject.open(project).answers.count().waiting == 0
 
 
 POINTS = ("rewritten", "listed")

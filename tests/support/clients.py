@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from support import hooks
 
 from labelguard.answers.inbox import Inbox
-from labelguard.project import attempts, ingestion
+from labelguard.project import attempts
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 
@@ -22,7 +22,7 @@ from labelguard.project.project import Project
 @contextlib.contextmanager
 def inbox_of(made: Project) -> Iterator[Inbox]:
     """The inbox of a project."""
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         yield inbox
 
 

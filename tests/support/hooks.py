@@ -93,10 +93,9 @@ def project(
 
 def stored(made: Project) -> dict[str, int]:
     """How many events wait of each answer, by the answer's id."""
-    from labelguard.project import ingestion
 
     found: dict[str, int] = {}
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         for name in inbox.connectors():
             inbox.claim(name, "looked at", 1_000_000)
         for event in inbox.claimed("looked at"):

@@ -169,7 +169,7 @@ def connected(
     return find(project.state.parent), desk
 
 
-def take_in(project: Project, *events: Mapping[str, Any]) -> ingestion.Ingested:
+def take_in(project: Project, *events: Mapping[str, Any]) -> ingestion.IngestionResult:
     """Put events into the inbox, and from there into segments."""
     deliver(project, *events)
     return ingestion.ingest(project)

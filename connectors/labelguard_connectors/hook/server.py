@@ -16,7 +16,7 @@ import uvicorn
 
 from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError
-from labelguard.project import attempts, ingestion
+from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
 from labelguard_connectors.hook import app, limits, logs
 from labelguard_connectors.hook.delivery import Hook
@@ -70,7 +70,7 @@ def serve(
     logs.configure()
     log = logs.logger()
     with (
-        contextlib.closing(ingestion.inbox_of(opened)) as inbox,
+        contextlib.closing(opened.answers.inbox()) as inbox,
         contextlib.closing(_listen(host, port)) as listener,
     ):
         hook = Hook(endpoints.served, inbox, bounds, partial(attempts.read, opened.project))

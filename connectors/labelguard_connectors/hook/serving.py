@@ -13,7 +13,6 @@ from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Answer, Connector, credential
 from labelguard.answers.inbox import Event, Letter
 from labelguard.errors import ConnectorError
-from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard_connectors.hook.verification import Scheme
@@ -46,7 +45,7 @@ class Endpoints:
         """
         served: dict[str, Endpoint] = {}
         left_out: dict[str, str] = {}
-        for name, settings in ingestion.settings(project).items():
+        for name, settings in connectors.read_all(project.connectors).items():
             try:
                 secrets = tuple(credential(name, SECRET).split())
             except ConnectorError as error:
@@ -105,7 +104,7 @@ class RetryResult:
 
 def dead_letters(where: Where = None) -> list[Letter]:
     """Return a project's dead letters, oldest first."""
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(where))) as inbox:
+    with contextlib.closing(OpenProject.open(where).answers.inbox()) as inbox:
         return inbox.letters()
 
 
@@ -115,8 +114,8 @@ def retry(where: Where = None, numbers: Sequence[int] = ()) -> RetryResult:
     Raises `ConnectorError` for a number that there is no letter of.
     """
     opened = OpenProject.open(where)
-    settings = ingestion.settings(opened.project)
-    with contextlib.closing(ingestion.inbox_of(opened)) as inbox:
+    settings = connectors.read_all(opened.project.connectors)
+    with contextlib.closing(opened.answers.inbox()) as inbox:
         letters = inbox.letters()
         if unknown := set(numbers) - {letter.number for letter in letters}:
             raise ConnectorError(f"there is no dead letter {min(unknown)}")

@@ -62,7 +62,7 @@ class Worker:
     def __init__(self, where: Where = None, today: Callable[[], str] | None = None) -> None:
         self._project: Project = locate_project(where)
         self._schedule = Schedule.of(self._project.hook)
-        self._settings: Mapping[str, Settings] = ingestion.settings(self._project)
+        self._settings: Mapping[str, Settings] = connectors.read_all(self._project.connectors)
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
         self._log = logs.logger()
         self._ended = threading.Event()
@@ -121,7 +121,7 @@ class Worker:
 
     def _ingest(self, turn: Turn, progress: WorkerState) -> None:
         """Ingest what waits where it may make a release due: every time is a segment."""
-        with contextlib.closing(ingestion.inbox_of(OpenProject.open(self._project))) as inbox:
+        with contextlib.closing(OpenProject.open(self._project).answers.inbox()) as inbox:
             waiting = inbox.waiting()
         if waiting and self._is_ingestion_due(waiting, progress):
             turn.answers += ingestion.ingest(self._project).answers
@@ -243,7 +243,7 @@ def release_export(
     """
     home = locate_project(where)
     schedule = Schedule.of(home.hook)
-    settings = _choose_settings(ingestion.settings(home), connector)
+    settings = _choose_settings(connectors.read_all(home.connectors), connector)
     require_policy(home)
     release = privatize(
         export,

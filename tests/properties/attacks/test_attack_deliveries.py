@@ -88,7 +88,7 @@ def clinic(directory: Path, patch: pytest.MonkeyPatch) -> Project:
 
 def traces(made: Project, tool: str, bodies: Sequence[bytes]) -> dict[str, Any]:
     """What is to be seen of deliveries: answers, metrics but for times, rows and sizes of files."""
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         hook = delivery.Hook(Endpoints.of(made).served, inbox, Limits())
         with TestClient(application(hook)) as client:
             answers = [
@@ -109,7 +109,7 @@ def traces(made: Project, tool: str, bodies: Sequence[bytes]) -> dict[str, Any]:
         "rows": rows,
         "names": names,
         "ingested": done,
-        "held": ingestion.held(opened),
+        "held": opened.answers.count(),
         "sizes": sorted(path.stat().st_size for path in made.labels.glob("*")),
         "inbox": (made.state / FILE).stat().st_size,
     }
@@ -204,7 +204,7 @@ def test_what_was_ingested_is_not_ingested_again_with_another_label(
 def selected(made: Project) -> list[str]:
     """The labels that count."""
     directory = made.state.parent / f"written {time.monotonic_ns()}"
-    (path,) = ingestion.write_out(OpenProject.open(made), "desk", directory)
+    (path,) = OpenProject.open(made).answers.export("desk", directory)
     return [
         json.loads(line)["annotations"][0]["result"][0]["value"]["selected"]
         for line in path.read_text("utf-8").splitlines()
@@ -248,6 +248,6 @@ def test_reading_the_whole_tool_tells_nothing_of_which_label_changed(
         tools.deliver(made, *saves, other)
         done = ingestion.reconcile("desk", made)
         sizes = sorted(path.stat().st_size for path in made.labels.glob("*"))
-        found.append((done, ingestion.held(OpenProject.open(made)), sizes))
+        found.append((done, OpenProject.open(made).answers.count(), sizes))
     assert found[0] == found[1]
     assert found[0][0].answers == 3  # two that were heard, and the one that came twice

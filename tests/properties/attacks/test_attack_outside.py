@@ -74,7 +74,7 @@ def hear(made: Project, number: int, result: Any, asked: Any) -> None:
         },
     }
     answers = events.parse_event(json.loads(json.dumps(event)), 1)
-    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+    with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         inbox.put([Event("label-studio", tuple(answers))])
 
 

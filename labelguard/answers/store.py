@@ -1,0 +1,200 @@
+"""Answers of one project: the segments that the ledger lists, and the inbox of its hook."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelguard.answers import connector as connectors
+from labelguard.answers import segments as stored
+from labelguard.answers.inbox import Event, Inbox
+from labelguard.answers.segments import Segments, Standing
+from labelguard.errors import InvalidLabels, NothingIngested
+from labelguard.inputs.quarantine import DepartedLabelers, RawRows
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import segmentbook
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.segmentbook import Segment
+from labelguard.storage import buckets
+from labelguard.storage.files import fresh_directory
+
+
+@dataclass(frozen=True)
+class StoredAnswers:
+    """How much a project stores of answers."""
+
+    # rows in segments: states of answers, and deletions
+    answers: int
+    # segments
+    segments: int
+    # events in the inbox
+    waiting: int
+
+
+@dataclass(frozen=True)
+class AnswerStore:
+    """The answers of the project in `state`; `tables` are `[connectors]` of labelguard.toml."""
+
+    state: Path
+    ledger_url: str = field(repr=False)
+    tables: Mapping[str, Any] = field(repr=False)
+    keys: KeyRing
+    ledger: Ledger
+
+    @property
+    def files(self) -> Segments:
+        """The files of segments."""
+        return Segments(self.state / "labels", self.keys)
+
+    def segments(self, connector: str | None = None) -> list[Segment]:
+        """Return the segments that count, or those of a connector, oldest first."""
+        segments = self.ledger.read(segmentbook.records)
+        return [s for s in segments if connector is None or s.connector == connector]
+
+    def standing(self, connector: str) -> Standing:
+        """Return which answers of a connector count."""
+        return stored.standing(self.files, self.segments(connector))
+
+    def inbox(self) -> Inbox:
+        """Return the inbox, which is made if there is none."""
+        return Inbox.at(self.state, self.ledger_url, self.keys)
+
+    def find_inbox(self) -> Inbox | None:
+        """Return the inbox if there may be one."""
+        return Inbox.find(self.state, self.ledger_url, self.keys)
+
+    def sources(self) -> list[str]:
+        """Return the sources of which answers were ingested."""
+        return sorted({segment.source for segment in self.segments()})
+
+    def resolve_source(self, name: str | None) -> str:
+        """Return the source of this name, or the only one that was ingested.
+
+        Raises `NothingIngested` where there is none, `InvalidLabels` if there are several.
+        """
+        sources = self.sources()
+        if name is not None and name not in sources:
+            others = f"; ingested were: {', '.join(sources)}" if sources else ""
+            raise NothingIngested(f"nothing of source {name!r} was ingested{others}")
+        if not sources:
+            raise NothingIngested(
+                "no INPUT was given, and nothing was ingested (labelguard ingest, labelguard pull)"
+            )
+        if name is None and len(sources) > 1:
+            raise InvalidLabels(
+                f"answers of several sources were ingested ({', '.join(sources)}); pick one: "
+                "--source"
+            )
+        return name or sources[0]
+
+    def export(self, source: str, directory: Path) -> list[Path]:
+        """Write the answers of a source that count, as exports of its tools; a file each connector.
+
+        Raises `InvalidLabels` if none counts.
+        """
+        fresh_directory(directory, mode=0o700)
+        segments = [segment for segment in self.segments() if segment.source == source]
+        files = []
+        for name in sorted({segment.connector for segment in segments}):
+            of_tool = [segment for segment in segments if segment.connector == name]
+            standing = stored.standing(self.files, of_tool)
+            path = directory / f"{name}.jsonl"
+            with path.open("x", encoding="utf-8") as file:
+                for table in stored.counting(self.files, of_tool, standing):
+                    file.writelines(f"{task}\n" for task in table["body"].to_pylist())
+            if path.stat().st_size:
+                files.append(path)
+        if not files:
+            raise InvalidLabels(
+                f"no answer of source {source!r} is left to release: all were deleted in the tool, "
+                "or forgotten after their release"
+            )
+        return files
+
+    def count(self) -> StoredAnswers:
+        """Return how much was ingested, and how much waits."""
+        segments, waiting = self.segments(), 0
+        if inbox := self.find_inbox():
+            with contextlib.closing(inbox):
+                waiting = inbox.waiting()
+        return StoredAnswers(sum(segment.rows for segment in segments), len(segments), waiting)
+
+    def settle(self) -> None:
+        """Complete or undo what a crash left of segments. Only for who holds the project."""
+        self.files.settle(self.segments())
+
+    def fault(self) -> str | None:
+        """Return the first thing that does not hold of segments or inbox, or None."""
+        broken = self.files.fault(self.segments())
+        if broken or not (inbox := self.find_inbox()):
+            return broken
+        with contextlib.closing(inbox):
+            return inbox.fault()
+
+    def remove(
+        self, departed: DepartedLabelers, row_keys: set[bytes], epoch: int | None
+    ) -> RawRows:
+        """Remove answers of labelers who leave, and dead letters, which cannot be attributed.
+
+        `row_keys` are the keys of their released rows. Without an `epoch` of a job, only count
+        them.
+        """
+        ingested = self._remove_ingested(departed, row_keys, epoch)
+        return ingested + self._remove_waiting(departed, remove=epoch is not None)
+
+    def _remove_ingested(
+        self, departed: DepartedLabelers, row_keys: set[bytes], epoch: int | None
+    ) -> RawRows:
+        """Remove their answers from segments, whichever state of them counts."""
+        if epoch is not None:
+            self.settle()
+        places, count, rewritten = set(buckets.bucket_of(departed.labelers).tolist()), 0, {}
+        for segment in self.segments():
+            changed = {}
+            for place, table in self.files.read(segment, places).items():
+                theirs = departed.rows(table["labeler"], segment.source)
+                # Of a label that was forgotten, the keys of its rows tell whose it was.
+                keys = table["rows"].to_pylist()
+                theirs |= np.array([not row_keys.isdisjoint(row or ()) for row in keys], bool)
+                if theirs.any():
+                    count += int(theirs.sum())
+                    changed[place] = table.take(np.flatnonzero(~theirs))
+            if changed and epoch is not None:
+                rewritten[segment.name] = self.files.rewrite(segment, changed)
+        if rewritten and epoch is not None:
+            self.files.settle(self.ledger.write(epoch, segmentbook.replace, rewritten))
+        return RawRows(count)
+
+    def _remove_waiting(self, departed: DepartedLabelers, *, remove: bool) -> RawRows:
+        """Remove their answers from the inbox, and all dead letters."""
+        settings = connectors.read_all(self.tables)
+        count, unknown = 0, list[str]()
+
+        def keep(event: Event) -> Event | None:
+            nonlocal count
+            if event.connector not in settings:  # whose its ids are, cannot be said any more
+                unknown.append(event.connector)
+                return None if remove else event
+            source = settings[event.connector].source
+            labelers = [answer.labeler for answer in event.answers]
+            theirs = departed.of_keys(self.keys.labeler_keys(source, labelers))
+            count += int(theirs.sum())
+            rest = tuple(a for a, left in zip(event.answers, ~theirs, strict=True) if left)
+            return event if not remove else replace(event, answers=rest) if rest else None
+
+        inbox = self.find_inbox()
+        if inbox is None:
+            return RawRows()
+        with contextlib.closing(inbox):
+            inbox.filter(keep)
+            letters = inbox.letters()
+            for letter in letters if remove else ():
+                inbox.remove(letter.number)
+        names = [f"dead letter {letter.number} for {letter.connector}" for letter in letters]
+        names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
+        return RawRows(count, tuple(names))
