@@ -153,13 +153,13 @@ def test_numbers_that_no_run_has_are_refused(accountant: Any) -> None:
 
 # --- the smaller of both -------------------------------------------------------------------------
 
+# σ by mixtures and by group privacy, of (ε, q, T, G) at δ = 1e-5, from independent code.
 VECTORS = {
     (8.0, 0.01, 500, 2): (0.970, 0.794),
     (8.0, 0.05, 100, 8): (5.350, 5.201),
     (3.0, 0.02, 250, 8): (7.299, 7.176),
     (1.0, 0.05, 100, 8): (30.09, 29.94),
 }
-"""σ by mixtures and by group privacy, of (ε, q, T, G) at δ = 1e-5, from independent code."""
 
 
 @pytest.mark.quick("run1")

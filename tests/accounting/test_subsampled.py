@@ -11,8 +11,8 @@ from support.runs import accountant, one_step_of_users, subsampled_pld
 
 from labelguard.accounting import gaussian, losses, subsampled
 
+# σ, q, T
 RUN = (2.0, 0.1, 60)
-"""σ, q, T"""
 
 
 # --- known values --------------------------------------------------------------------------------

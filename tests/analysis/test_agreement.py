@@ -96,8 +96,8 @@ def test_the_interval_with_gold_items_holds(common: float) -> None:
     assert hits / WORLDS >= LEAST
 
 
+# Numbers of comparisons, at each of which the interval is to hold.
 FEW = (1, 2, 3, 10, 30, 100)
-"""Numbers of comparisons, at each of which the interval is to hold."""
 RATES = (0.003, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.45)
 
 

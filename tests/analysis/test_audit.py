@@ -215,19 +215,19 @@ MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
     "one coin in two releases": ("rr", Coins, "fresh", one_nonce_for_all_releases, {"reuse"}),
     "one coin for two items": ("rr", Coins, "draw", one_coin_for_two_items, {"sharing"}),
 }
+# Enough to miss none of the mistakes but once in a million.
+#
+# Half the sensitivity at ε = 3: means 1.438 apart where .719 is claimed, known with a standard
+# error of .032, and .719 is 22 of them, of which limits and chance need 5.5 + 3.6 + 4.8. Flips 30%
+# too rare: .285 where .407 is claimed, with a standard error of .002. One coin in two releases or
+# for two items shows in an event that one world never has (limit: 17 of 8,000 runs), and the other
+# in a tenth of all runs or more, where e³ times the limit would be a twenty-third.
+#
+# Of 4,000 draws chance may take a distribution function .047 from the stated one, with a
+# probability of 1e-6/18: Gaussian noise for the ball's is .13 off, signs and a line .25 or more. Of
+# 2,000 it is .065, and noise of surplus dimensions that were not drawn is .18 off. The rest is
+# exact.
 RUNS = {"rr": 8_000, "statistic": 2_000}
-"""Enough to miss none of the mistakes but once in a million.
-
-Half the sensitivity at ε = 3: means 1.438 apart where .719 is claimed, known with a standard error
-of .032, and .719 is 22 of them, of which limits and chance need 5.5 + 3.6 + 4.8. Flips 30% too
-rare: .285 where .407 is claimed, with a standard error of .002. One coin in two releases or for two
-items shows in an event that one world never has (limit: 17 of 8,000 runs), and the other in a tenth
-of all runs or more, where e³ times the limit would be a twenty-third.
-
-Of 4,000 draws chance may take a distribution function .047 from the stated one, with a probability
-of 1e-6/18: Gaussian noise for the ball's is .13 off, signs and a line .25 or more. Of 2,000 it is
-.065, and noise of surplus dimensions that were not drawn is .18 off. The rest is exact.
-"""
 
 
 @pytest.mark.parametrize("mechanism", AUDITS)

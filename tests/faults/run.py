@@ -24,11 +24,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("faults.toml")
 SOURCES = ("bench", "connectors", "docs", "examples", "labelguard", "tests", "trainer")
+# Where Python finds the packages of the repository.
 PACKAGES = (".", "connectors", "trainer")
-"""Where Python finds the packages of the repository."""
 QUICK = "not (slow or docs or shared_data or integration or browser or dist or site)"
+# How long the tests of one fault may take.
 SECONDS = 600
-"""How long the tests of one fault may take."""
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,8 @@ class Seen:
     random: np.random.Generator
 
 
+# Whether a statistic comes next rather than a coin; where none is left, the other kind does.
 Chooses = Callable[[Seen], Flags]
-"""Whether a statistic comes next rather than a coin; where none is left, the other kind does."""
 
 
 def never_stops(seen: Seen) -> Flags:

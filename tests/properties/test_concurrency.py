@@ -41,8 +41,8 @@ from labelguard.release.writer import ReleaseWriter
 from labelguard.report import overview
 
 POLICY = Policy(3.0, 1e-5)
+# Seconds after which a process that does not get on fails its test.
 PATIENCE = 60
-"""Seconds after which a process that does not get on fails its test."""
 
 
 @pytest.fixture

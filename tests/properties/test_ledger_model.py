@@ -40,8 +40,8 @@ from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.storage import blocks
 
 LABELERS = 4
+# A change is done, or its process dies just before or just after the commit.
 FATES = st.sampled_from(["done", "done", "done", "before", "after"])
-"""A change is done, or its process dies just before or just after the commit."""
 ASKED = st.dictionaries(
     st.integers(0, LABELERS - 1), st.sampled_from([1, 1, 1, 2, 4]), min_size=1, max_size=2
 )
@@ -53,12 +53,12 @@ POLICIES = (
     Policy(1.0, 1e-6, (Allowance("rr", 3),)),
     Policy(2.0, 1e-5, (Allowance("statistic", 3),), ties="zero"),
 )
+# Everyone's own number of labels, rounded up.
 IMPLICIT = Policy(3.0, 1e-5)
-"""Everyone's own number of labels, rounded up."""
 
 
+# What a release takes, in order.
 STEPS = ("charge", "start", "draw", "commit")
-"""What a release takes, in order."""
 
 
 class Died(BaseException):

@@ -28,8 +28,8 @@ from labelguard.ledger.records import Charge
 
 KINDS: tuple[str, ...] = ("rr", "statistic")
 PATIENCE = 60
+# Places of one event: (kind, labeler) → number.
 Asked = dict[tuple[str, int], int]
-"""Places of one event: (kind, labeler) → number."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from labelguard.jobs.settings import Job
 from labelguard.release.mechanisms import rr
 from labelguard.text import LABEL_TIE
 
+# Label Studio has no ties: who has none here prefers the left.
 SAID = {1: 1, 0: 0, None: 1}
-"""Label Studio has no ties: who has none here prefers the left."""
 ELSEWHERE = ("one run", "more labels later", "bound", "refused", "skips hidden among ties")
 ELSEWHERE += ("statistic", "statistic of sources", "props", "uls")
 """What layouts other than pairs go through."""
@@ -89,6 +89,7 @@ def test_the_comparison_sees_everything_a_project_holds(tmp_path: Path) -> None:
     assert len(seen["journal"]) == 6  # type: ignore[arg-type]
 
 
+# What choices of the best of several go through, by randomized response.
 CHOSEN = (
     "one run",
     "more labels later",
@@ -98,7 +99,6 @@ CHOSEN = (
     "single labels",
     "quarantine",
 )
-"""What choices of the best of several go through, by randomized response."""
 
 
 def blank_choices(table: pa.Table) -> pa.Table:

@@ -35,8 +35,8 @@ from labelguard.report import overview
 
 LABELERS, ITEMS = 3, 5
 PLACES: dict[str, int] = {"rr": 4, "statistic": 2}
+# What everyone thinks of every item: it never changes.
 LABELS = opinions(LABELERS * ITEMS, 1).reshape(LABELERS, ITEMS, -1)
-"""What everyone thinks of every item: it never changes."""
 MOMENTS = {
     "charged": (Ledger, "charge"),
     "started": (Ledger, "start"),

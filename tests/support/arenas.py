@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+# Log-odds; beta and gamma are nearly equal.
 STRENGTHS = {"alpha": 1.5, "beta": 0.5, "gamma": 0.4, "delta": -0.9, "epsilon": -1.5}
-"""Log-odds; beta and gamma are nearly equal."""
 
+# A statistic release of an `arena`.
 SOURCES: dict[str, Any] = {
     "mechanism": "statistic",
     "epsilon": 3.0,
@@ -22,7 +23,6 @@ SOURCES: dict[str, Any] = {
     "clip_quantile": 0.5,
     "ridge": 3.0,
 }
-"""A statistic release of an `arena`."""
 
 
 def arena(judges: int = 60, labels: int = 40, seed: int = 0, first: int = 0) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+# What a first release of a few labelers takes where nobody is there to ask.
 FIRST = ("--once", "--yes", "--accept-little-use")
-"""What a first release of a few labelers takes where nobody is there to ask."""
+# `privatize` by randomized response, without a question.
 PRIVATIZE = ("privatize", "--mechanism", "rr", *FIRST)
-"""`privatize` by randomized response, without a question."""

@@ -21,8 +21,8 @@ from labelguard.project.project import find
 from labelguard.release.writer import Release
 from labelguard.report import overview
 
+# Seconds after which a server that has not noticed a lost connection fails the test.
 PATIENCE = 60
-"""Seconds after which a server that has not noticed a lost connection fails the test."""
 Command = dict[str, Any]
 BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 RR = {"mechanism": "rr", "workers": 1}

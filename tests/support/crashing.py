@@ -75,6 +75,7 @@ def die_after(owner: Any, name: str) -> None:
     setattr(owner, name, fatal)
 
 
+# What puts something on the disk; a `Path` is replaced and unlinked by these too.
 DISK: tuple[tuple[Any, str], ...] = (
     (os, "fsync"),
     (os, "replace"),
@@ -82,7 +83,6 @@ DISK: tuple[tuple[Any, str], ...] = (
     (pq.ParquetWriter, "close"),
     (sqlalchemy.engine.default.DefaultDialect, "do_commit"),
 )
-"""What puts something on the disk; a `Path` is replaced and unlinked by these too."""
 REMOVALS: tuple[tuple[Any, str], ...] = ((os, "unlink"), (os, "rmdir"))
 AFTER = {
     "charge": (ledger.Ledger, "charge"),

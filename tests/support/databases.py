@@ -21,11 +21,10 @@ from labelguard.project.opening import init
 from labelguard.project.project import Project, find
 
 KINDS = ("sqlite", "postgresql")
+# The same; PostgreSQL is slow: each of its statements is waited for.
+#
+# In every run it has one test of the ledger, of the inbox and of jobs at once.
 EACH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
-"""The same; PostgreSQL is slow: each of its statements is waited for.
-
-In every run it has one test of the ledger, of the inbox and of jobs at once.
-"""
 _SERVER = "127.0.0.1:5432"
 _in_use: set[str] = set()
 Tables = dict[str, list[tuple[object, ...]]]

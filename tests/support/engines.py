@@ -15,8 +15,8 @@ import duckdb
 
 from labelguard.inputs import readers
 
+# An engine that is started anew, as users have it.
 of_its_own = readers.connect
-"""An engine that is started anew, as users have it."""
 _kept = threading.local()
 
 

@@ -27,8 +27,8 @@ import labelguard as lg
 from labelguard.project.project import Project
 from labelguard.release.writer import Release
 
+# Seconds after which a learner that does not come to a gate fails its test.
 PATIENCE = 60
-"""Seconds after which a learner that does not come to a gate fails its test."""
 BUDGET: dict[str, Any] = {"epsilon": 20.0, "delta": 1e-5}
 
 CODE = """

@@ -24,11 +24,11 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
 
 SECRET = "swordfish-and-then-some"
+# What no line may hold.
 LABEL, PROMPT, LABELER = "the-left-one-is-better", "Shall-I-tell-you-a-secret", "Maria-Exampleova"
-"""What no line may hold."""
 
+# What Python runs.
 PROGRAM: tuple[str, ...] = ("-m", "labelguard")
-"""What Python runs."""
 
 TOOL = '''
 from labelguard.errors import ConnectorError

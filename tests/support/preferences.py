@@ -20,13 +20,14 @@ from labelguard.release.writer import Release
 from labelguard.report import overview
 
 RESPONSES = 3
+# Properties of responses; some pairs have equal ones.
 SCORES = (0.5, -1.25, 2.0)
-"""Properties of responses; some pairs have equal ones."""
 WORDS = ("plain", "careful", "brief")
 MODELS = ("one", "two", "three")
 LANGUAGES = ("de", "en")
 
 
+# A statistic release that tunes nothing.
 STATISTIC: dict[str, Any] = {
     "mechanism": "statistic",
     "features": "length",
@@ -36,7 +37,6 @@ STATISTIC: dict[str, Any] = {
     "clip_quantile": 0.5,
     "ridge": 1.0,
 }
-"""A statistic release that tunes nothing."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ LAYOUTS: dict[str, Callable[..., pa.Table]] = {
 }
 
 
+# With the layout that not every mechanism takes.
 LISTED = LAYOUTS | {"choices": choices}
-"""With the layout that not every mechanism takes."""
 
 
 def _who(asked: Public, labelers: bool) -> dict[str, list[str]]:

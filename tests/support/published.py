@@ -23,8 +23,8 @@ from labelguard.storage import buckets
 Rows = list[dict[str, Any]]
 Preference = str | None
 
+# What both sides say, of three questions in turn; one says nothing.
 SAID = (("Use a map.", "Use a list."), ("Ask first.", "Just do it."), ("", "No."))
-"""What both sides say, of three questions in turn; one says nothing."""
 
 
 def question(number: int) -> str:
@@ -247,8 +247,8 @@ class Shape:
     rows: Callable[[Sequence[Preference]], Rows]
     format: str
     labeler: str = "labeler_id"
+    # Whether a row can say that no answer was given.
     blank: bool = True
-    """Whether a row can say that no answer was given."""
 
 
 SHAPES = {
@@ -290,8 +290,8 @@ class Outcome:
 
     public: Any
     labels: dict[tuple[int, ...], int]
+    # What was asked last, and the response that is preferred, or `a tie`.
     told: frozenset[tuple[str, str]] = frozenset()
-    """What was asked last, and the response that is preferred, or `a tie`."""
 
 
 def read(source: Any, path: Path, keys: KeyRing, reading: Reading, **options: Any) -> Outcome:

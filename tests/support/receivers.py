@@ -20,8 +20,8 @@ class Receiver:
     """Requests in order: path, headers in lower case, body as it came."""
 
     url: str
+    # What it answers next; 204 when there is none left.
     statuses: list[int] = field(default_factory=list)
-    """What it answers next; 204 when there is none left."""
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     @property

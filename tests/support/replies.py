@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
+# Status, headers and body (text, or what becomes JSON); None hangs up.
 Reply: TypeAlias = tuple[int, Mapping[str, str], Any] | None
-"""Status, headers and body (text, or what becomes JSON); None hangs up."""
 
 
 @dataclass

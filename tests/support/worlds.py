@@ -67,14 +67,14 @@ class Run:
     options: tuple[str, ...] = ()
     rows: int | None = None
     bad: bool = False
+    # None: with whichever code.
     exits: int | None = 0
-    """None: with whichever code."""
+    # The labels are in a tool, from which they are pulled.
     ingested: bool = False
-    """The labels are in a tool, from which they are pulled."""
+    # Commands that come first; {input} is the path of this run's labels.
     before: tuple[str, ...] = ()
-    """Commands that come first; {input} is the path of this run's labels."""
+    # It is `retrain` of this job instead, with {input} in it.
     job: str = ""
-    """It is `retrain` of this job instead, with {input} in it."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Scenario:
     labelers: bool = True
     public_ties: bool = False
     suffix: str = ".parquet"
+    # How labels and texts are written down, whatever they say.
     dressed: Callable[[pa.Table], pa.Table] = lambda table: table
-    """How labels and texts are written down, whatever they say."""
+    # What is looked at when all is done.
     afterwards: tuple[tuple[str, ...], ...] = AFTERWARDS
-    """What is looked at when all is done."""
 
 
 @dataclass

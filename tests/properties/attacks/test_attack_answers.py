@@ -178,6 +178,7 @@ def test_the_option_is_typed_and_proposed(tmp_path: Path) -> None:
     assert "--public-column verdict" in json.loads(looked.stdout)["next"][0]
 
 
+# Columns that have a role, under the names that `--columns` gives them.
 TAKEN = {
     "labeler_id": "worker",
     "prompt": "asked",
@@ -187,7 +188,6 @@ TAKEN = {
     "record_id": "record",
     "submitted_at": "at",
 }
-"""Columns that have a role, under the names that `--columns` gives them."""
 
 
 def compared(renamed: bool) -> pl.DataFrame:

@@ -43,6 +43,7 @@ class Word(str):
     """A text that is no plain `str`."""
 
 
+# Every type of Python, numpy and pandas that an export may hold.
 VALUES: dict[str, Any] = {
     "none": None,
     "true": True,
@@ -110,11 +111,10 @@ VALUES: dict[str, Any] = {
     "pl.Series": pl.Series(["a"]),
     "pa.scalar": pa.scalar("a"),
 }
-"""Every type of Python, numpy and pandas that an export may hold."""
 
 
+# Values in the language of content, which a third of all mixtures have.
 TEXTS = ["text", "word", "np.str_"]
-"""Values in the language of content, which a third of all mixtures have."""
 
 
 def say(content: Any, **members: Any) -> list[dict[str, Any]]:
@@ -172,9 +172,9 @@ ROUTES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     "parquet": lambda rows: as_table(rows),
 }
 WORLDS = ((False, False), (True, True), (False, True), (True, False))
+# Routes on which a library gives columns one type, and with it alters what is in them: there the
+# worlds are those in which all labels are turned at once.
 INFERRED = ("polars", "arrow", "parquet")
-"""Routes on which a library gives columns one type, and with it alters what is in them: there the
-worlds are those in which all labels are turned at once."""
 
 
 def written(route: str, rows: list[dict[str, Any]], path: Path) -> Any:

@@ -21,10 +21,10 @@ from labelguard.errors import LabelguardError
 
 PAIRS, NIGHTS = 120, 9
 ITEM: dict[str, Any] = {"unit": "item", "mechanism": "rr", "epsilon": 1, "delta": 1e-5}
+# A label answered once at ε = 1 is guessed right with probability e/(1 + e) = .731; the rate over
+# 120 pairs exceeds .86 with a probability of 3e-4. By the majority of 9 fresh answers .935 are
+# guessed right: an attack that succeeds is seen with a probability of .998.
 HIGHEST = 0.86
-"""A label answered once at ε = 1 is guessed right with probability e/(1 + e) = .731; the rate over
-120 pairs exceeds .86 with a probability of 3e-4. By the majority of 9 fresh answers .935 are
-guessed right: an attack that succeeds is seen with a probability of .998."""
 
 Night = Callable[[int, np.random.Generator], pl.DataFrame]
 

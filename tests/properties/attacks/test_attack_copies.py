@@ -25,9 +25,9 @@ from labelguard.report import overview
 
 LABELERS, ITEMS = 5, 200
 PRICE: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-5, "max_labels_per_labeler": 2 * ITEMS}
+# Of 1,000 guesses at random more than 58% are right with a probability below 1e-6; coins at this
+# price are hardly better than chance.
 CHANCE = 0.58
-"""Of 1,000 guesses at random more than 58% are right with a probability below 1e-6; coins at this
-price are hardly better than chance."""
 
 Labels = NDArray[np.int64]
 

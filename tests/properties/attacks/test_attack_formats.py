@@ -72,12 +72,12 @@ CASES = {
     **{f"dialogues, {name}": (sides, {}) for name, sides in MIXED.items()},
     **{f"beside a chat, {name}": (sides, {"prompt": [ASK]}) for name, sides in MIXED.items()},
 }
+# The same sides beside a prompt of their own: slow, but one of each kind.
 SECOND = {name for name in CASES if name.startswith("beside")} - {
     "beside text, null",
     "beside text, a member more",
     "beside a chat, text and chat",
 }
-"""The same sides beside a prompt of their own: slow, but one of each kind."""
 WORLDS = ((False, False), (False, True), (True, True))
 
 

@@ -41,8 +41,9 @@ ASKED = public()
 RANKS = opinions(len(ASKED), 1)
 TABLE = pairs(ASKED, RANKS)
 OTHERS = pairs(ASKED, opinions(len(ASKED), 99))
+# Two checkpoints, and some steps after the last one.
 STEPS = 25
-"""Two checkpoints, and some steps after the last one."""
+# Everybody is in every step: a price in closed form, which nobody waits for.
 ULS: dict[str, Any] = {
     "mechanism": "uls",
     "features": "length",
@@ -52,7 +53,6 @@ ULS: dict[str, Any] = {
     "epsilon": 3.0,
     "delta": 1e-5,
 }
-"""Everybody is in every step: a price in closed form, which nobody waits for."""
 ELS = ULS | {"mechanism": "els-group", "records": 4, "sampling_probability": 0.5, "steps": 4}
 AUP = ULS | {"mechanism": "aup", "accept_unproven": True, "steps": 4}
 

@@ -111,6 +111,7 @@ def worlds(sides: tuple[Any, Any]) -> list[list[dict[str, Any]]]:
 
 
 SLOW = pytest.mark.slow
+# Every kind of member beside an object, every kind of content beside a chat; the rest is slow.
 JSON_CASES = [
     pytest.param(
         (message(one), message(MEMBERS[b])),
@@ -126,7 +127,6 @@ JSON_CASES = [
     for b in ("null", "text", "chat", "Id")
     if a != b
 ]
-"""Every kind of member beside an object, every kind of content beside a chat; the rest is slow."""
 
 
 @pytest.mark.quick("member nothing | object", "text | chat")
@@ -144,13 +144,13 @@ def test_no_type_in_jsonl_tells_which_side_was_chosen(
     assert found == found[:1] * len(found)
 
 
+# Of which Arrow makes one type or none, by which of them is first.
 IN_MEMORY: list[tuple[Any, Any]] = [
     (datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), -1),
     (True, np.float32(1)),
     (b"x", "x"),
     (2**63, -1),
 ]
-"""Of which Arrow makes one type or none, by which of them is first."""
 
 
 @pytest.mark.quick("member nothing | object-list", "number | chat-DataFrame")
@@ -236,6 +236,7 @@ def typed(kinds: tuple[str, str], *, swap: bool, member: bool) -> pa.Table:
 
 
 FIRST = {("k", True, True): "members in files", ("text", False, False): "columns of tables"}
+# Every type as a member in a file, beside a struct, and as a column of a table, beside text.
 GRID = [
     pytest.param(
         (kind, beside),
@@ -246,7 +247,6 @@ GRID = [
     for kind, beside in itertools.product(TYPES, ("text", "k"))
     for how in itertools.product((False, True), repeat=2)
 ]
-"""Every type as a member in a file, beside a struct, and as a column of a table, beside text."""
 
 
 @pytest.mark.quick("null | text, columns of tables", "time | k, members in files")

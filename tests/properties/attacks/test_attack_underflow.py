@@ -27,10 +27,10 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.release.head import Head
 
 D, LABELS, OTHERS = 64, 100, 20
+# A sum of a hundred of them over its root: that square is 0 in single precision.
 TINY = np.float32(4.5e-24)
-"""A sum of a hundred of them over its root: that square is 0 in single precision."""
+# Its square is the smallest number there is in single precision.
 SMALL = np.float32(8e-23)
-"""Its square is the smallest number there is in single precision."""
 EPSILON, DELTA = 0.5, 1e-5
 
 

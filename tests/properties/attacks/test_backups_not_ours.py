@@ -20,8 +20,8 @@ from labelguard.project.project import Project
 from labelguard.project.restore import restore
 
 LARGE = 600 << 20
+# Memory that Python with its libraries, and 130 MB of a manifest, may take.
 MODEST = 400 << 20
-"""Memory that Python with its libraries, and 130 MB of a manifest, may take."""
 
 
 class Zeros(io.RawIOBase):

@@ -28,10 +28,10 @@ HEADER = ",".join(NAMES).encode() + b"\n"
 ROW = b"u1,question,answer one,answer two,1\n"
 OBJECT = dict(zip(NAMES, ("u1", "question", "one", "two", 1), strict=True))
 LINE = json.dumps(OBJECT).encode() + b"\n"
+# Resident memory that Python, the engines and 32 MiB of one line for some threads may take.
 MODEST = 700 << 20
-"""Resident memory that Python, the engines and 32 MiB of one line for some threads may take."""
+# The same with an engine at its limit, whose last vector of texts is on its way to us.
 ENGINE = readers._memory() + (2 << 30)
-"""The same with an engine at its limit, whose last vector of texts is on its way to us."""
 
 
 def zipped(*pieces: tuple[bytes, int]) -> bytes:

@@ -16,8 +16,8 @@ import labelguard
 from labelguard.cli.main import main
 from labelguard.project.project import Project
 
+# Escape sequences, their one-character forms, overrides of direction, a line of its own.
 HOSTILE = "a\x1b]0;b\x07\x1b[2J\x9b31m\u202egpj\u2066\nlabelguard: all is well"
-"""Escape sequences, their one-character forms, overrides of direction, a line of its own."""
 TABLE = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
 
 

@@ -35,10 +35,10 @@ from labelguard.mechanisms.statistic import Rows
 
 CLAIM, DELTA = 1.0, 1e-9
 CANARIES, LABELS, RATE, STEPS = 3000, 8, 0.02, 50
+# Shares of the canaries whose coins are guessed: those with the largest scores.
 SHARES = (0.25, 0.1)
-"""Shares of the canaries whose coins are guessed: those with the largest scores."""
+# Below the norm of any one record's gradient at the start, so that every bound is met.
 CLIP = 0.1
-"""Below the norm of any one record's gradient at the start, so that every bound is met."""
 
 
 # The bound.

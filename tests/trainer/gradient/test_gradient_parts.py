@@ -20,8 +20,8 @@ from labelguard.keys import keyring
 
 CPU = torch.device("cpu")
 SAMPLES = 200_001
+# A right sampler fails one of the six checks below less than once in a million runs.
 LEAST_P = 1e-7
-"""A right sampler fails one of the six checks below less than once in a million runs."""
 
 
 def _noise(count: int, deviation: float, seed: bytes) -> torch.Tensor:

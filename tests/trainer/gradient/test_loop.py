@@ -144,8 +144,8 @@ def test_a_sum_is_divided_by_a_public_number() -> None:
 # Who is in a step: frequencies, independence, and the secret behind it.
 
 UNITS, STEPS = 400, 500
+# How often a test of frequencies may fail.
 FAILURE = 1e-6
-"""How often a test of frequencies may fail."""
 
 
 def secret(step: int) -> bytes:
