@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from support.preferences import Public, opinions, pairs, public
+from support.preferences import ASKED, Public, opinions, pairs
 
 import labelguard as lg
 from labelguard.keys.keyring import KeyRing
@@ -22,7 +22,6 @@ PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler"
 SET_ASIDE: dict[str, Any] = PRICE | {"bad_rows": "quarantine"}
 WHO = "Zuzanna-Weatherwax"
 MARK = "a-comment-of-nobody-else"
-ASKED = public()
 
 
 def names(asked: Public) -> list[str]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.project.project import Project
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 
 
 def first_release(directory: Path) -> Project:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Callable
@@ -157,6 +158,11 @@ def _who(asked: Public, labelers: bool) -> dict[str, list[str]]:
     return language | ({"labeler_id": [f"worker {u}" for u in asked.labeler]} if labelers else {})
 
 
+# Labels of seven labelers, who were asked about twelve items each, for tests that need any.
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+
+
 def write(table: pa.Table, path: Path) -> Path:
     """As Parquet, as CSV, or as JSONL with chat messages in place of texts."""
     if path.suffix == ".csv":
@@ -182,18 +188,12 @@ def write(table: pa.Table, path: Path) -> Path:
 def dump(state: Path) -> dict[str, list[tuple[object, ...]]]:
     """Every table of a project's SQLite ledger, in order."""
     connection = sqlite3.connect(f"file:{state / 'ledger.sqlite3'}?mode=ro", uri=True)
-    try:
-        names = [
-            name
-            for (name,) in connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
-            )
-        ]
+    with contextlib.closing(connection):
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
-            name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names
+            name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr)
+            for (name,) in sorted(names)
         }
-    finally:
-        connection.close()
 
 
 def spent(project: Project) -> int:

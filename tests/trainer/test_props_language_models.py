@@ -19,6 +19,7 @@ from labelguard_trainer.training import stages as training_stages
 from support import tiny_models
 from support.commands import FIRST
 from support.killed_stages import MOMENTS, killed
+from support.preferences import files
 from support.worlds import Run, Scenario, differences
 from transformers import (
     AutoModelForCausalLM,
@@ -86,11 +87,8 @@ def released(labelguard: Labelguard, kind: str, *command: str) -> tuple[Any, pl.
 
 def _published(directory: Path) -> dict[str, bytes]:
     """What a release holds, but for the card, which tells its id and time."""
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name not in ("card.json", "CARD.md", "SHA256SUMS")
-    }
+    card = {"card.json", "CARD.md", "SHA256SUMS"}
+    return {name: data for name, data in files(directory).items() if name not in card}
 
 
 @pytest.mark.quick("dpo, LoRA")

@@ -148,19 +148,12 @@ def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
 @pytest.mark.quick("false")
 @pytest.mark.parametrize("bf16", ["false", "true"])
 def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
-    bf16: str, prepare: Prepare, base: Path
+    bf16: str,
 ) -> None:
-    model = AutoModelForCausalLM.from_pretrained(base)
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.mul_(8)  # so sure of itself that bf16 changes its log-probabilities much
-    model.save_pretrained(Path("certain"))
-    tiny_models.tokenizer().save_pretrained(Path("certain"))
-    config = Path("certain.yaml")
-    given = {"max_length": LONGEST, "logging_steps": 1, "max_steps": 1, "use_cpu": "true"}
-    lines = [f"{name}: {value}" for name, value in {**given, "bf16": bf16}.items()]
-    config.write_text("\n".join(lines))
-    options = LearnerOptions("certain", None, str(config))
+    model = tiny_models.certain(Path("certain"))  # bf16 changes its log-probabilities much
+    settings = f"max_length: {LONGEST}\nlogging_steps: 1\nmax_steps: 1\nuse_cpu: true\n"
+    Path("certain.yaml").write_text(f"{settings}bf16: {bf16}\n")
+    options = LearnerOptions(model, None, "certain.yaml")
     learner = _opened(learners.dpo(_pairs()[0], options), Path("stages"))
     course, every = learner.training, np.arange(PAIRS)
     rows = course.rows(every, learner.reference, (np.ones(PAIRS), np.zeros(PAIRS)))

@@ -15,15 +15,24 @@ from typing import Any, get_args
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from labelguard_trainer.training import command, dpo, fitting, reporting
 from labelguard_trainer.training.rows import PreferenceLoss
+from labelguard_trainer.training.run import train as train_on
 from labelguard_trainer.training.runs import RunDirectory
+from safetensors.numpy import load_file, save_file
 from support import tiny_models, train_runs
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+)
 
 import labelguard as lg
 from labelguard.cli.main import main
+from labelguard.errors import LabelguardError
 
 Train = Callable[..., Result]
 
@@ -64,12 +73,31 @@ def _done(result: Result) -> dict[str, Any]:
     return said
 
 
-def _refused(result: Result, *words: str) -> None:
+def _refused(result: Result, *words: str, begun: bool = False) -> None:
+    """It ended with one line that holds these words; only a run that was `begun` left anything."""
     assert result.exit_code == 1, result.output
     [line] = result.stderr.strip().splitlines()
     assert all(word in line for word in words), line
     left = {path.name for path in Path().iterdir() if not path.is_symlink()}
-    assert not left & {"out", "out.partial"}, "something was begun"
+    assert not left & ({"out"} if begun else {"out", "out.partial"})
+
+
+@pytest.fixture
+def begin(beside: None) -> Train:
+    """`labelguard train KIND rr -o out` by the settings of `QUICK`; `more` changes some."""
+
+    def run(
+        *options: str, more: str = "", kind: str = "dpo", output: str = "out", release: str = "rr"
+    ) -> Result:
+        settings = yaml.safe_load(train_runs.QUICK) | (yaml.safe_load(more) or {})
+        Path("own.yaml").write_text(yaml.safe_dump(settings))
+        fixed = ("--model", "base", "--train-config", "own.yaml", "-o", output)
+        return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
+
+    return run
+
+
+CONSTANT = "learning_rate: 1.0e-3\nlr_scheduler_type: constant\n"
 
 
 @pytest.mark.quick("dpo-rr-forward-flipped", "reward-statistic-soft-teacher")
@@ -250,12 +278,12 @@ def test_a_card_does_not_make_raw_labels_a_release(train: Train) -> None:
         "forged/data.parquet"
     )
     _refused(train("dpo", "forged"), "data.parquet was altered")
-    _sums("forged")
+    _write_sums("forged")
     _refused(train("dpo", "forged"), "raw labels are no release")
     _refused(train("dpo", "rr", "--non-private"), "rr is none")
 
 
-def _sums(directory: str) -> None:
+def _write_sums(directory: str | Path) -> None:
     names = sorted(path.name for path in Path(directory).iterdir() if path.name != "SHA256SUMS")
     sums = subprocess.run(
         ["sha256sum", *names], cwd=directory, capture_output=True, text=True, check=True
@@ -300,22 +328,6 @@ def test_the_command_offers_every_loss_there_is() -> None:
 
 
 # Around the last step: the reference, a kill at the end, divergence.
-
-CONSTANT = "learning_rate: 1.0e-3\nlr_scheduler_type: constant\n"
-
-
-@pytest.fixture
-def begin(beside: None) -> Train:
-    """`labelguard train KIND rr -o out` by the settings of `QUICK` and more."""
-
-    def run(
-        *options: str, more: str = "", kind: str = "dpo", output: str = "out", release: str = "rr"
-    ) -> Result:
-        Path("own.yaml").write_text(train_runs.QUICK + more)
-        fixed = ("--model", "base", "--train-config", "own.yaml", "-o", output)
-        return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
-
-    return run
 
 
 @pytest.mark.slow
@@ -395,3 +407,118 @@ def test_rows_with_their_noise_in_a_file_are_said_to_be_trained_by_it(begin: Tra
     said = _done(begin("--non-private", "--json", release="rr/data.parquet"))
     assert said["loss"] == "forward" and said["release"] is None
     assert "| loss | `forward`" in Path("out/TRAINING_CARD.md").read_text()
+
+
+# What is refused, by one line that names the file or the model.
+
+Damage = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "word"),
+    [
+        ("optim: adamm", (), "adamm"),
+        ("bf16: true\nfp16: true", (), "bf16"),
+        ("eval_strategy: epoch", ("--holdout", "0"), "eval"),
+        ("report_to: comet_ml", (), "omet"),
+        ("model_init_kwargs: abc", (), "model_init_kwargs"),
+        ("", ("--lora", "r=2,alpha=2,targets=nonexistent"), "nonexistent"),
+        ("learning_rate: fast", (), "own.yaml"),
+        ("per_device_eval_batch_size: 0", (), "batch_size"),
+        ("num_train_epochs: 0\nmax_steps: -1", (), "num_train_epochs"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named_in_one_line(
+    more: str, options: tuple[str, ...], word: str, begin: Train
+) -> None:
+    _refused(begin(*options, more=more), word, begun=True)
+
+
+def _without_weights(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+
+
+def _wider(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"n_embd": 64}))
+
+
+def _half(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    left = {name: value for name, value in weights.items() if ".h.1." not in name}
+    save_file(left, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def _masked(model: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertForMaskedLM(BertConfig(vocab_size=258, intermediate_size=32, **sizes))
+    shutil.rmtree(model)
+    bert.save_pretrained(model)
+    tiny_models.tokenizer().save_pretrained(model)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "word"),
+    [
+        (_without_weights, "dpo", "safetensors"),
+        (_wider, "dpo", "own"),
+        (_half, "dpo", "12 of its weights are missing"),
+        (_half, "reward", "12 of its weights are missing"),
+        (_masked, "dpo", "mine"),
+    ],
+)
+def test_a_model_that_is_not_whole_or_of_another_kind_is_refused(
+    damage: Damage, kind: str, word: str, begin: Train
+) -> None:
+    shutil.copytree("base", "mine")
+    damage(Path("mine"))
+    _refused(begin("--model", "mine", kind=kind), "mine", word, begun=True)
+
+
+@pytest.mark.parametrize("left", ["", "card.json"])
+def test_sums_that_name_too_little_check_nothing(left: str, begin: Train) -> None:
+    shutil.copytree("rr", "copy")
+    lines = Path("copy/SHA256SUMS").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if left and line.endswith(f"  {left}\n")]
+    Path("copy/SHA256SUMS").write_text("".join(kept))
+    _refused(begin(release="copy"), "SHA256SUMS does not name")
+
+
+def test_a_release_of_a_project_is_what_the_ledger_says(begin: Train) -> None:
+    project = lg.init(Path("project"))
+    labels = train_runs.labels()
+    release = lg.privatize(labels, project=project, mechanism="rr", delta=1e-5)
+    for name in ("data.parquet", "SHA256SUMS"):  # whole in itself, and not what was committed
+        (release.path / name).chmod(0o644)
+    rows = pl.read_parquet(release.path / "data.parquet").reverse()
+    rows.write_parquet(release.path / "data.parquet")
+    _write_sums(release.path)
+    result = begin("--project", "project", release=release.id)
+    _refused(result, "data.parquet was altered")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "word"),
+    [
+        ("flip_probability", pl.lit("often"), "flip_probability"),
+        ("prompt", pl.lit(7), "prompt"),
+    ],
+)
+def test_a_column_of_raw_labels_that_cannot_be_read_is_named(
+    column: str, values: pl.Expr, word: str, begin: Train
+) -> None:
+    pl.read_parquet("labels.parquet").with_columns(values.alias(column)).write_parquet(
+        "odd.parquet"
+    )
+    _refused(begin("--non-private", release="odd.parquet"), "odd.parquet", word, begun=True)
+
+
+def test_an_output_that_is_a_dangling_link_is_refused(begin: Train) -> None:
+    Path("link").symlink_to("nowhere")
+    _refused(begin("-o", "link"), "link exists")
+
+
+def test_a_model_or_a_kind_that_is_none_is_refused(begin: Train) -> None:
+    _refused(begin("--model", ""), "--model is empty")
+    with pytest.raises(LabelguardError, match="sft"):
+        train_on("sft", "rr", "base", output="out")  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 from support import world
-from support.preferences import labels, opinions, pairs, public
+from support.preferences import ASKED, TABLE, labels, opinions, pairs
 
 import labelguard as lg
 from labelguard.accounting import gaussian
@@ -37,9 +37,6 @@ from labelguard.release.head import Head
 from labelguard.report import overview
 from labelguard.storage import arrays
 
-ASKED = public()
-RANKS = opinions(len(ASKED), 1)
-TABLE = pairs(ASKED, RANKS)
 OTHERS = pairs(ASKED, opinions(len(ASKED), 99))
 # Two checkpoints, and some steps after the last one.
 STEPS = 25
@@ -156,7 +153,7 @@ def test_which_labels_els_uses_depends_on_neither_labels_nor_order(
     world.fix_randomness(monkeypatch)  # keys, which items are digested by
     seen = watched(monkeypatch)
     for number, table in enumerate((TABLE, OTHERS)):
-        order = np.argsort(labels(RANKS)) if number else np.arange(len(ASKED))
+        order = np.argsort(labels(opinions(len(ASKED), 1))) if number else np.arange(len(ASKED))
         here = lg.init(tmp_path / str(number))
         lg.privatize(table.take(pa.array(order)), project=here, **ELS)
     one, other = (problem._records for problem, _ in seen)
@@ -195,7 +192,7 @@ def test_a_release_that_was_drawn_is_finished_from_its_map(
         lg.privatize(TABLE, project=project, **ULS)
     release = lg.privatize(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"
-    with np.load(project.private_maps / release.id / mechanism.FILE) as kept:
+    with np.load(project.released / release.id / mechanism.FILE) as kept:
         head = Head.load(release.path)
         projected = head.scale * head.basis.projection @ kept["theta"]
     assert np.array_equal(head.coefficients, projected)
@@ -258,13 +255,6 @@ def test_an_abandoned_run_leaves_no_checkpoint(project: Project) -> None:
 # What a run goes on from.
 
 
-def _planted(project: Project, tmp_path: Path, **other: Any) -> bytes:
-    """The checkpoint of a run in another project."""
-    there = lg.init(tmp_path / "other")
-    killed(there, 24, OTHERS, **other)
-    return checkpoint(there).read_bytes()
-
-
 @pytest.mark.quick("fewer steps")
 @pytest.mark.parametrize(
     "change",
@@ -291,13 +281,15 @@ def test_a_checkpoint_that_was_altered_is_refused(
 
 def _with(data: bytes, **changed: Any) -> bytes:
     with np.load(io.BytesIO(data)) as found:
-        return arrays.pack({**found, **changed})
+        return arrays.packed({**found, **changed})
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_another_project_is_refused(project: Project, tmp_path: Path) -> None:
     killed(project, 24)
-    checkpoint(project).write_bytes(_planted(project, tmp_path))
+    there = lg.init(tmp_path / "other")
+    killed(there, 24, OTHERS)
+    checkpoint(project).write_bytes(checkpoint(there).read_bytes())
     with pytest.raises(ProjectError, match="another run"):
         lg.privatize(TABLE, project=project, **ULS)
 
@@ -320,38 +312,28 @@ def test_a_checkpoint_of_another_release_is_refused(project: Project) -> None:
 # What is asked for.
 
 
-@pytest.mark.quick("asked0")
+@pytest.mark.quick("run0", "run5")
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("run", "message"),
     [
-        ({"steps": 0}, "steps must be between 1"),
-        ({"steps": 10**6}, "steps must be between 1"),
-        ({"sampling_probability": 0.0}, "q must be in"),
-        ({"sampling_probability": float("nan")}, "q must be in"),
-        ({"weighting": "none"}, "weighting must be"),
+        (ULS | {"steps": 0}, "steps must be between 1"),
+        (ULS | {"steps": 10**6}, "steps must be between 1"),
+        (ULS | {"sampling_probability": 0.0}, "q must be in"),
+        (ULS | {"sampling_probability": float("nan")}, "q must be in"),
+        (ULS | {"weighting": "none"}, "weighting must be"),
+        (ELS | {"records": 0}, "records must be between 1"),
+        *(
+            (AUP | {"concentration": distance}, "concentration must be")
+            for distance in (0.0, -1.0, float("nan"), float("inf"), 1e300)
+        ),
     ],
 )
 def test_a_run_out_of_range_is_refused_before_anything_is_charged(
-    asked: dict[str, Any], said: str, project: Project
+    run: dict[str, Any], message: str, project: Project
 ) -> None:
-    with pytest.raises(PolicyError, match=said):
-        lg.privatize(TABLE, project=project, **ULS | asked)
+    with pytest.raises(PolicyError, match=message):
+        lg.privatize(TABLE, project=project, **run)
     assert not overview.releases(project.state)
-
-
-@pytest.mark.quick("0.0")
-@pytest.mark.parametrize("distance", [0.0, -1.0, float("nan"), float("inf"), 1e300])
-def test_a_distance_that_is_none_is_refused_before_anything_is_charged(
-    distance: float, project: Project
-) -> None:
-    with pytest.raises(PolicyError, match="concentration must be"):
-        lg.privatize(TABLE, project=project, **AUP | {"concentration": distance})
-    assert not overview.releases(project.state)
-
-
-def test_records_below_one_are_refused(project: Project) -> None:
-    with pytest.raises(PolicyError, match="records must be between 1"):
-        lg.privatize(TABLE, project=project, **ELS | {"records": 0})
 
 
 @pytest.mark.quick("asked0")
@@ -417,20 +399,14 @@ def test_nothing_private_is_in_reprs_of_a_run(
     assert not any(secret.hex() in text or repr(secret) in text for secret in noted)
 
 
-def test_what_is_told_of_a_run_is_the_same_whatever_the_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[list[Any]] = []
-    for table in (TABLE, OTHERS):
-        heard: list[tuple[str, float | None]] = []
-
-        def hear(step: str, share: float | None, heard: list[Any] = heard) -> None:
-            heard.append((step, share))
-
-        here = lg.init(tmp_path / str(len(told)))
-        lg.privatize(table, project=here, progress=hear, **ULS)
-        told.append([said for said in heard if said[0] == "training"])
-    assert told[0] == told[1] and 10 < len(told[0]) <= 20
+def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path: Path) -> None:
+    reported: list[list[Any]] = []
+    for number, table in enumerate((TABLE, OTHERS)):
+        steps: list[tuple[str, float | None]] = []
+        here = lg.init(tmp_path / str(number))
+        lg.privatize(table, project=here, progress=lambda *step, to=steps: to.append(step), **ULS)
+        reported.append([step for step in steps if step[0] == "training"])
+    assert reported[0] == reported[1] and 10 < len(reported[0]) <= 20
 
 
 def test_nothing_random_of_a_run_is_left_in_a_project(
@@ -495,14 +471,9 @@ def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(
     assert overview.verify(project.state).ok
 
 
-def test_a_run_under_way_is_given_up_when_one_of_its_labelers_is_erased(project: Project) -> None:
-    killed(project, 24)
-    assert len(erasure.remove_labeler("worker 2", "erased", project).given_up) == 1
-    assert not list(project.stages.rglob("checkpoint*"))
-
-
-@pytest.mark.slow
-def test_a_run_on_contents_is_given_up_when_somebody_is_erased(project: Project) -> None:
-    killed(project, 24, unit="item")
+@pytest.mark.quick("labeler")
+@pytest.mark.parametrize("unit", ["labeler", "item"])
+def test_a_run_under_way_is_given_up_when_somebody_is_erased(unit: str, project: Project) -> None:
+    killed(project, 24, unit=unit)
     assert len(erasure.remove_labeler("worker 2", "erased", project).given_up) == 1
     assert not list(project.stages.rglob("checkpoint*"))

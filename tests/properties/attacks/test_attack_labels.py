@@ -28,43 +28,23 @@ from labelguard.report import overview
 PRICE = {"epsilon": 3, "delta": 1e-5}
 
 
+def table_of(count: int, labelers: int = 1, **columns: list[Any]) -> pa.Table:
+    who = [f"x{n % 3}" if labelers == 3 else "x" for n in range(count)]
+    return pa.table({"labeler_id": who, "prompt": [f"p{n}" for n in range(count)], **columns})
+
+
 def pairs(labels: list[Any], **more: list[Any]) -> pa.Table:
     count = len(labels)
-    return pa.table(
-        {
-            "labeler_id": [f"x{n % 3}" for n in range(count)],
-            "prompt": [f"p{n}" for n in range(count)],
-            "response_a": ["a"] * count,
-            "response_b": ["b"] * count,
-            "label": labels,
-            **more,
-        }
-    )
+    sides = {"response_a": ["a"] * count, "response_b": ["b"] * count}
+    return table_of(count, 3, **sides, label=labels, **more)
 
 
 def rankings(ranks: list[Any]) -> pa.Table:
-    count = len(ranks)
-    return pa.table(
-        {
-            "labeler_id": ["x"] * count,
-            "prompt": [f"p{n}" for n in range(count)],
-            "responses": [["a", "b"]] * count,
-            "ranks": ranks,
-        }
-    )
+    return table_of(len(ranks), responses=[["a", "b"]] * len(ranks), ranks=ranks)
 
 
 def chosen(ties: list[Any]) -> pa.Table:
-    count = len(ties)
-    return pa.table(
-        {
-            "labeler_id": ["x"] * count,
-            "prompt": [f"p{n}" for n in range(count)],
-            "chosen": ["a"] * count,
-            "rejected": ["b"] * count,
-            "tie": ties,
-        }
-    )
+    return table_of(len(ties), chosen=["a"] * len(ties), rejected=["b"] * len(ties), tie=ties)
 
 
 def privatize(project: Project, source: Any, **options: Any) -> Release:

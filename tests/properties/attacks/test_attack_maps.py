@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -24,8 +24,6 @@ from labelguard.project.project import Project, find
 from labelguard.project.restore import restore
 from labelguard.report import overview
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20}
 
 

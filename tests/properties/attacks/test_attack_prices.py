@@ -5,14 +5,11 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.errors import LedgerError
 from labelguard.project.project import Project
-
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 
 
 @pytest.mark.quick('UPDATE prices SET price = \'{"threshold": "1"}\'')

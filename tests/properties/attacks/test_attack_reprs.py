@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.preferences import STATISTIC, opinions, pairs, public
+from support.preferences import STATISTIC, TABLE
 
 import labelguard as lg
 from labelguard.ledger.ledger import Ledger
@@ -17,8 +17,6 @@ from labelguard.release.mechanisms.rr import RandomizedResponse
 from labelguard.release.mechanisms.statistic import Teacher
 from labelguard.release.protocol import Mechanism
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sqlite3
 import tarfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support import bounded
+from support.preferences import TABLE
 
 import labelguard
 from labelguard.errors import LabelguardError, ProjectError
@@ -78,25 +80,19 @@ def test_a_forged_backup_puts_nothing_on_the_disk(
     assert bounded.size(tmp_path / "restored") < 1 << 20
 
 
-@pytest.mark.quick("0-x")
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
-@pytest.mark.parametrize("before", [0, 2])
-def test_a_header_that_never_ends_takes_no_memory(
-    project: Project, tmp_path: Path, kind: bytes, before: int
+@pytest.mark.quick("x-0-x", "manifest.json")
+@pytest.mark.parametrize(
+    ("name", "before", "kind"),
+    [
+        *(("x", n, k) for n in (0, 2) for k in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)),
+        ("manifest.json", 0, tarfile.REGTYPE),
+        ("manifest.mac", 1, tarfile.REGTYPE),
+    ],
+)
+def test_a_header_or_a_head_that_never_ends_takes_no_memory(
+    project: Project, tmp_path: Path, name: str, before: int, kind: bytes
 ) -> None:
-    path = forged(tmp_path / "forged", *listing()[:before], large("x", kind))
-    seen = restoring(project, path, tmp_path)
-    assert seen.refused_in_one_line()
-    assert seen.peak < MODEST
-
-
-@pytest.mark.quick("manifest.json")
-@pytest.mark.parametrize("name", ["manifest.json", "manifest.mac"])
-def test_a_head_that_never_ends_takes_no_memory(
-    project: Project, tmp_path: Path, name: str
-) -> None:
-    head = [entry for entry in listing() if entry[0].name < name]
-    path = forged(tmp_path / "forged", *head, large(name))
+    path = forged(tmp_path / "forged", *listing()[:before], large(name, kind))
     seen = restoring(project, path, tmp_path)
     assert seen.refused_in_one_line()
     assert seen.peak < MODEST
@@ -132,17 +128,17 @@ def test_a_backup_removes_no_file_beside_it(project: Project, tmp_path: Path) ->
     assert sorted(p.name for p in tmp_path.glob("*backup*")) == ["backup", "backup.partial"]
 
 
+def release_a_copy(project: Project, output: Path) -> None:
+    price = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
+    labelguard.privatize(TABLE, project=project, output=output, **price)
+
+
 def test_a_copy_of_a_release_removes_no_directory_beside_it(
     project: Project, tmp_path: Path
 ) -> None:
-    from support.preferences import opinions, pairs, public
-
-    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial/mine").write_text("mine")
-    labelguard.privatize(
-        table, mechanism="rr", epsilon=3, delta=1e-5, project=project, output=tmp_path / "out"
-    )
+    release_a_copy(project, tmp_path / "out")
     assert (tmp_path / "out.partial/mine").read_text() == "mine"
     assert (tmp_path / "out/card.json").exists()
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
@@ -152,11 +148,6 @@ def test_a_copy_of_a_release_removes_no_directory_beside_it(
 def test_what_appears_in_the_place_of_a_copy_is_not_removed(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil
-
-    from support.preferences import opinions, pairs, public
-
-    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
     copy = shutil.copy2
 
     def slow(source: Path, target: Path) -> Path:
@@ -166,8 +157,6 @@ def test_what_appears_in_the_place_of_a_copy_is_not_removed(
 
     monkeypatch.setattr(shutil, "copy2", slow)
     with pytest.raises(LabelguardError, match="the release is safe in"):
-        labelguard.privatize(
-            table, mechanism="rr", epsilon=3, delta=1e-5, project=project, output=tmp_path / "out"
-        )
+        release_a_copy(project, tmp_path / "out")
     assert (tmp_path / "out/mine").read_text() == "mine"
     assert [p.name for p in tmp_path.glob("*out*")] == ["out"]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.commands import PRIVATIZE
 from support.databases import dump
-from support.preferences import opinions, pairs, public, spent, write
+from support.preferences import ASKED, TABLE, spent, write
 
 from labelguard.cli.main import main
 from labelguard.project.project import Project
@@ -23,10 +23,8 @@ def run(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
     """Runs a command in a project; labels.parquet holds 4 labelers, more.parquet 3 others too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELGUARD_PROJECT", str(project.state))
-    asked = public()
-    table = pairs(asked, opinions(len(asked), 1))
-    write(table, tmp_path / "more.parquet")
-    write(table.filter(asked.labeler < 4), tmp_path / "labels.parquet")
+    write(TABLE, tmp_path / "more.parquet")
+    write(TABLE.filter(ASKED.labeler < 4), tmp_path / "labels.parquet")
 
     def command(text: str) -> Result:
         asked = text.split()
@@ -78,25 +76,22 @@ def test_a_stricter_price_is_never_answered_with_a_looser_one(
     assert overview.anchor(project.state) == before
 
 
-@pytest.mark.quick("rr--1", "rr-nan", "auto-0")
-@pytest.mark.parametrize("epsilon", ["-1", "0", "nan", "inf"])
-@pytest.mark.parametrize("mechanism", ["rr", "auto"])
-def test_an_epsilon_that_is_none_is_an_error_whatever_the_policy_says(
-    mechanism: str, epsilon: str, run: Run
+@pytest.mark.quick("epsilon--1-rr", "epsilon-nan-rr", "epsilon-0-auto", "delta-1-rr")
+@pytest.mark.parametrize(
+    ("name", "value", "mechanism"),
+    [
+        *(("epsilon", value, by) for value in ("-1", "0", "nan", "inf") for by in ("rr", "auto")),
+        *(("delta", value, "rr") for value in ("1", "-1e-9", "nan", "inf")),
+    ],
+)
+def test_a_budget_that_is_none_is_an_error_whatever_the_policy_says(
+    name: str, value: str, mechanism: str, run: Run
 ) -> None:
-    asked = f"privatize labels.parquet --epsilon {epsilon} --delta 1e-5 --mechanism {mechanism}"
-    refused(run(asked), "epsilon must be")
+    price = {"epsilon": "3", "delta": "1e-5", "mechanism": mechanism, name: value}
+    options = " ".join(f"--{option} {number}" for option, number in price.items())
+    refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
     assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
-    refused(run(asked), "epsilon must be")
-
-
-@pytest.mark.quick("1", "-1e-9")
-@pytest.mark.parametrize("delta", ["1", "-1e-9", "nan", "inf"])
-def test_a_delta_that_is_none_is_an_error_whatever_the_policy_says(delta: str, run: Run) -> None:
-    asked = f"privatize labels.parquet --epsilon 3 --delta {delta}"
-    refused(run(asked), "delta must be")
-    assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
-    refused(run(asked), "delta must be")
+    refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
 
 
 def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(
@@ -113,11 +108,9 @@ def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(
 
 def test_nor_does_it_go_unsaid_where_labelers_come_one_by_one(run: Run, tmp_path: Path) -> None:
     assert run("project ceiling --raise 10,.9 --yes").exit_code == 0
-    asked = public()
-    table = pairs(asked, opinions(len(asked), 1))
-    codes = []
+    results = []
     for number in range(4):
-        write(table.filter(asked.labeler == number), tmp_path / "one.parquet")
-        codes.append(run("privatize one.parquet --epsilon 3 --delta .3"))
-    assert [result.exit_code for result in codes] == [0, 0, 0, 1]
-    assert "not below 1/4" in codes[-1].stderr
+        write(TABLE.filter(ASKED.labeler == number), tmp_path / "one.parquet")
+        results.append(run("privatize one.parquet --epsilon 3 --delta .3"))
+    assert [result.exit_code for result in results] == [0, 0, 0, 1]
+    assert "not below 1/4" in results[-1].stderr

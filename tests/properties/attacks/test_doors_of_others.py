@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from support.doors import install
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -19,8 +19,6 @@ from labelguard.release import request
 from labelguard.report import overview
 from labelguard.storage.executor import open_executor
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 
 MECHANISM = """

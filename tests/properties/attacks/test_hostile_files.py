@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -14,13 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from support import bounded, engines
 from support.commands import PRIVATIZE
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import readers
 from labelguard.inputs.readers import MOST_COLUMNS, InputFile
 from labelguard.inputs.sources import ByteLimit, resolve_input
+from labelguard.project import policies
 from labelguard.project.project import Project
 
 NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")
@@ -53,9 +56,7 @@ def _table(**columns: pa.Array) -> pa.Table:
 
 
 def _deep_parquet(path: Path) -> None:
-    kind = pa.int32()
-    for _ in range(400):
-        kind = pa.list_(kind)
+    kind = functools.reduce(lambda kind, _: pa.list_(kind), range(400), pa.int32())
     pq.write_table(_table().append_column("x", pa.array([None], kind)), path)
 
 
@@ -71,17 +72,10 @@ def _pages_that_are_not_there(path: Path) -> None:
     assert pq.read_metadata(path).num_rows > 500_000_000
 
 
-def _swollen_arrow(path: Path) -> None:
+def _swollen_arrow(path: Path, make: Any = pa.ipc.new_stream, compression: str = "zstd") -> None:
     swollen = _table(prompt=pa.array(["q" * (1 << 29)]))
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(path, swollen.schema, options=options) as writer:
-        writer.write_table(swollen)
-
-
-def _swollen_arrow_file(path: Path) -> None:
-    swollen = _table(prompt=pa.array(["q" * (1 << 29)]))
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_file(path, swollen.schema, options=options) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with make(path, swollen.schema, options=options) as writer:
         writer.write_table(swollen)
 
 
@@ -134,7 +128,11 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
     ),
     "texts that unpack to gigabytes": ("x.parquet", _long_texts, "too little memory"),
     "a stream that unpacks to much": ("x.arrow", _swollen_arrow, "compressed Arrow data"),
-    "a file that unpacks to much": ("x.arrow", _swollen_arrow_file, "compressed Arrow data"),
+    "a file that unpacks to much": (
+        "x.arrow",
+        functools.partial(_swollen_arrow, make=pa.ipc.new_file, compression="lz4"),
+        "compressed Arrow data",
+    ),
 }
 
 
@@ -248,7 +246,7 @@ def test_a_long_line_at_the_end_is_never_left_out_silently(
 
 
 def test_arrow_data_with_dictionaries_is_read(project: Project, tmp_path: Path) -> None:
-    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
+    table = TABLE.slice(0, 12)
     at = table.schema.get_field_index("prompt")
     table = table.set_column(at, "prompt", table["prompt"].dictionary_encode())
     for make, name in ((pa.ipc.new_file, "file.arrow"), (pa.ipc.new_stream, "stream.arrow")):
@@ -274,16 +272,13 @@ def test_every_engine_spills_within_the_project(
         return connection
 
     monkeypatch.setattr(duckdb, "connect", seen)
-    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
-    pq.write_table(table, tmp_path / "labels.parquet")
+    pq.write_table(TABLE, tmp_path / "labels.parquet")
     bad = json.dumps(OBJECT | {"prompt": None}).encode() + b"\n"
     (tmp_path / "labels.jsonl").write_bytes(LINE + bad)
     (tmp_path / "groups.csv").write_text("labeler_id,group_id\n1,a\n2,a\n")
     price = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
     labelguard.privatize(tmp_path / "labels.jsonl", bad_rows="quarantine", **price)
     assert [*project.quarantine.rglob("*.parquet")]
-    from labelguard.project import policies
-
     policies.add_groups(tmp_path / "groups.csv", project)
     assert len(places) >= 3
     assert all(Path(place).is_relative_to(project.work) for place in places), places

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard
 from labelguard.cli.main import main
@@ -19,7 +19,6 @@ from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project, find
 
-TABLE = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 NOBODY = 65534

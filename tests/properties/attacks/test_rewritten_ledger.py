@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -22,8 +22,6 @@ from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.storage import blocks
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 

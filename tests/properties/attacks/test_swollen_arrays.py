@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.preferences import STATISTIC, opinions, pairs, public
+from support.preferences import STATISTIC, TABLE
 
 import labelguard
 from labelguard.errors import ProjectError
@@ -98,6 +98,5 @@ def test_what_was_packed_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_released_head_is_loaded(project: Project) -> None:
-    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
-    release = labelguard.privatize(table, epsilon=3, delta=1e-5, project=project, **STATISTIC)
+    release = labelguard.privatize(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)
     assert Head.load(release.path).features == "length"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from support.commands import PRIVATIZE
-from support.preferences import STATISTIC, opinions, pairs, public
+from support.preferences import STATISTIC, TABLE
 
 import labelguard
 from labelguard.cli.main import main
@@ -18,7 +18,6 @@ from labelguard.project.project import Project
 
 # Escape sequences, their one-character forms, overrides of direction, a line of its own.
 HOSTILE = "a\x1b]0;b\x07\x1b[2J\x9b31m\u202egpj\u2066\nlabelguard: all is well"
-TABLE = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
 
 
 def _privatize(path: Path, content: str, *more: str) -> list[str]:

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.report import overview
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 Work = Callable[[Any, int], Any]
 
