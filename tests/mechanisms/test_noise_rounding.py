@@ -15,6 +15,7 @@ from flint import ctx
 from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy import stats
+from support import world
 
 from labelguard.mechanisms import noise
 from labelguard.mechanisms.noise import DIMENSION_LIMIT, SCALE_LIMIT, NoiseKind, NoiseStream, sample
@@ -93,14 +94,7 @@ def test_a_precision_that_is_too_low_is_raised(
     kind: NoiseKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = sample(kind, SCALE_LIMIT, 9, stream())
-    tried: list[int] = []
-    rounded = noise._round_noise
-
-    def seen(*given: object) -> list[int] | None:
-        tried.append(ctx.prec)
-        return rounded(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(noise, "_round_noise", seen)
+    tried = world.note_calls(monkeypatch, noise, "_round_noise", lambda *_: ctx.prec)
     monkeypatch.setattr(noise, "_SPARE_BITS", -60)
     assert sample(kind, SCALE_LIMIT, 9, stream()) == expected
     assert len(tried) > 2 and tried == sorted(set(tried))

@@ -7,9 +7,11 @@ takes a number of bytes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +70,25 @@ def fix(
     """Both."""
     fix_randomness(patch, draw)
     fix_clock(patch, now)
+
+
+def note_calls(
+    patch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    note: Callable[..., Any] = lambda *arguments, **options: arguments,
+) -> list[Any]:
+    """Return what `note` says of each call of a function from now on, before the call is made."""
+    noted: list[Any] = []
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def noting(*arguments: Any, **options: Any) -> Any:
+        noted.append(note(*arguments, **options))
+        return function(*arguments, **options)
+
+    patch.setattr(owner, name, noting)
+    return noted
 
 
 def hold_noisy_sum(patch: pytest.MonkeyPatch) -> None:

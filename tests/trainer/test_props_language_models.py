@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from labelguard_trainer.gradient.language_runs import useful_limit
 from labelguard_trainer.gradient.loop import Checkpoints
 from labelguard_trainer.training import stages as training_stages
-from support import tiny_models
+from support import tiny_models, world
 from support.commands import FIRST
 from support.killed_stages import MOMENTS, killed
 from support.preferences import files
@@ -193,19 +193,13 @@ def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     shutil.copytree(tmp_path, anew, symlinks=True)
     [stages] = (anew / ".labelguard" / "props").glob("*/")
     shutil.rmtree(stages)
-    trained: list[int] = []
-    step = training_stages._StageCallback.on_step_end
-
-    def counted(self: Any, *arguments: Any, **options: Any) -> None:
-        trained.append(1)
-        step(self, *arguments, **options)
-
-    monkeypatch.setattr(training_stages._StageCallback, "on_step_end", counted)
+    callback = training_stages._StageCallback
+    steps = world.note_calls(monkeypatch, callback, "on_step_end", lambda *_, **__: None)
     assert labelguard(*command).exit_code == 0
-    resumed, trained[:] = sum(trained), []
+    resumed = len(steps)
     monkeypatch.chdir(anew)
     assert labelguard(*command).exit_code == 0
-    assert resumed < sum(trained) == 8
+    assert resumed < len(steps) - resumed == 8
     assert _published(tmp_path / "out") == _published(anew / "out")
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -347,11 +348,8 @@ def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(begin
 def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
     kind: str, begin: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(fitting, "_evaluation", killed)
+        patched.setattr(fitting, "_evaluation", Mock(side_effect=KeyboardInterrupt))
         assert begin(kind=kind, more=CONSTANT).exit_code == 130
     checkpoint = Path("out.partial/checkpoints/checkpoint-4")
     trained = train_runs.weights(checkpoint)

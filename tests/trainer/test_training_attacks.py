@@ -23,6 +23,7 @@ from labelguard_trainer.training.run import train
 from labelguard_trainer.training.stages import StageLearner
 from labelguard_trainer.training.training_card import to_markdown
 from support import tiny_models as tiny
+from support import world
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
@@ -236,13 +237,8 @@ def test_a_base_model_that_is_exchanged_while_it_is_published_is_noticed(
     stages, public = Path("stages"), Path("public")
     stages.mkdir()
     public.mkdir()
-    trained, load = _fitted(prepared, stages), models.load_model
-
-    def exchanged(*arguments: Any, **options: Any) -> Any:
-        tiny.saved(base, seed=9)
-        return load(*arguments, **options)
-
-    monkeypatch.setattr(models, "load_model", exchanged)
+    trained = _fitted(prepared, stages)
+    world.note_calls(monkeypatch, models, "load_model", lambda *_, **__: tiny.saved(base, seed=9))
     with pytest.raises(LabelguardError, match="has changed since"):
         prepared.files(trained, public)
     assert not any(public.iterdir())
@@ -257,14 +253,9 @@ def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base: Path) -> Non
 def test_training_on_a_release_notices_that_its_base_was_exchanged(
     release: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, check = Path("train.yaml"), guard.check_model
+    config = Path("train.yaml")
     config.write_text(SETTINGS)
-
-    def exchanged(*arguments: Any) -> Any:
-        tiny.saved(base, seed=9)
-        return check(*arguments)
-
-    monkeypatch.setattr(guard, "check_model", exchanged)
+    world.note_calls(monkeypatch, guard, "check_model", lambda *_: tiny.saved(base, seed=9))
     with pytest.raises(LabelguardError, match="has changed since"):
         train("reward", release, base, output=Path("out"), config=config)
     assert not (Path("out")).exists()

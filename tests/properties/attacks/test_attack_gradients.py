@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pytest
 from labelguard_trainer.gradient import heads, loop, mechanism
 from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
-from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
+from labelguard_trainer.gradient.loop import NoisyRun
 from support import world
 from support.preferences import ASKED, TABLE, labels, opinions, pairs
 
@@ -61,30 +62,22 @@ class Killed(BaseException):
 @pytest.fixture
 def sums(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """The exact sum of every step that noise is drawn for, in grid steps."""
-    noted: list[np.ndarray] = []
-    noisy = statistic.add_noise
-
-    def noting(total: np.ndarray, *rest: Any) -> Any:
-        noted.append(total)
-        return noisy(total, *rest)
-
-    monkeypatch.setattr(statistic, "add_noise", noting)
-    return noted
+    return world.note_calls(monkeypatch, statistic, "add_noise", lambda total, *_: total)
 
 
 def killed(project: Project, step: int, table: pa.Table = TABLE, **options: Any) -> None:
     """A run that ends in this step, counted from where it begins."""
-    sampled, taken = loop.cohort, []
-
-    def deadly(*arguments: Any) -> Any:
-        taken.append(arguments)
-        if len(taken) == step:
-            raise Killed
-        return sampled(*arguments)
-
+    sampled = [loop.cohort] * (step - 1)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(loop, "cohort", deadly)
+        patch.setattr(loop, "cohort", lambda *arguments: dying(sampled)(*arguments))
         lg.privatize(table, project=project, **ULS | options)
+
+
+def dying(functions: list[Callable[..., Any]]) -> Callable[..., Any]:
+    """Take the next function; where none is left, the process dies."""
+    if not functions:
+        raise Killed
+    return functions.pop()
 
 
 def checkpoint(project: Project) -> Path:
@@ -94,15 +87,7 @@ def checkpoint(project: Project) -> Path:
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HeadProblem, NoisyRun]]:
     """What every run is made of, as it begins."""
-    seen: list[tuple[HeadProblem, NoisyRun]] = []
-    train = loop.train
-
-    def watching(problem: HeadProblem, labels: Any, course: NoisyRun, *rest: Any) -> None:
-        seen.append((problem, course))
-        train(problem, labels, course, *rest)
-
-    monkeypatch.setattr(loop, "train", watching)
-    return seen
+    return world.note_calls(monkeypatch, loop, "train", lambda *arguments: arguments[::2][:2])
 
 
 # Who is in a run.
@@ -184,11 +169,8 @@ def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
 def test_a_release_that_was_drawn_is_finished_from_its_map(
     project: Project, monkeypatch: pytest.MonkeyPatch, sums: list[np.ndarray]
 ) -> None:
-    def crash(self: DrawnRelease) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(DrawnRelease, "publish", crash)
+        patch.setattr(DrawnRelease, "publish", Mock(side_effect=Killed))
         lg.privatize(TABLE, project=project, **ULS)
     release = lg.privatize(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"
@@ -375,28 +357,20 @@ def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(
 def test_nothing_private_is_in_reprs_of_a_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[str] = []
-    train = loop.train
-
-    def watching(
-        problem: Any, labels: Any, course: NoisyRun, kept: Checkpoints, watch: Any
-    ) -> None:
-        shown.extend(map(repr, (problem, course, kept)))
-        train(problem, labels, course, kept, watch)
-
-    monkeypatch.setattr(loop, "train", watching)
-    draw = mechanism.GradientMechanism.draw
-
-    def drawing(self: Any, job: Any, prepared: Any, grant: Any, drawn: Any) -> None:
-        shown.extend(map(repr, (self, prepared, grant)))
-        draw(self, job, prepared, grant, drawn)
-
-    monkeypatch.setattr(mechanism.GradientMechanism, "draw", drawing)
+    runs = world.note_calls(
+        monkeypatch, loop, "train", lambda run, _, *rest: [*map(repr, (run, *rest[:2]))]
+    )
+    draws = world.note_calls(
+        monkeypatch,
+        mechanism.GradientMechanism,
+        "draw",
+        lambda own, _, *rest: [*map(repr, (own, *rest[:2]))],
+    )
     noted = world.note_randomness(monkeypatch)
     lg.privatize(TABLE, project=project, **ULS)
-    text = " ".join(shown)
-    assert len(shown) == 6 and "worker" not in text
-    assert not any(secret.hex() in text or repr(secret) in text for secret in noted)
+    shown = [text for texts in runs + draws for text in texts]
+    assert len(shown) == 6 and "worker" not in " ".join(shown)
+    assert not any(s.hex() in text or repr(s) in text for s in noted for text in shown)
 
 
 def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path: Path) -> None:

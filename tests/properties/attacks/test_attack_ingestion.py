@@ -34,13 +34,24 @@ OPEN: dict[str, Any] = {
     "accept_delta": True,
     "workers": 1,
 }
+Connected = tuple[Project, Desk]
 KEEP = '\n[ingest]\nkeep = "0d"\n'
 NAMED = 'question = "helpful"\ncolumns = { response_a = "answer1", response_b = "answer2" }\n'
 
 
-def made(directory: Path, patch: pytest.MonkeyPatch, more: str = "") -> tuple[Project, Desk]:
+def connect_tool(directory: Path, patch: pytest.MonkeyPatch, more: str = "") -> Connected:
     project = lg.init(directory / "p", max_epsilon=10_000.0, max_delta=0.5)
     return connected(project, directory, patch, more)
+
+
+@pytest.fixture
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connected:
+    """A project that forgets at once what was released, and has released one answer of a tool."""
+    project, desk = connect_tool(tmp_path, monkeypatch, KEEP)
+    deliver(project, desk.answer("maria", 1, "left"))
+    ingestion.ingest(project)
+    lg.privatize(project=project, **OPEN)
+    return project, desk
 
 
 def configured(project: Project, old: str, new: str) -> Project:
@@ -57,7 +68,7 @@ def configured(project: Project, old: str, new: str) -> Project:
 def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
     side: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project, desk = made(tmp_path, monkeypatch, NAMED + KEEP)
+    project, desk = connect_tool(tmp_path, monkeypatch, NAMED + KEEP)
     deliver(project, desk.answer("maria", 1, side))
     ingestion.ingest(project)
     lg.privatize(project=project, skips="tie", **OPEN)
@@ -68,7 +79,7 @@ def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
 def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project, desk = made(tmp_path, monkeypatch, KEEP)
+    project, desk = connect_tool(tmp_path, monkeypatch, KEEP)
     deliver(project, desk.answer("maria", 1, "left", harmless="left"), desk.answer("otto", 1, None))
     ingestion.ingest(project)
     for question in ("helpful", "harmless"):
@@ -82,12 +93,9 @@ def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotte
 
 
 def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    released: Connected,
 ) -> None:
-    project, desk = made(tmp_path, monkeypatch, KEEP)
-    deliver(project, desk.answer("maria", 1, "left"))
-    ingestion.ingest(project)
-    lg.privatize(project=project, **OPEN)
+    project, _ = released
     renamed = '[connectors.table]\nsource = "desk"'
     project = configured(project, "[connectors.desk]", renamed)
     assert ingestion.ingest(project).forgotten == 1
@@ -97,12 +105,9 @@ def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
 
 @pytest.mark.slow
 def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    released: Connected,
 ) -> None:
-    project, desk = made(tmp_path, monkeypatch, KEEP)
-    deliver(project, desk.answer("maria", 1, "left"))
-    ingestion.ingest(project)
-    lg.privatize(project=project, **OPEN)
+    project, desk = released
     project = configured(project, "[connectors.desk]", '[connectors.desk]\nsource = "crowd"')
     deliver(project, desk.answer("otto", 1, "left"))
     assert ingestion.ingest(project) == ingestion.IngestionResult(1, 0, 0, 0, 1)
@@ -111,7 +116,7 @@ def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(
 def test_events_of_a_connector_that_is_gone_hold_up_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project, desk = made(tmp_path, monkeypatch)
+    project, desk = connect_tool(tmp_path, monkeypatch)
     deliver(project, desk.answer("maria", 1, "left"), name="a connector that is gone")
     deliver(project, desk.answer("otto", 1, "left"))
     with pytest.raises(ConnectorError, match="a connector that is gone"):
@@ -122,7 +127,7 @@ def test_events_of_a_connector_that_is_gone_hold_up_no_others(
 def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project, desk = made(tmp_path, monkeypatch, KEEP.replace("0d", "9d"))
+    project, desk = connect_tool(tmp_path, monkeypatch, KEEP.replace("0d", "9d"))
     with monkeypatch.context() as then:
         then.setattr(clock, "now", lambda: "2020-01-01T00:00:00Z")
         deliver(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))

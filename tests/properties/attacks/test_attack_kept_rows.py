@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -46,7 +48,7 @@ def row_keys(project: Project) -> set[bytes]:
     return {row for one in maps for row in opened.private_map.keys_of(one, key)}
 
 
-def kept(project: Project) -> set[bytes]:
+def kept_row_keys(project: Project) -> set[bytes]:
     """The keys of rows that releases keep which are under way."""
     tables = [buckets.read_parts(path) for path in project.stages.glob("*/kept/outcomes")]
     return {
@@ -57,8 +59,12 @@ def kept(project: Project) -> set[bytes]:
     }
 
 
-def states(project: Project) -> list[str]:
-    return [line.state for line in overview.releases(project.state)]
+def assert_given_up(project: Project, learning: Future[lg.Release]) -> None:
+    """The release ended with an error, and nothing that it kept is left."""
+    begun = overview.releases(project.state)[-1]
+    with pytest.raises(LedgerError, match=f"{begun.id} was given up while it learned"):
+        learning.result(PATIENCE)
+    assert begun.state == "abandoned" and not list(project.stages.iterdir())
 
 
 def broken(raw: Any, project: Project, gates: Gates) -> str:
@@ -77,16 +83,14 @@ def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     theirs = row_keys(project)
     with gates.learning(labels(), project) as learning:
-        assert theirs & kept(project) == theirs
+        assert theirs & kept_row_keys(project) == theirs
         begun = overview.releases(project.state)[-1].id
         assert erasure.preview(WHO, kind, project).given_up == [begun]
         left = erasure.remove_labeler(WHO, kind, project)
         assert left.given_up == [begun]
         [said] = [text for text in left.remains if begun in text]
         assert str(project.stages / begun) in said
-    with pytest.raises(LedgerError, match=f"{begun} was given up while it learned"):
-        learning.result(PATIENCE)
-    assert states(project) == ["committed", "abandoned"] and not list(project.stages.iterdir())
+    assert_given_up(project, learning)
     again = erasure.remove_labeler(WHO, kind, project)
     assert not [text for text in again.remains if begun in text]
 
@@ -96,9 +100,7 @@ def test_a_release_that_finds_itself_given_up_leaves_nothing(
 ) -> None:
     with gates.learning(labels(), project) as learning:
         erasure.remove_labeler(WHO, "erased", project)
-    with pytest.raises(LedgerError, match="was given up while it learned"):
-        learning.result(PATIENCE)
-    assert not list(project.stages.iterdir())
+    assert_given_up(project, learning)
 
 
 def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(
@@ -106,23 +108,18 @@ def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(
 ) -> None:
     """Their tombstone stands, and the release was not given up yet."""
 
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with gates.learning(labels(), project) as learning, monkeypatch.context() as patch:
-        patch.setattr(Ledger, "abandon", stopped)
+        patch.setattr(Ledger, "abandon", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             erasure.remove_labeler(WHO, "erased", project)
-    with pytest.raises(LedgerError, match="was given up while it learned"):
-        learning.result(PATIENCE)
-    assert states(project) == ["abandoned"] and not list(project.stages.iterdir())
+    assert_given_up(project, learning)
 
 
 @pytest.mark.slow
 def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: Gates) -> None:
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     begun = broken(labels(), project, gates)
-    assert row_keys(project) <= kept(project)
+    assert row_keys(project) <= kept_row_keys(project)
     assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     assert not list(project.stages.iterdir())
 
@@ -141,11 +138,7 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lg.privatize(survey(labelers=30), project=project, mechanism="rr", **BUDGET)
-
-    def crash(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Relabelling, "finish", crash)
+    monkeypatch.setattr(Relabelling, "finish", Mock(side_effect=KeyboardInterrupt))
     asked = BUDGET | {"mechanism": "props", "features": "length"}
     with pytest.raises(KeyboardInterrupt):
         lg.privatize(survey(labelers=30), project=project, **asked)
@@ -161,7 +154,5 @@ def test_where_contents_are_the_unit_it_is_given_up_too(project: Project, gates:
     with gates.learning(labels(), project, unit="item", max_labels_per_labeler=30) as learning:
         begun = overview.releases(project.state)[-1].id
         assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
-    with pytest.raises(LedgerError, match=f"{begun} was given up while it learned"):
-        learning.result(PATIENCE)
-    assert states(project) == ["abandoned"] and not list(project.stages.iterdir())
+    assert_given_up(project, learning)
     assert policies.close(project).name == "first"

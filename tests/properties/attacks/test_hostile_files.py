@@ -266,13 +266,12 @@ def test_every_engine_spills_within_the_project(
     places: list[str] = []
     connect = duckdb.connect
 
-    def seen(*arguments: object, **options: object) -> duckdb.DuckDBPyConnection:
-        connection = connect(*arguments, **options)  # type: ignore[arg-type]
+    def note_place(*arguments: Any, **options: Any) -> duckdb.DuckDBPyConnection:
+        connection = connect(*arguments, **options)
         places.extend(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0])
         return connection
 
-    monkeypatch.setattr(duckdb, "connect", seen)
-    pq.write_table(TABLE, tmp_path / "labels.parquet")
+    monkeypatch.setattr(duckdb, "connect", note_place)
     bad = json.dumps(OBJECT | {"prompt": None}).encode() + b"\n"
     (tmp_path / "labels.jsonl").write_bytes(LINE + bad)
     (tmp_path / "groups.csv").write_text("labeler_id,group_id\n1,a\n2,a\n")

@@ -86,3 +86,26 @@ def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(
     ):
         with pytest.raises(LedgerError, match="which would tell whether"):
             act()
+
+
+# A price that somebody edits in the ledger's database takes no noise from the next release.
+
+
+@pytest.mark.quick('UPDATE prices SET price = \'{"threshold": "1"}\'')
+@pytest.mark.parametrize(
+    "edit",
+    [
+        """UPDATE prices SET price = '{"threshold": "1"}'""",
+        "DELETE FROM prices",
+        "UPDATE policies SET settings = replace(settings, '3.0', '9.0')",
+    ],
+)
+def test_edited_terms_are_noticed_before_a_charge(edit: str, project: Project) -> None:
+    budget = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20, "accept_delta": True}
+    lg.privatize(TABLE.slice(0, 50), project=project, **budget)
+    with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
+        connection.execute(edit)
+    del budget["epsilon"], budget["delta"]
+    with pytest.raises(LedgerError, match="does not hold"):
+        lg.privatize(TABLE, project=project, **budget)
+    assert len(list(project.releases.iterdir())) == 1

@@ -9,6 +9,7 @@ from labelguard_trainer.gradient.aup import AupRun
 from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
 from labelguard_trainer.gradient.loop import COIN_RANGE
+from support import world
 
 from labelguard.mechanisms.statistic import Rows
 
@@ -87,14 +88,7 @@ def test_it_learns_while_cohorts_are_concentrated_and_halts_when_they_are_not() 
 
 def test_the_mean_is_of_iterates_before_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Line 21: of one step it is where the run began, of two the middle of the first step."""
-    taken: list[np.ndarray] = []
-    step = HeadProblem.step
-
-    def noting(self: HeadProblem, gradient: np.ndarray) -> None:
-        taken.append(self.theta)
-        step(self, gradient)
-
-    monkeypatch.setattr(HeadProblem, "step", noting)
+    taken = world.note_calls(monkeypatch, HeadProblem, "step", lambda problem, _: problem.theta)
     done, problem = run(2.0, 20.0, steps=3)
     assert done == 3 and not taken[0].any() and taken[1].any()
     assert problem.theta == pytest.approx(np.mean(taken, axis=0))

@@ -27,6 +27,7 @@ from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
 from labelguard_trainer.gradient.heads import HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, threshold
 from scipy.stats import binom
+from support import world
 
 from labelguard.accounting import subsampled
 from labelguard.analysis import audit_bounds as bounds
@@ -216,14 +217,11 @@ def test_the_public_part_summed_over_the_secret_cohort_gives_the_cohort_away(
     coins: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(σ(z) − ½)∇z needs no label, but whose it is that is summed is the secret of sampling."""
-    seen: list[np.ndarray] = []
-    clipped_sum = HeadProblem.clipped_sum
 
-    def without_public_part(self: HeadProblem, units: Any, labels: Any, clip: float) -> Any:
-        seen.append(self.gradients(units, np.full_like(labels, 0.5)).sum(axis=0))
-        return clipped_sum(self, units, labels, clip)
+    def public_part(problem: HeadProblem, units: Any, labels: Any, clip: float) -> Any:
+        return problem.gradients(units, np.full_like(labels, 0.5)).sum(axis=0)
 
-    monkeypatch.setattr(HeadProblem, "clipped_sum", without_public_part)
+    seen = world.note_calls(monkeypatch, HeadProblem, "clipped_sum", public_part)
     sums = noised_sums(coins, tmp_path)
     alone = lower_bound(sums.sum(axis=0), coins, FALSE_ALARM)
     found = lower_bound((sums * (np.array(seen) != 0)).sum(axis=0), coins, FALSE_ALARM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.loop import Checkpoints
+from support import world
 from support.preferences import spent
 from support.surveys import label_error, survey
 
@@ -46,7 +46,7 @@ def project(tmp_path: Path) -> Project:
     return lg.init(tmp_path / "project", max_epsilon=1e6)
 
 
-def made(project: Project, **options: Any) -> lg.Release:
+def run_mechanism(project: Project, **options: Any) -> lg.Release:
     return lg.privatize(survey(), project=project, **ULS | options)
 
 
@@ -55,7 +55,7 @@ def made(project: Project, **options: Any) -> lg.Release:
 def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(
     mechanism: str, project: Project
 ) -> None:
-    release = made(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
+    release = run_mechanism(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
     rows = lg.load(release, "polars")
     assert rows.height == survey().height
     assert rows["label_probability"].is_between(0.5, 1).all()
@@ -68,7 +68,7 @@ def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(
     assert run["population"] == (480 if "els" in mechanism else 120)
     assert ("NOT PROVEN" in said["privacy"]["accounting"]) == (mechanism == "aup")
     assert ("NOT PROVEN" in (release.path / "CARD.md").read_text()) == (mechanism == "aup")
-    again = made(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
+    again = run_mechanism(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
     assert again.reused and again.id == release.id
     assert not any(project.stages.glob(f"{release.id}*"))
 
@@ -81,14 +81,16 @@ def test_labels_of_a_run_are_far_better_than_randomized_ones(
     randomized = lg.privatize(
         raw, project=lg.init(tmp_path / "other"), mechanism="rr", epsilon=3.0, delta=1e-5
     )
-    own, coins = (label_error(lg.load(r, "polars"), raw) for r in (made(project), randomized))
+    own, coins = (
+        label_error(lg.load(r, "polars"), raw) for r in (run_mechanism(project), randomized)
+    )
     assert own < coins - 0.1
 
 
 @pytest.mark.slow
 def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(project: Project) -> None:
     further = survey(labelers=1, items=900, seed=5).drop("labeler_id", "label")
-    release = made(project, also=further)
+    release = run_mechanism(project, also=further)
     rows = lg.load(release, "polars")
     new = set(further["prompt"]) - set(survey()["prompt"])
     assert len(new) >= 10
@@ -126,7 +128,7 @@ def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(projec
 
 def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: Project) -> None:
     with pytest.raises(PolicyError, match="--accept-unproven"):
-        made(project, mechanism="aup")
+        run_mechanism(project, mechanism="aup")
     assert spent(project) == 0
 
 
@@ -147,7 +149,7 @@ def test_what_does_not_go_with_a_run_is_said(
     options: dict[str, Any], words: str, project: Project
 ) -> None:
     with pytest.raises(PolicyError, match=words):
-        made(project, **options)
+        run_mechanism(project, **options)
     assert spent(project) == 0
 
 
@@ -156,17 +158,9 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The secrets by which sums were noised, in order."""
-    drawn: list[bytes] = []
-    noisy = statistic.add_noise
-
-    def noting(total: Any, grid: Any, nonce: bytes) -> Any:
-        drawn.append(nonce)
-        return noisy(total, grid, nonce)
-
-    monkeypatch.setattr(statistic, "add_noise", noting)
-    yield drawn
+    return world.note_calls(monkeypatch, statistic, "add_noise", lambda total, grid, nonce: nonce)
 
 
 def test_a_killed_run_goes_on_and_is_charged_once(
@@ -182,10 +176,10 @@ def test_a_killed_run_goes_on_and_is_charged_once(
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", dying)
         with pytest.raises(Killed):
-            made(project)
+            run_mechanism(project)
     assert len(noise_drawn) == 23
     [waiting] = list(project.stages.rglob("*.npz"))
-    release = made(project)
+    release = run_mechanism(project)
     assert not waiting.exists()
     assert len(noise_drawn) == 23 + 10, "twenty steps were kept"
     assert len(set(noise_drawn)) == len(noise_drawn)
@@ -204,7 +198,7 @@ def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(
         found.extend(path.name for path in project.stages.rglob("*") if path.is_file())
 
     monkeypatch.setattr(loop, "train", looking)
-    made(project)
+    run_mechanism(project)
     assert found == ["checkpoint.npz"]
 
 
