@@ -174,7 +174,7 @@ def test_a_release_that_was_drawn_is_finished_from_its_map(
         lg.privatize(TABLE, project=project, **ULS)
     release = lg.privatize(OTHERS, project=project, **ULS)
     assert not release.reused and len(sums) == STEPS, "no label was read again"
-    with np.load(project.released / release.id / mechanism.FILE) as kept:
+    with np.load(project.private_maps / release.id / mechanism.FILE) as kept:
         head = Head.load(release.path)
         projected = head.scale * head.basis.projection @ kept["theta"]
     assert np.array_equal(head.coefficients, projected)
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_was_altered_is_refused(
 
 def _with(data: bytes, **changed: Any) -> bytes:
     with np.load(io.BytesIO(data)) as found:
-        return arrays.packed({**found, **changed})
+        return arrays.pack({**found, **changed})
 
 
 @pytest.mark.slow

@@ -183,8 +183,8 @@ def test_a_backup_holds_no_answer_that_will_be_given_again(
     backup(tmp_path / "backup.tar.zst", project=project)
     restore(tmp_path / "backup.tar.zst", tmp_path / "copy", keys=project.keys)
     lg.privatize(TABLE, project=project, **BUDGET)
-    assert list(project.released.rglob("*.parquet"))
-    assert not list(find(tmp_path / "copy").released.rglob("*.parquet"))
+    assert list(project.private_maps.rglob("*.parquet"))
+    assert not list(find(tmp_path / "copy").private_maps.rglob("*.parquet"))
 
 
 def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(
@@ -192,7 +192,7 @@ def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(
 ) -> None:
     """Else nobody would know of it before the backup is needed."""
     lg.privatize(TABLE, project=project, **BUDGET)
-    next(project.released.rglob("*.parquet")).unlink()
+    next(project.private_maps.rglob("*.parquet")).unlink()
     with pytest.raises(ProjectError, match="not as it was drawn"):
         backup(tmp_path / "backup.tar.zst", project=project)
     assert not (tmp_path / "backup.tar.zst").exists()
