@@ -56,7 +56,7 @@ class PolicyError(LabelguardError):
 
 
 class NotAgreed(LabelguardError):
-    """Somebody said no, or nobody could be asked; nothing was done."""
+    """Somebody said no, or nobody could be requested; nothing was done."""
 
     exit_code = 2
 
@@ -70,20 +70,20 @@ class ConnectorError(LabelguardError):
 
 
 class BudgetExceeded(LabelguardError):
-    """Labelers lack allowance for what was asked; nothing was charged or released.
+    """Labelers lack allowance for what was requested; nothing was charged or released.
 
-    `asked` and `left` are counts of labels, summed over the labelers that fall short.
+    `requested` and `left` are counts of labels, summed over the labelers that fall short.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, *, asked: int, left: int) -> None:
+    def __init__(self, message: str, *, requested: int, left: int) -> None:
         super().__init__(message)
-        self.asked = asked
+        self.requested = requested
         self.left = left
 
     def __reduce__(self) -> tuple[Any, ...]:  # as from another process: args are no keywords
-        return partial(type(self), asked=self.asked, left=self.left), self.args
+        return partial(type(self), requested=self.requested, left=self.left), self.args
 
 
 class ProjectBusy(LabelguardError):

@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class MissingExtra(LabelguardError):
-    """What was asked needs an optional dependency; the message says what to install."""
+    """An operation needs an optional dependency; the message says what to install."""
 
     exit_code = 2
 
@@ -23,8 +23,8 @@ def missing_packages(extra: str) -> list[str]:
     """The packages of an extra that are not installed; nothing of them is loaded."""
     marker = re.compile(rf"""extra == ["']{re.escape(extra)}["']""")
     wanted = [text for text in _requirements() if marker.search(text)]
-    found = [match[0] for text in wanted if (match := _NAME.match(text))]
-    return [name for name in found if not _installed(name)]
+    names = [match[0] for text in wanted if (match := _NAME.match(text))]
+    return [name for name in names if not _is_installed(name)]
 
 
 def require(extra: str, what: str) -> None:
@@ -43,11 +43,11 @@ def install_line(extra: str) -> str:
 def _origin() -> str:
     """The directory labelguard was installed from (PEP 610), else its name on the index."""
     try:
-        said = json.loads(distribution("labelguard").read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution("labelguard").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         return "labelguard"
-    url = urlparse(said.get("url", ""))
-    return unquote(url.path) if url.scheme == "file" and "dir_info" in said else "labelguard"
+    url = urlparse(origin.get("url", ""))
+    return unquote(url.path) if url.scheme == "file" and "dir_info" in origin else "labelguard"
 
 
 @cache
@@ -55,7 +55,7 @@ def _requirements() -> list[str]:
     return requires("labelguard") or []
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         distribution(name)
     except PackageNotFoundError:

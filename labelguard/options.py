@@ -82,7 +82,7 @@ class Option:
             raise PolicyError(f"{self.flag} must be at least {self.least}, found {value}")
 
 
-def declared(kind: Any) -> dict[str, Option]:
+def option_declarations(kind: Any) -> dict[str, Option]:
     """Return the options that a dataclass declares, by name, in their order."""
     types_of = typing.get_type_hints(kind)
     return {
@@ -94,14 +94,14 @@ def declared(kind: Any) -> dict[str, Option]:
 
 def check(kind: Any, values: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for the first value that its declaration in a dataclass refuses."""
-    for name, one in declared(kind).items():
+    for name, one in option_declarations(kind).items():
         one.check(values.get(name))
 
 
-def given(values: Any, kind: Any) -> dict[str, Any]:
+def collect_given(values: Any, kind: Any) -> dict[str, Any]:
     """Return what `values` has of the options that `kind` declares, without those that are None."""
-    found = {name: getattr(values, name) for name in declared(kind)}
-    return {name: value for name, value in found.items() if value is not None}
+    named = {name: getattr(values, name) for name in option_declarations(kind)}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _option(one: Field[Any], hint: Any) -> Option:
@@ -137,7 +137,7 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
-    """How an input is read."""
+    """Options for reading an input."""
 
     columns: Mapping[str, str] = option(
         "Names of your columns, for example labeler_id=worker,prompt=question.",

@@ -102,7 +102,7 @@ _MAX_ITEMS = int(np.prod(_CONTENTS))
 
 @dataclass(frozen=True)
 class _Config:
-    """What to simulate; see `simulate`."""
+    """Settings of a simulation; see `simulate`."""
 
     labelers: int
     labels: int
@@ -225,20 +225,20 @@ def _tie_strength(gaps: Floats, tie_rate: float) -> float:
     odds = tie_rate / (1 - tie_rate)
 
     low, high = (math.log(odds * float(end)) for end in (flatness.min(), flatness.max()))
-    found = math.log(odds * float(flatness.mean()))
+    log_strength = math.log(odds * float(flatness.mean()))
     for _ in range(100):  # by Newton's steps, or halves where they lead outside
-        shares = 1 / (1 + flatness * math.exp(-found))
+        shares = 1 / (1 + flatness * math.exp(-log_strength))
         excess = float(shares.mean()) - tie_rate
-        low, high = (low, found) if excess > 0 else (found, high)
+        low, high = (low, log_strength) if excess > 0 else (log_strength, high)
         if abs(excess) < _TIE_TOLERANCE or high - low < _TIE_TOLERANCE:
             break
-        step = found - excess / float((shares * (1 - shares)).mean())
-        found = step if low < step < high else (low + high) / 2
-    return math.exp(found)
+        step = log_strength - excess / float((shares * (1 - shares)).mean())
+        log_strength = step if low < step < high else (low + high) / 2
+    return math.exp(log_strength)
 
 
 def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
-    """Where an increasing function passes 0 between low and high, or the end nearest to it."""
+    """Return where an increasing function passes 0 between low and high, or the nearest end."""
     from scipy.optimize import brentq
 
     if increasing(low) >= 0:
@@ -279,12 +279,12 @@ def _label_counts(config: _Config, rng: Rng) -> Integers:
     """Labels per labeler (labelers,): log-normal, within [1, items], summing to `labels`."""
     propensity = rng.lognormal(sigma=_COUNT_SPREAD, size=config.labelers)
 
-    def expected(share: float) -> Floats:
+    def expected_counts(share: float) -> Floats:
         return np.minimum(1.0 + share * propensity, float(config.items))
 
     all_full = config.items / float(propensity.min())
-    missing = _root(lambda s: float(expected(s).sum()) - config.labels, 0.0, all_full)
-    wanted = expected(missing)
+    missing = _root(lambda s: float(expected_counts(s).sum()) - config.labels, 0.0, all_full)
+    wanted = expected_counts(missing)
     counts = np.floor(wanted).astype(np.int64)
     largest_remainders = np.argsort(counts - wanted, kind="stable")
     counts[largest_remainders[: config.labels - int(counts.sum())]] += 1

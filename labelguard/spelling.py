@@ -1,4 +1,4 @@
-"""What was probably meant by a name that is none."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def suggest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
-    """The candidate that was probably meant, as a message says it; empty if none is near.
+    """Return the candidate that was probably meant, as a part of a message; empty if none is near.
 
     `prefix` is what is typed before it. A few letters are rather an abbreviation than misspelt.
     """
@@ -32,7 +32,7 @@ def suggest_keywords(function: Callable[P, R]) -> Callable[P, R]:
     known = signature(function).parameters
 
     @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
                 raise TypeError(
@@ -41,4 +41,4 @@ def suggest_keywords(function: Callable[P, R]) -> Callable[P, R]:
                 )
         return function(*args, **kwargs)
 
-    return called
+    return call

@@ -1,4 +1,4 @@
-"""The few words that all rooms share: labels, defaults, progress, how numbers are said."""
+"""The few words that all packages share: labels, defaults, progress, how numbers are said."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def escape_controls(text: str) -> str:
 
     Names of files and columns, and cards, come from anywhere.
     """
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if text.isprintable() else "".join(map(_escape, text))
 
 
-def _shown(character: str) -> str:
+def _escape(character: str) -> str:
     return character if character.isprintable() else ascii(character)[1:-1]
 
 

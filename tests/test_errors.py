@@ -46,7 +46,7 @@ def kinds(one: type[LabelguardError]) -> list[type[LabelguardError]]:
 @pytest.mark.parametrize("kind", kinds(LabelguardError))
 def test_an_error_comes_whole_from_another_process(kind: type[LabelguardError]) -> None:
     """One that could not be read again broke the pool of whoever ran releases in processes."""
-    counts: dict[str, Any] = {"asked": 3, "left": 1} if kind is BudgetExceeded else {}
+    counts: dict[str, Any] = {"requested": 3, "left": 1} if kind is BudgetExceeded else {}
     error = kind("give --releases 1", **counts)
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is kind and again.args == error.args

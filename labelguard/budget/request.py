@@ -131,7 +131,7 @@ class PolicyRequest:
             self.event, allowed, 1.0, self.ball, self.sampling, self.choices or PAIR
         )
         of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
-        values = options.given(self, PolicyRequest)
+        values = options.collect_given(self, PolicyRequest)
         terms = {name: values[name] for name in values.keys() & of_policy}
         return Policy(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,

@@ -1,4 +1,4 @@
-"""What a mechanism costs before anything is spent, and attacks on it: `account`, `audit`."""
+"""Prices of mechanisms before anything is spent, and attacks on them: `account`, `audit`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ delta_option = click.option("--delta", type=float, required=True, help="δ of a 
 
 @click.group(context_settings=HELP, short_help="What a mechanism costs, before anything is spent.")
 def account() -> None:
-    """What a mechanism costs, before anything is spent."""
+    """Price a mechanism, before anything is spent."""
 
 
-def _labels(value: LabelNoise) -> None:
+def _print_label_noise(value: LabelNoise) -> None:
     print_facts(
         [
             (
@@ -43,7 +43,7 @@ def _labels(value: LabelNoise) -> None:
 @epsilon_option
 @delta_option
 @click.option("--labels", type=int, required=True, help="Labels of one labeler (k).")
-@prints(_labels)
+@prints(_print_label_noise)
 def account_rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
     """ε0, flip probability and loss multiplier of each of a labeler's labels.
 
@@ -56,7 +56,7 @@ def account_rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
     return rr(epsilon, delta, labels)
 
 
-def _noise(value: StatisticNoise) -> None:
+def _print_statistic_noise(value: StatisticNoise) -> None:
     releases = pluralize(value.releases, "statistic release")
     print_facts(
         [
@@ -67,10 +67,10 @@ def _noise(value: StatisticNoise) -> None:
     )
     if value.ball:
         echo()
-        _shapes(value.noise_multiplier, value.ball)
+        _print_noise_shapes(value.noise_multiplier, value.ball)
 
 
-def _shapes(noise_multiplier: float, ball: BallNoise) -> None:
+def _print_noise_shapes(noise_multiplier: float, ball: BallNoise) -> None:
     """Both shapes of noise, and which is smaller."""
     numbers, gaussian = ("scale", "deviation", "variance"), noise_multiplier
     of_ball = ("ball", ball.scale, ball.deviation, ball.variance_ratio)
@@ -94,7 +94,7 @@ def _shapes(noise_multiplier: float, ball: BallNoise) -> None:
     metavar="D",
     help="Components of the statistic: shows ball noise beside Gaussian noise, for one release.",
 )
-@prints(_noise)
+@prints(_print_statistic_noise)
 def account_statistic(
     epsilon: float, delta: float, releases: int, components: int | None
 ) -> StatisticNoise:
@@ -113,7 +113,7 @@ def account_statistic(
     return statistic(epsilon, delta, releases, components)
 
 
-def _run(value: RunNoise) -> None:
+def _print_run_noise(value: RunNoise) -> None:
     runs = pluralize(value.runs, f"{value.mechanism} run")
     sampled = f"q = {value.sampling_probability:g}, {pluralize(value.steps, 'step')}"
     labels = f", {pluralize(value.records, 'label')} of a labeler at most" if value.records else ""
@@ -142,7 +142,7 @@ def _run(value: RunNoise) -> None:
 @click.option("--steps", default=100, show_default=True, help="Steps of a run.")
 @click.option("--records", type=int, help="els, els-group: labels of a labeler in a run at most.")
 @click.option("--runs", default=1, show_default=True, help="Runs in all.")
-@prints(_run)
+@prints(_print_run_noise)
 def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) -> RunNoise:
     """Noise of every step of a gradient mechanism, in units of the clip norm.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli.options import HELP, file_option
-from labelguard.cli.policy import ceiling_fact, paid, total_fact
+from labelguard.cli.policy import allowance_fact, ceiling_fact, total_fact
 from labelguard.cli.terminal import (
     echo,
     format_cell,
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 @click.group(context_settings=HELP)
 def budget() -> None:
-    """What labelers have spent, and what is left."""
+    """Show what labelers have spent, and what is left."""
 
 
-def _budget(value: Budget) -> None:
+def _print_budget(value: Budget) -> None:
     policy = value.policy
     if policy is None:
         closed = value.lifetime.policies
@@ -56,7 +56,7 @@ def _budget(value: Budget) -> None:
     facts.append(ceiling_fact(value.ceiling))
     for allowance, use in zip(policy.allowances, value.allowances, strict=True):
         facts += [
-            ("pays for", paid(allowance, unit)),
+            ("pays for", allowance_fact(allowance, unit)),
             (
                 f"  {unit}s",
                 f"{use.labelers:,} charged so far, exhausted {use.exhausted_labelers:,}",
@@ -70,7 +70,7 @@ def _budget(value: Budget) -> None:
 
 
 def _pace(use: Usage, unit: str) -> Iterator[tuple[str, str]]:
-    """How long the allowance lasts the median unit, where that is known."""
+    """Yield how long the allowance lasts the median unit, where that is known."""
     if use.weeks_left is not None:
         left = f"{use.left_per_labeler['median']:,}"
         weeks = pluralize(use.weeks_left, "week")
@@ -83,7 +83,7 @@ def _quartiles(spread: Mapping[str, float]) -> str:
 
 
 @budget.command("show")
-@prints(_budget, project=True)
+@prints(_print_budget, project=True)
 def budget_show(project: Path | None) -> Budget:
     """The policy, and how much of it is used and left.
 
@@ -96,7 +96,7 @@ def budget_show(project: Path | None) -> Budget:
     return overview.budget(project)
 
 
-def _labeler(value: LabelerBudget) -> None:
+def _print_labeler(value: LabelerBudget) -> None:
     gone = value.departure
     print_facts(
         [("pseudonym", value.pseudonym), *([("left", f"{gone.kind} on {gone.at}")] if gone else [])]
@@ -115,9 +115,9 @@ def _labeler(value: LabelerBudget) -> None:
 
 @budget.command("labeler", short_help="What one labeler has spent, and whether they left.")
 @click.argument("labeler_id")
-@prints(_labeler, project=True)
+@prints(_print_labeler, project=True)
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
-    """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
+    """Show what one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
 
     It also tells whether they left: who was erased or retired stays known by a tombstone.
 
@@ -137,7 +137,7 @@ _UNSEEN = (
 )
 
 
-def _journal(entries: Sequence[JournalEntry]) -> None:
+def _print_journal(entries: Sequence[JournalEntry]) -> None:
     def row(entry: JournalEntry) -> tuple[str, ...]:
         body = {k: v for k, v in entry.body.items() if k not in (*_UNSEEN, "release")}
         # What is charged are uses; entries have had the key `labels` for ever.
@@ -152,7 +152,7 @@ def _journal(entries: Sequence[JournalEntry]) -> None:
 
 
 @budget.command("journal", short_help="Everything that was charged and committed.")
-@prints(_journal, project=True)
+@prints(_print_journal, project=True)
 def budget_journal(project: Path | None) -> list[JournalEntry]:
     """Everything that was charged, computed, committed or given back.
 
@@ -165,14 +165,14 @@ def budget_journal(project: Path | None) -> list[JournalEntry]:
     return overview.journal(project)
 
 
-def verdict(value: Verification | FilesVerification) -> None:
-    """Whether something holds."""
+def print_verification(value: Verification | FilesVerification) -> None:
+    """Print the result of a verification."""
     if not value.ok:
         echo(f"labelguard: {value.fault}", err=True)
         return
     nouns = (("journal_entries", "journal entry"), ("releases", "release"))
-    found = [pluralize(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
-    echo(f"Everything holds: {', '.join(found)}.")
+    counts = [pluralize(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
+    echo(f"Everything holds: {', '.join(counts)}.")
     if backwards := getattr(value, "backwards", None):
         echo(f"labelguard: note: {backwards}", err=True)
 
@@ -183,7 +183,7 @@ def verdict(value: Verification | FilesVerification) -> None:
     metavar="LINE",
     help="What `budget anchor` printed once: the journal must still contain it.",
 )
-@prints(verdict, code=verification_code, project=True)
+@prints(print_verification, code=verification_code, project=True)
 def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
@@ -200,12 +200,12 @@ def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     return overview.verify(project, anchor)
 
 
-def _anchor(line: AnchorLine) -> None:
+def _print_anchor(line: AnchorLine) -> None:
     echo(line.anchor)
 
 
 @budget.command("anchor", short_help="One line that fixes all that happened so far.")
-@prints(_anchor, project=True)
+@prints(_print_anchor, project=True)
 def budget_anchor(project: Path | None) -> AnchorLine:
     """Print the journal's newest entry as one line, to be kept where this machine cannot change it.
 
@@ -218,14 +218,14 @@ def budget_anchor(project: Path | None) -> AnchorLine:
     return overview.anchor(project)
 
 
-def _exported(value: Exported) -> None:
+def _print_export(value: Exported) -> None:
     rows = ", ".join(f"{name} {count:,}" for name, count in value.rows.items())
     echo(f"Written to {value.path}: {rows}.")
 
 
 @budget.command("export", short_help="The whole ledger as JSON.")
 @file_option("ledger.json", required=True, help="File to write.")
-@prints(_exported, project=True)
+@prints(_print_export, project=True)
 def budget_export(output: Path, project: Path | None) -> Exported:
     """Write every table of the ledger to FILE: pseudonyms, counts, prices, the journal. No label.
 

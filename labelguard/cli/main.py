@@ -67,7 +67,7 @@ class Main(click.Group):
             usage = io.StringIO()
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)
-            _fail(ctx, "UsageError", error.format_message(), error.exit_code, said=True)
+            _fail(ctx, "UsageError", error.format_message(), error.exit_code, is_printed=True)
         except (KeyboardInterrupt, StopSignal) as stop:
             again = shlex.join(["labelguard", *ctx.meta[_TYPED]])
             code = stop.code if isinstance(stop, StopSignal) else 130
@@ -93,11 +93,11 @@ def _fail(
     message: str,
     code: int,
     *,
-    said: bool = False,
+    is_printed: bool = False,
     notes: Sequence[str] = (),
 ) -> NoReturn:
     """End with a line on standard error and, where JSON was asked for, an object on the other."""
-    if not said:
+    if not is_printed:
         echo(f"labelguard: {escape_controls(message)}", err=True)
     for note in notes:
         echo(f"labelguard: note: {escape_controls(note)}", err=True)
@@ -108,7 +108,7 @@ def _fail(
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a command came to nothing."""
+    """The reason why a command failed."""
 
     # the kind of error, as Python has it
     error: str
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class Founded:
+class CreatedProject:
     """A project that was made."""
 
     # its directory
@@ -138,7 +138,7 @@ class Founded:
     max_delta: float
 
 
-def _founded(value: Founded) -> None:
+def _print_project(value: CreatedProject) -> None:
     echo(f"Project made in {value.project}")
     ceiling = f"ε = {value.max_epsilon:g}, δ = {value.max_delta:g}"
     echo(f"Its policies together will cost at most {ceiling}.")
@@ -159,8 +159,8 @@ def _founded(value: Founded) -> None:
     show_default=True,
     help="Ceiling of δ for the project's life, all policies together.",
 )
-@prints(_founded)
-def init(directory: Path, max_epsilon: float, max_delta: float) -> Founded:
+@prints(_print_project)
+def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProject:
     """Make a project in DIRECTORY (by default here): configuration, keys, an empty ledger.
 
     Its ceiling is what all its policies together may cost a labeler; it can be raised later
@@ -173,7 +173,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> Founded:
     from labelguard.project.opening import init as make
 
     project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
-    return Founded(str(project.state), str(project.keys), max_epsilon, max_delta)
+    return CreatedProject(str(project.state), str(project.keys), max_epsilon, max_delta)
 
 
 for command in (
@@ -184,7 +184,7 @@ for command in (
     main.add_command(command)
 
 
-def _simulated(value: Simulated) -> None:
+def _print_simulated(value: Simulated) -> None:
     echo(f"{value.rows:,} simulated labels written to {value.path}")
 
 
@@ -202,7 +202,7 @@ def _simulated(value: Simulated) -> None:
     help="How often two labelers agree on a strict label.",
 )
 @click.option("--seed", default=0, show_default=True, help="The same seed, the same file.")
-@prints(_simulated)
+@prints(_print_simulated)
 def simulate(output: Path, **options: Any) -> Simulated:
     """Write simulated preference labels, to try labelguard without anybody's data.
 
@@ -215,7 +215,7 @@ def simulate(output: Path, **options: Any) -> Simulated:
     return overview.simulate_to(output, **options)
 
 
-def _checks(values: Sequence[Finding]) -> None:
+def _print_checks(values: Sequence[Finding]) -> None:
     indent = max(len(value.name) for value in values)
     for value in values:
         mark = "ok   " if value.ok else "FAULT"
@@ -223,7 +223,9 @@ def _checks(values: Sequence[Finding]) -> None:
 
 
 @click.command(context_settings=HELP)
-@prints(_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1, project=True)
+@prints(
+    _print_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1, project=True
+)
 def doctor(project: Path | None) -> list[Finding]:
     """Check the installation and, if there is one, the project.
 

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import InvalidLabels
-from labelguard.options import Option, ReadingOptions, declared
+from labelguard.options import Option, ReadingOptions, option_declarations
 from labelguard.project.locking import waiting
 from labelguard.storage import files
 
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _there(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
+def _check_paths(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
     """Refuse paths that name nothing, before anything is loaded to read them."""
     for one in inputs:
         if one != "-":
@@ -40,7 +40,7 @@ def inputs_argument(*, required: bool = True) -> Callable[[F], F]:
         required=required,
         metavar="INPUT..." if required else "[INPUT...]",
         shell_complete=complete_files,
-        callback=_there,
+        callback=_check_paths,
     )
 
 
@@ -57,13 +57,15 @@ def directory_option(example: str, **settings: Any) -> Callable[[F], F]:
 def _output_option(
     metavar: str, check: Callable[[Path, str], None], example: str, **settings: Any
 ) -> Callable[[F], F]:
-    def checked(context: click.Context, option: click.Parameter, output: Path | None) -> Any:
+    def check_output(context: click.Context, option: click.Parameter, output: Path | None) -> Any:
         if output is not None:
             check(output, example)
         return output
 
     kind = click.Path(path_type=Path)
-    return click.option("-o", "--output", type=kind, metavar=metavar, callback=checked, **settings)
+    return click.option(
+        "-o", "--output", type=kind, metavar=metavar, callback=check_output, **settings
+    )
 
 
 project_option = click.option(
@@ -74,8 +76,8 @@ project_option = click.option(
 )
 
 
-def _wait(context: click.Context, option: click.Parameter, asked: bool) -> None:
-    if asked:
+def _wait(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if is_given:
         context.with_resource(waiting(lambda text: click.echo(f"labelguard: {text}", err=True)))
 
 
@@ -127,7 +129,7 @@ def declared_options(
 
     `changes` are settings of click's, by the option's name, that are another's here.
     """
-    known = {name: one for name, one in declared(kind).items() if name not in without}
+    known = {name: one for name, one in option_declarations(kind).items() if name not in without}
 
     def add(command: F) -> F:
         for name in reversed(names or tuple(known)):
@@ -191,8 +193,8 @@ def complete_releases(
     from labelguard.project.project import find
 
     with contextlib.suppress(Exception):
-        found = find(context.params.get("project")).releases.glob("r[0-9]*")
-        names = sorted(path.name for path in found if not path.suffix)
+        paths = find(context.params.get("project")).releases.glob("r[0-9]*")
+        names = sorted(path.name for path in paths if not path.suffix)
         return [CompletionItem(name) for name in _matching(names, typed)]
     return []
 

@@ -1,4 +1,4 @@
-"""Who is who, and who has left: `source`, `people`, `policy distinct`, `labeler`."""
+"""People, sources of ids, departures: `source`, `people`, `policy distinct`, `labeler`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @click.group(context_settings=HELP)
 def source() -> None:
-    """Where labelers' ids come from."""
+    """Manage the sources of labelers' ids."""
 
 
-def _added(value: SourceRecord) -> None:
+def _print_source(value: SourceRecord) -> None:
     facts = [("source", value.name), ("people", value.people)]
     if value.people == "known":
         facts.append(("", "link those who are known before their first charge: people link"))
@@ -39,7 +39,7 @@ def _added(value: SourceRecord) -> None:
     type=click.Choice(["new", "known"]),
     help="Whether all people in it are new to the project, or some are known; else it asks.",
 )
-@prints(_added, wait=True)
+@prints(_print_source, wait=True)
 def source_add(name: str, people: People | None, project: Path | None) -> SourceRecord:
     """Let labels of source NAME in, whose ids are other people's than those of other sources.
 
@@ -59,7 +59,7 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
     return linking.add_source(name, people, project)
 
 
-def _sources(values: Sequence[SourceRecord]) -> None:
+def _print_sources(values: Sequence[SourceRecord]) -> None:
     def row(one: SourceRecord) -> tuple[str, ...]:
         named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
         same = [role for role, name in one.columns.items() if role == name]
@@ -70,7 +70,7 @@ def _sources(values: Sequence[SourceRecord]) -> None:
 
 
 @source.command("list", short_help="All sources, and how they are read.")
-@prints(_sources, project=True)
+@prints(_print_sources, project=True)
 def source_list(project: Path | None) -> list[SourceRecord]:
     """All sources, oldest first, and the column of each role, which later releases must keep.
 
@@ -85,10 +85,10 @@ def source_list(project: Path | None) -> list[SourceRecord]:
 
 @click.group(context_settings=HELP)
 def people() -> None:
-    """Who is one person with whom."""
+    """Link ids of the same person."""
 
 
-def _linked(value: Linked | LinkedTable) -> None:
+def _print_linked(value: Linked | LinkedTable) -> None:
     from labelguard.project.linking import LinkedTable
 
     if isinstance(value, LinkedTable):
@@ -104,7 +104,7 @@ def _linked(value: Linked | LinkedTable) -> None:
 
 @people.command("link", short_help="Several ids are one person.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
-@prints(_linked, wait=True)
+@prints(_print_linked, wait=True)
 def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
     """Say, for good, that two ids are one person: one budget for the labels of both.
 
@@ -125,7 +125,7 @@ def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTa
     return linking.link(one, other, project)
 
 
-def _people(value: WhoIsWho) -> None:
+def _print_people(value: WhoIsWho) -> None:
     if not value.linked and not value.distinct:
         echo("Every id is a person of their own.")
     if value.linked:
@@ -135,9 +135,9 @@ def _people(value: WhoIsWho) -> None:
 
 
 @people.command("list", short_help="Who was linked, and who is distinct.")
-@prints(_people, project=True)
+@prints(_print_people, project=True)
 def people_list(project: Path | None) -> WhoIsWho:
-    """Who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
+    """Show who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
 
     \b
     Example:
@@ -148,7 +148,7 @@ def people_list(project: Path | None) -> WhoIsWho:
     return linking.listing(project)
 
 
-def _distinct(value: Distinct) -> None:
+def _print_distinct(value: Distinct) -> None:
     are = "two people" if value.new else "two people, as before"
     print_facts([*(("labeler", name) for name in value.people), ("are", are)])
 
@@ -156,7 +156,7 @@ def _distinct(value: Distinct) -> None:
 @policy.command("distinct", short_help="Two ids that look alike are two people.")
 @click.argument("one", metavar="ID")
 @click.argument("other", metavar="ID")
-@prints(_distinct, wait=True)
+@prints(_print_distinct, wait=True)
 def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
     """Say, for good, that two ids are two people, each with a budget of their own.
 
@@ -182,9 +182,9 @@ def labeler() -> None:
     """Labelers who leave: retired or erased."""
 
 
-def _left(value: RemovalReport, *, done: bool = True) -> None:
-    """What is done, or would be, when a labeler leaves, and what remains."""
-    print_facts(_facts(value, done))
+def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
+    """Print what happens, or would happen, when a labeler leaves, and what remains."""
+    print_facts(_departure_facts(value, done))
     from labelguard.budget import events
 
     if value.releases:
@@ -201,7 +201,7 @@ def _left(value: RemovalReport, *, done: bool = True) -> None:
     print_facts(bullet_facts("remains", value.remains))
 
 
-def _facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
+def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
     yield "labeler", value.labeler
     before = ", as before" if value.before == value.kind else ", retired before"
     yield "is" if done else "will be", value.kind + (before if value.before else "")
@@ -235,7 +235,7 @@ def _facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, str]]:
 @click.argument("labeler_id")
 @_never_seen_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@prints(_left, wait=True)
+@prints(_print_departure, wait=True)
 def labeler_retire(
     labeler_id: str, never_seen: bool, yes: bool, project: Path | None
 ) -> RemovalReport:
@@ -248,14 +248,14 @@ def labeler_retire(
     Example:
       labelguard labeler retire physician-0000
     """
-    return _leave(labeler_id, "retired", never_seen, yes, project)
+    return _remove_labeler(labeler_id, "retired", never_seen, yes, project)
 
 
 @labeler.command("erase", short_help="Retire a labeler and remove their raw rows.")
 @click.argument("labeler_id")
 @_never_seen_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@prints(_left, wait=True)
+@prints(_print_departure, wait=True)
 def labeler_erase(
     labeler_id: str, never_seen: bool, yes: bool, project: Path | None
 ) -> RemovalReport:
@@ -268,18 +268,18 @@ def labeler_erase(
     Example:
       labelguard labeler erase physician-0000
     """
-    return _leave(labeler_id, "erased", never_seen, yes, project)
+    return _remove_labeler(labeler_id, "erased", never_seen, yes, project)
 
 
-def _departures(values: Sequence[Departure]) -> None:
+def _print_departures(values: Sequence[Departure]) -> None:
     rows = ((value.pseudonym, value.kind, value.at) for value in values)
     print_table(("labeler", "is", "since"), rows, empty="No labeler was retired or erased.")
 
 
 @labeler.command("list")
-@prints(_departures, project=True)
+@prints(_print_departures, project=True)
 def labeler_list(project: Path | None) -> list[Departure]:
-    """Who left, how and when, by pseudonym.
+    """List who left, how and when, by pseudonym.
 
     \b
     Example:
@@ -290,7 +290,7 @@ def labeler_list(project: Path | None) -> list[Departure]:
     return erasure.listing(project)
 
 
-def _leave(
+def _remove_labeler(
     labeler_id: str, kind: Leaving, never_seen: bool, yes: bool, project: Path | None
 ) -> RemovalReport:
     from labelguard.project import erasure
@@ -298,7 +298,7 @@ def _leave(
     if not yes:
         shown = erasure.preview(labeler_id, kind, project, never_seen=never_seen)
         if not wants_json():
-            _left(shown, done=False)
+            _print_departure(shown, done=False)
         verb = "Retire" if kind == "retired" else "Erase"
         who = f"{labeler_id!r}, labeler {shown.labeler},"
         click.confirm(f"{verb} {who} for good?", abort=True, err=True)

@@ -46,61 +46,61 @@ _MASK = "•"
 _LONGEST_BAR = 40
 
 
-def _print_inspection(found: Inspection) -> None:
-    print_facts(_inspection_facts(found))
-    if found.labelers:
-        _print_histogram(found.labelers.histogram)
-    for number, example in enumerate(found.examples, 1):
+def _print_inspection(inspection: Inspection) -> None:
+    print_facts(_inspection_facts(inspection))
+    if inspection.labelers:
+        _print_histogram(inspection.labelers.histogram)
+    for number, example in enumerate(inspection.examples, 1):
         echo(f"\n{_text_line(f'pair {number}', example.prompt)}")
         for side in (example.first, example.second):
             echo(_text_line(f"  {_MASK}", side))
-    if found.examples:
+    if inspection.examples:
         echo(f"\n{_MASK} which one was preferred is not read here")
-    if found.notes:
-        print_bullets(found.notes)
-    if found.problems:
-        print_bullets(f"A release would be refused: {problem}" for problem in found.problems)
-    if found.next:
+    if inspection.notes:
+        print_bullets(inspection.notes)
+    if inspection.problems:
+        print_bullets(f"A release would be refused: {problem}" for problem in inspection.problems)
+    if inspection.next:
         echo()
-        print_next(found.next)
+        print_next(inspection.next)
 
 
-def _inspection_facts(found: Inspection) -> Iterator[tuple[str, str]]:
-    yield "format", f"{found.format}: {found.about}"
-    read = (role for role in found.roles if role.read)
+def _inspection_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
+    yield "format", f"{inspection.format}: {inspection.about}"
+    read = (role for role in inspection.roles if role.read)
     named = (r.role if r.role == r.column else f"{r.role} = {r.column}" for r in read)
     yield "columns", ", ".join(named)
-    labels = [role.column for role in found.roles if not role.read]
+    labels = [role.column for role in inspection.roles if not role.read]
     if labels:
         yield "  of labels", f"{', '.join(labels)} (not read)"
-    yield "rows", f"{found.rows:,}"
-    if found.bad_rows:
-        why = f"most: {found.bad_row_reason}"
+    yield "rows", f"{inspection.rows:,}"
+    if inspection.bad_rows:
+        why = f"most: {inspection.bad_row_reason}"
         yield (
             "  cannot be used",
-            f"{found.bad_rows:,} ({why}); --bad-rows quarantine sets them aside",
+            f"{inspection.bad_rows:,} ({why}); --bad-rows quarantine sets them aside",
         )
-    if found.left_out:
-        yield "  left out", describe_counts(found.left_out)
-    yield "  identical sides", f"{found.identical_sides:,}"
-    yield "  repeated", f"{found.repeated:,}"
-    pairs = pluralize(found.pairs, "distinct pair")
-    if found.answers == "labels":
-        yield "labels", f"{found.labels:,} of {pairs}"
+    if inspection.left_out:
+        yield "  left out", describe_counts(inspection.left_out)
+    yield "  identical sides", f"{inspection.identical_sides:,}"
+    yield "  repeated", f"{inspection.repeated:,}"
+    pairs = pluralize(inspection.pairs, "distinct pair")
+    if inspection.answers == "labels":
+        yield "labels", f"{inspection.labels:,} of {pairs}"
     else:
-        compared = pluralize(found.comparisons, "pair")
-        yield found.answers, f"{found.labels:,} ({compared}) of {pairs}"
-    for question in found.questions:
+        compared = pluralize(inspection.comparisons, "pair")
+        yield inspection.answers, f"{inspection.labels:,} ({compared}) of {pairs}"
+    for question in inspection.questions:
         yield "  question", f"{question.name}: {pluralize(question.pairs, 'pair')}"
-    if found.labelers:
-        own = found.labelers
+    if inspection.labelers:
+        own = inspection.labelers
         yield "labelers", f"{own.count:,}"
         spread = f"{own.least:,} / {own.median:,g} / {own.most:,}"
-        yield f"  {found.answers} of each", f"{spread}  (min / median / max)"
+        yield f"  {inspection.answers} of each", f"{spread}  (min / median / max)"
 
 
 def _print_histogram(bars: tuple[Bar, ...]) -> None:
-    """How many labelers have how many labels, as bars below the facts."""
+    """Print how many labelers have how many labels, as bars below the facts."""
     names = [f"{b.least:,}" if b.least == b.most else f"{b.least:,}–{b.most:,}" for b in bars]
     indent, most = max(map(len, names)), max(bar.labelers for bar in bars)
     for name, bar in zip(names, bars, strict=True):
@@ -111,8 +111,8 @@ def _print_histogram(bars: tuple[Bar, ...]) -> None:
 def _text_line(name: str, text: str) -> str:
     """A name and the beginning of a text, in one line of the terminal."""
     room = max(width() - len("pair 9") - 2, 20)
-    said = " ".join(text.split())
-    return f"{name:<{len('pair 9')}}  {said if len(said) <= room else said[: room - 1] + '…'}"
+    line = " ".join(text.split())
+    return f"{name:<{len('pair 9')}}  {line if len(line) <= room else line[: room - 1] + '…'}"
 
 
 @click.command(context_settings=HELP, short_help="Show how an input is understood; reads no label.")
@@ -139,36 +139,36 @@ def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
 _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page and in JSON
 
 
-def _print(found: PlanResult) -> None:
+def _print(result: PlanResult) -> None:
     from labelguard.planner.advice import describe_input, summarize
 
     given = click.get_current_context().params
-    echo(f"{describe_input(found)}; no label was read, nothing was charged")
+    echo(f"{describe_input(result)}; no label was read, nothing was charged")
     if given["every"]:
-        _print_table(found)
-    for line in summarize(found):
+        _print_table(result)
+    for line in summarize(result):
         echo(line)
     if output := given["output"]:
         echo(f"Page: {output / 'plan.html'}")
     if given["every"]:
-        commands = [one.command for one in found.recommended if one.command]
+        commands = [one.command for one in result.recommended if one.command]
     else:
-        commands = [found.choice.command] if found.choice and found.choice.command else []
+        commands = [result.choice.command] if result.choice and result.choice.command else []
     print_next(commands, ", at the ε that you choose" if len(commands) > 1 else "")
 
 
-def _print_table(found: PlanResult) -> None:
+def _print_table(result: PlanResult) -> None:
     """Print every mechanism at every ε, and what to expect of the best."""
     from labelguard.planner.advice import HEADINGS, plan_rows
 
     rows = (
         (cells[0], cells[1] + (" *" if automatic else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
-        for cells, automatic in plan_rows(found)
+        for cells, automatic in plan_rows(result)
     )
     names = HEADINGS[:-_HIDDEN_ON_TERMINALS]
     print_table(names, rows, right=set(names) - {"mechanism"}, gap=1, wrap=False)
     echo("* what --mechanism auto takes at this ε; ≤ K: at most K labels of each labeler\n")
-    for one in found.recommended:
+    for one in result.recommended:
         echo(one.words)
     echo()
 
@@ -257,29 +257,29 @@ def plan(
     options |= {"periods": periods}
     with progress() as report:
         if inputs:
-            found = run(list(inputs), budgets, progress=report, **options)
+            result = run(list(inputs), budgets, progress=report, **options)
         else:
-            with _ingested(project, namespace, options) as (source, reading):
-                found = run(source, budgets, progress=report, **reading)
+            with _open_ingested(project, namespace, options) as (source, reading):
+                result = run(source, budgets, progress=report, **reading)
     if output is not None:
-        _write(found, output)
-    print_notes(found.notes)
-    return found
+        _write(result, output)
+    print_notes(result.notes)
+    return result
 
 
 @contextlib.contextmanager
-def _ingested(
+def _open_ingested(
     project: Path | None, namespace: str | None, options: Mapping[str, Any]
 ) -> Iterator[tuple[Input, dict[str, Any]]]:
-    """What a project ingested, and how it is read; `UsageError` where nothing can be meant."""
+    """Open what a project ingested, and how it is read; `UsageError` where nothing can be meant."""
     from labelguard.release.intake import open_ingested
 
     with contextlib.ExitStack() as stack:
         try:
-            found = stack.enter_context(open_ingested(project, namespace, options))
+            result = stack.enter_context(open_ingested(project, namespace, options))
         except NoProject as error:
             raise click.UsageError(f"no INPUT was given, and {error}") from None
-        yield found
+        yield result
 
 
 def _epsilons(text: str) -> tuple[float, ...]:
@@ -287,14 +287,14 @@ def _epsilons(text: str) -> tuple[float, ...]:
     try:
         return tuple(sorted({float(piece) for piece in pieces}))
     except ValueError:
-        raise PolicyError(f"--epsilons expects numbers like .5,1,3, found {text!r}") from None
+        raise PolicyError(f"--epsilons expects numbers like .5,1,3, result {text!r}") from None
 
 
-def _write(found: PlanResult, output: Path) -> None:
+def _write(result: PlanResult, output: Path) -> None:
     from labelguard.planner.advice import draw_accuracy, render_page
 
     output.mkdir(parents=True, exist_ok=True)
-    png = draw_accuracy(found)
+    png = draw_accuracy(result)
     (output / "accuracy.png").write_bytes(png)
-    (output / "plan.html").write_text(render_page(found, png), encoding="utf-8")
-    (output / "plan.json").write_text(to_json(found) + "\n", encoding="utf-8")
+    (output / "plan.html").write_text(render_page(result, png), encoding="utf-8")
+    (output / "plan.json").write_text(to_json(result) + "\n", encoding="utf-8")

@@ -31,7 +31,7 @@ _RUNS = tuple(one.name for one in TRAINING_RUNS)
 
 @click.group(context_settings=HELP)
 def policy() -> None:
-    """What labelers may lose, and by which events.
+    """Manage what labelers may lose, and by which events.
 
     `new` makes a draft and computes its price, `activate` puts it into force, on top of what
     earlier policies cost and up to the project's ceiling; then `privatize` charges it. Without one,
@@ -39,7 +39,7 @@ def policy() -> None:
     """
 
 
-def _policy(value: PolicyDetails) -> None:
+def _print_policy(value: PolicyDetails) -> None:
     """A policy: what it pays for, and what that costs alone and together."""
     from labelguard.budget import events
 
@@ -47,7 +47,7 @@ def _policy(value: PolicyDetails) -> None:
     facts = [
         ("policy", f"{value.name} ({value.state})"),
         ("budget", f"{format_budget(value)} for each {unit}, under replace_labels"),
-        ("pays for", " and ".join(paid(one, unit) for one in value.allowances)),
+        ("pays for", " and ".join(allowance_fact(one, unit) for one in value.allowances)),
         ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
         ("label values", value.label_values or DEFAULT_TEXT),
         ("skips", value.skips),
@@ -55,10 +55,10 @@ def _policy(value: PolicyDetails) -> None:
         ("declared public", ", ".join(map(escape_controls, value.public_columns))),
         ("held out", held_out(value.held_out, unit) if value.held_out else ""),
         ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
-        ("together", _together(value) if quote.events else ""),
-        ("all policies", _prospect(value.activation) if value.activation else ""),
+        ("together", _joint_price(value) if quote.events else ""),
+        ("all policies", _activation_cost(value.activation) if value.activation else ""),
     ]
-    print_facts((name, said) for name, said in facts if said)
+    print_facts((name, text) for name, text in facts if text)
     if not quote.events:
         return
     echo()
@@ -71,18 +71,18 @@ def _policy(value: PolicyDetails) -> None:
 
 
 def held_out(share: float, unit: str) -> str:
-    """Whose labels never train."""
+    """Return the description of a held-out share, whose labels never train."""
     return f"{100 * share:g}% of {unit}s, by a keyed hash: their labels evaluate and never train"
 
 
-def _together(value: PolicyDetails) -> str:
+def _joint_price(value: PolicyDetails) -> str:
     quote = value.quote
     unused = max(quote.slack or 0, 0)
     return f"ε = {quote.epsilon:.6f} at δ = {value.delta:g}, unused ε {unused:.1e}"
 
 
-def _prospect(value: Activation) -> str:
-    """What all policies cost once a draft is in force, beside what they may."""
+def _activation_cost(value: Activation) -> str:
+    """Return what all policies cost once a draft is in force, beside the ceiling."""
     total, ceiling = value.total, value.ceiling
     above = total.epsilon > ceiling.epsilon or total.delta > ceiling.delta
     refused = ": above it, so that this draft could not be put into force" * above
@@ -91,15 +91,15 @@ def _prospect(value: Activation) -> str:
     return f"{cost} once in force{spent}; the ceiling is {most}{refused}"
 
 
-def paid(allowance: Allowance, unit: str) -> str:
-    """What an allowance pays for."""
+def allowance_fact(allowance: Allowance, unit: str) -> str:
+    """Return what an allowance pays for."""
     kind, allowed = allowance.kind, allowance.allowed
     if allowed is None:
         rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
         several = f", each a choice among {allowance.choices} or more" * (allowance.choices > 2)
         return f"the {unit}'s own number of labels, rounded up to {rounded}{several}"
-    told = pluralize(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
-    return told + (
+    text = pluralize(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
+    return text + (
         f", with ball noise for {allowance.ball} components or more" * bool(allowance.ball)
         + f", each a choice among {allowance.choices} responses or more" * (allowance.choices > 2)
     )
@@ -143,7 +143,7 @@ def paid(allowance: Allowance, unit: str) -> str:
     help="Share of units, 0 to 0.5, whose labels only evaluate (privatize --mechanism "
     "evaluation) and never train; drawn once, so that later policies have the same.",
 )
-@prints(_policy, wait=True)
+@prints(_print_policy, wait=True)
 def policy_new(
     name: str, allow: tuple[str, ...], project: Path | None, **options: Any
 ) -> PolicyDetails:
@@ -172,7 +172,7 @@ def policy_new(
 
 @policy.command("show")
 @click.argument("name", required=False, shell_complete=complete_policies)
-@prints(_policy, project=True)
+@prints(_print_policy, project=True)
 def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     """A policy with its price; by default the one in force.
 
@@ -185,7 +185,7 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     return policies.show(name, project)
 
 
-def _policies(values: Sequence[PolicyLine]) -> None:
+def _print_policies(values: Sequence[PolicyLine]) -> None:
     def row(one: PolicyLine) -> tuple[str | None, ...]:
         counts = {k: "own" if n is None else f"{n:,}" for k, n in one.allowances.items()}
         allowed = ", ".join(f"{event} {count}" for event, count in counts.items())
@@ -195,14 +195,16 @@ def _policies(values: Sequence[PolicyLine]) -> None:
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
     none = "No policy yet: labelguard policy new makes one, or the first privatize."
     print_table(names, map(row, values), right=["costs ε"], empty=none)
-    drafts = [(f"{v.name} in force", _prospect(v.activation)) for v in values if v.activation]
+    drafts = [
+        (f"{v.name} in force", _activation_cost(v.activation)) for v in values if v.activation
+    ]
     if drafts:
         echo()
         print_facts(drafts)
 
 
 @policy.command("list")
-@prints(_policies, project=True)
+@prints(_print_policies, project=True)
 def policy_list(project: Path | None) -> Sequence[PolicyLine]:
     """All policies, oldest first.
 
@@ -215,8 +217,8 @@ def policy_list(project: Path | None) -> Sequence[PolicyLine]:
     return policies.listing(project)
 
 
-def _preview(value: Activation, *, err: bool) -> None:
-    """What activating a policy means, before it is asked for; `err`: on standard error."""
+def _print_activation(value: Activation, *, err: bool) -> None:
+    """Print the effect of an activation, before it is confirmed; `err`: on standard error."""
     facts = [("activates", f"{value.activates}, {format_budget(value)} for each {value.unit}")]
     if closes := value.closes:
         price = f"at its full price, used or not: {format_budget(closes)}"
@@ -226,23 +228,23 @@ def _preview(value: Activation, *, err: bool) -> None:
 
 
 def total_fact(total: Budgeted) -> tuple[str, str]:
-    """What all policies cost together."""
+    """Return what all policies cost together, as a fact."""
     return "total", f"{format_budget(total)} over the project's life, however policies were chosen"
 
 
 def ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
-    """What they may cost."""
+    """Return the ceiling as a fact."""
     return "ceiling", f"{format_budget(ceiling)}, for all policies together"
 
 
-def _activated(value: Activation) -> None:
+def _print_activated(value: Activation) -> None:
     echo(f"Policy {value.activates} is in force.")
 
 
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
 @click.argument("name", shell_complete=complete_policies)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@prints(_activated, wait=True)
+@prints(_print_activated, wait=True)
 def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     """Put policy NAME into force; shows what all policies then cost together, and asks.
 
@@ -256,19 +258,19 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
 
     shown = policies.preview(name, project)
     if not (wants_json() and yes):
-        _preview(shown, err=wants_json())
+        _print_activation(shown, err=wants_json())
     if not yes:
         click.confirm("Put it into force?", abort=True, err=True)
     return policies.activate(name, project, agreed=shown)
 
 
-def _dropped(value: Dropped) -> None:
+def _print_dropped(value: Dropped) -> None:
     echo(f"The draft {value.name} is removed.")
 
 
 @policy.command("drop", short_help="Remove a draft.")
 @click.argument("name", shell_complete=complete_policies)
-@prints(_dropped, wait=True)
+@prints(_print_dropped, wait=True)
 def policy_drop(name: str, project: Path | None) -> Dropped:
     """Remove policy NAME, a draft that never was in force; the journal tells of it.
 
@@ -281,13 +283,13 @@ def policy_drop(name: str, project: Path | None) -> Dropped:
     return policies.drop(name, project)
 
 
-def _closed(value: Closed) -> None:
+def _print_closed(value: Closed) -> None:
     echo(f"Policy {value.name} is closed at its full price: {format_budget(value)}.")
 
 
 @policy.command("close", short_help="End the policy in force, without another.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@prints(_closed, wait=True)
+@prints(_print_closed, wait=True)
 def policy_close(yes: bool, project: Path | None) -> Closed:
     """Close the policy in force: nothing more can be charged to it.
 
@@ -304,14 +306,14 @@ def policy_close(yes: bool, project: Path | None) -> Closed:
     return policies.close(project)
 
 
-def _groups(value: Grouped) -> None:
+def _print_groups(value: Grouped) -> None:
     added, everyone = pluralize(value.added, "labeler"), pluralize(value.labelers, "labeler")
     echo(f"{added} added; {everyone} in {pluralize(value.groups, 'group')}.")
 
 
 @policy.command("groups", short_help="Which labelers are one unit.")
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
-@prints(_groups, wait=True)
+@prints(_print_groups, wait=True)
 def policy_groups(file: str, project: Path | None) -> Grouped:
     """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.
 

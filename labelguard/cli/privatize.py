@@ -36,7 +36,7 @@ from labelguard.cli.terminal import (
     relative_path,
 )
 from labelguard.errors import NoProject, NotAgreed, PolicyError
-from labelguard.options import RunOptions, declared
+from labelguard.options import RunOptions, option_declarations
 from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
 from labelguard.text import format_budget, pluralize
 
@@ -99,71 +99,73 @@ def _duration(every: str, text: str) -> str:
         raise click.BadParameter(str(error)) from None
 
 
-def print_preview(found: Preview, *, err: bool = False, notes: bool = True) -> None:
-    """What a release will fix, cost and be like."""
-    if found.reused:
-        echo(f"Release {found.reused} is this very request's: nothing would be charged.", err=err)
+def print_preview(preview: Preview, *, err: bool = False, notes: bool = True) -> None:
+    """Print what a release will fix, cost and be like."""
+    if preview.reused:
+        echo(f"Release {preview.reused} is this very request's: nothing would be charged.", err=err)
         return
-    if found.first:
+    if preview.first:
         echo("The first release fixes this, for the life of the project:", err=err)
-    print_facts(list(_preview_facts(found)), err=err)
-    for note in found.notes if notes else ():
+    print_facts(list(_preview_facts(preview)), err=err)
+    for note in preview.notes if notes else ():
         echo(f"labelguard: note: {escape_controls(note)}", err=True)
 
 
-def _preview_facts(found: Preview) -> Iterator[tuple[str, str]]:
-    whole = f"all labels of each {found.unit} together" if found.unit != "item" else "each content"
-    yield "protects", f"{whole}: {format_budget(found)}"
-    if usual := " and ".join(_SIGNS[name] for name in found.usual):
+def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
+    whole = (
+        f"all labels of each {preview.unit} together" if preview.unit != "item" else "each content"
+    )
+    yield "protects", f"{whole}: {format_budget(preview)}"
+    if usual := " and ".join(_SIGNS[name] for name in preview.usual):
         yield "", f"  {usual} as usual, since nobody said: --epsilon, --delta"
-    learns = f", a head on {found.features}" if found.features else ""
-    yield "read as", ", ".join(found.formats)
-    yield "mechanism", f"{found.mechanism}{learns}"
-    if found.public_columns:
-        listed = ", ".join(map(escape_controls, found.public_columns))
+    learns = f", a head on {preview.features}" if preview.features else ""
+    yield "read as", ", ".join(preview.formats)
+    yield "mechanism", f"{preview.mechanism}{learns}"
+    if preview.public_columns:
+        listed = ", ".join(map(escape_controls, preview.public_columns))
         yield "declared public", f"{listed}: made of prompts and responses, of nobody's answers"
-    kind = events.kind(found.event)
-    own = f"each {found.unit}'s own number of labels, rounded up"
-    fixed = f"{pluralize(found.allowed or 0, kind.noun)} per {found.unit}"
-    yield "pays for", own if found.allowed is None else fixed
-    if found.first and found.allowed == 1 and not kind.per_label:
+    kind = events.kind(preview.event)
+    own = f"each {preview.unit}'s own number of labels, rounded up"
+    fixed = f"{pluralize(preview.allowed or 0, kind.noun)} per {preview.unit}"
+    yield "pays for", own if preview.allowed is None else fixed
+    if preview.first and preview.allowed == 1 and not kind.per_label:
         yield "", "  this one: labels that come later need another policy, paid on top"
-    if run := found.sampling:
-        who, most = f"each {found.unit}", ""
+    if run := preview.sampling:
+        who, most = f"each {preview.unit}", ""
         if run.records:
             who = "each label"
-            most = f"; of one {found.unit} {pluralize(run.records, 'label')} at most"
+            most = f"; of one {preview.unit} {pluralize(run.records, 'label')} at most"
         steps = pluralize(run.steps, "step")
         yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
-    if found.ball:
-        yield "", f"  with ball noise, which is for {pluralize(found.ball, 'component')} or more"
-    if found.choices > 2:
-        yield "", f"  each a choice among {found.choices} responses or more"
+    if preview.ball:
+        yield "", f"  with ball noise, which is for {pluralize(preview.ball, 'component')} or more"
+    if preview.choices > 2:
+        yield "", f"  each a choice among {preview.choices} responses or more"
     yield (
         "this release",
         (
-            f"{pluralize(found.labels, 'label')} of {pluralize(found.units, found.unit)}; charges "
-            f"{pluralize(found.charged, kind.noun)}"
+            f"{pluralize(preview.labels, 'label')} of {pluralize(preview.units, preview.unit)}; "
+            f"charges {pluralize(preview.charged, kind.noun)}"
         ),
     )
-    if found.left:
-        few, most = (f"{found.left[name]:,.0f}" for name in ("min", "max"))
+    if preview.left:
+        few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
         left = few if few == most else f"{few} to {most}"
-        yield "left for later files", f"{left} per {found.unit}"
-    yield from _expectations(found)
+        yield "left for later files", f"{left} per {preview.unit}"
+    yield from _expectations(preview)
 
 
-def _expectations(found: Preview) -> Iterator[tuple[str, str]]:
-    if found.label_error is not None:
-        wrong, differ = _of_100(found.label_error), _of_100(found.disagreement)
-        option = " (--agreement)" if found.features else ""
+def _expectations(preview: Preview) -> Iterator[tuple[str, str]]:
+    if preview.label_error is not None:
+        wrong, differ = _of_100(preview.label_error), _of_100(preview.disagreement)
+        option = " (--agreement)" if preview.features else ""
         yield (
             "to expect",
             f"about {wrong} of 100 released labels will differ from what the labeler said; two "
             f"people are assumed to differ on {differ}{option}",
         )
-    if found.accuracy is not None:
-        right = _of_100(found.accuracy.mean)
+    if preview.accuracy is not None:
+        right = _of_100(preview.accuracy.mean)
         yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
 
 
@@ -179,18 +181,18 @@ def _of_100(share: float) -> int:
 def review_first_release(
     report: Reporter, *, yes: bool, accepted: bool
 ) -> Callable[[Preview], None]:
-    """Shows a first release and asks; others need no question, having a policy already.
+    """Show a first release and ask; others need no question, having a policy already.
 
     `yes` does for one that is recommended, or `accepted` though it is of little use. Raises
     `NotAgreed` where nobody can be asked or says no.
     """
 
-    def review(found: Preview) -> None:
-        if not found.first:
+    def review(preview: Preview) -> None:
+        if not preview.first:
             return
         with report.pause():
-            poor = None if accepted else found.discouraged
-            print_preview(found, err=True, notes=bool(poor) or not yes)
+            poor = None if accepted else preview.discouraged
+            print_preview(preview, err=True, notes=bool(poor) or not yes)
             if poor:
                 _confirm("Release it all the same?", f"{poor}; release it with --accept-little-use")
             elif not yes:
@@ -200,7 +202,7 @@ def review_first_release(
 
 
 def confirm_long_reading(report: Reporter, *, yes: bool) -> Callable[[float], None]:
-    """Says how long a first look at the texts will take, and asks if it is long."""
+    """Return a callback that says how long a first reading takes, and asks if it is long."""
 
     def wait(seconds: float) -> None:
         if seconds < _LONG:
@@ -237,8 +239,8 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
     except NoProject:
         if where is not None or not ask or not sys.stdin.isatty():
             raise
-    said = "There is no project here or above. It keeps keys, and what each labeler has spent."
-    echo(said, err=True)
+    question = "There is no project here or above. It keeps keys, and what each labeler has spent."
+    echo(question, err=True)
     _confirm(f"Make one in {Path.cwd()}?", "labelguard init makes one")
     project = init(Path())
     echo(
@@ -250,7 +252,7 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
 
 @dataclass(frozen=True)
 class ReleaseSummary:
-    """A release that was made, or found."""
+    """A release that was made, or preview."""
 
     # its id
     id: str
@@ -267,7 +269,7 @@ class ReleaseSummary:
 
     @classmethod
     def of(cls, release: Release, next_steps: Sequence[str]) -> ReleaseSummary:
-        """What became of a release."""
+        """Return the summary of a release."""
         card, path = dict(release.card), str(release.path)
         return cls(release.id, path, release.reused, card, next_steps, release.notes)
 
@@ -344,7 +346,7 @@ def _of_mechanisms(own: list[click.Parameter]) -> Iterator[click.Option]:
     is_flag=True,
     help="Make a first release that `labelguard plan` does not recommend; --yes is not enough.",
 )
-@directory_option("release", help=declared(RunOptions)["output"].text)
+@directory_option("release", help=option_declarations(RunOptions)["output"].text)
 @project_option
 @wait_option
 @prints(_print)
@@ -399,22 +401,25 @@ def privatize(
 
 
 def _preview(source: list[str] | None, project: Path | None, options: dict[str, Any]) -> Preview:
-    """Preview a release; a first one that nobody said more of as by --once."""
+    """Preview a release; a first one is shown as for --once by default."""
     from labelguard.release.privatize import plan
 
-    said = says_how_often(options)
+    is_explicit = says_how_often(options)
     with progress() as report:
-        found = plan(
-            source, project=project, progress=report, **options | ({} if said else {"once": True})
+        preview = plan(
+            source,
+            project=project,
+            progress=report,
+            **options | ({} if is_explicit else {"once": True}),
         ).preview
-    if said or not found.first:
-        return found
+    if is_explicit or not preview.first:
+        return preview
     note = "shown as for --once; with --uses K or --recurring weekly --for 1y releases share ε"
-    return replace(found, notes=(*found.notes, note))
+    return replace(preview, notes=(*preview.notes, note))
 
 
 def _next(release: Release, project: Path | None) -> Iterator[str]:
-    """What can be done with a release: look at it, learn from it, label more by its head."""
+    """Yield commands to go on with: look at a release, learn from it, label more by its head."""
     where = f" --project {shlex.quote(str(project))}" if project else ""
     yield f"labelguard release show {release.id}{where}"
     if release.card["counts"]["rows"]:

@@ -23,7 +23,7 @@ def project() -> None:
     """A project as a whole: its ceiling, its backups."""
 
 
-def _backup(value: Backup) -> None:
+def _print_backup(value: Backup) -> None:
     entries = pluralize(value.journal_entries, "journal entry")
     releases = pluralize(value.releases, "release")
     facts = [
@@ -52,7 +52,7 @@ _AGAIN = (
 
 @project.command("backup", short_help="All of a project in one file, without its keys.")
 @click.argument("file", type=click.Path(path_type=Path))
-@prints(_backup, code=lambda value: 1 if value.fault else 0, wait=True)
+@prints(_print_backup, code=lambda value: 1 if value.fault else 0, wait=True)
 def project_backup(file: Path, project: Path | None) -> Backup:
     """Write settings, ledger, releases and the private maps of released labels to FILE.
 
@@ -70,7 +70,7 @@ def project_backup(file: Path, project: Path | None) -> Backup:
     return backup(file, project=project)
 
 
-def _restored(value: Restored) -> None:
+def _print_restored(value: Restored) -> None:
     state = (
         "complete, on your word: nothing was charged after the backup"
         if value.complete
@@ -83,12 +83,12 @@ def _restored(value: Restored) -> None:
         ("keys", value.keys),
         ("releases", f"{value.releases:,}"),
     ]
-    for name, found, about in (
+    for name, names, about in (
         ("closed", [f"policy {name}" for name in value.closed], ", at its full price"),
         ("abandoned", value.abandoned, ": charged, never finished"),
     ):
-        if found:
-            facts.append((name, f"{', '.join(found)}{about}"))
+        if names:
+            facts.append((name, f"{', '.join(names)}{about}"))
     print_facts([*facts, ("anchor", value.anchor)])
     last = "The keys belong to this project now: never let another one work with them."
     leavers = (
@@ -125,7 +125,7 @@ _AFTER_A_LOSS = (
     metavar="DIR",
     help="A keys directory to copy; else LABELGUARD_KEYS is used in place.",
 )
-@prints(_restored)
+@prints(_print_restored)
 def project_restore(
     file: Path, directory: Path, anchor: str | None, nothing_since: bool, keys: Path | None
 ) -> Restored:
@@ -146,7 +146,7 @@ def project_restore(
     return restore(file, directory, anchor=anchor, nothing_since=nothing_since, keys=keys)
 
 
-def _ceiling(value: CeilingUse, *, err: bool = False) -> None:
+def _print_ceiling(value: CeilingUse, *, err: bool = False) -> None:
     facts = [ceiling_fact(value.ceiling)]
     facts += [("reached", format_budget(value.reached)), ("left", format_budget(value.left))]
     if value.raised:
@@ -163,7 +163,7 @@ def _ceiling(value: CeilingUse, *, err: bool = False) -> None:
     help="Raise it; from then on only this one is promised. It is never lowered.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@prints(_ceiling, wait=True)
+@prints(_print_ceiling, wait=True)
 def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> CeilingUse:
     """Show the ceiling that no sum of policies passes, and what is left below it; or raise it.
 
@@ -181,6 +181,6 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> Ceil
     ceiling = Ceiling(*parse_budget("--raise", raised))
     shown = lifetime.show_ceiling(project, ceiling)
     if not yes:
-        _ceiling(shown, err=True)
+        _print_ceiling(shown, err=True)
         click.confirm("Raise the ceiling, for good?", abort=True, err=True)
     return lifetime.raise_ceiling(ceiling, project)

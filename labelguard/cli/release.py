@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.budget import verdict
+from labelguard.cli.budget import print_verification
 from labelguard.cli.options import (
     HELP,
     complete_releases,
@@ -64,14 +64,14 @@ def release() -> None:
     """The releases of a project."""
 
 
-def _releases(values: Sequence[ReleaseLine]) -> None:
+def _print_releases(values: Sequence[ReleaseLine]) -> None:
     rows = ((v.id, v.state, v.created_at, v.mechanism, v.charged, v.rows) for v in values)
     names = ("id", "state", "created", "mechanism", "charged", "rows")
     print_table(names, rows, right=names[-2:], empty="No release yet.")
 
 
 @release.command("list")
-@prints(_releases, project=True)
+@prints(_print_releases, project=True)
 def release_list(project: Path | None) -> list[ReleaseLine]:
     """All releases, oldest first.
 
@@ -84,18 +84,18 @@ def release_list(project: Path | None) -> list[ReleaseLine]:
     return overview.releases(project)
 
 
-def _card(value: Mapping[str, Any]) -> None:
+def _print_card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
 
     facts = [*card_facts(value), *cards.forecast_facts(value), ("train with", value["train_with"])]
     print_facts([*facts, *bullet_facts("not protected", value["not_protected"])])
 
 
-def _shown(value: Mapping[str, Any] | Coefficients) -> None:
-    _card(value) if isinstance(value, Mapping) else _head(value)
+def _print_card_or_head(value: Mapping[str, Any] | Coefficients) -> None:
+    _print_card(value) if isinstance(value, Mapping) else _print_head(value)
 
 
-def _head(value: Coefficients) -> None:
+def _print_head(value: Coefficients) -> None:
     echo(f"{value.words}\n")
     directions = f"{value.components:,} directions of {value.directions:,} columns"
     facts = [("features", value.features), ("released", directions)]
@@ -122,7 +122,7 @@ def _head(value: Coefficients) -> None:
     is_flag=True,
     help="What its head decides by: signed coefficients with intervals, of columns with names.",
 )
-@prints(_shown, project=True)
+@prints(_print_card_or_head, project=True)
 def release_show(
     release_id: str | None, head: bool, project: Path | None
 ) -> Mapping[str, Any] | Coefficients:
@@ -140,10 +140,10 @@ def release_show(
         return overview.card(release_id, project)
     from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 
-    return summarize_coefficients(load_summarized_head(_directory(release_id, project)))
+    return summarize_coefficients(load_summarized_head(_release_directory(release_id, project)))
 
 
-def _directory(release: str | None, project: Path | None) -> Path:
+def _release_directory(release: str | None, project: Path | None) -> Path:
     """Return the directory of a release of a project, or of a copy of one."""
     from labelguard.report import overview
 
@@ -152,14 +152,14 @@ def _directory(release: str | None, project: Path | None) -> Path:
     return overview.release_path(release, project)
 
 
-def _abandoned(value: Abandoned) -> None:
+def _print_abandoned(value: Abandoned) -> None:
     uses = pluralize(value.charged, "use")
     echo(f"Release {value.id} is given up; the {uses} it charged stay charged.")
 
 
 @release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
 @click.argument("release_id")
-@prints(_abandoned, wait=True)
+@prints(_print_abandoned, wait=True)
 def release_abandon(release_id: str, project: Path | None) -> Abandoned:
     """Give up a release that was begun and never finished. What it charged stays charged.
 
@@ -176,7 +176,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 
 @release.command("verify", short_help="Whether files are what was committed.")
 @click.argument("release_id", required=False, shell_complete=complete_releases)
-@prints(verdict, code=verification_code, project=True)
+@prints(print_verification, code=verification_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerification:
     """Compare a release's files (by default every release's) with the hashes in the ledger.
 
@@ -189,7 +189,7 @@ def release_verify(release_id: str | None, project: Path | None) -> FilesVerific
     return overview.verify_releases(release_id, project)
 
 
-def _scored(value: Scored) -> None:
+def _print_scored(value: Scored) -> None:
     echo(f"{pluralize(value.pairs, 'pair')} labeled and written to {value.path}")
 
 
@@ -199,7 +199,7 @@ def _scored(value: Scored) -> None:
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
 @reading_options("columns", "format", "split", "question")
 @public_columns_option
-@prints(_scored, project=True)
+@prints(_print_scored, project=True)
 def score(
     release: str,
     inputs: tuple[str, ...],
@@ -217,10 +217,10 @@ def score(
     """
     from labelguard.analysis.score import score_to
 
-    return score_to(_directory(release, project), list(inputs), output, **options)
+    return score_to(_release_directory(release, project), list(inputs), output, **options)
 
 
-def _leaderboard(value: Leaderboard) -> None:
+def _print_leaderboard(value: Leaderboard) -> None:
     from labelguard.analysis.leaderboard import COLUMNS, rows
 
     for board in value.boards:
@@ -239,7 +239,7 @@ def _leaderboard(value: Leaderboard) -> None:
 @click.argument("release", metavar="RELEASE", shell_complete=complete_releases_or_files)
 @click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
 @file_option("board.html", help="Also write it to FILE: .html, .md, .json, .png or .svg.")
-@prints(_leaderboard, project=True)
+@prints(_print_leaderboard, project=True)
 def leaderboard(
     release: str, stratum: str | None, output: Path | None, project: Path | None
 ) -> Leaderboard:
@@ -257,15 +257,15 @@ def leaderboard(
     from labelguard.analysis.leaderboard import leaderboard as rank_sources
     from labelguard.report.page import write_leaderboard
 
-    path = _directory(release, project)
-    found = rank_sources(path, stratum)
+    path = _release_directory(release, project)
+    board = rank_sources(path, stratum)
     if output is not None:
-        write_leaderboard(found, path.name, output)
+        write_leaderboard(board, path.name, output)
         echo(f"Leaderboard: {relative_path(str(output))}", err=wants_json())
-    return found
+    return board
 
 
-def _agreement(value: Agreement) -> None:
+def _print_agreement(value: Agreement) -> None:
     rows = [
         (name, f"{e.agreement:.3f}", f"{e.low:.3f} – {e.high:.3f}", e.comparisons, e.items)
         for name, e in (("labelers", value.between), ("gold items", value.gold))
@@ -287,9 +287,9 @@ def _agreement(value: Agreement) -> None:
     metavar="FILE",
     help="Public answers, Parquet or JSON lines: prompt, chosen, rejected.",
 )
-@prints(_agreement, project=True)
+@prints(_print_agreement, project=True)
 def agreement(release: str, gold: Path | None, project: Path | None) -> Agreement:
-    """How often labels of RELEASE (its id, or a directory with a copy of it) agree.
+    """Show how often labels of RELEASE (its id, or a directory with a copy of it) agree.
 
     With one another where an item has several, and with gold items. Estimated from released labels,
     whose flips are known; nothing is charged. The interval is of the flips' noise.
@@ -300,7 +300,7 @@ def agreement(release: str, gold: Path | None, project: Path | None) -> Agreemen
     """
     from labelguard.analysis import agreement as report
 
-    return report.agreement(_directory(release, project), gold)
+    return report.agreement(_release_directory(release, project), gold)
 
 
 def _print_report(value: Reported) -> None:
@@ -353,28 +353,28 @@ def report(
     return write(output, release_id, project, format, anchor)
 
 
-def _print_demonstration(found: Demonstration) -> None:
+def _print_demonstration(demo: Demonstration) -> None:
     from labelguard.report.demonstration import describe_outcome
 
     echo(
-        f"{found.labels:,} labels of {found.labelers:,} simulated labelers, each protected at "
-        f"{format_budget(vars(found))}; heads learn from {found.features}.\n"
+        f"{demo.labels:,} labels of {demo.labelers:,} simulated labelers, each protected at "
+        f"{format_budget(vars(demo))}; heads learn from {demo.features}.\n"
     )
     rows = (
         (describe_outcome(one), one.released, f"{one.label_error:.2f}", f"{one.accuracy:.2f}")
-        for one in found.outcomes
+        for one in demo.outcomes
     )
     names = ("mechanism", "labels", "label error", "accuracy")
     print_table(names, rows, right=names[1:])
     echo(
         "\nlabel error: share of released labels that differ from what the labeler said\n"
-        f"accuracy: share of {found.fresh_labels:,} labels of other labelers that a model trained "
+        f"accuracy: share of {demo.fresh_labels:,} labels of other labelers that a model trained "
         "on it gets right"
     )
     echo("On people's labels nobody may measure this: labelguard plan forecasts it.")
-    echo(f"\nLabels and releases: {relative_path(found.directory)}")
-    echo(f"Picture: {relative_path(found.picture)}")
-    print_next(found.next, ", on a file of your own")
+    echo(f"\nLabels and releases: {relative_path(demo.directory)}")
+    echo(f"Picture: {relative_path(demo.picture)}")
+    print_next(demo.next, ", on a file of your own")
 
 
 @click.command(

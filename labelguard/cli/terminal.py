@@ -61,7 +61,7 @@ def prints(
 
 
 def wants_json() -> bool:
-    """Whether the running command was asked for JSON."""
+    """Return True if the running command has --json."""
     return bool(click.get_current_context().params.get("as_json"))
 
 
@@ -214,20 +214,20 @@ def progress(*, at_once: bool = False) -> Iterator[Reporter]:
 
 Clock: TypeAlias = Callable[[], float]
 
-# Seconds of which nothing is told, and from which nothing is concluded.
+# Seconds before anything is shown or estimated.
 _SOON = 5.0
 _RARELY = 600.0
 
 
 class Reporter:
-    """A `Progress` that tells nothing, and makes room for questions while `pause`."""
+    """A `Progress` that shows nothing; `pause` makes room for questions."""
 
     def __call__(self, step: str, share: float | None) -> None:
-        """What is being done, and the share of it that is done."""
+        """Report a step, and the share of it that is done."""
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """No line meanwhile."""
+        """Show no line meanwhile."""
         yield
 
 
@@ -242,8 +242,8 @@ class ProgressBar(Reporter):
     def __call__(self, step: str, share: float | None) -> None:
         # update() takes no total back, and a bar that stands at nothing looks stuck.
         self._bar.tasks[0].total = None if share is None else 1.0
-        told = escape_controls(", ".join([step, *self._left(share)]))
-        self._bar.update(self._task, description=told, completed=share or 0.0)
+        text = escape_controls(", ".join([step, *self._left(share)]))
+        self._bar.update(self._task, description=text, completed=share or 0.0)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -274,7 +274,7 @@ class ProgressLines(Reporter):
 
 
 class _RemainingTime:
-    """How long a step goes on, by the shares that were told; 0, or a smaller one, begins anew."""
+    """Time left of a step, estimated by its shares; 0, or a smaller one, begins anew."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -307,7 +307,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasa
 
 
 class StopSignal(SystemExit):
-    """The process was told to end; `code` is what a shell says of the signal."""
+    """The process was signals to end; `code` is what a shell says of the signal."""
 
     code: int
 
@@ -319,11 +319,11 @@ def handle_stop_signals() -> Iterator[None]:
     Signals that are ignored (`nohup`) or handled already are left as they are. One is enough:
     another does not disturb the cleaning up.
     """
-    told: list[int] = []
+    signals: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if not told:
-            told.append(number)
+        if not signals:
+            signals.append(number)
             raise StopSignal(128 + number)
 
     in_main = threading.current_thread() is threading.main_thread()
@@ -334,10 +334,10 @@ def handle_stop_signals() -> Iterator[None]:
         yield
     except BaseException:
         # An engine that is interrupted raises an error of its own instead.
-        if told:
-            raise StopSignal(128 + told[0]) from None
+        if signals:
+            raise StopSignal(128 + signals[0]) from None
         raise
     finally:
-        if not told:  # else the process is about to end, and cleans up until then
+        if not signals:  # else the process is about to end, and cleans up until then
             for one in ours:
                 signal.signal(one, signal.SIG_DFL)

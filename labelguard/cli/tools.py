@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from labelguard.report.doctor import ConnectorCheck
 
 
-def _print_result(value: IngestionResult) -> None:
+def _print_ingested(value: IngestionResult) -> None:
     facts = [("new", pluralize(value.answers, "answer"))]
     gone = "gone from the tool; what was released of them stays released"
-    for name, number, said in (
+    for name, number, what in (
         ("deleted", value.deleted, gone),
         ("known", value.known, "as before"),
         ("refused", value.refused, "of labelers who have left"),
         ("forgotten", value.forgotten, "after their release"),
     ):
         if number:
-            facts.append((name, f"{pluralize(number, 'answer')} {said}"))
+            facts.append((name, f"{pluralize(number, 'answer')} {what}"))
     if value.left_out:
         facts.append(("left out", describe_counts(value.left_out)))
     print_facts(facts)
 
 
 @click.command(short_help="Take in what the hook was told.")
-@prints(_print_result, wait=True)
+@prints(_print_ingested, wait=True)
 def ingest(project: Path | None) -> IngestionResult:
     """Take what the hook was told out of the inbox, and forget what need not be kept.
 
@@ -55,7 +55,7 @@ def ingest(project: Path | None) -> IngestionResult:
 
 @click.command(short_help="Read what is new in an annotation tool.")
 @click.argument("name")
-@prints(_print_result, wait=True)
+@prints(_print_ingested, wait=True)
 def pull(name: str, project: Path | None) -> IngestionResult:
     """Read the answers of connector NAME that are new since the last pull.
 
@@ -77,9 +77,9 @@ def connect() -> None:
     """Connectors to annotation tools, as labelguard.toml names them."""
 
 
-def _checked(value: ConnectorCheck) -> None:
+def _print_checked(value: ConnectorCheck) -> None:
     facts = [("connector", f"{value.connector} ({value.kind})"), ("source", value.source)]
-    facts += [(name, said) for name, said in value.about.items()]
+    facts += [(name, text) for name, text in value.about.items()]
     if value.question:
         facts.append(("reads", value.question))
     skipped = f", {value.skipped} skipped" if value.skipped else ""
@@ -95,7 +95,7 @@ def _checked(value: ConnectorCheck) -> None:
 
 @connect.command("check", short_help="Show what a connector understands.")
 @click.argument("name")
-@prints(_checked, project=True)
+@prints(_print_checked, project=True)
 def connect_check(name: str, project: Path | None) -> ConnectorCheck:
     """Read ten answers of connector NAME and show what was understood. Nothing is stored.
 
@@ -115,7 +115,7 @@ def connect_check(name: str, project: Path | None) -> ConnectorCheck:
     is_flag=True,
     help="Let answers count as deleted, even if the tool lists less than half of them.",
 )
-@prints(_print_result, wait=True)
+@prints(_print_ingested, wait=True)
 def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -> IngestionResult:
     """Compare all that the tool holds with what was heard of it, and mend the difference.
 
@@ -143,7 +143,7 @@ class Pushed:
     where: str
 
 
-def _pushed(value: Pushed) -> None:
+def _print_pushed(value: Pushed) -> None:
     echo(f"Release {value.release} is at {value.where}")
 
 
@@ -153,7 +153,7 @@ def _pushed(value: Pushed) -> None:
 @click.option(
     "--as", "title", metavar="TITLE", help="Its name there; default: that of the release."
 )
-@prints(_pushed, project=True)
+@prints(_print_pushed, project=True)
 def push(name: str, release_id: str, title: str | None, project: Path | None) -> Pushed:
     """Publish RELEASE as a new data set of the tool of connector NAME, without labelers.
 

@@ -24,7 +24,7 @@ _GATES = {
 
 @dataclass(frozen=True)
 class RunPreview:
-    """What a run would do."""
+    """The actions of a run, before it is begun."""
 
     # the job's name
     job: str
@@ -66,7 +66,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     begun = begun if begun and begun.is_of(job) else None
     done = begun.steps if begun else {}
     releases, outcome, left = _preview_release(run, begun)
-    has_ended = begun is not None and begun.ended is not None
+    has_ended = begun is not None and begun.end_entry is not None
     trains = "train" not in done and not has_ended and (releases or _is_new(run, begun))
     judges = trains or ("train" in done and not has_ended)
     promotes = judges and done.get("judge", {}).get("promote", True) and "promote" not in done

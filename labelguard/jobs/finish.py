@@ -127,8 +127,8 @@ def finish(job: Job, home: Project, run: RunInProgress) -> list[str]:
 
     Only then is it not in progress any more.
     """
-    assert run.ended
-    entry = JobRun(**run.ended)
+    assert run.end_entry
+    entry = JobRun(**run.end_entry)
     runs.add(run.state.history, entry)
     notes = notify(job.settings.notify, home, run.state, entry)
     run.state.forget()

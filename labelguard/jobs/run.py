@@ -106,9 +106,9 @@ def find_project(job: Job, project: Where) -> Project:
 
 def _end_earlier(begun: RunInProgress, job: Job, home: Project, progress: Progress) -> list[str]:
     """End a run that failed, or that job.yaml has changed under; return notes for the caller."""
-    if begun.ended and begun.ended["outcome"] == "failed":
+    if begun.end_entry and begun.end_entry["outcome"] == "failed":
         return finish.finish(job, home, begun)
-    if begun.ended is None and "judge" not in begun.steps:
+    if begun.end_entry is None and "judge" not in begun.steps:
         finish.fail(job, home, begun, "job.yaml changed while it was under way")
         return [f"job.yaml changed: run {begun.number} was given up, this one is new"]
     before = make_job(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
@@ -148,7 +148,7 @@ class Run:
 
     def run(self, run: RunInProgress, *, resumed: bool, notes: list[str]) -> Retrained:
         """Do all steps that are not done yet."""
-        if run.ended is None:
+        if run.end_entry is None:
             try:
                 self.check_writable()
                 with self.models.lock():
@@ -162,7 +162,7 @@ class Run:
                     raise
                 finish.fail(self.job, self.home, run, finish.describe_failure(run, error))
                 raise
-        entry = JobRun(**run.ended or {})
+        entry = JobRun(**run.end_entry or {})
         notes = notes + list(run.steps.get("release", {}).get("notes", ()))
         notes += self._register() + finish.finish(self.job, self.home, run)
         same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}

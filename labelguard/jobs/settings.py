@@ -22,7 +22,7 @@ from labelguard.options import (
     Option,
     ReadingOptions,
     RunOptions,
-    declared,
+    option_declarations,
 )
 from labelguard.release.mechanisms import of_mechanisms
 
@@ -219,7 +219,7 @@ def options_model() -> type[SettingsTable]:
 
 def _options() -> dict[str, Option]:
     """Return the options that a job may set, by name: those of all releases and of mechanisms."""
-    groups = (declared(kind) for kind in (ReadingOptions, PolicyRequest, RunOptions))
+    groups = (option_declarations(kind) for kind in (ReadingOptions, PolicyRequest, RunOptions))
     shared = {name: option for group in groups for name, option in group.items() if option.in_jobs}
     special = {name: option for name, (_, option) in of_mechanisms().items() if name not in shared}
     return shared | special

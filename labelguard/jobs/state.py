@@ -126,13 +126,13 @@ class RunInProgress:
         self.steps: dict[str, Facts] = facts["steps"]
 
     @property
-    def ended(self) -> Facts | None:
+    def end_entry(self) -> Facts | None:
         """Its entry in the history, once it is known."""
         return self.facts.get("ended")
 
     def is_of(self, job: Job) -> bool:
         """Return True if the next start resumes it: the job is the same and it has not failed."""
-        has_failed = self.ended and self.ended["outcome"] == "failed"
+        has_failed = self.end_entry and self.end_entry["outcome"] == "failed"
         return not has_failed and self.facts["digest"] == job.digest
 
     def step(self, name: str, work: Callable[[], Facts]) -> Facts:

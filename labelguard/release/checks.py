@@ -127,7 +127,7 @@ def check_plan(
         raise BudgetExceeded(
             f"{selection.shortage(plan, policy.unit, use.shortage_noun)}; leave such labels out "
             f"with --exhausted drop, or pay for more: {offer}",
-            asked=short + plan.new,
+            requested=short + plan.new,
             left=plan.new,
         )
     return list(_notes(plan, policy, part, people, use))

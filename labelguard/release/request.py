@@ -22,7 +22,7 @@ from labelguard.options import (
     Recurrence,
     RunOptions,
     check,
-    declared,
+    option_declarations,
 )
 from labelguard.project.project import Project
 from labelguard.release.intake import Ingested, Intake
@@ -165,7 +165,7 @@ class ReleaseRequest(RunOptions):
         columns = dict(role for role in self.intake.columns.items() if role not in known)
         public = list(self.terms.get("public_columns") or ())
         options = {**reading, "columns": columns, "public_columns": public}
-        for option in declared(options_of(mechanism)).values():
+        for option in option_declarations(options_of(mechanism)).values():
             value = self.choices.get(option.name)
             is_path = option.metavar == FILE or (
                 option.metavar in NAMES_OR_PATHS and Path(value or "").exists()
@@ -189,7 +189,7 @@ def _places(source: Input, home: Project) -> list[str]:
     return [os.path.relpath(Path(os.path.realpath(path.parent), path.name), here) for path in paths]
 
 
-_TERMS, _RUN, _INTAKE = map(declared, (PolicyRequest, RunOptions, ReadingOptions))
+_TERMS, _RUN, _INTAKE = map(option_declarations, (PolicyRequest, RunOptions, ReadingOptions))
 
 
 def check_names(mechanism: str, options: Mapping[str, Any]) -> None:

@@ -285,7 +285,7 @@ def test_a_shortage_counts_labelers_and_charges_nothing(project: Project) -> Non
     before = dump(project.ledger_url)
     with pytest.raises(BudgetExceeded, match="allowance") as caught:
         lg.privatize(pairs(asked, opinions(len(asked), 4)), project=project, **PRICE)
-    assert caught.value.asked > caught.value.left and caught.value.exit_code == 3
+    assert caught.value.requested > caught.value.left and caught.value.exit_code == 3
     assert "worker" not in str(caught.value)
     after = dump(project.ledger_url)
     assert {**after, "meta": []} == {**before, "meta": []}

@@ -13,7 +13,7 @@ import pytest
 import labelguard as lg
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
-from labelguard.options import ReadingOptions, RunOptions, declared
+from labelguard.options import ReadingOptions, RunOptions, option_declarations
 from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
 from labelguard.release.request import Keywords, Ours, request_release
 
@@ -50,7 +50,7 @@ def test_an_option_added_to_one_class_is_everywhere(tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=leave)
     source = tmp_path / "labelguard/options.py"
     text = source.read_text(encoding="utf-8")
-    head = '    """How an input is read."""\n'
+    head = '    """Options for reading an input."""\n'
     assert text.count(head) == 1
     source.write_text(text.replace(head, head + ADDED), encoding="utf-8")
     lg.init(tmp_path / "study")
@@ -72,7 +72,7 @@ def test_an_option_added_to_one_class_is_everywhere(tmp_path: Path) -> None:
 
 def test_type_checkers_know_all_that_is_declared() -> None:
     kinds = (PolicyRequest, ReadingOptions, RunOptions)
-    expected = {name for kind in kinds for name in declared(kind)} | set(of_mechanisms())
+    expected = {name for kind in kinds for name in option_declarations(kind)} | set(of_mechanisms())
     assert set(Keywords.__annotations__) == expected
     assert set(get_args(Ours)) == {AUTO, *list_mechanisms()}
 

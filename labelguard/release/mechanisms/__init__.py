@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelguard import plugins
 from labelguard.errors import LabelguardError, PolicyError
-from labelguard.options import Option, check, declared
+from labelguard.options import Option, check, option_declarations
 from labelguard.spelling import suggest
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def check_options(mechanism: str, given: Collection[str], beside: Collection[str
 
 def names(options: type[Options]) -> set[str]:
     """Return the names of a mechanism's options."""
-    return set(declared(options))
+    return set(option_declarations(options))
 
 
 def of_mechanisms() -> dict[str, tuple[list[str], Option]]:
@@ -92,7 +92,7 @@ def of_mechanisms() -> dict[str, tuple[list[str], Option]]:
     options: dict[str, tuple[list[str], Option]] = {}
     for mechanism in list_mechanisms():
         with contextlib.suppress(LabelguardError):
-            for name, option in declared(options_of(mechanism)).items():
+            for name, option in option_declarations(options_of(mechanism)).items():
                 options.setdefault(name, ([], option))[0].append(mechanism)
     return options
 
