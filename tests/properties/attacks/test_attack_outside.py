@@ -158,6 +158,6 @@ def test_nothing_public_tells_that_there_was_one(tmp_path: Path) -> None:
         made = clinic(tmp_path / name, [left(selected=said)] * 2, left(), PAIRWISE)
         release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
         files = [one for one in made.state.rglob("*") if made.labels not in one.parents]
-        names = {one.name.split("-")[0] for one in files if made.released not in one.parents}
+        names = {one.name.split("-")[0] for one in files if made.private_maps not in one.parents}
         facts.append((release.card["counts"], release.notes, names))
     assert facts[0] == facts[1]
