@@ -25,7 +25,7 @@ from labelguard.inputs.readers import InputFile, identifier
 from labelguard.inputs.sources import ByteLimit, Input, resolve_input
 from labelguard.keys.identities import Identities, normal_form
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import Groups
+from labelguard.ledger.records import UnitGroups
 from labelguard.spelling import suggest
 from labelguard.storage import blocks
 from labelguard.text import pluralize
@@ -37,18 +37,18 @@ COLUMNS = ("labeler_id", "group_id")
 _WHERE = "read from"
 
 
-def groups_in_force(ledger: Ledger, unit: str) -> Groups | None:
+def groups_in_force(ledger: Ledger, unit: str) -> UnitGroups | None:
     """Return who belongs together in a project: in groups, or as one person with several ids.
 
     Single labels, as units, belong to nobody; and groups of nobody matter to the unit `group` only.
     """
-    groups = Groups(*ledger.people.members())
+    groups = UnitGroups(*ledger.people.members())
     return groups if unit == "group" or (unit == "labeler" and len(groups.labelers)) else None
 
 
 def read_groups(
     source: Input, keys: KeyRing, namespace: str, scratch: Path | None = None
-) -> tuple[Groups, Identities]:
+) -> tuple[UnitGroups, Identities]:
     """Read who belongs together, and the forms of their ids: columns labeler_id and group_id, in
     any format of labels.
 
@@ -66,7 +66,7 @@ def read_groups(
     _refuse_spellings(names)
     groups = keys.group_keys(namespace, names)
     number = group_ids.replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
-    together = Groups(labelers[order], groups[number.to_numpy()[order]])
+    together = UnitGroups(labelers[order], groups[number.to_numpy()[order]])
     return together, Identities.of(keys, namespace, ids.to_list(), labelers)
 
 

@@ -33,7 +33,7 @@ from labelguard.inputs.sources import ByteLimit, Input, resolve_input
 from labelguard.inputs.staged import Fault, Staged, sort_buckets
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import Groups
+from labelguard.ledger.records import UnitGroups
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BucketWriter
@@ -59,7 +59,7 @@ class StagingOptions:
     namespace: str
     quarantine: bool = False
     drop_ties: bool = False
-    groups: Groups | None = None
+    groups: UnitGroups | None = None
     refused: Blocks | None = None
     max_input_bytes: int | None = None
     spool: Path | None = None

@@ -288,7 +288,7 @@ def get_release(connection: sa.Connection, release_id: str) -> ReleaseRecord | N
     return next(iter(read_releases(connection, schema.releases.c.id == release_id)), None)
 
 
-class Releases(Repository):
+class ReleaseRepository(Repository):
     """The releases of a ledger, and who was charged for them."""
 
     all = in_snapshot(read_releases)

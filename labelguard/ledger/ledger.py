@@ -30,10 +30,10 @@ from labelguard.ledger import (
     sources,
     verification,
 )
-from labelguard.ledger.charges import Releases
+from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.journal import Witness
-from labelguard.ledger.people import People
-from labelguard.ledger.policies import IMPLICIT, Ceiling, Policies
+from labelguard.ledger.people import PeopleRepository
+from labelguard.ledger.policies import IMPLICIT, Ceiling, PolicyRepository
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.storage import blocks
 
@@ -82,9 +82,9 @@ class Ledger:
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
-        self.policies = Policies(self.snapshot, self.transaction)
-        self.releases = Releases(self.snapshot, self.transaction)
-        self.people = People(self.snapshot, self.transaction)
+        self.policies = PolicyRepository(self.snapshot, self.transaction)
+        self.releases = ReleaseRepository(self.snapshot, self.transaction)
+        self.people = PeopleRepository(self.snapshot, self.transaction)
         with self.snapshot() as connection:
             schema.check(connection, keys, self.address)
             self._check_unforged(connection)

@@ -18,7 +18,7 @@ from labelguard.errors import PolicyError
 from labelguard.keys.identities import Identities
 from labelguard.ledger import charges, database, journal, schema, sources
 from labelguard.ledger.database import Repository, in_snapshot, in_transaction
-from labelguard.ledger.records import Groups
+from labelguard.ledger.records import UnitGroups
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.text import pluralize
@@ -33,7 +33,7 @@ def read_members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     return database.read_pairs(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
 
 
-def add_members(connection: sa.Connection, added: Groups, met: Identities) -> int:
+def add_members(connection: sa.Connection, added: UnitGroups, met: Identities) -> int:
     """Put labelers into groups; return how many were new. A labeler's group never changes.
 
     `met` are those who are named by whatever id.
@@ -86,7 +86,7 @@ def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
             "retire or erase the other id too; nothing was written"
         )
     known, groups = read_members(connection)
-    before = Groups(known, groups).unit_of(everybody)
+    before = UnitGroups(known, groups).unit_of(everybody)
     units, unit = blocks.unique(before)
     person = _components(len(units), unit[row[: len(labelers)]], unit[row[len(labelers) :]])
     settled = blocks.positions(blocks.unique(groups)[0], units) >= 0
@@ -100,7 +100,7 @@ def link(connection: sa.Connection, labelers: Blocks, same_as: Blocks) -> int:
     unit_of = np.arange(len(units))
     unit_of[person[settled]] = np.flatnonzero(settled)
     now = units[unit_of[person[unit]]]
-    _refuse_distinct(connection, Groups(everybody, now))
+    _refuse_distinct(connection, UnitGroups(everybody, now))
     new = blocks.positions(known, everybody) < 0
     # Whose key names the unit is a member as well: by that a person is told from a group.
     database.insert(connection, schema.members, {"labeler": everybody[new], "unit": now[new]})
@@ -121,7 +121,7 @@ def _components(count: int, left: NDArray[np.intp], right: NDArray[np.intp]) -> 
     return smallest
 
 
-def _refuse_distinct(connection: sa.Connection, groups: Groups) -> None:
+def _refuse_distinct(connection: sa.Connection, groups: UnitGroups) -> None:
     first, second = map(groups.unit_of, read_distinct(connection))
     if (first == second).all(axis=1).any():
         raise PolicyError(
@@ -135,7 +135,7 @@ def set_distinct(connection: sa.Connection, pair: Blocks) -> bool:
 
     Raises `PolicyError` if they are in one group, or one person.
     """
-    units = Groups(*read_members(connection)).unit_of(pair)
+    units = UnitGroups(*read_members(connection)).unit_of(pair)
     if (units[0] == units[1]).all():
         raise PolicyError("these ids are one person, or in one group; nothing was written")
     labeler, other = blocks.to_list(blocks.unique(pair)[0])
@@ -261,7 +261,7 @@ def read_known(connection: sa.Connection) -> Identities:
     return read_identities(connection).with_keys(unmet)
 
 
-class People(Repository):
+class PeopleRepository(Repository):
     """The people of a ledger, by pseudonym, and the sources of their ids."""
 
     members = in_snapshot(read_members)

@@ -268,7 +268,7 @@ def read_prices(connection: sa.Connection, event: str) -> dict[int, Price]:
     return dict(active.prices.get(event, {})) if active else {}
 
 
-class Policies(Repository):
+class PolicyRepository(Repository):
     """The policies of a ledger, and their ceiling."""
 
     all = in_snapshot(read)

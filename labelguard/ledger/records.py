@@ -71,7 +71,7 @@ class Charge:
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class UnitGroups:
     """The groups of labelers: pseudonyms of labelers, (n, 2), distinct and in byte order, and those
     of their groups, (n, 2). Its repr is empty.
     """

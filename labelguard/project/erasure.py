@@ -22,7 +22,7 @@ from labelguard.errors import LedgerError
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
-from labelguard.ledger.records import Groups, ReleaseRecord
+from labelguard.ledger.records import ReleaseRecord, UnitGroups
 from labelguard.project import holders, linking, recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
@@ -190,7 +190,7 @@ def _resolve(labeler_id: str, opened: OpenProject) -> _Leaver:
 
     An id comes first: nobody can choose one by which another labeler leaves in their place.
     """
-    groups = Groups(*opened.ledger.people.members())
+    groups = UnitGroups(*opened.ledger.people.members())
 
     def leaver(key: Blocks) -> _Leaver:
         units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
@@ -269,7 +269,7 @@ def _other_ids(leaver: _Leaver) -> list[str]:
     """
     ledger, key = leaver.ledger, leaver.key
     labelers, units = ledger.people.members()
-    groups = Groups(labelers, units)
+    groups = UnitGroups(labelers, units)
     unit = groups.unit_of(key)
     if groups.is_group(unit):
         return []

@@ -21,7 +21,7 @@ from labelguard.inputs import groups
 from labelguard.inputs.sources import Input
 from labelguard.keys.identities import Identities
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Groups
+from labelguard.ledger.records import UnitGroups
 from labelguard.ledger.sources import People, SourceRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
@@ -267,7 +267,7 @@ def _names(labelers: Blocks) -> list[str]:
 def refuse_doubles(
     listed: Identities,
     known: Identities,
-    groups: Groups,
+    groups: UnitGroups,
     distinct: tuple[Blocks, Blocks],
 ) -> None:
     """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.

@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, repr=False)
-class ReleasedLabels:
+class RememberedLabels:
     """PRIVATE: labels released before, sorted by row key (n, 2); the other columns are (n,).
 
     Its repr shows nothing.
@@ -164,7 +164,7 @@ class PrivateMap:
             yield path, table, pc.is_in(table["labeler"], value_set=_binary(labelers))
 
 
-def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> ReleasedLabels:
+def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> RememberedLabels:
     """Return every label of these releases in one bucket: the latest version of each row."""
     paths = [directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
     tables = [_read(path) for path in paths if path.exists()]
@@ -178,7 +178,7 @@ def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> Rele
         name: column(table, name)[latest].astype(str(SCHEMA.field(name).type))
         for name in ("version", "value", "threshold", "content")
     }
-    return ReleasedLabels(distinct, **columns)
+    return RememberedLabels(distinct, **columns)
 
 
 def write_bucket(

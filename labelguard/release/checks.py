@@ -19,7 +19,7 @@ from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
 from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Admission, Groups
+from labelguard.ledger.records import Admission, UnitGroups
 from labelguard.project import lifetime
 from labelguard.project.linking import refuse_doubles
 from labelguard.release import selection
@@ -37,7 +37,7 @@ def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     """
     sources.check(ledger.people.sources(), source, staged.columns)
     met, known = staged.identities, ledger.people.identities()
-    groups = Groups(*ledger.people.members())
+    groups = UnitGroups(*ledger.people.members())
     refuse_doubles(met, ledger.people.known(), groups, ledger.people.distinct())
     return Admission(source, staged.columns, met.without(known))
 

@@ -23,7 +23,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.keys.prf import RowKeys, Split, Splits
 from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
-from labelguard.project.private_map import ReleasedLabels
+from labelguard.project.private_map import RememberedLabels
 from labelguard.project.project import Project
 from labelguard.release.choices import Choices, authors
 from labelguard.storage import blocks, buckets
@@ -197,7 +197,7 @@ class _Labels:
     key: Blocks
     pair: NDArray[np.uint16]
     content: NDArray[np.uint64]
-    released: ReleasedLabels
+    released: RememberedLabels
     known: NDArray[np.intp]
     duplicates: int
     other_units: int

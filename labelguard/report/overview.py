@@ -262,7 +262,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     Of a labeler in a group, the group's. Raises `LedgerError` for somebody who was neither ever
     charged nor left.
     """
-    from labelguard.ledger.records import Groups
+    from labelguard.ledger.records import UnitGroups
     from labelguard.project import linking
 
     opened = OpenProject.open(project)
@@ -271,7 +271,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         pseudonym = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, pseudonym])
-    units = Groups(*ledger.people.members()).unit_of(candidates)
+    units = UnitGroups(*ledger.people.members()).unit_of(candidates)
     pseudonyms = {one.hex() for one in blocks.to_list(candidates)}
     with ledger.snapshot() as connection:
         rows = [

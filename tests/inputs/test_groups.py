@@ -41,7 +41,7 @@ from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import Groups
+from labelguard.ledger.records import UnitGroups
 from labelguard.mechanisms import statistic
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
@@ -78,7 +78,7 @@ class Home:
         return KeyRing(self.project.keys)
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> UnitGroups:
         return read_groups(self.members, self.keys, "files")[0]
 
     def release(
@@ -158,7 +158,7 @@ def unit_of(home: Home, labeler: str) -> bytes:
 # ---------------------------------------------------------------- who belongs together
 
 
-def equal(one: Groups, other: Groups) -> bool:
+def equal(one: UnitGroups, other: UnitGroups) -> bool:
     return np.array_equal(one.labelers, other.labelers) and np.array_equal(one.units, other.units)
 
 
@@ -190,11 +190,11 @@ def test_a_group_is_nobody_and_who_is_in_none_is_themselves(home: Home) -> None:
     units = groups.unit_of(labelers)
     assert len(np.unique(np.concatenate([labelers, units]), axis=0)) == 8
     assert np.array_equal(units[3:], labelers[3:])
-    nobody = Groups(labelers[:0], labelers[:0])
+    nobody = UnitGroups(labelers[:0], labelers[:0])
     assert np.array_equal(nobody.unit_of(labelers), labelers)
-    assert repr(groups) == "Groups()"
+    assert repr(groups) == "UnitGroups()"
     with pytest.raises(ValueError, match="distinct labelers"):
-        Groups(groups.labelers[::-1], groups.units)
+        UnitGroups(groups.labelers[::-1], groups.units)
 
 
 BAD = {

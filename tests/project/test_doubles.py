@@ -7,7 +7,7 @@ import pytest
 
 from labelguard.errors import InvalidLabels
 from labelguard.keys.identities import Identities
-from labelguard.ledger.records import Groups
+from labelguard.ledger.records import UnitGroups
 from labelguard.project.linking import refuse_doubles
 from labelguard.storage.blocks import Blocks
 
@@ -23,7 +23,7 @@ def people(**forms: int) -> Identities:
 
 
 NOBODY = people()
-NO_GROUPS, NOBODY_DISTINCT = Groups(keys(), keys()), (keys(), keys())
+NO_GROUPS, NOBODY_DISTINCT = UnitGroups(keys(), keys()), (keys(), keys())
 
 
 def test_two_of_one_form_are_refused_where_one_of_them_is_in_the_input() -> None:
@@ -47,7 +47,7 @@ def test_who_was_said_to_be_two_people_is_two_and_of_a_third_nothing_was_said() 
 
 
 def test_who_shares_a_unit_is_one_person() -> None:
-    groups = Groups(keys(1, 2), keys(7, 7))
+    groups = UnitGroups(keys(1, 2), keys(7, 7))
     refuse_doubles(people(one=9, two=9), NOBODY, groups, NOBODY_DISTINCT)
     refuse_doubles(people(two=9), people(one=9), groups, NOBODY_DISTINCT)
     with pytest.raises(InvalidLabels, match="'three'"):
