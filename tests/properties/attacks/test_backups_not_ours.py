@@ -21,7 +21,7 @@ import labelguard
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
-from labelguard.ledger.charges import Releases
+from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, erasure, policies
 from labelguard.project.backup import backup
@@ -208,7 +208,7 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(
         return [CliRunner().invoke(main, [*text.split(), *where]).exit_code for text in typed]
 
     lg.privatize(TABLE, project=project, **BUDGET)
-    looked = world.note_calls(monkeypatch, Releases, "replace_maps", look)
+    looked = world.note_calls(monkeypatch, ReleaseRepository, "replace_maps", look)
     assert erasure.remove_labeler("worker 2", "erased", project).rows_remembered == 12
     assert looked == [[0, 0, 0]]
     assert overview.verify(project.state).ok
