@@ -73,13 +73,13 @@ class HttpClient:
 
     def get(self, model: type[T], path: str, **query: str | int) -> T:
         """Return what is there."""
-        return self._parsed(model, "GET", path, query=query, repeatable=True)
+        return self._send_and_parse(model, "GET", path, query=query, repeatable=True)
 
     def post(self, model: type[T], path: str, body: Any) -> T:
         """Make something new; return what is answered."""
-        return self._parsed(model, "POST", path, body=body, repeatable=False)
+        return self._send_and_parse(model, "POST", path, body=body, repeatable=False)
 
-    def _parsed(self, model: type[T], method: str, path: str, **options: Any) -> T:
+    def _send_and_parse(self, model: type[T], method: str, path: str, **options: Any) -> T:
         payload = self.send(method, path, **options)
         return parse(model, payload, f"{self.where}: {method} {path}")
 

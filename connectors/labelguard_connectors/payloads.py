@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import chain
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -200,11 +201,8 @@ def _is_within(value: Any, levels: int) -> bool:
         nested = [value for value in values if isinstance(value, dict | list)]
         if not nested:
             return True
-        values = [
-            member
-            for value in nested
-            for member in (value.values() if isinstance(value, dict) else value)
-        ]
+        children = (value.values() if isinstance(value, dict) else value for value in nested)
+        values = list(chain.from_iterable(children))
     return False
 
 

@@ -1,4 +1,4 @@
-"""What stands between an annotation tool and a project: answers, pages of them, and connectors.
+"""The protocol between an annotation tool and a project: answers, pages of them, connectors.
 
 A connector speaks to one tool. It tells every answer as a task with this one answer in the tool's
 own export format, which `labelguard.inputs.formats` reads like a file; and nothing of the person
@@ -51,7 +51,7 @@ class Answer:
         return "Answer(…)"
 
     @property
-    def deleted(self) -> bool:
+    def is_deleted(self) -> bool:
         """True if the answer is gone from the tool."""
         return not self.body
 

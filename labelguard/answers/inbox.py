@@ -1,4 +1,4 @@
-"""Where answers wait that a hook was told of, until `ingest` puts them into segments.
+"""The inbox: answers that a hook received wait here until `ingest` puts them into segments.
 
 A file of its own beside the ledger (SQLite), or a schema of the ledger's PostgreSQL server, so that
 a hook never waits for a job. What is stored is sealed under the project's key, and pruned before by
@@ -102,7 +102,7 @@ _letters = sa.Table(
 
 @dataclass(frozen=True)
 class Event:
-    """What one delivery of a webhook of a connector reported."""
+    """Answers of one delivery to a webhook of a connector."""
 
     connector: str
     answers: tuple[Answer, ...]
@@ -174,7 +174,7 @@ class Inbox:
                 if name in rows:
                     repeats.add(name)
                     continue
-                body = self._sealed((answer,), event.connector, name)
+                body = self._seal_event((answer,), event.connector, name)
                 row = {"connector": event.connector, "at": now // _SECOND, "body": body}
                 rows[name] = {"delivery": name, **row}
         if not rows:
@@ -190,7 +190,7 @@ class Inbox:
                 connection.execute(again, [{"delivery": r, "at": now} for r in sorted(repeats)])
         return len(new)
 
-    def repeated(self, connector: str, answers: Sequence[Answer]) -> list[bool]:
+    def find_repeated(self, connector: str, answers: Sequence[Answer]) -> list[bool]:
         """Return for each answer whether its state came more than once, whatever was in it."""
         with self._reading() as connection:
             names = set(connection.scalars(sa.select(_repeats.c.delivery)))
@@ -236,12 +236,12 @@ class Inbox:
             update = sa.update(_events).where(_events.c.number.in_(oldest))
             return connection.execute(update.values(segment=segment)).rowcount
 
-    def claimed(self, segment: str) -> list[Event]:
+    def read_claimed(self, segment: str) -> list[Event]:
         """Return the events that were taken for a segment, in the order in which they came."""
         with self._reading() as connection:
             own = _WAITING.where(_events.c.segment == segment).order_by(_events.c.number)
             rows = connection.execute(own).all()
-        return [self._opened(row.delivery, row.connector, row.body) for row in rows]
+        return [self._open_event(row.delivery, row.connector, row.body) for row in rows]
 
     def settle(self, counted: Collection[str]) -> None:
         """Forget events in segments that count, and let those wait that a crash left claimed."""
@@ -328,12 +328,12 @@ class Inbox:
         fewer = 0
         with self._writing() as connection:
             for row in connection.execute(_WAITING).all():
-                event = self._opened(row.delivery, row.connector, row.body)
+                event = self._open_event(row.delivery, row.connector, row.body)
                 rest = keep(event)
                 gone = len(event.answers) - (len(rest.answers) if rest else 0)
                 if gone:
                     given = (row.connector, row.delivery)
-                    body = self._sealed(rest.answers, *given) if rest else None
+                    body = self._seal_event(rest.answers, *given) if rest else None
                     update = sa.update(_events).where(_events.c.number == row.number)
                     connection.execute(update.values(body=body))
                     fewer += gone
@@ -345,7 +345,7 @@ class Inbox:
         try:
             with self._reading() as connection:
                 for row in connection.execute(_WAITING):
-                    self._opened(row.delivery, row.connector, row.body)
+                    self._open_event(row.delivery, row.connector, row.body)
         except (ConnectorError, KeyProblem) as error:
             return f"the inbox: {error}"
         return None
@@ -354,13 +354,13 @@ class Inbox:
         """Give its connections back."""
         self._engine.dispose()
 
-    def _sealed(self, answers: Sequence[Answer], connector: str, name: bytes) -> bytes:
+    def _seal_event(self, answers: Sequence[Answer], connector: str, name: bytes) -> bytes:
         data = json.dumps([[a.record, a.version, a.labeler, a.body] for a in answers]).encode()
         # Who knows the pair would tell "left" from "right" by the length of what is sealed.
         padded = data.ljust(-(-len(data) // _BLOCK) * _BLOCK)
         return self._keys.seal(_EVENT, padded, connector.encode() + name)
 
-    def _opened(self, name: bytes, connector: str, body: bytes) -> Event:
+    def _open_event(self, name: bytes, connector: str, body: bytes) -> Event:
         rows = json.loads(self._keys.unseal(_EVENT, body, connector.encode() + name))
         return Event(connector, tuple(Answer(*row) for row in rows))
 
@@ -371,24 +371,24 @@ class Inbox:
 
     def _create(self) -> None:
         with self._writing() as connection:
-            _alone(connection)
+            _lock_creation(connection)
             _metadata.create_all(connection)
 
     def _scrub(self) -> None:
-        """What was deleted is gone from the files too, unless somebody reads at this moment."""
+        """Remove what was deleted from the files too, unless somebody reads at this moment."""
         if self._engine.dialect.name == "sqlite":
             with contextlib.suppress(ConnectorError), self._reading() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with _translated(self._engine), self._engine.connect() as connection:
+        with _translate_errors(self._engine), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         own = self._engine.execution_options(writing=True)
-        with _translated(self._engine), own.begin() as connection:
+        with _translate_errors(self._engine), own.begin() as connection:
             yield connection
 
 
@@ -398,7 +398,7 @@ def _identity(connector: str, answer: Answer) -> bytes:
     Of what is public alone. What is said in an answer would be known by its hash to whoever knows
     what may be said.
     """
-    public = [connector, answer.record, answer.version, answer.deleted]
+    public = [connector, answer.record, answer.version, answer.is_deleted]
     return hashlib.sha256(json.dumps(public).encode()).digest()[:16]
 
 
@@ -407,7 +407,7 @@ def _engine(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite":
 
         @sa.event.listens_for(engine, "connect")
-        def _appending(connection: Any, _: Any) -> None:
+        def _configure(connection: Any, _: Any) -> None:
             # One fsync a commit, and readers do not stop writers.
             connection.execute("PRAGMA busy_timeout = 10000")
             connection.execute("PRAGMA journal_mode = WAL")
@@ -416,29 +416,29 @@ def _engine(url: str) -> sa.Engine:
         return engine.execution_options(schema_translate_map={"inbox": None})
 
     @sa.event.listens_for(engine, "connect")
-    def _patient(connection: Any, _: Any) -> None:
+    def _set_timeouts(connection: Any, _: Any) -> None:
         # As long as on SQLite; and what is committed is on disk, whatever the server's default.
         connection.execute("SET lock_timeout = 10000")
         connection.execute("SET synchronous_commit = on")
         connection.commit()
 
-    with _translated(engine), engine.begin() as connection:
-        _alone(connection)
+    with _translate_errors(engine), engine.begin() as connection:
+        _lock_creation(connection)
         # Two projects of one server differ in their search path.
         schema = f"{connection.scalar(sa.select(sa.func.current_schema()))}_inbox"
         connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
     return engine.execution_options(schema_translate_map={"inbox": schema})
 
 
-def _alone(connection: sa.Connection) -> None:
+def _lock_creation(connection: sa.Connection) -> None:
     """Wait until nobody else makes an inbox: PostgreSQL refuses the second of two at once."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MAKING)))
 
 
 @contextlib.contextmanager
-def _translated(engine: sa.Engine) -> Iterator[None]:
-    """The database's errors as ours; they name no event."""
+def _translate_errors(engine: sa.Engine) -> Iterator[None]:
+    """Raise the database's errors as `ConnectorError`; they name no event."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
@@ -457,7 +457,7 @@ EXPORTS = "exports.json"
 
 @dataclass
 class WorkerState:
-    """How far the hook's worker came.
+    """Progress of the hook's worker.
 
     By source: the last segment that was released (`segments`), by which release (`releases`) and on
     which day (`days`). By connector: the day of its last reconciliation (`reconciled`), and the

@@ -79,8 +79,8 @@ class Rows:
     @classmethod
     def of(cls, answers: Sequence[Answer], connector: str, source: str, keys: KeyRing) -> Rows:
         """Return the answers of a connector as rows."""
-        present = [answer for answer in answers if not answer.deleted]
-        deleted = [answer.record for answer in answers if answer.deleted]
+        present = [answer for answer in answers if not answer.is_deleted]
+        deleted = [answer.record for answer in answers if answer.is_deleted]
         labelers = [answer.labeler for answer in present]
         position = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
         distinct = keys.labeler_keys(source, position)
@@ -139,7 +139,7 @@ class Segments:
     def write(self, name: str, tables: dict[int, pa.Table]) -> str:
         """Write a segment's file, flushed to disk; its digest."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        data = self._packed(name, tables)
+        data = self._pack(name, tables)
         write_atomically(self._path(name), data, mode=0o600)
         return self._digest(name, data)
 
@@ -159,7 +159,7 @@ class Segments:
                 f"segment {segment.name} of ingested answers is of a later version of labelguard"
             )
         return {
-            place: self._opened(segment.name, place, data[start:end], columns)
+            place: self._open_table(segment.name, place, data[start:end], columns)
             for place, (start, end) in _places(data).items()
             if end > start and (only is None or place in only)
         }
@@ -171,7 +171,7 @@ class Segments:
         them.
         """
         tables = {p: table for p, table in (self.read(segment) | changed).items() if len(table)}
-        data = self._packed(segment.name, tables)
+        data = self._pack(segment.name, tables)
         write_atomically(self._path(segment.name, _REWRITTEN), data, mode=0o600)
         return self._digest(segment.name, data), sum(map(len, tables.values()))
 
@@ -221,19 +221,19 @@ class Segments:
     def _digest(self, name: str, data: bytes) -> str:
         return self._keys.mac(_PURPOSE, name.encode() + hashlib.sha256(data).digest()).hex()
 
-    def _packed(self, name: str, tables: dict[int, pa.Table]) -> bytes:
-        pieces = [self._sealed(name, place, tables.get(place)) for place in range(BUCKETS + 1)]
+    def _pack(self, name: str, tables: dict[int, pa.Table]) -> bytes:
+        pieces = [self._seal_table(name, place, tables.get(place)) for place in range(BUCKETS + 1)]
         return _HEADER + _LENGTHS.pack(*map(len, pieces)) + b"".join(pieces)
 
-    def _sealed(self, name: str, place: int, table: pa.Table | None) -> bytes:
+    def _seal_table(self, name: str, place: int, table: pa.Table | None) -> bytes:
         if table is None:
             return b""
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
-        data = _padded(sink.getvalue().to_pybytes())
+        data = _pad(sink.getvalue().to_pybytes())
         return self._keys.seal(_PURPOSE, data, _context(name, place))
 
-    def _opened(
+    def _open_table(
         self, name: str, place: int, sealed: bytes, columns: Sequence[str] | None
     ) -> pa.Table:
         data = self._keys.unseal(_PURPOSE, sealed, _context(name, place))
@@ -245,7 +245,7 @@ class Segments:
             return file.read(wanted, use_threads=False)
 
 
-def _padded(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     """Return the data behind its length, filled up with zeros: how well labels compress is nobody's
     business, and sizes are all that a sealed file shows.
     """
@@ -268,7 +268,7 @@ def _places(data: bytes) -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, repr=False)
 class Standing:
-    """What counts of a connector's answers: one row for each record, sorted by it.
+    """The states that count of a connector's answers: one row for each record, sorted by it.
 
     `record` (n, 2), `version` (n,), and where the state that counts lies: `segment` indexes the
     list it was made of, with `place` and `row` in it; `segment` is -1 for records that are gone.
@@ -288,7 +288,7 @@ class Standing:
         alive: NDArray[np.bool_] = self.segment >= 0
         return alive
 
-    def known(
+    def match_known(
         self, rows: Rows, *, is_pull: bool, repeated: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which answers of `rows` are nothing new, and which of its deletions.
@@ -307,7 +307,7 @@ class Standing:
         return met & (older | late), gone
 
 
-def standing(files: Segments, segments: Sequence[Segment]) -> Standing:
+def read_standing(files: Segments, segments: Sequence[Segment]) -> Standing:
     """Return what counts after these segments, which are of one connector, in their order."""
     records, deleted = [_NO_KEYS], [_NO_KEYS]
     states: list[NDArray[np.int64]] = [np.zeros((5, 0), np.int64)]
@@ -342,7 +342,7 @@ def standing(files: Segments, segments: Sequence[Segment]) -> Standing:
     )
 
 
-def deleted(files: Segments, segments: Sequence[Segment]) -> Blocks:
+def read_deletions(files: Segments, segments: Sequence[Segment]) -> Blocks:
     """Return the records that these segments say are gone, sorted and each once, (n, 2)."""
     tables = (t for s in segments for t in files.read(s, {DELETED}, _STATE).values())
     keys = b"".join(key for table in tables for key in table["record"].to_pylist())
@@ -360,7 +360,7 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
     return np.where(at >= 0, latest[at], -1)
 
 
-def counting(
+def read_counting(
     files: Segments, segments: Sequence[Segment], standing: Standing
 ) -> Iterator[pa.Table]:
     """Yield the rows that count and are not forgotten, a segment's bucket at a time."""

@@ -26,7 +26,7 @@ from labelguard.storage.files import fresh_directory
 
 @dataclass(frozen=True)
 class StoredAnswers:
-    """How much a project stores of answers."""
+    """Counts of the answers of a project."""
 
     # rows in segments: states of answers, and deletions
     answers: int
@@ -58,7 +58,7 @@ class AnswerStore:
 
     def standing(self, connector: str) -> Standing:
         """Return which answers of a connector count."""
-        return stored.standing(self.files, self.segments(connector))
+        return stored.read_standing(self.files, self.segments(connector))
 
     def inbox(self) -> Inbox:
         """Return the inbox, which is made if there is none."""
@@ -102,10 +102,10 @@ class AnswerStore:
         files = []
         for name in sorted({segment.connector for segment in segments}):
             of_tool = [segment for segment in segments if segment.connector == name]
-            standing = stored.standing(self.files, of_tool)
+            standing = stored.read_standing(self.files, of_tool)
             path = directory / f"{name}.jsonl"
             with path.open("x", encoding="utf-8") as file:
-                for table in stored.counting(self.files, of_tool, standing):
+                for table in stored.read_counting(self.files, of_tool, standing):
                     file.writelines(f"{task}\n" for task in table["body"].to_pylist())
             if path.stat().st_size:
                 files.append(path)

@@ -138,7 +138,7 @@ class _Ingestion:
             for name in sorted(inbox.connectors(), key=lambda name: (name not in tables, name)):
                 settings = connectors.read_settings(tables, name)
                 while count := inbox.claim(name, segment := _new_name(), _MOST):
-                    events = inbox.claimed(segment)
+                    events = inbox.read_claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
                     result += self._store(settings, answers, segment, is_pull=False)
                     inbox.settle({*self.names, segment})
@@ -149,10 +149,10 @@ class _Ingestion:
         """Store what was read of a tool while others may have had the project."""
         settings = pull.settings
         with contextlib.closing(self.opened.answers.inbox()) as inbox:
-            repeated = inbox.repeated(settings.name, page.answers)
+            repeated = inbox.find_repeated(settings.name, page.answers)
             # Whether it was listed before it was deleted cannot be said: the next pull will.
             since = [s for s in self._of_connector(settings.name) if s.number > pull.segment]
-            deleted = stored.deleted(self.opened.answers.files, since)
+            deleted = stored.read_deletions(self.opened.answers.files, since)
             result = self._store(
                 *(settings, page.answers, _new_name()),
                 is_pull=True,
@@ -214,10 +214,10 @@ class _Ingestion:
         departed = DepartedLabelers(opened.keys, settings.source, tombstones)
         refused = departed.of_keys(rows.labeler_key)
         flags = zip(repeated or [False] * len(answers), answers, strict=True)
-        again = np.array([flag for flag, answer in flags if not answer.deleted], bool)
+        again = np.array([flag for flag, answer in flags if not answer.is_deleted], bool)
         if connector not in self._standing:  # what counted before is enough to know what is new
             self._standing[connector] = self.standing(connector)
-        known, known_deletions = self._standing[connector].known(
+        known, known_deletions = self._standing[connector].match_known(
             rows, is_pull=is_pull, repeated=again
         )
         known |= blocks.positions(deleted, rows.record) >= 0
@@ -231,7 +231,7 @@ class _Ingestion:
         ):  # how far the pull came, if anything of the connector was ever stored
             opened.ledger.write(self._epoch, segmentbook.advance, segments[-1].name, cursor)
             self._segments = opened.answers.segments()
-        present = (answer for answer in answers if not answer.deleted)
+        present = (answer for answer in answers if not answer.is_deleted)
         new = zip(present, ~refused & ~known, strict=True)
         reasons = Counter(answer.left_out for answer, is_new in new if is_new and answer.left_out)
         if not self._skips_public:
@@ -273,7 +273,7 @@ class _Ingestion:
 
     def standing(self, connector: str) -> Standing:
         """Return which answers of a connector count."""
-        return stored.standing(self.opened.answers.files, self._of_connector(connector))
+        return stored.read_standing(self.opened.answers.files, self._of_connector(connector))
 
     def _of_connector(self, connector: str) -> list[Segment]:
         return [segment for segment in self._segments if segment.connector == connector]

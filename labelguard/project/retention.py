@@ -1,5 +1,5 @@
-"""What raw answers are forgotten: those whose labels were released long enough ago, and those that
-are gone from the tool.
+"""Retention of raw answers: those whose labels were released long enough ago are forgotten, and
+those that are gone from the tool.
 
 `[ingest] keep = "90d"` in labelguard.toml says how long an answer stays after the release of all
 its labels, and after it came itself. What stays then is the pair that it was about and the keys of
@@ -55,7 +55,7 @@ def forget(opened: OpenProject, epoch: int) -> int:
     rewritten, count = {}, 0
     for name in sorted({segment.connector for segment in opened.answers.segments()}):
         segments = opened.answers.segments(name)
-        standing = stored.standing(files, segments)
+        standing = stored.read_standing(files, segments)
         forgotten: _Forgotten = {}
         # Whose answers are another source's since, were released as those of their own.
         for source in sorted({s.source for s in segments}) if len(released) else ():
@@ -94,7 +94,7 @@ def _released_answers(
     source: str,
 ) -> _Forgotten:
     """Return the answers all of whose labels were released, by record."""
-    tables = list(stored.counting(opened.answers.files, segments, standing))
+    tables = list(stored.read_counting(opened.answers.files, segments, standing))
     if not tables:
         return {}
     settings = _settings(opened, segments[0].connector, source)

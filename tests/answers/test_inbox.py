@@ -52,7 +52,7 @@ def test_events_come_back_as_they_were_in_the_order_they_came(inbox: Inbox) -> N
         inbox.put([one])
     assert inbox.claim("clinic", "s1", most=2) == 2
     assert inbox.claim("clinic", "s2", most=2) == 1
-    found = inbox.claimed("s1") + inbox.claimed("s2")
+    found = inbox.read_claimed("s1") + inbox.read_claimed("s2")
     assert [one.answers for one in found] == [one.answers for one in given]
 
 
@@ -62,7 +62,7 @@ def test_what_a_crash_left_claimed_waits_again_unless_its_segment_counts(inbox: 
     inbox.claim("clinic", "crashed", most=2)
     inbox.settle({"counts"})
     assert inbox.waiting() == 2
-    assert inbox.claimed("counts") == inbox.claimed("crashed") == []
+    assert inbox.read_claimed("counts") == inbox.read_claimed("crashed") == []
     assert inbox.claim("clinic", "next", most=9) == 2
     inbox.settle({"counts", "next"})
     assert inbox.waiting() == 0
@@ -72,7 +72,7 @@ def test_what_a_crash_left_claimed_waits_again_unless_its_segment_counts(inbox: 
 def said(inbox: Inbox) -> list[str]:
     """What waits, in the order in which it came."""
     inbox.claim("clinic", "looked at", most=99)
-    found = [answer.body for one in inbox.claimed("looked at") for answer in one.answers]
+    found = [answer.body for one in inbox.read_claimed("looked at") for answer in one.answers]
     inbox.settle(())
     return found
 
@@ -92,14 +92,14 @@ def test_a_state_that_came_more_than_once_is_known_until_a_later_pull(inbox: Inb
     inbox.put([event(1), event(2), event(3), event(3)])
     inbox.put([event(2)])
     found = [once, twice, within]
-    assert inbox.repeated("clinic", found) == [False, True, True]
-    assert inbox.repeated("other", found) == [False] * 3
+    assert inbox.find_repeated("clinic", found) == [False, True, True]
+    assert inbox.find_repeated("other", found) == [False] * 3
     changed = replace(twice, body="something else", labeler="")
-    assert inbox.repeated("clinic", [changed]) == [True]
+    assert inbox.find_repeated("clinic", [changed]) == [True]
     inbox.settle_repeated("clinic", found, before=0)  # they came again after it began
-    assert inbox.repeated("clinic", found) == [False, True, True]
+    assert inbox.find_repeated("clinic", found) == [False, True, True]
     inbox.settle_repeated("clinic", [twice], before=1 << 62)
-    assert inbox.repeated("clinic", found) == [False, False, True]
+    assert inbox.find_repeated("clinic", found) == [False, False, True]
 
 
 def test_a_check_fails_before_a_delivery_does(tmp_path: Path, keys: KeyRing) -> None:
@@ -158,7 +158,7 @@ def test_filtering_forgets_answers_and_keeps_that_they_came(inbox: Inbox) -> Non
 
     assert inbox.filter(keep) == 2
     inbox.claim("clinic", "s", most=9)
-    assert [a.record for one in inbox.claimed("s") for a in one.answers] == ["a2"]
+    assert [a.record for one in inbox.read_claimed("s") for a in one.answers] == ["a2"]
     assert inbox.put([event(3)]) == 0
 
 
@@ -190,7 +190,7 @@ def test_writers_at_once_lose_nothing_and_double_nothing(inbox: Inbox) -> None:
     for thread in threads:
         thread.join()
     inbox.claim("clinic", "s", most=1000)
-    records = [a.record for one in inbox.claimed("s") for a in one.answers]
+    records = [a.record for one in inbox.read_claimed("s") for a in one.answers]
     assert sorted(records) == sorted({f"a{n}" for n in range(84)})
 
 
@@ -223,7 +223,7 @@ def test_an_event_moved_or_altered_in_the_file_is_refused(tmp_path: Path, keys: 
     assert "altered" in (inbox.fault() or "")
     inbox.claim("clinic", "s", most=9)
     with pytest.raises(KeyProblem, match="altered"):
-        inbox.claimed("s")
+        inbox.read_claimed("s")
     inbox.close()
 
 

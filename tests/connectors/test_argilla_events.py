@@ -97,7 +97,7 @@ def test_nobody_is_named_and_no_text_that_somebody_wrote_is_kept(event: Any) -> 
 def test_of_what_was_not_submitted_no_value_is_kept(event: Any) -> None:
     answer = hear(event)
     assert answer
-    if not answer.deleted and event["data"]["status"] != "submitted":
+    if not answer.is_deleted and event["data"]["status"] != "submitted":
         (response,) = json.loads(answer.body)["responses"]
         assert response["status"] == event["data"]["status"]
         assert response["values"] == {}
@@ -105,10 +105,10 @@ def test_of_what_was_not_submitted_no_value_is_kept(event: Any) -> None:
 
 def test_a_deletion_is_later_than_what_was_deleted() -> None:
     gone = hear(of_type("response.deleted"))
-    assert gone and gone.deleted and gone.labeler
+    assert gone and gone.is_deleted and gone.labeler
     before = [hear(event) for event in RESPONSES if event["data"]["id"] == gone.record]
     assert len(before) == 2
-    assert all(one.version < gone.version for one in before if one and not one.deleted)
+    assert all(one.version < gone.version for one in before if one and not one.is_deleted)
 
 
 def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
@@ -119,7 +119,7 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
     pulled = _pulled()
     assert len(pulled) == 3
     assert {one.record: one for one in pulled} == {
-        record: answer for record, answer in heard.items() if not answer.deleted
+        record: answer for record, answer in heard.items() if not answer.is_deleted
     }
 
 
@@ -340,7 +340,7 @@ def _is_answered_or_refused(event: Any, private: set[str]) -> None:
     for answer in heard:
         assert type(answer) is Answer and answer.record and answer.labeler
         assert type(answer.version) is int and answer.version >= 0
-        if not answer.deleted:
+        if not answer.is_deleted:
             assert json.loads(answer.body)["responses"][0]["id"] == answer.record
             answer.body.encode()
 

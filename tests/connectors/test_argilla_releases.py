@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from labelguard_connectors.argilla.rest import Client
+from labelguard_connectors.argilla.rest import ArgillaClient
 from labelguard_connectors.releases import argilla_pairs, push_to_argilla
 
 from labelguard.errors import ConnectorError
@@ -93,7 +93,7 @@ def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(
     frame.write_parquet(tmp_path / "data.parquet")
     # Nobody listens there: whoever asked anything would say so.
     with (
-        Client("argilla", "http://127.0.0.1:1", "key") as rest,
+        ArgillaClient("argilla", "http://127.0.0.1:1", "key") as rest,
         pytest.raises(ConnectorError, match=r"^chosen: Argilla shows no chat but of 1 to 500"),
     ):
         push_to_argilla(rest, WORKSPACE, tmp_path, "name", no_progress)
@@ -102,7 +102,7 @@ def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(
 @pytest.mark.parametrize("name", ["", "n" * 201])
 def test_names_that_argilla_does_not_take_are_refused(name: str, tmp_path: Path) -> None:
     with (
-        Client("argilla", "http://127.0.0.1:1", "key") as rest,
+        ArgillaClient("argilla", "http://127.0.0.1:1", "key") as rest,
         pytest.raises(ConnectorError, match="1 to 200 characters"),
     ):
         push_to_argilla(rest, WORKSPACE, tmp_path, name, no_progress)

@@ -11,7 +11,7 @@ import tenacity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_connectors import http
-from labelguard_connectors.argilla.rest import Client, list_pages
+from labelguard_connectors.argilla.rest import ArgillaClient, list_pages
 from support.replies import Server, serving
 
 from labelguard.answers.connector import Settings, connector
@@ -31,8 +31,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
-def rest(server: Server) -> Client:
-    return Client("argilla", server.url, KEY)
+def rest(server: Server) -> ArgillaClient:
+    return ArgillaClient("argilla", server.url, KEY)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_an_error_says_what_to_check_and_nothing_that_was_told(
 def test_where_nobody_listens_url_is_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "backoff", tenacity.wait_none())
     with (
-        Client("argilla", "http://127.0.0.1:1", KEY) as argilla,
+        ArgillaClient("argilla", "http://127.0.0.1:1", KEY) as argilla,
         pytest.raises(ConnectorError, match="cannot be reached"),
     ):
         argilla.post(Any, "/api/v1/datasets", {})
@@ -113,7 +113,10 @@ def test_where_nobody_listens_url_is_to_be_checked(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
 def test_a_key_that_is_none_is_not_shown(server: Server, key: str) -> None:
     server.replies += [OK]
-    with pytest.raises(ConnectorError) as refused, Client("argilla", server.url, key) as argilla:
+    with (
+        pytest.raises(ConnectorError) as refused,
+        ArgillaClient("argilla", server.url, key) as argilla,
+    ):
         argilla.get(Any, "/api/v1/me")
     assert key not in str(refused.value)
     assert server.asked == []
@@ -143,7 +146,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 # Page by page
 
 
-class Busy(Client):
+class Busy(ArgillaClient):
     """A data set whose records come and go between requests, and are paged as Argilla pages them.
 
     Records of the same time are in another order each time. It asks no server: what matters

@@ -54,7 +54,7 @@ def heard(event: Any) -> list[Answer] | None:
         return None
     for answer in answers:
         assert re.fullmatch(r"[1-9]\d{0,18}", answer.record)
-        if not answer.deleted:
+        if not answer.is_deleted:
             assert_body(answer)
     return answers
 
@@ -81,7 +81,7 @@ def test_the_entry_point_is_this_connector() -> None:
 
 def test_recorded_events_tell_each_answer_with_its_labeler() -> None:
     told = [
-        (event["action"], answer.record, answer.labeler, answer.deleted)
+        (event["action"], answer.record, answer.labeler, answer.is_deleted)
         for event in EVENTS
         for answer in hearing().parse_event(event)
     ]

@@ -79,7 +79,7 @@ def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server: Server
     for event in EVENTS:
         for answer in here(server).parse_event(event):
             latest[answer.record] = answer
-    wanted = {record: answer.body for record, answer in latest.items() if not answer.deleted}
+    wanted = {record: answer.body for record, answer in latest.items() if not answer.is_deleted}
     assert {answer.record: answer.body for answer in pulled(here(server))} == wanted
     assert not any("example.com" in body for body in wanted.values())
 

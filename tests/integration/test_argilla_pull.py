@@ -138,7 +138,7 @@ def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(
     answers = pulled(argilla(server))
     assert states(answers) == annotated.expected
     assert len({answer.record for answer in answers}) == len(answers) == len(annotated.expected)
-    assert not any(answer.deleted for answer in answers)
+    assert not any(answer.is_deleted for answer in answers)
 
 
 @pytest.mark.usefixtures("key")

@@ -128,10 +128,10 @@ def test_every_annotation_is_pulled_once_as_it_is_now(
 
 def test_hooks_tell_what_a_pull_tells(connector: LabelStudio, scene: Scene) -> None:
     heard = [answer for event in scene.heard.bodies for answer in connector.parse_event(event)]
-    assert {int(answer.record) for answer in heard if answer.deleted} == scene.deleted
+    assert {int(answer.record) for answer in heard if answer.is_deleted} == scene.deleted
     latest: dict[str, Answer] = {}
     for answer in heard:
-        if not answer.deleted and int(answer.record) not in scene.deleted:
+        if not answer.is_deleted and int(answer.record) not in scene.deleted:
             latest[answer.record] = max(
                 answer, latest.get(answer.record, answer), key=lambda one: one.version
             )

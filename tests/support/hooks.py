@@ -98,7 +98,7 @@ def stored(made: Project) -> dict[str, int]:
     with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         for name in inbox.connectors():
             inbox.claim(name, "looked at", 1_000_000)
-        for event in inbox.claimed("looked at"):
+        for event in inbox.read_claimed("looked at"):
             for answer in event.answers:
                 found[answer.record] = found.get(answer.record, 0) + 1
         inbox.settle(())

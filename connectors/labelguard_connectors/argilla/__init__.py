@@ -3,6 +3,4 @@
 The SDK is not used: it drops the status of responses and the ranks of equals, and logs names.
 """
 
-from labelguard_connectors.argilla.connector import Argilla
-
-__all__ = ["Argilla"]
+from labelguard_connectors.argilla.connector import Argilla as Argilla

@@ -16,25 +16,13 @@ from labelguard.answers.connector import Answer
 from labelguard.errors import ConnectorError
 from labelguard.inputs.left_out import DRAFT, SKIP
 from labelguard_connectors import payloads
-from labelguard_connectors.payloads import (
-    Object,
-    Payload,
-    Text,
-    TextOrNone,
-    Time,
-    Uuid,
-    is_uuid,
-    parse,
-    require,
-)
+from labelguard_connectors.payloads import Object, Payload, Text, TextOrNone, Time, Uuid, parse
 
 SUBMITTED = "submitted"
 _LEFT_OUT = {"discarded": SKIP, "draft": DRAFT}
 _STATUSES = (SUBMITTED, *_LEFT_OUT)
-_Status = Annotated[
-    str,
-    require(f"one of {', '.join(_STATUSES)}", lambda v: isinstance(v, str) and v in _STATUSES),
-]
+_NOUN = f"one of {', '.join(_STATUSES)}"
+_Status = Annotated[str, payloads.require(_NOUN, lambda v: isinstance(v, str) and v in _STATUSES)]
 # The types of questions whose answers are preferences. Texts, spans and sets of labels are not
 # stored: nothing reads them.
 _PREFERENCES = ("label_selection", "ranking", "rating")
@@ -137,13 +125,13 @@ def _at(*path: str) -> Any:
     return Field(validation_alias=AliasPath(*path))
 
 
-class _Event(Payload):
+class _EventType(Payload):
     type: Text
 
 
 class _DatasetEvent(Payload):
     # Of the payload, as Argilla 2 sends it.
-    version: Annotated[int, require("1", lambda value: type(value) is int and value == 1)]
+    version: Annotated[int, payloads.require("1", lambda value: type(value) is int and value == 1)]
     id: Uuid = _at("data", "record", "dataset", "id")
     name: Text = _at("data", "record", "dataset", "name")
     workspace: Text = _at("data", "record", "dataset", "workspace", "name")
@@ -174,7 +162,7 @@ class DatasetName:
     @property
     def id(self) -> str | None:
         """Its id, if that is what settings name."""
-        return self.dataset.lower() if is_uuid(self.dataset) else None
+        return self.dataset.lower() if payloads.is_uuid(self.dataset) else None
 
     def matches(self, event: _DatasetEvent) -> bool:
         """Return whether an event is about it."""
@@ -189,7 +177,7 @@ def parse_event(dataset: DatasetName, body: Any) -> tuple[Answer, ...]:
     Argilla says no more of a deletion than when the response was last changed; the time of the
     event is when it was deleted.
     """
-    kind = parse(_Event, body, _ORIGIN).type
+    kind = parse(_EventType, body, _ORIGIN).type
     if kind not in _TYPES or not dataset.matches(parse(_DatasetEvent, body, _ORIGIN)):
         return ()
     if kind == _DELETION:

@@ -18,7 +18,7 @@ from labelguard_connectors.argilla.answers import DatasetName, parse_event, pref
 from labelguard_connectors.payloads import OutOfBounds, server_url
 
 if TYPE_CHECKING:
-    from labelguard_connectors.argilla.rest import Client
+    from labelguard_connectors.argilla.rest import ArgillaClient
 
 
 class ArgillaOptions(SettingsTable):
@@ -103,8 +103,8 @@ class Argilla:
             dataset = push_to_argilla(client, workspace, release, name, progress)
         return f"{self._url}/dataset/{dataset}/annotation-mode"
 
-    def _client(self) -> Client:
+    def _client(self) -> ArgillaClient:
         extras.require("argilla", "the connector to Argilla")
-        from labelguard_connectors.argilla.rest import Client
+        from labelguard_connectors.argilla.rest import ArgillaClient
 
-        return Client(self._name, self._url, credential(self._name, "api_key"))
+        return ArgillaClient(self._name, self._url, credential(self._name, "api_key"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from labelguard.errors import ConnectorError
 from labelguard_connectors.argilla.answers import DatasetName, Question, Record, Response
@@ -40,30 +40,21 @@ class Dataset(_Workspace):
     workspace_id: Uuid
 
 
+T = TypeVar("T")
 _Named = TypeVar("_Named", bound=_Workspace)
 
 
-class _Workspaces(Payload):
-    items: list[_Workspace]
+class Listing(Payload, Generic[T]):
+    """Items of one kind."""
 
-
-class _Datasets(Payload):
-    items: list[Dataset]
-
-
-class _Questions(Payload):
-    items: list[Question]
+    items: list[T]
 
 
 class Progress(Payload):
-    """How many records a data set has, and how many of them have all their responses."""
+    """Counts of a data set's records, and of those that have all their responses."""
 
     total: Count
-    completed: Count
-
-
-class _Total(Payload):
-    total: Count
+    completed: Count = 0
 
 
 class ListedResponse(Response):
@@ -79,11 +70,7 @@ class ListedRecord(Record):
     responses: list[ListedResponse]
 
 
-class _Records(Payload):
-    items: list[ListedRecord]
-
-
-class Client(HttpClient):
+class ArgillaClient(HttpClient):
     """A connection to one server, by the API key of one user; closed on leaving."""
 
     def __init__(self, connector: str, url: str, api_key: str) -> None:
@@ -95,9 +82,11 @@ class Client(HttpClient):
         """Return the data set of this name or id. Raises `ConnectorError` where there is none."""
         if name.id:
             return self.get(Dataset, f"{_API}/datasets/{name.id}")
-        workspaces = self.get(_Workspaces, f"{_API}/me/workspaces").items
+        workspaces = self.get(Listing[_Workspace], f"{_API}/me/workspaces").items
         workspace = self._pick(workspaces, "workspace", name.workspace)
-        datasets = self.get(_Datasets, f"{_API}/me/datasets", workspace_id=workspace.id).items
+        datasets = self.get(
+            Listing[Dataset], f"{_API}/me/datasets", workspace_id=workspace.id
+        ).items
         return self._pick(datasets, "dataset", name.dataset)
 
     def _pick(self, items: Sequence[_Named], noun: str, name: str | None) -> _Named:
@@ -111,7 +100,7 @@ class Client(HttpClient):
 
     def questions(self, dataset: str) -> list[Question]:
         """Return the questions of a data set (id)."""
-        return self.get(_Questions, f"{_API}/datasets/{dataset}/questions").items
+        return self.get(Listing[Question], f"{_API}/datasets/{dataset}/questions").items
 
     def progress(self, dataset: str) -> Progress:
         """Return how much of a data set (id) is answered."""
@@ -120,12 +109,14 @@ class Client(HttpClient):
     def count_records(self, dataset: str) -> int:
         """Return the number of records. Raises `ConnectorError` for who may not see responses."""
         path = f"{_API}/datasets/{dataset}/records"
-        return self.get(_Total, path, include="responses", limit=1).total
+        return self.get(Progress, path, include="responses", limit=1).total
 
     def records(self, dataset: str, offset: int, limit: int) -> list[ListedRecord]:
         """Return a page of records with their responses, in the order of their creation."""
         path = f"{_API}/datasets/{dataset}/records"
-        page = self.get(_Records, path, include="responses", offset=offset, limit=limit).items
+        page = self.get(
+            Listing[ListedRecord], path, include="responses", offset=offset, limit=limit
+        ).items
         if any(a.inserted_at.microseconds > b.inserted_at.microseconds for a, b in pairwise(page)):
             raise ConnectorError(
                 f"{self.where}: GET {path}: items: expected records in the order of inserted_at"
@@ -157,7 +148,9 @@ class _Progressed:
         return created > self.newest or (created == self.newest and record.id not in self.ids)
 
 
-def list_pages(client: Client, dataset: str, limit: int = LIMIT) -> Iterator[list[ListedRecord]]:
+def list_pages(
+    client: ArgillaClient, dataset: str, limit: int = LIMIT
+) -> Iterator[list[ListedRecord]]:
     """Yield every record with all its responses, and without suggestions; each once.
 
     Records that come or go meanwhile may be there or not. Raises `ConnectorError`.

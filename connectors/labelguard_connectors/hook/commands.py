@@ -63,10 +63,8 @@ def hook() -> None:
 
 
 def _print_turn(value: Turn) -> None:
-    answers, releases = (
-        pluralize(value.answers, "answer"),
-        pluralize(len(value.releases), "release"),
-    )
+    answers = pluralize(value.answers, "answer")
+    releases = pluralize(len(value.releases), "release")
     echo(f"{answers} ingested; {releases}.")
     for line in (*value.releases, *value.published):
         echo(line)

@@ -1,4 +1,4 @@
-"""What one sender may take of the server: bytes, time, connections.
+"""Limits of what one sender may take of the server: bytes, time, connections.
 
 uvicorn closes a connection that is idle after an answer, and leaves one open on which headers come
 slowly or never. Here headers have a deadline, and where there are too many connections, the one
@@ -73,7 +73,8 @@ class Bodies:
         # A length that is no number, or untrue, is the protocol's to refuse.
         most = self._limits.body_bytes
         too_large = ErrorResponse(413, f"the body has more than {most:,} bytes")
-        if declared and declared.isdecimal() and _above(declared, _HEARD_OUT * most):
+        length = declared if declared and declared.isdecimal() else "0"
+        if len(length) > 18 or int(length) > _HEARD_OUT * most:
             raise too_large
         parts: list[bytes] = []
         size = held = 0
@@ -98,10 +99,6 @@ class Bodies:
         if size > most:
             raise too_large
         return b"".join(parts)
-
-
-def _above(declared: str, most: int) -> bool:
-    return len(declared) > 18 or int(declared) > most
 
 
 def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:

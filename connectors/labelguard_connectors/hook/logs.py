@@ -61,10 +61,10 @@ def _seldom(record: logging.LogRecord) -> bool:
     """
     if record.levelno != logging.WARNING:
         return True
-    said, now = str(record.msg), time.monotonic()
-    if now - _warned.get(said, -1.0) < 1.0:
+    message, now = str(record.msg), time.monotonic()
+    if now - _warned.get(message, -1.0) < 1.0:
         return False
-    _warned[said] = now
+    _warned[message] = now
     return True
 
 
@@ -80,8 +80,8 @@ class _Stderr(logging.Handler):
 
 def logger() -> Logger:
     """Return the hook's own logger."""
-    found: Logger = structlog.get_logger("labelguard.hook")
-    return found
+    logger: Logger = structlog.get_logger("labelguard.hook")
+    return logger
 
 
 class Sparse:
@@ -94,9 +94,9 @@ class Sparse:
         self._log, self._event, self._seconds = log, event, seconds
         self._seen: dict[tuple[Any, ...], tuple[float, int]] = {}
 
-    def warn(self, **said: str | int) -> None:
+    def warn(self, **facts: str | int) -> None:
         """Write a warning, or count it; lines are alike if they say the same. Few may differ."""
-        like, now = tuple(said.values()), time.monotonic()
+        like, now = tuple(facts.values()), time.monotonic()
         last, unsaid = self._seen.get(like, (-self._seconds, 0))
         if now - last < self._seconds:
             self._seen[like] = (last, unsaid + 1)
@@ -104,7 +104,7 @@ class Sparse:
         if len(self._seen) >= _KINDS:
             self._seen.clear()
         self._seen[like] = (now, 0)
-        self._log.warning(self._event, **said, **({"unsaid": unsaid} if unsaid else {}))
+        self._log.warning(self._event, **facts, **({"unsaid": unsaid} if unsaid else {}))
 
 
 def _without_messages(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

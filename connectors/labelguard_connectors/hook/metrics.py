@@ -1,4 +1,4 @@
-"""What Prometheus may know of the hook: counts and times, by connector, and never by labeler."""
+"""Metrics of the hook for Prometheus: counts and times, by connector, and never by labeler."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE, HookTable
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import Where
+from labelguard.project.policy_facts import PolicyDetails
 from labelguard.release.mechanisms import AUTO, list_mechanisms
 from labelguard.report import overview
 from labelguard.report.overview import Budget, Usage
@@ -31,7 +32,7 @@ class CountsCompletion(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """When releases are made, how, and whether they go back to the tools.
+    """A schedule: when releases are made, how, and if they go back to the tools.
 
     `when` is manual, every (`count` new answers of a source), completed or daily.
     """
@@ -61,19 +62,18 @@ class Schedule:
         """
         if self.when == "manual":
             return ["nothing is released by itself"]
-        budget = require_policy(where)
-        assert budget.policy
-        mechanism = self._mechanism(budget, where)
-        self._check_statistic(mechanism, budget)
+        budget, policy = require_policy(where)
+        mechanism = self._mechanism(policy, where)
+        self._check_statistic(mechanism, policy)
         event = _STATISTIC if mechanism == _STATISTIC else "rr"
-        releases = f"releases {self} by {mechanism}, under policy {budget.policy.name}"
+        releases = f"releases {self} by {mechanism}, under policy {policy.name}"
         usage = next((usage for usage in budget.allowances if usage.event == event), None)
-        return [releases, _describe_allowance(event, budget, usage)]
+        return [releases, _describe_allowance(event, policy, usage)]
 
     def __str__(self) -> str:
         return f"every {self.count:,} new answers" if self.count else self.when
 
-    def _mechanism(self, budget: Budget, where: Where) -> str:
+    def _mechanism(self, policy: PolicyDetails, where: Where) -> str:
         """Return the one that was named, else that of the newest release, else what the policy
         pays.
         """
@@ -86,27 +86,24 @@ class Schedule:
         ]
         if mechanisms:
             return mechanisms[-1]
-        assert budget.policy
-        events = {allowance.event for allowance in budget.policy.allowances}
+        events = {allowance.event for allowance in policy.allowances}
         return _STATISTIC if events == {_STATISTIC} else "rr"
 
-    def _check_statistic(self, mechanism: str, budget: Budget) -> None:
+    def _check_statistic(self, mechanism: str, policy: PolicyDetails) -> None:
         if mechanism != _STATISTIC or self.when != "every":
             return
-        assert budget.policy
-        allowances = [a.allowed or 1 for a in budget.policy.allowances if a.event == _STATISTIC]
+        allowances = [a.allowed or 1 for a in policy.allowances if a.event == _STATISTIC]
         if (allowed := max(allowances, default=0)) < 2:
             raise PolicyError(
                 f'{_WHERE}: when = "every:{self.count}" takes one statistic release of every '
-                f"labeler each time, and policy {budget.policy.name} allows "
+                f"labeler each time, and policy {policy.name} allows "
                 f"{allowed}; let a policy name how many "
                 "(labelguard policy new --allow statistic:releases=52), or take mechanism rr"
             )
 
 
-def _describe_allowance(event: str, budget: Budget, usage: Usage | None) -> str:
-    assert budget.policy
-    allowed = [a.allowed for a in budget.policy.allowances if a.event == event]
+def _describe_allowance(event: str, policy: PolicyDetails, usage: Usage | None) -> str:
+    allowed = [a.allowed for a in policy.allowances if a.event == event]
     if not allowed:
         return f"the policy pays for no {event}: every release will be refused"
     noun = kind(event).noun
@@ -117,14 +114,12 @@ def _describe_allowance(event: str, budget: Budget, usage: Usage | None) -> str:
     return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
 
 
-def require_policy(where: Where) -> Budget:
-    """Return the budget of a project with a policy in force. Raises `PolicyError` where there is
-    none.
-    """
+def require_policy(where: Where) -> tuple[Budget, PolicyDetails]:
+    """Return the budget of a project and its policy in force. Raises `PolicyError` without one."""
     budget = overview.budget(where)
     if budget.policy is None:
         raise PolicyError(
             "the hook releases under a policy in force, and there is none: make one (labelguard "
             "policy new, policy activate), or a first release by hand (labelguard privatize)"
         )
-    return budget
+    return budget, budget.policy

@@ -35,7 +35,7 @@ _RESTART_SECONDS = (1, 300)
 
 @dataclass(frozen=True)
 class ServerSummary:
-    """What a server did until it ended."""
+    """Counts of a server that has ended."""
 
     # where it listened
     address: str

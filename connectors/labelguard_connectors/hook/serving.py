@@ -94,7 +94,7 @@ def _check(answer: Answer) -> None:
 
 @dataclass(frozen=True)
 class RetryResult:
-    """How many dead letters were understood when they were read again, and which were not."""
+    """The number of dead letters that were understood when read again, and those that were not."""
 
     # letters that are understood now, and in the inbox or about nothing to keep
     understood: int

@@ -1,4 +1,4 @@
-"""Whether a delivery is from the tool: signatures and secrets, compared in constant time.
+"""Proofs that a delivery is from the tool: signatures and secrets, compared in constant time.
 
 | scheme | what is compared |
 |---|---|
@@ -52,7 +52,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the deliveries of one connector are verified; holds no secret.
+    """A scheme by which deliveries of one connector are verified; holds no secret.
 
     `header` is where the signature or the secret stands, in lower case, `timestamp_header` where
     the time stands that was signed. `addresses` are those that may deliver; all, where it is empty.

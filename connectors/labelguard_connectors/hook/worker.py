@@ -44,7 +44,7 @@ _MANY = 10_000
 
 @dataclass
 class Turn:
-    """What a worker did in one turn."""
+    """Results of one turn of a worker."""
 
     # answers that were taken in, new or changed
     answers: int = 0

@@ -150,7 +150,7 @@ _MOST = 32 << 20
 _LISTED = BeforeValidator(lambda value: [value] if isinstance(value, dict) else value)
 
 
-class _Event(Payload):
+class _EventAction(Payload):
     action: Text
     project: Any = None
 
@@ -176,7 +176,7 @@ def parse_event(body: Any, project: int) -> Sequence[Answer]:
 
     Raises `ConnectorError` for a body that is not Label Studio's.
     """
-    event = payloads.parse(_Event, body, _ORIGIN)
+    event = payloads.parse(_EventAction, body, _ORIGIN)
     if event.action not in (*_CHANGES, *_DELETED):
         return ()
     if event.project is None:

@@ -15,16 +15,11 @@ from labelguard.configuration.loader import SettingsTable, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.text import Progress
-from labelguard_connectors.label_studio.answers import (
-    LABEL_OF,
-    Interface,
-    parse_event,
-    read_interface,
-)
+from labelguard_connectors.label_studio import answers
 from labelguard_connectors.payloads import server_url
 
 if TYPE_CHECKING:
-    from labelguard_connectors.label_studio.rest import Client
+    from labelguard_connectors.label_studio.rest import LabelStudioClient
 
 
 class LabelStudioOptions(SettingsTable):
@@ -50,8 +45,8 @@ class LabelStudio:
     def about(self) -> Mapping[str, str]:
         """Return the project's title and address, its questions, and counts of its tasks."""
         project = self._client.project(self._project)
-        interface = read_interface(project) or {}
-        questions = sorted(name for name, (kind, _) in interface.items() if kind in LABEL_OF)
+        interface = answers.read_interface(project) or {}
+        questions = sorted(tag for tag, (kind, _) in interface.items() if kind in answers.LABEL_OF)
         return {
             "project": str(project.get("title")),
             "url": self._address(self._project),
@@ -62,7 +57,7 @@ class LabelStudio:
 
     def parse_event(self, event: Any) -> Sequence[Answer]:
         """Return the answers of this project in a webhook's body (parsed JSON)."""
-        return parse_event(event, self._project)
+        return answers.parse_event(event, self._project)
 
     def is_completed(self) -> bool:
         """Return whether every task has the annotations it waits for (`maximum_annotations`)."""
@@ -76,8 +71,8 @@ class LabelStudio:
         """Return all answers, or those of tasks that changed since the cursor's pull."""
         from labelguard_connectors.label_studio.rest import pull_pages
 
-        def fetch_interface() -> Interface | None:
-            return read_interface(self._client.project(self._project))
+        def fetch_interface() -> answers.Interface | None:
+            return answers.read_interface(self._client.project(self._project))
 
         return pull_pages(partial(self._client.tasks, self._project), cursor, fetch_interface)
 
@@ -90,11 +85,11 @@ class LabelStudio:
         return self._address(project)
 
     @cached_property
-    def _client(self) -> Client:
+    def _client(self) -> LabelStudioClient:
         extras.require("label-studio", f"connector {self._name}")
-        from labelguard_connectors.label_studio.rest import Client
+        from labelguard_connectors.label_studio.rest import LabelStudioClient
 
-        return Client(self._url, credential(self._name, "api_key"))
+        return LabelStudioClient(self._url, credential(self._name, "api_key"))
 
     def _address(self, project: int) -> str:
         return f"{self._url}/projects/{project}"

@@ -33,11 +33,11 @@ class _Token(Payload):
     access: Text
 
 
-class _Listing(Payload):
+class _TaskList(Payload):
     tasks: list[Any]
 
 
-class Client(HttpClient):
+class LabelStudioClient(HttpClient):
     """One server, with one key."""
 
     def __init__(self, url: str, key: str) -> None:
@@ -67,7 +67,7 @@ class Client(HttpClient):
             "fields": fields,
             "resolve_uri": "false",  # texts as they are, as webhooks tell them
         }
-        return self.get(_Listing, "/api/tasks/", **query).tasks
+        return self.get(_TaskList, "/api/tasks/", **query).tasks
 
     def _credentials(self, renew: bool) -> Mapping[str, str]:
         """Send a legacy token as it is; exchange a personal one for one of some minutes."""
@@ -87,7 +87,7 @@ _TASKS, _ANSWERS = 200, 500
 _OVERLAP = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Filters, order, how many, which fields: tasks of one project (`Client.tasks`).
+# Filters, order, how many, which fields: tasks of one project (`LabelStudioClient.tasks`).
 ListTasks = Callable[[Sequence[Mapping[str, Any]], str, int, str], list[Any]]
 
 
