@@ -36,10 +36,10 @@ def check_source(ledger: Ledger, source: str, staged: Staged) -> Admission:
     that may be one person.
     """
     sources.check(ledger.people.sources(), source, staged.columns)
-    met, known = staged.identities, ledger.people.identities()
+    identities, known = staged.identities, ledger.people.identities()
     groups = UnitGroups(*ledger.people.members())
-    refuse_doubles(met, ledger.people.known(), groups, ledger.people.distinct())
-    return Admission(source, staged.columns, met.without(known))
+    refuse_doubles(identities, ledger.people.known(), groups, ledger.people.distinct())
+    return Admission(source, staged.columns, identities.without(known))
 
 
 def check_staged(

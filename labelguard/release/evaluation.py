@@ -259,11 +259,11 @@ class HeldOut(Mechanism[Design]):
         )
 
     def draw(
-        self, context: ReleaseContext, prepared: Design, grant: Grant, drawn: Path | None
+        self, context: ReleaseContext, prepared: Design, grant: Grant, map_path: Path | None
     ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
-        if drawn is not None and (window := draw_window(context, prepared, drawn)):
-            window.save(drawn / WINDOW)
+        if map_path is not None and (window := draw_window(context, prepared, map_path)):
+            window.save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Write the sum of all windows to a file, and return it with its card."""

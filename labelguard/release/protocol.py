@@ -213,10 +213,12 @@ class Mechanism(Protocol[P]):
         """
         ...
 
-    def draw(self, context: ReleaseContext, prepared: P, grant: Grant, drawn: Path | None) -> None:
-        """Draw labels into the private map in the directory `drawn`, with randomness of its own.
+    def draw(
+        self, context: ReleaseContext, prepared: P, grant: Grant, map_path: Path | None
+    ) -> None:
+        """Draw labels into the private map at `map_path`, with randomness of its own.
 
-        Without that directory the release was drawn before, and no label is read.
+        Without that path the release was drawn before, and no label is read.
         """
         ...
 

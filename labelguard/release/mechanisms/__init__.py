@@ -53,21 +53,21 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
 
     Raises `PolicyError` for an unknown name, or a choice that the mechanism does not have.
     """
-    given = {choice: value for choice, value in choices.items() if value is not None}
-    check_options(name, given)
-    check(options_of(name), given)
-    options = options_of(name)(**given)
+    choices = {choice: value for choice, value in choices.items() if value is not None}
+    check_options(name, choices)
+    check(options_of(name), choices)
+    options = options_of(name)(**choices)
     mechanism: Mechanism[Any] = _load(EntryPoint(name, options.mechanism, GROUP))(options)
     return mechanism
 
 
-def check_options(mechanism: str, given: Collection[str], beside: Collection[str] = ()) -> None:
+def check_options(mechanism: str, choices: Collection[str], beside: Collection[str] = ()) -> None:
     """Raise `PolicyError` for a choice that a mechanism lacks; that no mechanism has, for `auto`.
 
     One that nothing has is compared with all there are, and with what there is `beside` them.
     """
     known = names(options_of(mechanism)) if mechanism != AUTO else set(of_mechanisms())
-    for choice in given:
+    for choice in choices:
         if choice in known:
             continue
         near = ""

@@ -110,10 +110,10 @@ class Relabelling(Mechanism[PreparedStages]):
         return PreparedStages(plan, parameters, pairs, learner, long_running=long_running)
 
     def draw(
-        self, context: ReleaseContext, prepared: PreparedStages, grant: Grant, drawn: Path | None
+        self, context: ReleaseContext, prepared: PreparedStages, grant: Grant, map_path: Path | None
     ) -> None:
         """Draw as `rr` does."""
-        draw_labels(context, prepared, grant, drawn)
+        draw_labels(context, prepared, grant, map_path)
 
     def learn(self, inputs: TrainingInputs, prepared: PreparedStages) -> PreparedStages:
         """Relabel the released rows, stage by stage."""

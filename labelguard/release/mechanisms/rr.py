@@ -68,10 +68,10 @@ class RandomizedResponse(Mechanism[Prepared]):
         return Prepared(plan, {})
 
     def draw(
-        self, context: ReleaseContext, prepared: Prepared, grant: Grant, drawn: Path | None
+        self, context: ReleaseContext, prepared: Prepared, grant: Grant, map_path: Path | None
     ) -> None:
         """Draw the coins of new labels; the released rows are known with them."""
-        draw_labels(context, prepared, grant, drawn)
+        draw_labels(context, prepared, grant, map_path)
 
     def finish(self, context: ReleaseContext, prepared: Prepared, grant: Grant) -> Finished:
         """The rows as drawn."""
@@ -83,16 +83,16 @@ class Randomizing:
     """A task for `randomize_bucket`: where rows are, and what is drawn for them.
 
     `selected` are a plan's rows, `staged` those of the input; released rows go to `outcomes`, the
-    map to `drawn`. Without it (the release was drawn before, and is being finished) the plan holds
-    no new label, and the label column is not read. `coins` are of this release alone and end with
-    it; `prices` says for every k what a label costs. `labelers`: rows say whose they are;
+    map to `map_path`. Without it (the release was drawn before, and is being finished) the plan
+    holds no new label, and the label column is not read. `coins` are of this release alone and end
+    with it; `prices` says for every k what a label costs. `labelers`: rows say whose they are;
     `choices`: they are pairs of choices.
     """
 
     staged: Path
     selected: Path
     outcomes: Path
-    drawn: Path | None
+    map_path: Path | None
     policy: Policy
     prices: Mapping[int, Price]
     coins: Coins
@@ -101,14 +101,14 @@ class Randomizing:
 
 
 def draw_labels(
-    context: ReleaseContext, prepared: Prepared, grant: Grant, drawn: Path | None
+    context: ReleaseContext, prepared: Prepared, grant: Grant, map_path: Path | None
 ) -> None:
-    """Draw every new label of the plan, once, into the private map that was begun at `drawn`."""
+    """Draw every new label of the plan, once, into the private map begun at `map_path`."""
     task = Randomizing(
         context.staged.rows_directory,
         prepared.plan.directory,
         context.outcomes,
-        drawn,
+        map_path,
         context.policy,
         grant.prices,
         Coins.fresh(),
@@ -128,7 +128,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
     choices = Choices.of_bucket(table, labelers=task.labelers) if task.choices else None
     value, threshold = rows.value.copy(), rows.threshold.copy()
     new = np.flatnonzero(rows.new)
-    if len(new) and task.drawn:
+    if len(new) and task.map_path:
         fresh = rows[new]
         label = buckets.column(table, "label").astype(np.uint8)
         if choices is None:
@@ -136,7 +136,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
         else:
             value[new], threshold[new] = _draw_choices(task, fresh, label, choices)
         private_map.write_bucket(
-            *(task.drawn, bucket, fresh.key, fresh.author, fresh.version),
+            *(task.map_path, bucket, fresh.key, fresh.author, fresh.version),
             *(value[new], threshold[new], fresh.content),
         )
     if choices is None:

@@ -75,14 +75,14 @@ class Teacher(Mechanism[Design]):
         return design(context, plan, self.options, recorded)
 
     def draw(
-        self, context: ReleaseContext, prepared: Design, grant: Grant, drawn: Path | None
+        self, context: ReleaseContext, prepared: Design, grant: Grant, map_path: Path | None
     ) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
-        if drawn is not None and (window := draw_window(context, prepared, drawn)):
+        if map_path is not None and (window := draw_window(context, prepared, map_path)):
             before = windows_before(context, prepared, self.part)
             agreement = self.options.agreement
             calibration = calibrate(context, prepared, window, before, agreement)
-            replace(window, **vars(calibration)).save(drawn / WINDOW)
+            replace(window, **vars(calibration)).save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
@@ -199,15 +199,15 @@ class LabelNotes:
 
     staged: Path
     selected: Path
-    drawn: Path
+    map_path: Path
 
 
-def draw_window(context: ReleaseContext, design: Design, drawn: Path) -> Window | None:
+def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Window | None:
     """Sum the new labels and add noise, whose randomness ends with this call.
 
-    Which labels were used is noted in the map that was begun at `drawn`. None if no label is new.
+    Which labels were used is noted in the map begun at `map_path`. None if no label is new.
     """
-    task = LabelNotes(context.staged.rows_directory, design.plan.directory, drawn)
+    task = LabelNotes(context.staged.rows_directory, design.plan.directory, map_path)
     parts = context.over_buckets("summing", note_labels, task)
     noted = [part for part in parts if part is not None]
     if design.bounds is None or design.grid is None:
@@ -248,7 +248,7 @@ def note_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
         nothing = np.zeros(len(new.index), np.uint64)
         tie = np.full(len(new.index), LABEL_TIE, np.uint8)
         private_map.write_bucket(
-            task.drawn, bucket, new.key, new.author, new.version, tie, nothing, new.content
+            task.map_path, bucket, new.key, new.author, new.version, tie, nothing, new.content
         )
     return buckets.column(table, "label")[new.index].astype(np.uint8)
 

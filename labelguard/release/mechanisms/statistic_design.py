@@ -232,15 +232,19 @@ def _head_to_join(
 
 
 def window_of(
-    context: ReleaseContext, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **known: Any
+    context: ReleaseContext,
+    rows: Rows,
+    z: NDArray[np.float32],
+    bounds: Bounds | None,
+    **parts: Any,
 ) -> Design:
     """Return the design of a window of labels `rows` on pairs at `z`, with bounds and noise.
 
-    `bounds` are None without a row; `known` are the other members of the design.
+    `bounds` are None without a row; `parts` are the other members of the design.
     """
     paid = noise(context)
     grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
-    return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **known)
+    return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **parts)
 
 
 def check_new(rows: Rows) -> None:

@@ -188,12 +188,12 @@ class GradientMechanism(Mechanism[GradientRun]):
         return run
 
     def draw(
-        self, context: ReleaseContext, prepared: GradientRun, grant: Grant, drawn: Path | None
+        self, context: ReleaseContext, prepared: GradientRun, grant: Grant, map_path: Path | None
     ) -> None:
         """Train; what the run became goes into the map, with a note of which labels it used."""
-        if drawn is None:
+        if map_path is None:
             return
-        task = LabelNotes(context.staged.rows_directory, prepared.plan.directory, drawn)
+        task = LabelNotes(context.staged.rows_directory, prepared.plan.directory, map_path)
         parts = list(context.over_buckets("reading", note_labels, task))
         noted = np.concatenate([part for part in parts if part is not None])[prepared.row]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)
@@ -210,7 +210,7 @@ class GradientMechanism(Mechanism[GradientRun]):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             checkpoints = Checkpoints(directory, _STEPS_BETWEEN, _seal(context, grant, run))
             loop.train(problem, labels, run, checkpoints, watch)
-        (drawn / FILE).write_bytes(arrays.pack({**problem.state(), **outcome}))
+        (map_path / FILE).write_bytes(arrays.pack({**problem.state(), **outcome}))
 
     def finish(self, context: ReleaseContext, prepared: GradientRun, grant: Grant) -> Finished:
         """Publish the model, and label every pair by it."""
