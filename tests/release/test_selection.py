@@ -75,7 +75,7 @@ def test_a_label_is_drawn_at_the_price_of_its_labelers_bound(tmp_path: Path) -> 
         *places, Policy(3.0, 1e-5), prices, Coins(bytes(32)), labelers=True, choices=False
     )
     label = np.array([0, 1, 0, 0, 1], np.uint8)
-    value, threshold = rr._pairs(task, rows, label)
+    value, threshold = rr._draw_pairs(task, rows, label)
     assert threshold.tolist() == [prices[k]["threshold"] for k in capacity.tolist()]
     assert value[[1, 3]].tolist() == [1, 0]
 
