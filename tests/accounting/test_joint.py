@@ -246,8 +246,6 @@ def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
     bits, noise = joint.calibrate(
         3.0, 1e-5, [Share(BinaryAnswers.calibrate, 50), Share(Gaussians.calibrate, 12)]
     )
-    assert isinstance(bits, BinaryAnswers)
-    assert isinstance(noise, Gaussians)
     assert joint.delta([bits, noise], 3.0) <= 1e-5
     assert joint.epsilon([bits, noise], 1e-5) > 3.0 * (1 - 1e-5)
     assert bits.epsilon0 > 1.3 * rr.calibrate(1.5, 1e-5, 50)
@@ -278,8 +276,6 @@ def test_pure_privacy_is_shared_among_coins_by_weight() -> None:
     first, second = joint.calibrate(
         1.0, 0.0, [Share(BinaryAnswers.calibrate, 5, 3.0), Share(THREE, 2)]
     )
-    assert isinstance(first, BinaryAnswers)
-    assert isinstance(second, ChoiceAnswers)
     assert first.epsilon0 == pytest.approx(0.15)
     assert second.epsilon0 == pytest.approx(0.125)
     assert joint.delta([first, second], 1.0) == 0

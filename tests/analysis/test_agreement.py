@@ -230,9 +230,7 @@ def test_nothing_is_told_of_coins_or_of_items_with_one_label() -> None:
 
 @pytest.fixture(scope="module")
 def table() -> pl.DataFrame:
-    made = simulate(labelers=300, labels=3000, items=600, tie_rate=0.0)
-    table = pl.from_arrow(made)
-    assert isinstance(table, pl.DataFrame)
+    table = pl.DataFrame(simulate(labelers=300, labels=3000, items=600, tie_rate=0.0))
     return table.unique(["labeler_id", "prompt", "response_a", "response_b"], maintain_order=True)
 
 

@@ -281,7 +281,6 @@ def flips_of(table: pa.Table, project: Path) -> pl.DataFrame:
     """The rows of a table with what was released of them; ties do not count."""
     release = lg.privatize(table, mechanism="rr", epsilon=4, delta=1e-6, project=lg.init(project))
     rows = pl.from_arrow(table)
-    assert isinstance(rows, pl.DataFrame)
     joined = rows.with_row_index().join(lg.load(release), on="prompt")
     assert len(joined) == len(rows)
     preferred = pl.when(pl.col("label") == 1).then("response_a").otherwise("response_b")

@@ -158,7 +158,6 @@ def test_the_bound_of_rankings_is_attained(size: int, number: int) -> None:
 
 def of_best(z: Single, rows: Rows) -> tuple[Rows, list[Labels]]:
     """The pairs of one labeler's rankings as those of choices, and the labels of all answers."""
-    assert rows.ranking is not None and rows.size is not None
     asked = Rows(rows.pair, rows.unit, rows.units, rows.ranking, rows.size, choices=True)
     sizes = [int(rows.size[rows.ranking == one][0]) for one in np.unique(rows.ranking)]
     answers = []
@@ -215,7 +214,6 @@ def test_pairs_of_identical_responses_may_be_missing(size: int) -> None:
     responses[1] = responses[0]
     z, rows = rankings([responses], [0])
     kept = np.arange(1, len(z))  # the first pair is (0, 1)
-    assert rows.ranking is not None and rows.size is not None
     dropped = Rows(rows.pair[kept], rows.unit[kept], 1, rows.ranking[kept], rows.size[kept])
     assert unclipped(z, dropped).sensitivity == pytest.approx(unclipped(z, rows).sensitivity)
     own = [labels[kept] for labels in labels_of_orders(size)]
@@ -238,7 +236,6 @@ def test_the_same_holds_for_rankings_even_if_pairs_are_missing_or_come_twice(
     rng = np.random.default_rng(seed)
     responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
     z, rows = rankings(responses, rng.integers(0, 2, len(sizes)))
-    assert rows.ranking is not None and rows.size is not None
     times = rng.binomial(2, kept / 2, len(rows))
     times[0] = max(times[0], 1)
     some = np.repeat(np.arange(len(rows)), times)

@@ -125,14 +125,8 @@ def losses_of(
 
 @pytest.fixture(scope="module")
 def policy() -> tuple[BinaryAnswers, Gaussians]:
-    coins, noise = joint.calibrate(
-        EPSILON,
-        DELTA,
-        [Share(BinaryAnswers.calibrate, COINS), Share(Gaussians.calibrate, STATISTICS)],
-    )
-    assert isinstance(coins, BinaryAnswers)
-    assert isinstance(noise, Gaussians)
-    return coins, noise
+    shares = [Share(BinaryAnswers.calibrate, COINS), Share(Gaussians.calibrate, STATISTICS)]
+    return joint.calibrate(EPSILON, DELTA, shares)
 
 
 @pytest.mark.quick("coins first", "loss-greedy")

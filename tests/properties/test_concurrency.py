@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from support import databases, world
+from support.charges import charge_of
 from support.commands import PRIVATIZE
 from support.preferences import (
     LAYOUTS,
@@ -121,16 +121,7 @@ def used(project: Project) -> int:
 
 
 def event(labels: int = 3, key: str = "aa" * 32) -> Charge:
-    return Charge(
-        mechanism="rr",
-        event="rr",
-        idempotency_key=key,
-        settings={"mechanism": "rr"},
-        labelers=np.array([[1, 2]], np.uint64),
-        capacity=np.array([8]),
-        charged=np.array([labels]),
-        prices={8: {"threshold": 1 << 62}},
-    )
+    return charge_of(key, "rr", {2: labels}, {2: 8}, coins=True)
 
 
 def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(

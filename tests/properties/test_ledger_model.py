@@ -28,6 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support import databases
+from support.charges import charge_of
 
 from labelguard.budget import pricing
 from labelguard.budget.policy import Allowance, Policy
@@ -262,20 +263,9 @@ class LedgerMachine(RuleBasedStateMachine):
             if grant:
                 self.grants[len(self.made)] = grant
 
-    def event(self, book: Book, kind: str, key: str, asked: dict[int, int]) -> Charge:
-        who = sorted(asked)
-        return Charge(
-            mechanism=kind,
-            event=kind,
-            idempotency_key=key,
-            settings={"mechanism": kind},
-            labelers=np.array([[0, labeler] for labeler in who], np.uint64),
-            capacity=np.array([book.places(kind, labeler) for labeler in who]),
-            charged=np.array([asked[labeler] for labeler in who]),
-            prices={8: {"threshold": 1 << 62}, 16: {"threshold": 1 << 62}}
-            if book.policy == IMPLICIT
-            else {},
-        )
+    def event(self, book: Book, kind: str, key: str, labels: dict[int, int]) -> Charge:
+        places = {labeler: book.places(kind, labeler) for labeler in labels}
+        return charge_of(key, kind, labels, places, coins=book.policy == IMPLICIT)
 
     @precondition(lambda self: self.numbers("reserved", "computing", "drawn"))
     @rule(

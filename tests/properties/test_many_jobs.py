@@ -14,10 +14,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from support import databases
+from support.charges import charge_of
 
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.errors import LedgerError, ProjectBusy
@@ -51,18 +51,8 @@ class Crowd:
 SMALL, FULL = Crowd(3, 12, 4, 6), Crowd(8, 200, 12, 120)
 
 
-def event(key: str, kind: str, asked: dict[int, int], places: int) -> Charge:
-    who = sorted(asked)
-    return Charge(
-        mechanism=kind,
-        event=kind,
-        idempotency_key=key,
-        settings={"mechanism": kind},
-        labelers=np.array([[0, labeler] for labeler in who], np.uint64),
-        capacity=np.full(len(who), places),
-        charged=np.array([asked[labeler] for labeler in who]),
-        prices={},
-    )
+def event(key: str, kind: str, labels: dict[int, int], places: int) -> Charge:
+    return charge_of(key, kind, labels, dict.fromkeys(labels, places))
 
 
 def job(url: str, home: Path, crowd: Crowd, seed: int) -> tuple[list[Asked], list[Asked], int]:

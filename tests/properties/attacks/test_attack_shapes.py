@@ -73,7 +73,6 @@ def test_control_a_number_of_components_chosen_after_the_coins_breaks_the_price(
 @pytest.mark.parametrize("fewest", [2, 8])
 def test_components_chosen_after_the_coins_at_the_policys_scale_cost_no_more(fewest: int) -> None:
     fixed = of_components(fewest)
-    assert isinstance(fixed, Balls)
     drawn = [max(components, fewest) for components in (1, 2, 3, 5, 8, 9, 32, 200)]
     noises = [deltas_of(Balls(fixed.scale, components)) for components in dict.fromkeys(drawn)]
     assert len(noises) > 2
