@@ -131,7 +131,7 @@ def swapped(table: pa.Table) -> pa.Table:
     return table.rename_columns({"first": "second", "second": "first"}).select(table.column_names)
 
 
-def said(role: str, content: str) -> list[dict[str, str]]:
+def say(role: str, content: str) -> list[dict[str, str]]:
     return [{"role": role, "content": content}]
 
 
@@ -140,11 +140,11 @@ def chats(table: pa.Table) -> pa.Table:
     return pa.table(
         {
             "prompt": [
-                [*said("system", "be brief"), *said("user", text)]
+                [*say("system", "be brief"), *say("user", text)]
                 for text in table["prompt"].to_pylist()
             ],
-            "first": [said("assistant", text) for text in table["first"].to_pylist()],
-            "second": [said("assistant", text) for text in table["second"].to_pylist()],
+            "first": [say("assistant", text) for text in table["first"].to_pylist()],
+            "second": [say("assistant", text) for text in table["second"].to_pylist()],
         }
     )
 
@@ -242,16 +242,16 @@ def test_chats_are_read_as_lines_of_role_and_content(gpt: Path) -> None:
     provider = raw(f"hf:{gpt},dtype=float32")
     lines = one_pair("system: be brief\nuser: Why?", "assistant: short", "assistant: because")
     chat = one_pair(
-        [*said("system", "be brief"), *said("user", "Why?")],
-        said("assistant", "short"),
-        said("assistant", "because"),
+        [*say("system", "be brief"), *say("user", "Why?")],
+        say("assistant", "short"),
+        say("assistant", "because"),
     )
     np.testing.assert_allclose(provider(chat), provider(lines), atol=ROUNDING)
 
 
 def test_a_chat_template_renders_prompt_and_response_together(gpt: Path) -> None:
     provider = raw(f"hf:{gpt},template=chat,dtype=float32")
-    chat = one_pair(said("user", "Why?"), said("assistant", "so"), said("assistant", "because"))
+    chat = one_pair(say("user", "Why?"), say("assistant", "so"), say("assistant", "because"))
     expected = [
         hidden_states(gpt, byte_tokenizer()(rendered)["input_ids"]).mean(axis=0)
         for rendered in ("<user>Why?\n<assistant>so\n", "<user>Why?\n<assistant>because\n")
@@ -286,8 +286,8 @@ def test_length_counts_characters_of_texts_and_of_messages() -> None:
     provider = raw("length")
     expected = np.float32(np.log(4 / 8))
     assert provider(one_pair("p", "äöü", "seven…!")) == expected
-    two = [*said("assistant", "sev"), *said("assistant", "en…!")]
-    assert provider(one_pair(said("user", "p"), said("assistant", "äöü"), two)) == expected
+    two = [*say("assistant", "sev"), *say("assistant", "en…!")]
+    assert provider(one_pair(say("user", "p"), say("assistant", "äöü"), two)) == expected
 
 
 @pytest.mark.parametrize(
@@ -372,10 +372,10 @@ def test_texts_that_join_alike_are_kept_apart() -> None:
     table = pa.table({"prompt": ["ab", "a"], "first": ["c", "bc"], "second": ["d", "d"]})
     assert len(distinct_texts(table).keys) == 4
     merged, split = (
-        one_pair(said("user", "p"), answer, said("assistant", "z"))
+        one_pair(say("user", "p"), answer, say("assistant", "z"))
         for answer in (
-            said("assistant", "x\nassistant: y"),
-            [*said("assistant", "x"), *said("assistant", "y")],
+            say("assistant", "x\nassistant: y"),
+            [*say("assistant", "x"), *say("assistant", "y")],
         )
     )
     keys = [distinct_texts(table).keys.tolist() for table in (merged, split)]
@@ -484,7 +484,7 @@ class Given:
         return "given"
 
 
-def given(features: Any) -> PairFeatures:
+def constant_provider(features: Any) -> PairFeatures:
     provider: FeatureProvider = Given(features)
     return PairFeatures(["given"], [provider])
 
@@ -495,13 +495,13 @@ def test_features_that_are_no_finite_numbers_are_refused(bad: float) -> None:
     features[[1, 4], 2] = bad
     features[4, 1] = -bad
     with pytest.raises(InvalidLabels, match="given: 2 of 5 pairs"):
-        given(features).fit(pairs(5))
+        constant_provider(features).fit(pairs(5))
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (5, 0), (5, 3, 1)])
 def test_features_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidLabels, match=r"given: expected shape \(5, d\)"):
-        given(np.ones(shape)).fit(pairs(5))
+        constant_provider(np.ones(shape)).fit(pairs(5))
 
 
 @pytest.mark.parametrize("spec", ["columns:a", "columns:a+length"])

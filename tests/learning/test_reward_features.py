@@ -76,7 +76,7 @@ def scores(directory: Path, texts: list[str]) -> np.ndarray[Any, Any]:
     return np.concatenate([one.numpy() for one in found])[:, 0]
 
 
-def expected(directory: Path, *, template: bool = True) -> np.ndarray[Any, Any]:
+def expected_rewards(directory: Path, *, template: bool = True) -> np.ndarray[Any, Any]:
     table = pairs().to_pylist()
     shown = "<|user|>{}<eos><|assistant|>{}<eos>" if template else "{}\n{}"
     sides = [[shown.format(row["prompt"], row[side]) for row in table] for side in SIDES]
@@ -87,7 +87,7 @@ def expected(directory: Path, *, template: bool = True) -> np.ndarray[Any, Any]:
 SIDES = ("first", "second")
 
 
-def given(directory: Path, table: pa.Table, options: str = ",dtype=float32") -> Any:
+def compute_rewards(directory: Path, table: pa.Table, options: str = ",dtype=float32") -> Any:
     """The unscaled feature of every pair."""
     fitted = open_fitted(f"reward:{directory}{options}", table, no_progress)
     found = fitted(table) / np.float32(fitted.state()["scale"][0])
@@ -99,9 +99,9 @@ def given(directory: Path, table: pa.Table, options: str = ",dtype=float32") -> 
 def test_it_is_the_models_scalar_in_the_chat_template_of_its_tokenizer(
     table: pa.Table, judge: Path
 ) -> None:
-    own = expected(judge)
+    own = expected_rewards(judge)
     assert np.abs(own).min() > 100 * ROUNDING
-    np.testing.assert_allclose(given(judge, table), own, atol=10 * ROUNDING)
+    np.testing.assert_allclose(compute_rewards(judge, table), own, atol=10 * ROUNDING)
 
 
 def test_a_tokenizer_without_template_and_padding_scores_the_same(
@@ -117,8 +117,8 @@ def test_a_tokenizer_without_template_and_padding_scores_the_same(
     model = classifier(1)
     model.config.pad_token_id = None
     model.save_pretrained(bare)
-    found = given(bare, pairs())
-    np.testing.assert_allclose(found, expected(judge, template=False), atol=10 * ROUNDING)
+    found = compute_rewards(bare, pairs())
+    np.testing.assert_allclose(found, expected_rewards(judge, template=False), atol=10 * ROUNDING)
 
 
 def test_an_identity_names_weights_and_precision_but_no_path(judge: Path, tmp_path: Path) -> None:

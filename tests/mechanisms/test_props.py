@@ -188,7 +188,7 @@ def test_a_certain_label_stays_and_an_empty_one_is_the_models() -> None:
 # ---- scale -----------------------------------------------------------------------------------
 
 
-def answered(
+def draw_labels(
     log_odds: Floats, flip: Floats, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """True labels of these log-odds, and what randomized response makes of them."""
@@ -202,7 +202,7 @@ def test_the_scale_makes_margins_log_odds() -> None:
     rng = np.random.default_rng(4)
     log_odds, flip = rng.standard_normal(40_000) * 2, rng.uniform(0, 0.3, 40_000)
     folds = np.arange(40_000) % 4
-    _, released = answered(log_odds, flip, 5)
+    _, released = draw_labels(log_odds, flip, 5)
     for factor in (1.0, 2.0):
         scale = props.fit_scale(released, log_odds / factor, flip, folds)
         assert np.abs(scale - factor).max() < 0.1 * factor
@@ -211,7 +211,7 @@ def test_the_scale_makes_margins_log_odds() -> None:
 def test_a_useless_models_margins_count_for_nearly_nothing() -> None:
     rng = np.random.default_rng(6)
     flip, folds = np.full(20_000, 0.3), rng.integers(0, 5, 20_000)
-    _, released = answered(rng.standard_normal(20_000), flip, 7)
+    _, released = draw_labels(rng.standard_normal(20_000), flip, 7)
     useless = rng.standard_normal(20_000) * 3
     assert props.fit_scale(released, useless, flip, folds).max() < 0.1
     assert (props.fit_scale(released, useless, np.full(20_000, 0.5), folds) == 0).all()
@@ -220,7 +220,7 @@ def test_a_useless_models_margins_count_for_nearly_nothing() -> None:
 def test_few_noisy_rows_leave_the_scale_at_the_mode_of_its_prior() -> None:
     rng = np.random.default_rng(8)
     margin = rng.standard_normal(200)
-    _, released = answered(margin, np.full(200, 0.49), 9)
+    _, released = draw_labels(margin, np.full(200, 0.49), 9)
     scale = props.fit_scale(released, margin, np.full(200, 0.49), np.arange(200) % 5)
     assert (scale == 0).all()
 
@@ -229,7 +229,7 @@ def test_the_scale_of_a_row_does_not_read_the_labels_of_its_fold() -> None:
     rng = np.random.default_rng(10)
     margin, flip = rng.standard_normal(400) * 2, np.full(400, 0.1)
     folds = np.arange(400) % 4
-    _, released = answered(margin, flip, 11)
+    _, released = draw_labels(margin, flip, 11)
     scale = props.fit_scale(released, margin, flip, folds)
     changed = np.where(folds == 2, 1 - released, released)
     other = props.fit_scale(changed, margin, flip, folds)
@@ -264,7 +264,7 @@ class Simulated:
         pair = np.repeat(np.arange(pairs), 2)
         flip = rng.uniform(0.3, 0.45, 2 * pairs)
         log_odds = self.x[pair] @ np.linspace(-2, 2, 8)
-        self.truth, released = answered(log_odds, flip, seed + 1)
+        self.truth, released = draw_labels(log_odds, flip, seed + 1)
         self.labels = ReleasedLabels(
             pair,
             props.stage_of(items, 2)[pair],

@@ -131,7 +131,7 @@ def test_the_likelihood_is_an_even_part_less_a_linear_one() -> None:
     assert abs(even - theta @ released - loss) < 8 * step * np.abs(theta).sum() + 1e-10
 
 
-def labelled(pairs: int, components: int, seed: int) -> tuple[Single, Rows, Labels]:
+def draw_labels(pairs: int, components: int, seed: int) -> tuple[Single, Rows, Labels]:
     """Labels of a logistic model and ties, of 20 labelers who each saw some of the pairs."""
     rng = np.random.default_rng(seed)
     x = coordinates("normal", pairs, components, rng)
@@ -151,7 +151,7 @@ def fitted(z: Single, rows: Rows, labels: Labels, ridge: Floats) -> Floats:
 
 
 def test_without_noise_and_clip_the_head_is_that_of_logistic_regression() -> None:
-    x, rows, labels = labelled(200, 5, 3)
+    x, rows, labels = draw_labels(200, 5, 3)
     twice = np.concatenate([x[rows.pair].astype(np.float64)] * 2)
     y = np.repeat([1, 0], len(rows))
     weight = np.choose(labels, [0, 1, 0.5])
@@ -161,7 +161,7 @@ def test_without_noise_and_clip_the_head_is_that_of_logistic_regression() -> Non
     assert theta == pytest.approx(reference.coef_[0], rel=1e-4, abs=1e-6)
 
 
-def turned(x: Single, shape: Shape) -> tuple[Basis, Floats]:
+def rotate(x: Single, shape: Shape) -> tuple[Basis, Floats]:
     """The basis of x, and the principal axes it stands on."""
     spectrum = geometry.spectrum(x)
     basis = geometry.basis(spectrum, shape)
@@ -172,8 +172,8 @@ def turned(x: Single, shape: Shape) -> tuple[Basis, Floats]:
 @pytest.mark.parametrize("components", [3, 6])
 def test_a_metric_changes_neither_the_head_nor_its_ridge(whitening: float, components: int) -> None:
     """A ridge λ·metric² on coordinates is λ on principal axes; on all of them, λ on features."""
-    x, rows, labels = labelled(150, 6, 4)
-    basis, axes = turned(x, Shape(components=components, whitening=whitening))
+    x, rows, labels = draw_labels(150, 6, 4)
+    basis, axes = rotate(x, Shape(components=components, whitening=whitening))
     z = basis.coordinates(x)
     theta = basis.projection @ fitted(z, rows, labels, 2 * basis.metric**2)
     principal = axes @ fitted((x @ axes).astype(np.float32), rows, labels, np.full(components, 2.0))

@@ -69,11 +69,11 @@ def test_killed_while_a_project_is_made_it_can_be_made_again(small: Path, tmp_pa
         assert_sound(project)
 
 
-def charged(project: Path) -> dict[str, tuple[str, int]]:
+def charges(project: Path) -> dict[str, tuple[str, int]]:
     return {r.id: (r.state, r.charged) for r in overview.releases(project)}
 
 
-def used(project: Path) -> int:
+def places(project: Path) -> int:
     return spent(find(project))
 
 
@@ -90,13 +90,13 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
             "kill_after": "charge",
         }
     )
-    [(first, state)] = charged(project).items()
-    assert state == ("reserved", 30) and used(project) == 30
+    [(first, state)] = charges(project).items()
+    assert state == ("reserved", 30) and places(project) == 30
     release = lg.privatize(large, project=project, **PRICE)
     [note] = notes(release)
     assert first in note and "given back" in note
-    assert charged(project) == {first: ("refunded", 0), release.id: ("committed", 45)}
-    assert used(project) == 45
+    assert charges(project) == {first: ("refunded", 0), release.id: ("committed", 45)}
+    assert places(project) == 45
     assert_sound(project)
     # The refunded command is a new one now.
     assert lg.privatize(small, project=project, **PRICE).id not in (first, release.id)
@@ -129,15 +129,15 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     }
     killed(job | {"kill_after": moment})
     first = overview.releases(project)[-1].id
-    assert charged(project)[first] == (state, 30)
-    assert used(project) == before + 30
+    assert charges(project)[first] == (state, 30)
+    assert places(project) == before + 30
 
     other = lg.privatize(large, project=project, **PRICE | roomy)
     [note] = notes(other)
     assert first in note and "stays charged" in note
     finished = lg.privatize(small, project=project, **options | roomy)
     assert finished.id == first and not finished.reused
-    assert charged(project)[first] == ("committed", 30)
+    assert charges(project)[first] == ("committed", 30)
     assert finished.card["counts"]["charged"] == 30
     assert_sound(project)
     assert not notes(lg.privatize(large, project=project, **PRICE | roomy))
@@ -170,7 +170,7 @@ def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_
         write(pairs(asked, opinions(len(asked), 1 + number)), small)
         [end] = crash(job | {"project": str(home)})
         assert not end["error"], end
-        assert charged(home)[begun.id] == ("committed", begun.charged)
+        assert charges(home)[begun.id] == ("committed", begun.charged)
         assert_sound(home)
         published = files(home / ".labelguard" / "releases" / begun.id)
         worlds.append((files(home / ".labelguard" / "released" / begun.id), published))
@@ -189,7 +189,7 @@ def test_a_release_that_was_committed_before_the_crash_is_answered_without_readi
     killed(job | {"kill_after": "commit"})
     assert lg.privatize(small, project=project, output=tmp_path / "out", **PRICE).reused
     assert (tmp_path / "out" / "SHA256SUMS").exists()
-    assert used(project) == 30
+    assert places(project) == 30
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhaus
     other = lg.privatize(
         pairs(single, opinions(1, 1)), project=project, **PRICE | {"max_labels_per_labeler": 10}
     )
-    assert other.card["counts"]["charged"] == 1 and used(project) == 10
+    assert other.card["counts"]["charged"] == 1 and places(project) == 10
     finished = lg.privatize(job["source"], project=project, **job["options"])  # type: ignore[arg-type]
     assert finished.card["counts"]["rows"] == 9
     assert_sound(project)

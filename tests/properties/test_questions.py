@@ -40,13 +40,13 @@ HELPFUL, SAFE = "more helpful?", "safer?"
 NAMED = {"question": "question"}
 
 
-def told(table: pa.Table, question: Any) -> pa.Table:
+def ask(table: pa.Table, question: Any) -> pa.Table:
     """The table with one question for all its rows."""
     return table.append_column("question", pa.array([question] * len(table)))
 
 
-def both(table: pa.Table) -> pa.Table:
-    return pa.concat_tables([told(table, HELPFUL), told(table, SAFE)])
+def ask_both(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([ask(table, HELPFUL), ask(table, SAFE)])
 
 
 def staged(
@@ -71,7 +71,7 @@ def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(
     layout: str, project: Project
 ) -> None:
     table = LAYOUTS[layout](ASKED, RANKS)
-    release = lg.privatize(both(table), columns=NAMED, project=project, **PRICE)
+    release = lg.privatize(ask_both(table), columns=NAMED, project=project, **PRICE)
     labels = 2 * len(ASKED) * (3 if layout == "rankings" else 1)
     assert release.card["counts"]["duplicates"] == 0
     assert spent(project) == labels
@@ -87,15 +87,15 @@ def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project: Proje
         return lg.load(release), release.card["counts"]["charged"]
 
     table = pairs(ASKED, RANKS)
-    plain, _ = asked(told(table, SAFE))  # a column that nobody named is no question
+    plain, _ = asked(ask(table, SAFE))  # a column that nobody named is no question
     assert "question" not in plain.columns
-    first, charged = asked(told(table, SAFE), columns=NAMED)
+    first, charged = asked(ask(table, SAFE), columns=NAMED)
     assert charged == len(ASKED)
     assert not set(plain["item_id"]) & set(first["item_id"])
-    other = told(table, SAFE).append_column("source", pa.array(["second"] * len(table)))
+    other = ask(table, SAFE).append_column("source", pa.array(["second"] * len(table)))
     second, charged = asked(other.take(pa.array(np.arange(3, 15))), columns=NAMED)
     assert charged == 0 and set(second.rows()) <= set(first.rows())
-    assert asked(told(table, HELPFUL), columns=NAMED)[1] == len(ASKED)
+    assert asked(ask(table, HELPFUL), columns=NAMED)[1] == len(ASKED)
 
 
 @pytest.mark.quick("given ids-pairs")
@@ -107,7 +107,7 @@ def test_a_column_and_one_name_for_all_rows_give_the_same_items(
     table = LAYOUTS[layout](ASKED, RANKS)
     if named:
         table = table.append_column("item_id", pa.array([f"item {i}" for i in ASKED.item]))
-    column = staged(tmp_path / "column", told(table, SAFE))
+    column = staged(tmp_path / "column", ask(table, SAFE))
     name = staged(tmp_path / "name", table, SAFE)
     assert column.public_digest == name.public_digest
     one, two = find_distinct_pairs(column), find_distinct_pairs(name)
@@ -156,7 +156,7 @@ def test_a_column_of_another_role_is_no_question(tmp_path: Path) -> None:
 def test_a_row_without_its_question_or_its_id_is_a_bad_row(
     missing: str | None, project: Project, tmp_path: Path
 ) -> None:
-    rows = told(pairs(ASKED, RANKS), SAFE).to_pylist()
+    rows = ask(pairs(ASKED, RANKS), SAFE).to_pylist()
     rows[3]["question"] = missing
     table = pa.Table.from_pylist(rows)
     with pytest.raises(InvalidLabels, match="row 4: column question: expected an id, found null"):
@@ -172,11 +172,11 @@ def test_a_row_without_its_question_or_its_id_is_a_bad_row(
 def test_a_question_is_told_once(tmp_path: Path) -> None:
     table = pairs(ASKED, RANKS)
     with pytest.raises(InvalidLabels, match=r"column question says which question.*question"):
-        staged(tmp_path / "a", told(table, SAFE), SAFE, named=True)
+        staged(tmp_path / "a", ask(table, SAFE), SAFE, named=True)
     with pytest.raises(InvalidLabels, match="no column 'question'"):
-        staged(tmp_path / "b", [told(table, SAFE), table], named=True)
+        staged(tmp_path / "b", [ask(table, SAFE), table], named=True)
     with pytest.raises(InvalidLabels, match="column question: expected text or whole numbers"):
-        staged(tmp_path / "c", told(table, 1.5))
+        staged(tmp_path / "c", ask(table, 1.5))
     for name in ("", "a\nb", "\0", "\udcff"):
         with pytest.raises(InvalidLabels, match="question expects a name"):
             Reading({}, question=name)
@@ -189,7 +189,7 @@ def test_an_id_stands_for_one_content_under_each_question(tmp_path: Path) -> Non
     ids = find_distinct_pairs(staged(tmp_path / "apart", apart)).ids.to_pylist()
     assert sorted(ids) == ["x#1", "x#2", "y#1", "y#2"]
     with pytest.raises(InvalidLabels, match=r"id 'x#1' stands for several contents \(2 such ids\)"):
-        find_distinct_pairs(staged(tmp_path / "one", told(table, "1")))
+        find_distinct_pairs(staged(tmp_path / "one", ask(table, "1")))
 
 
 def test_names_of_items_cannot_be_confused(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_names_of_items_cannot_be_confused(tmp_path: Path) -> None:
 
 def test_pairs_are_told_apart_by_question_and_look_alike() -> None:
     table = pairs(ASKED, RANKS)
-    read, plain = read_pairs(both(table), columns=NAMED), read_pairs(table)
+    read, plain = read_pairs(ask_both(table), columns=NAMED), read_pairs(table)
     assert len(read.table) == 2 * len(plain.table) and len(read.rows) == 2 * len(plain.rows)
     assert read.table.column_names == plain.table.column_names
     assert read.questions is not None and plain.questions is None
@@ -213,10 +213,10 @@ def test_pairs_are_told_apart_by_question_and_look_alike() -> None:
 def test_further_pairs_say_their_question_too(project: Project) -> None:
     further = pairs(Public(np.zeros(4, np.int64), np.arange(50, 54)), opinions(4, 1))
     release = lg.privatize(
-        both(pairs(ASKED, RANKS)),
+        ask_both(pairs(ASKED, RANKS)),
         columns=NAMED,
         project=project,
-        also=told(further.drop_columns(["label", "tie", "labeler_id"]), SAFE),
+        also=ask(further.drop_columns(["label", "tie", "labeler_id"]), SAFE),
         epsilon=3,
         delta=1e-5,
         **STATISTIC,

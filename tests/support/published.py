@@ -320,10 +320,10 @@ def read(source: Any, path: Path, keys: KeyRing, reading: Reading, **options: An
         str(staged.content_type),
     )
     labels = dict(zip(zip(*known, strict=True), label, strict=True))
-    return Outcome(public, labels, frozenset(_told(rows, texts)))
+    return Outcome(public, labels, frozenset(_preferred_texts(rows, texts)))
 
 
-def _told(rows: pa.Table | None, texts: pa.Table | None) -> Iterator[tuple[str, str]]:
+def _preferred_texts(rows: pa.Table | None, texts: pa.Table | None) -> Iterator[tuple[str, str]]:
     if rows is None or texts is None:
         return
     line = {row: index for index, row in enumerate(texts["row"].to_pylist())}

@@ -23,7 +23,7 @@ from labelguard.release.pairs_file import hold_out, item_keys
 FALSE_FAILURES = 1e-6
 
 
-def _said(rows: int, value: float = math.nan) -> np.ndarray:
+def _fill(rows: int, value: float = math.nan) -> np.ndarray:
     return np.full(rows, value)
 
 
@@ -35,7 +35,7 @@ def test_accuracy_on_flipped_rows_is_that_on_true_labels(error: float) -> None:
     kept = draw.random(rows) >= gamma  # the released label is the true one
     z = np.where(right == kept, 1.0, -1.0) * draw.exponential(size=rows)
     found = evaluate(
-        z, flip_probability=gamma, label_probability=_said(rows), items=np.arange(rows)
+        z, flip_probability=gamma, label_probability=_fill(rows), items=np.arange(rows)
     ).flipped
     assert found is not None and not found.uninformative
     assert abs(found.accuracy - (1 - error)) < 4.9 * found.standard_error < 0.02
@@ -96,7 +96,11 @@ def test_no_margin_has_less_log_loss_than_the_teacher(probabilities: list[float]
     target = np.array(probabilities)
     clipped = np.clip(target, 1e-12, 1 - 1e-12)
     z = np.log(clipped) - np.log1p(-clipped)
-    said = {"flip_probability": _said(len(z)), "label_probability": target, "items": range(len(z))}
+    said = {
+        "flip_probability": _fill(len(z)),
+        "label_probability": target,
+        "items": range(len(z)),
+    }
     own, other = evaluate(z, **said).teacher, evaluate(z + 0.3, **said).teacher
     if (target == 0.5).all():
         assert own is other is None
@@ -107,13 +111,13 @@ def test_no_margin_has_less_log_loss_than_the_teacher(probabilities: list[float]
 
 
 def test_few_rows_at_much_noise_are_called_uninformative() -> None:
-    said = {"flip_probability": _said(30, 0.45), "label_probability": _said(30)}
+    said = {"flip_probability": _fill(30, 0.45), "label_probability": _fill(30)}
     found = evaluate(np.ones(30), items=range(30), **said)
     assert found.flipped and found.flipped.uninformative
 
 
 def test_agreement_of_many_people_on_few_items_is_less_certain() -> None:
-    z, nothing = np.where(np.arange(200) < 160, 1.0, -1.0), _said(200)
+    z, nothing = np.where(np.arange(200) < 160, 1.0, -1.0), _fill(200)
     errors = []
     for items in (np.arange(200), np.repeat(np.arange(20), 10)):
         found = evaluate(z, flip_probability=nothing, label_probability=nothing, items=items)
@@ -130,7 +134,7 @@ def test_public_ties_are_no_teacher() -> None:
 
 def test_rows_that_cannot_be_measured_are_counted_and_left_out() -> None:
     found = evaluate(
-        [1, math.nan], flip_probability=_said(2), label_probability=_said(2), items=[0, 1]
+        [1, math.nan], flip_probability=_fill(2), label_probability=_fill(2), items=[0, 1]
     )
     assert found.left_out == 1 and found.labels
     assert found.labels.rows == 1 and found.labels.agreement == 1

@@ -56,7 +56,7 @@ def config(kind: str, **given: Any) -> Any:
     return RewardConfig("out", frozen_backbone=frozen, **{**settings, **given})
 
 
-def made(kind: str, model: Any, rows: Any = None, *, more: Any = None, **given: Any) -> Any:
+def build(kind: str, model: Any, rows: Any = None, *, more: Any = None, **given: Any) -> Any:
     """A trainer on `rows`; `given` are settings, `more` arguments of its own."""
     lora = LoraConfig(r=8, lora_alpha=16, fan_in_fan_out=True) if "LoRA" in kind else None
     trainer = DPOTrainer if kind.startswith("dpo") else RewardTrainer
@@ -75,7 +75,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]
         self.gradients.append(torch.cat(grads).clone())
 
 
-def trained(trainer: Any) -> tuple[list[float], list[torch.Tensor]]:
+def fit(trainer: Any) -> tuple[list[float], list[torch.Tensor]]:
     """The losses and gradients of all steps."""
     steps = Steps()
     trainer.add_callback(steps)
@@ -95,24 +95,24 @@ def assert_same_steps(one: Any, other: Any, tolerance: float = 1e-6) -> None:
 
 def test_equal_flip_probabilities_are_trls_robust_step_by_step(base: str) -> None:
     rows = tiny.release(32, flip_probability=0.2)
-    ours = made("dpo", base, rows, preference_loss="robust")
+    ours = build("dpo", base, rows, preference_loss="robust")
     settings = {"max_length": LENGTH, "learning_rate": 3e-3, "max_steps": 4, **QUIET}
     settings |= {"loss_type": ["robust"], "label_smoothing": 0.2, "bf16": False}
     args = trl.DPOConfig("out", **settings)
     theirs = trl.DPOTrainer(base, args=args, train_dataset=rows)
-    assert_same_steps(trained(ours), trained(theirs))
+    assert_same_steps(fit(ours), fit(theirs))
 
 
 @pytest.mark.quick("reward")
 @BOTH
 def test_without_noise_steps_and_metrics_are_trls(kind: str, base: str) -> None:
     rows = clean(32)
-    ours = made(kind, base, rows)
+    ours = build(kind, base, rows)
     theirs = {"dpo": trl.DPOTrainer, "reward": trl.RewardTrainer}[kind]
     settings = {"max_length": LENGTH, "learning_rate": RATES[kind], "max_steps": 4, **QUIET}
     args = {"dpo": trl.DPOConfig, "reward": trl.RewardConfig}[kind]("out", bf16=False, **settings)
     other = theirs(base, args=args, train_dataset=rows)
-    assert_same_steps(trained(ours), trained(other))
+    assert_same_steps(fit(ours), fit(other))
     mine, others = ours.state.log_history[3], other.state.log_history[3]
     shared = ["rewards/chosen", "rewards/margins", "logps/chosen", "entropy", "num_tokens"]
     for name in shared if kind == "dpo" else ["num_tokens"]:
@@ -123,19 +123,19 @@ def test_without_noise_steps_and_metrics_are_trls(kind: str, base: str) -> None:
 
 def test_the_first_loss_is_that_of_each_rows_own_noise(base: str) -> None:
     given = {"per_device_train_batch_size": 32, "max_steps": 1, "preference_loss": "robust"}
-    trainer = made("reward", base, **given)
+    trainer = build("reward", base, **given)
     rows = trainer.train_dataset
     z, gamma = torch.tensor(trainer.margins(rows)), torch.tensor(rows["flip_probability"][:])
     weight = (1 - 2 * gamma) ** 2
     kept, flipped = -torch.nn.functional.logsigmoid(z), -torch.nn.functional.logsigmoid(-z)
     each = ((1 - gamma) * kept - gamma * flipped) / (1 - 2 * gamma)
     expected = float((weight / weight.mean() * each).mean())
-    assert trained(trainer)[0][0] == pytest.approx(expected, abs=1e-6)
+    assert fit(trainer)[0][0] == pytest.approx(expected, abs=1e-6)
 
 
 @BOTH
 def test_held_out_rows_are_evaluated_by_the_same_loss(kind: str, base: str) -> None:
-    trainer = made(kind, base, more={"eval_dataset": noisy(10, 3)})
+    trainer = build(kind, base, more={"eval_dataset": noisy(10, 3)})
     trainer.train()
     found = trainer.evaluate()
     z = torch.tensor(trainer.margins(trainer.eval_dataset))
@@ -152,7 +152,7 @@ def test_known_noise_is_learnt_through_and_plain_learns_the_noise(base: str) -> 
     def mean_margin(loss: str) -> float:
         rows = tiny.release(96, 3, flip_probability=0.3)
         given = {"max_steps": 24, "learning_rate": 1e-2, "preference_loss": loss}
-        trainer = made("dpo", base, rows, **given)
+        trainer = build("dpo", base, rows, **given)
         trainer.train()
         return float(np.mean(trainer.margins(clean(64, 9))))
 
@@ -163,7 +163,7 @@ def test_known_noise_is_learnt_through_and_plain_learns_the_noise(base: str) -> 
 def test_metrics_of_a_last_step_that_is_not_full_are_of_all_its_rows(base: str) -> None:
     given = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_steps": 1}
     rows = tiny.release(20, flip_probability=0.2)
-    trainer = made("dpo", base, rows, train_sampling_strategy="sequential", **given)
+    trainer = build("dpo", base, rows, train_sampling_strategy="sequential", **given)
     chosen = trainer.log_probs(rows)[:, 0]
     trainer.train()
     expected = np.mean([chosen[:8].mean(), chosen[8:16].mean(), chosen[16:].mean()])
@@ -180,7 +180,7 @@ def test_a_mixture_of_experts_adds_its_own_loss() -> None:
         more = {"processing_class": tiny.tokenizer()}
         given = {"router_aux_loss_coef": coefficient, "max_steps": 1}
         model = MixtralForCausalLM(experts)
-        return trained(made("dpo", model, more=more, **given))[0][0]
+        return fit(build("dpo", model, more=more, **given))[0][0]
 
     assert loss(0.5) > loss(0.0) + 0.5
 
@@ -189,7 +189,7 @@ def test_a_mixture_of_experts_adds_its_own_loss() -> None:
 def test_rewards_are_centred_where_it_is_asked_for(base: str) -> None:
     def spread(coefficient: float | None) -> float:
         given = {"center_rewards_coefficient": coefficient, "max_steps": 20}
-        trainer = made("reward", base, **given)
+        trainer = build("reward", base, **given)
         trainer.train()
         last = trainer.state.log_history[-2]
         return abs(last["chosen"] + last["rejected"])
@@ -207,7 +207,7 @@ def test_one_batch_of_eight_is_two_of_four_with_accumulation(kind: str, base: st
         given = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
         # Adam makes a step of a rounding error where a gradient is nearly zero.
         given |= {"optim": "sgd", "preference_loss": "robust" if kind == "dpo" else "auto"}
-        return trained(made(kind, base, **given))
+        return fit(build(kind, base, **given))
 
     assert_same_steps(run(8, 1), run(4, 2), 1e-5)
 
@@ -228,41 +228,41 @@ SAME = {
     ],
 )
 def test_what_is_said_twice_is_the_same_steps(kind: str, what: str, base: str) -> None:
-    one, other = (trained(made(kind, base, optim="sgd", **given)) for given in SAME[what])
+    one, other = (fit(build(kind, base, optim="sgd", **given)) for given in SAME[what])
     assert_same_steps(one, other, 1e-5)
 
 
 @pytest.mark.slow
 def test_a_collator_of_ones_own_keeps_the_noise(base: str) -> None:
     inner = DataCollatorForPreference(pad_token_id=257, max_length=LENGTH)
-    own = made("dpo", base, more={"data_collator": lambda rows: inner(rows)})
-    assert_same_steps(trained(own), trained(made("dpo", base)))
+    own = build("dpo", base, more={"data_collator": lambda rows: inner(rows)})
+    assert_same_steps(fit(own), fit(build("dpo", base)))
 
 
 @pytest.mark.slow
 def test_a_model_in_memory_is_its_own_reference(base: str) -> None:
-    from_path = trained(made("dpo", base))
+    from_path = fit(build("dpo", base))
     more = {"processing_class": tiny.tokenizer()}
-    in_memory = made("dpo", tiny.gpt2(), more=more)
-    assert_same_steps(from_path, trained(in_memory))
+    in_memory = build("dpo", tiny.gpt2(), more=more)
+    assert_same_steps(from_path, fit(in_memory))
     with pytest.raises(LabelguardError, match="ref_model"):
         in_memory.margins(noisy(4, 2))
     assert len(in_memory.margins(in_memory.train_dataset)) == 32
 
 
 def test_tokenized_rows_with_their_reference_are_taken_as_they_are(base: str) -> None:
-    first = made("dpo", base)
+    first = build("dpo", base)
     reference = first.log_probs(first.train_dataset)
     columns = ["prompt_ids", "chosen_ids", "rejected_ids", "target_probability", "row_weight"]
     prepared = first.train_dataset.select_columns([*columns, "flip_probability"])
     for name, values in zip(REFERENCE, reference.T, strict=True):
         prepared = prepared.add_column(name, values)
-    again = made("dpo", base, prepared)
+    again = build("dpo", base, prepared)
     assert again.ref_model is None
-    assert_same_steps(trained(first), trained(again))
+    assert_same_steps(fit(first), fit(again))
     assert len(again.margins(prepared)) == 32
     with pytest.raises(LabelguardError, match="eval data has no ref_chosen_logps"):
-        made("dpo", base, prepared, more={"eval_dataset": noisy(8, 3)})
+        build("dpo", base, prepared, more={"eval_dataset": noisy(8, 3)})
 
 
 SCRIPT = """
@@ -306,7 +306,7 @@ def test_two_processes_take_the_steps_of_one(base: str) -> None:
 
 
 def test_margins_are_those_of_a_forward_pass_with_logits(base: str) -> None:
-    trainer = made("dpo", base, beta=0.3)
+    trainer = build("dpo", base, beta=0.3)
     trainer.train()
     row = noisy(1, 6)[0]
     words = trainer.processing_class
@@ -328,7 +328,7 @@ def test_margins_are_those_of_a_forward_pass_with_logits(base: str) -> None:
 
 @pytest.mark.slow
 def test_margins_are_in_the_order_of_the_data_set(base: str) -> None:
-    trainer = made("dpo", base)
+    trainer = build("dpo", base)
     trainer.train()
     rows = noisy(20, 5)
     one_by_one = [trainer.margins(rows.select([row]))[0] for row in range(len(rows))]
@@ -337,7 +337,7 @@ def test_margins_are_in_the_order_of_the_data_set(base: str) -> None:
 
 
 def test_twenty_steps_learn_clean_pairs(base: str) -> None:
-    trainer = made("dpo", base, clean(), max_steps=20, learning_rate=1e-2)
+    trainer = build("dpo", base, clean(), max_steps=20, learning_rate=1e-2)
     trainer.train()
     assert np.mean(trainer.margins(clean(64, 9)) > 0) > 0.95
 
@@ -347,7 +347,7 @@ def test_twenty_steps_learn_clean_pairs(base: str) -> None:
 def test_conversations_go_through_the_chat_template(kind: str) -> None:
     model = str(tiny.saved(Path("chat"), chat=True))
     given = {"max_steps": 20, "learning_rate": 1e-2}
-    trainer = made(kind, model, clean(chat=True), **given)
+    trainer = build(kind, model, clean(chat=True), **given)
     trainer.train()
     row = trainer.train_dataset[0]
     ids = row["prompt_ids" if kind == "dpo" else "chosen_ids"]
@@ -357,7 +357,7 @@ def test_conversations_go_through_the_chat_template(kind: str) -> None:
 
 @pytest.mark.slow
 def test_lora_learns_beside_a_frozen_model(base: str) -> None:
-    trainer = made("dpo, LoRA", base, clean(), max_steps=20)
+    trainer = build("dpo, LoRA", base, clean(), max_steps=20)
     trainer.train()
     assert trainer.ref_model is None
     held_out = clean(64, 9)
@@ -367,7 +367,7 @@ def test_lora_learns_beside_a_frozen_model(base: str) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(Path("adapter"))
     more = {"ref_model": AutoModelForCausalLM.from_pretrained(base)}
     more |= {"processing_class": tiny.tokenizer()}
-    again = made("dpo", loaded, held_out, more=more)
+    again = build("dpo", loaded, held_out, more=more)
     np.testing.assert_allclose(again.margins(held_out), margins, atol=1e-5)
 
 
@@ -376,7 +376,7 @@ def test_lora_learns_beside_a_frozen_model(base: str) -> None:
 def test_what_is_learnt_is_saved_as_a_classifier_that_gives_the_same_rewards(
     kind: str, base: str
 ) -> None:
-    trainer = made(kind, base, clean(), max_steps=30)
+    trainer = build(kind, base, clean(), max_steps=30)
     trainer.train()
     held_out = clean(64, 9)
     margins = trainer.margins(held_out)
@@ -397,7 +397,7 @@ def test_what_is_learnt_is_saved_as_a_classifier_that_gives_the_same_rewards(
 
 
 def test_of_a_frozen_backbone_only_the_score_is_learnt(base: str) -> None:
-    trainer = made("frozen", base)
+    trainer = build("frozen", base)
     before = {name: value.clone() for name, value in trainer.model.named_parameters()}
     trainer.train()
     now = trainer.model.named_parameters()
@@ -405,7 +405,7 @@ def test_of_a_frozen_backbone_only_the_score_is_learnt(base: str) -> None:
 
 
 def test_lora_learns_its_adapter_and_the_score(base: str) -> None:
-    trainer = made("reward, LoRA", base)
+    trainer = build("reward, LoRA", base)
     learnt = [n for n, value in trainer.model.named_parameters() if value.requires_grad]
     assert any("score" in name for name in learnt)
     assert all("lora_" in name or "score" in name for name in learnt)
@@ -416,7 +416,7 @@ def test_texts_that_are_too_long_are_left_out_of_training_and_cut_for_scoring(ba
     rows = noisy(16)
     long = rows.select([0]).map(lambda row: {"chosen": row["chosen"] + " ok" * 40})
     mixed = Dataset.from_list([*rows.to_list(), *long.to_list()])
-    trainer = made("reward", base, mixed)
+    trainer = build("reward", base, mixed)
     assert trainer.left_out == 1
     assert len(trainer.margins(mixed)) == 17
 
@@ -435,7 +435,7 @@ def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
     for bf16 in (False, True):
         given = {"bf16": bf16, "precompute_ref_log_probs": precomputed, "use_cpu": True}
         given |= {"max_steps": 1, "per_device_train_batch_size": 32}
-        trainer = made("dpo", certain, **given)
+        trainer = build("dpo", certain, **given)
         assert np.abs(trainer.margins(trainer.train_dataset)).max() < 1e-3
         trainer.train()
         first[bf16] = trainer.state.log_history[0]
@@ -447,8 +447,8 @@ def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
 @pytest.mark.slow
 def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(base: str) -> None:
     assert DPOConfig("out", use_cpu=True).bf16 is False
-    single = trained(made("dpo", base, use_cpu=True))
-    half = trained(made("dpo", base, bf16=True, use_cpu=True))
+    single = fit(build("dpo", base, use_cpu=True))
+    half = fit(build("dpo", base, bf16=True, use_cpu=True))
     np.testing.assert_allclose(half[0], single[0], atol=0.05)
     assert half[0] != single[0]
 
@@ -460,9 +460,9 @@ def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(ba
 @EVERY
 def test_a_resumed_run_ends_as_an_uninterrupted_one(kind: str, base: str) -> None:
     saving = {"save_strategy": "steps", "save_steps": 2}
-    whole = made(kind, base, **saving)
+    whole = build(kind, base, **saving)
     whole.train()
-    again = made(kind, base, **saving)
+    again = build(kind, base, **saving)
     again.train(resume_from_checkpoint=str(Path("out") / "checkpoint-2"))
     assert again.state.global_step == 4
     rows = noisy(8, 5)
@@ -472,7 +472,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(kind: str, base: str) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
 def test_a_half_written_checkpoint_is_not_resumed_from(damaged: str, base: str) -> None:
-    trainer = made("dpo", base, max_steps=2, save_strategy="steps", save_steps=2)
+    trainer = build("dpo", base, max_steps=2, save_strategy="steps", save_steps=2)
     trainer.train()
     path = Path("out") / "checkpoint-2" / damaged
     path.write_bytes(path.read_bytes()[:1000] if path.suffix != ".json" else b"")
@@ -483,7 +483,7 @@ def test_a_half_written_checkpoint_is_not_resumed_from(damaged: str, base: str) 
 @BOTH
 def test_a_batch_that_lost_its_noise_is_an_error(kind: str, base: str) -> None:
     given = {"precompute_ref_log_probs": True} if kind == "dpo" else {}
-    trainer = made(kind, base, more={"eval_dataset": noisy(8, 3)}, **given)
+    trainer = build(kind, base, more={"eval_dataset": noisy(8, 3)}, **given)
     whole = trainer.data_collator
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -496,7 +496,7 @@ def test_a_batch_that_lost_its_noise_is_an_error(kind: str, base: str) -> None:
 
 
 def test_rows_that_lost_their_noise_are_an_error(base: str) -> None:
-    trainer = made("dpo", base)
+    trainer = build("dpo", base)
     trainer.train_dataset = trainer.train_dataset.remove_columns("target_probability")
     with pytest.raises(LabelguardError, match="no target_probability"):
         trainer.train()

@@ -17,7 +17,7 @@ from labelguard.errors import LabelguardError
 from labelguard.report import overview
 
 
-def seen(home: Path, parts: list[list[dict[str, Any]]], **options: Any) -> Any:
+def observe_run(home: Path, parts: list[list[dict[str, Any]]], **options: Any) -> Any:
     """How a run ends, and the columns that the journal tells."""
     (home / "input").mkdir(parents=True)
     for number, rows in enumerate(parts):
@@ -44,7 +44,7 @@ def test_whether_there_is_a_tie(column: str, tmp_path: Path) -> None:
     sound = [pair(item, label=1) for item in range(4)]
     answers: list[dict[str, Any]] = [{"label": 1}, {"label": 0.5, column: True}]
     found = [
-        seen(tmp_path / str(n), [[*sound, pair(5, **answer)]], columns=columns)
+        observe_run(tmp_path / str(n), [[*sound, pair(5, **answer)]], columns=columns)
         for n, answer in enumerate(answers)
     ]
     assert found[0] == found[1]
@@ -56,7 +56,7 @@ def test_whether_everything_was_skipped(tmp_path: Path) -> None:
     sound = [pair(item, label=1) for item in range(4)]
     answers: list[dict[str, Any]] = [{}, {"label": 1}]
     found = [
-        seen(tmp_path / str(n), [sound, [pair(5, **answer)]], skips="tie")
+        observe_run(tmp_path / str(n), [sound, [pair(5, **answer)]], skips="tie")
         for n, answer in enumerate(answers)
     ]
     assert found[0] == found[1]
@@ -86,7 +86,7 @@ def test_which_side_is_there(role: str, tmp_path: Path) -> None:
         }
     sound = [row(item, first=True, complete=True) for item in range(6)]
     found = [
-        seen(
+        observe_run(
             tmp_path / f"{first} {second}",
             [sound, [row(7, first=first, complete=False), row(8, first=second, complete=False)]],
             **options,

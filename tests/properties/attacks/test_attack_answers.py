@@ -28,7 +28,7 @@ ANSWERS = ("winner_model", "score", "rating", "vote", "rank", "is_better", "thum
 OPTIONS = {"epsilon": 3, "delta": 1e-5, **STATISTIC, "components": 1}
 
 
-def judged(seed: int, name: str = "verdict") -> pl.DataFrame:
+def verdicts(seed: int, name: str = "verdict") -> pl.DataFrame:
     """One label of each pair, and in two columns what it says of each side, in words."""
     label = np.random.default_rng(seed).choice([0, 0.5, 1], PAIRS)
     words = np.array(["lost", "tied", "won"])
@@ -61,7 +61,7 @@ def test_no_column_becomes_a_source_by_its_name_alone(name: str, tmp_path: Path)
         lg.init(tmp_path / str(seed))
         options: dict[str, Any] = OPTIONS | {"features": f"source:{name}"}
         try:
-            made = lg.privatize(judged(seed, name), project=tmp_path / str(seed), **options)
+            made = lg.privatize(verdicts(seed, name), project=tmp_path / str(seed), **options)
             found.add(public(Head.load(made.path)))
         except InvalidLabels as error:
             found.add(str(error).encode())
@@ -70,17 +70,20 @@ def test_no_column_becomes_a_source_by_its_name_alone(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_plans_take_no_column_of_answers(name: str) -> None:
-    numbers = judged(0, name).with_columns(
+    numbers = verdicts(0, name).with_columns(
         pl.col(f"{name}_{side}").replace_strict({"lost": 0, "tied": 1, "won": 2})
         for side in ("a", "b")
     )
-    for table, features in ((judged(0, name), f"source:{name}"), (numbers, f"columns:{name}")):
+    for table, features in (
+        (verdicts(0, name), f"source:{name}"),
+        (numbers, f"columns:{name}"),
+    ):
         with pytest.raises(InvalidLabels, match=f"{name}_a"):
             lg.plan(table, epsilons=3, delta=1e-5, features=features, format="pairs")
 
 
 def test_an_inspection_suggests_no_such_column() -> None:
-    table = judged(0, "winner_model")
+    table = verdicts(0, "winner_model")
     found = lg.inspect(table)
     assert not [line for line in found.next if "winner" in line]
 
@@ -136,7 +139,7 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
     lg.init(tmp_path)
     options = OPTIONS | {"features": "source:verdict", "project": tmp_path, "uses": 3}
     last = pl.col("response_a").str.slice(-1)
-    words = judged(0).with_columns(
+    words = verdicts(0).with_columns(
         verdict_a=pl.format("system {}", last), verdict_b=pl.lit("other")
     )
     with pytest.raises(InvalidLabels, match="column verdict_a"):
@@ -162,12 +165,12 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [[""], [" "], ["a\nb"], [3]])
 def test_what_is_no_name_declares_nothing(names: Any) -> None:
     with pytest.raises(PolicyError, match="name of a column"):
-        lg.plan(judged(0), epsilons=3, features="source:verdict", public_columns=names)
+        lg.plan(verdicts(0), epsilons=3, features="source:verdict", public_columns=names)
 
 
 def test_the_option_is_typed_and_proposed(tmp_path: Path) -> None:
     path = tmp_path / "labels.parquet"
-    judged(0).with_columns(verdict_a=pl.lit("one"), verdict_b=pl.lit("two")).write_parquet(path)
+    verdicts(0).with_columns(verdict_a=pl.lit("one"), verdict_b=pl.lit("two")).write_parquet(path)
     features = ["plan", str(path), "--features", "source:verdict", "--epsilons", "8"]
     assert CliRunner().invoke(main, features).exit_code == 1
     typed = CliRunner().invoke(main, [*features, "--public-column", "verdict", "--json"])

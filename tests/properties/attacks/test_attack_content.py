@@ -177,7 +177,7 @@ WORLDS = ((False, False), (True, True), (False, True), (True, False))
 INFERRED = ("polars", "arrow", "parquet")
 
 
-def written(route: str, rows: list[dict[str, Any]], path: Path) -> Any:
+def write_rows(route: str, rows: list[dict[str, Any]], path: Path) -> Any:
     """The rows as this route brings them; None where it has no such values."""
     try:
         source = ROUTES[route](rows)
@@ -243,11 +243,11 @@ def test_the_type_of_a_nested_member_does_not_tell_labels(
         made = lg.privatize(
             table, mechanism="rr", project=tmp_path, epsilon=0.1, delta=1e-5, bad_rows="quarantine"
         )
-        pytest.fail(f"{told(made, labels)} of {PAIRS} labels are in the released file")
+        pytest.fail(f"{count_labels(made, labels)} of {PAIRS} labels are in the released file")
     assert "chosen" not in str(refused.value)
 
 
-def told(made: lg.Release, labels: Any) -> int:
+def count_labels(made: lg.Release, labels: Any) -> int:
     """How many labels can be read off how the members are written."""
     found = 0
     for row in lg.load(made).iter_rows(named=True):
@@ -336,7 +336,7 @@ def test_other_members_of_published_conversations_are_not_read(
 ) -> None:
     plain = outcome([battle((None, None))])
     assert len(plain) == 4
-    assert outcome(written(route, [battle(tokens)], tmp_path)) == plain
+    assert outcome(write_rows(route, [battle(tokens)], tmp_path)) == plain
 
 
 def rows_frame(sides: tuple[str, str]) -> dict[str, list[str]]:
@@ -404,7 +404,7 @@ def test_no_value_of_any_type_tells_which_side_was_chosen(seeds: range, tmp_path
         route, sides = next(mixtures(seed))
         found = []
         for swapped in WORLDS[: 2 if route in INFERRED else None]:
-            source = written(route, rows_of(sides, swapped), tmp_path)
+            source = write_rows(route, rows_of(sides, swapped), tmp_path)
             found.append(None if source is None else outcome(source))
         if None in found:
             continue

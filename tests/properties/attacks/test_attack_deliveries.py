@@ -53,7 +53,7 @@ def argilla() -> Saved:
 RECORDED: dict[str, Callable[[], Saved]] = {"label-studio": label_studio, "argilla": argilla}
 
 
-def saved(tool: str, label: Any) -> bytes:
+def delivery_of(tool: str, label: Any) -> bytes:
     """A recorded delivery with another label in it, and the time that it was saved at."""
     event = copy.deepcopy(RECORDED[tool]())
     if tool == "argilla":
@@ -73,7 +73,7 @@ def proof(tool: str, body: bytes) -> dict[str, str]:
     return {"webhook-id": number, "webhook-timestamp": stamp, "webhook-signature": signature}
 
 
-def clinic(directory: Path, patch: pytest.MonkeyPatch) -> Project:
+def create_project(directory: Path, patch: pytest.MonkeyPatch) -> Project:
     """A project whose hook hears both tools."""
     made = labelguard.init(directory)
     project = label_studio()["project"]["id"]
@@ -128,8 +128,8 @@ def test_two_saves_of_one_time_leave_the_same_traces_whether_the_label_changed(
     first, *others = LABELS[tool]
     found = []
     for number, label in enumerate((first, *others)):
-        made = clinic(tmp_path / str(number), monkeypatch)
-        found.append(traces(made, tool, [saved(tool, first), saved(tool, label)]))
+        made = create_project(tmp_path / str(number), monkeypatch)
+        found.append(traces(made, tool, [delivery_of(tool, first), delivery_of(tool, label)]))
     assert found[0]["answers"] == [(200, b"")] * 2
     assert len(found[0]["rows"]) == 1
     assert found == [found[0]] * len(found)
@@ -147,8 +147,8 @@ def test_a_label_of_whatever_kind_leaves_the_same_traces(
 ) -> None:
     found = []
     for number, label in enumerate((LABELS[tool][0], *HOSTILE)):
-        made = clinic(tmp_path / str(number), monkeypatch)
-        found.append(traces(made, tool, [saved(tool, label)]))
+        made = create_project(tmp_path / str(number), monkeypatch)
+        found.append(traces(made, tool, [delivery_of(tool, label)]))
     assert found == [found[0]] * len(found)
 
 
@@ -164,7 +164,7 @@ def test_a_label_of_whatever_kind_leaves_the_same_traces(
 def test_a_result_that_is_none_is_an_answer_without_a_label(
     result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = clinic(tmp_path, monkeypatch)
+    made = create_project(tmp_path, monkeypatch)
     event = label_studio()
     event["annotation"]["result"] = result
     found = traces(made, "label-studio", [json.dumps(event).encode()])
@@ -177,10 +177,10 @@ def test_every_delivery_that_is_not_understood_is_a_letter_whatever_was_said(
 ) -> None:
     found = []
     for number, second in enumerate(("left", "right", "neither of the two")):
-        made = clinic(tmp_path / str(number), monkeypatch)
+        made = create_project(tmp_path / str(number), monkeypatch)
         bodies = []
         for label in ("left", second):
-            event = json.loads(saved("label-studio", label))
+            event = json.loads(delivery_of("label-studio", label))
             event["annotation"]["updated_at"] = "yesterday"
             bodies.append(json.dumps(event).encode())
         found.append(traces(made, "label-studio", bodies))
@@ -194,14 +194,14 @@ def test_what_was_ingested_is_not_ingested_again_with_another_label(
     tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes of a version that was ingested waits no more."""
-    made = clinic(tmp_path, monkeypatch)
+    made = create_project(tmp_path, monkeypatch)
     first, other, *_ = LABELS[tool]
-    traces(made, tool, [saved(tool, first)])
-    again = traces(made, tool, [saved(tool, other)])
+    traces(made, tool, [delivery_of(tool, first)])
+    again = traces(made, tool, [delivery_of(tool, other)])
     assert (again["ingested"].answers, again["held"].waiting) == (0, 0)
 
 
-def selected(made: Project) -> list[str]:
+def read_labels(made: Project) -> list[str]:
     """The labels that count."""
     directory = made.state.parent / f"written {time.monotonic_ns()}"
     (path,) = OpenProject.open(made).answers.export("desk", directory)
@@ -229,9 +229,9 @@ def test_reading_the_whole_tool_mends_two_saves_of_one_time(
         if drained:
             ingestion.ingest(made)
     ingestion.ingest(made)
-    assert selected(made) == [("left", "right")[order[0]]]
+    assert read_labels(made) == [("left", "right")[order[0]]]
     assert ingestion.reconcile("desk", made).answers == 1
-    assert selected(made) == ["right"]
+    assert read_labels(made) == ["right"]
     assert ingestion.reconcile("desk", made).answers == 0  # and once
 
 

@@ -56,25 +56,25 @@ def texts(number: int) -> Row:
     }
 
 
-def rated(number: int, labeler: str) -> Row:
+def label_studio_row(number: int, labeler: str) -> Row:
     """A row of Label Studio's CSV, but for its control tags."""
     return texts(number) | {"annotator": labeler, "annotation_id": number, "lead_time": 1}
 
 
-def judged(number: int, labeler: str) -> Row:
+def potato_row(number: int, labeler: str) -> Row:
     """A row of Potato's CSV, but for its schemas."""
     return texts(number) | {"instance_id": number, "user_id": labeler}
 
 
-@pytest.mark.quick("pref-rated-beside0", "quality-rated-beside1")
+@pytest.mark.quick("pref-label_studio_row-beside0", "quality-label_studio_row-beside1")
 @pytest.mark.parametrize(
     ("key", "row", "beside"),
     [
-        ("pref", rated, {}),
-        ("quality", rated, {"pref": "left"}),
-        ("Pref", rated, {}),
-        ("pref.selection", judged, {}),
-        ("conf.likert", judged, {"pref.selection": "A"}),
+        ("pref", label_studio_row, {}),
+        ("quality", label_studio_row, {"pref": "left"}),
+        ("Pref", label_studio_row, {}),
+        ("pref.selection", potato_row, {}),
+        ("conf.likert", potato_row, {"pref.selection": "A"}),
     ],
 )
 def test_directories_named_by_answers_of_an_export_are_refused_without_saying_one(
@@ -105,7 +105,7 @@ def test_directories_named_by_labels_are_refused_before_a_file_is_opened(
 def test_directories_named_by_what_nobody_was_asked_are_read(
     key: str, staged: Reader, tmp_path: Path
 ) -> None:
-    as_csv([judged(1, "u") | {"pref.selection": "A"}], tmp_path / f"in/{key}=x/x.csv")
+    as_csv([potato_row(1, "u") | {"pref.selection": "A"}], tmp_path / f"in/{key}=x/x.csv")
     assert len(staged(tmp_path / "in", split=None).labels) == 1
 
 
@@ -136,17 +136,17 @@ def recorded(number: int, labeler: str, answer: Any) -> Row:
 
 def selected(number: int, labeler: str, answer: Any) -> Row:
     """A line of Potato's JSONL."""
-    return judged(number, labeler) | {"labels": {"q": {"selection": "A"}} if answer else {}}
+    return potato_row(number, labeler) | {"labels": {"q": {"selection": "A"}} if answer else {}}
 
 
 def in_a_column(number: int, labeler: str, answer: Any) -> Row:
     """A line of Potato's table, written as JSON without what is blank."""
-    return judged(number, labeler) | ({"q.selection": "A"} if answer else {})
+    return potato_row(number, labeler) | ({"q.selection": "A"} if answer else {})
 
 
 def in_a_tag(number: int, labeler: str, answer: Any) -> Row:
     """A row of Label Studio's JSON_MIN, which has no member for what is blank."""
-    return rated(number, labeler) | ({"q": "left"} if answer else {})
+    return label_studio_row(number, labeler) | ({"q": "left"} if answer else {})
 
 
 def chosen(number: int, labeler: str, answer: Any) -> Row:
@@ -214,10 +214,10 @@ def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
 
 
 ANSWERED = {
-    "JSON_MIN": (rated(1, "u") | {"pref": "left", "quality": "good"}, "pref", "quality"),
-    "the control tag": (rated(1, "u") | {"pref_id": "left"}, "pref_id", "pref_id"),
-    "Potato": (judged(1, "u") | {"q.selection": "A", "conf.likert": "5"}, "q", "conf.likert"),
-    "the schema": (judged(1, "u") | {"q.selection": "A"}, "q", "q.selection"),
+    "JSON_MIN": (label_studio_row(1, "u") | {"pref": "left", "quality": "good"}, "pref", "quality"),
+    "the control tag": (label_studio_row(1, "u") | {"pref_id": "left"}, "pref_id", "pref_id"),
+    "Potato": (potato_row(1, "u") | {"q.selection": "A", "conf.likert": "5"}, "q", "conf.likert"),
+    "the schema": (potato_row(1, "u") | {"q.selection": "A"}, "q", "q.selection"),
     "labels": (selected(1, "u", True), "q", "labels"),
     "Argilla": (
         texts(1)
@@ -242,7 +242,7 @@ def test_answers_of_an_export_are_nothing_else_too(
 
 
 def test_ids_of_an_export_are_items_where_they_are_named(staged: Reader, tmp_path: Path) -> None:
-    row = rated(1, "u") | {"pref": "left", "external_id": "e"}
+    row = label_studio_row(1, "u") | {"pref": "left", "external_id": "e"}
     path = as_json([row], tmp_path / "x.jsonl")
     assert staged(path, question="pref", columns={"item_id": "external_id"}).labels
 

@@ -210,7 +210,7 @@ def test_the_order_of_rows_decides_nothing(keys: KeyRing, places: Iterator[Path]
         assert found[0] == found[1], shape
 
 
-def noted(notes: list[Any], column: str) -> Rows:
+def chats_with_notes(notes: list[Any], column: str) -> Rows:
     """Chats, beside which every labeler wrote something of their own."""
     return [
         {
@@ -242,7 +242,12 @@ def test_what_labelers_note_for_themselves_does_not_decide_how_chats_are_read(
     """Their notes look like chats; in JSON they gave prompts their members, or took their type."""
     plain = [user("ok")]
     outcomes = [
-        read(as_jsonl(noted(notes, column), tmp_path / "x.jsonl"), next(places), keys, Reading({}))
+        read(
+            as_jsonl(chats_with_notes(notes, column), tmp_path / "x.jsonl"),
+            next(places),
+            keys,
+            Reading({}),
+        )
         for notes in ([plain, plain], [plain, NOTES[note]])
     ]
     assert outcomes[0] == outcomes[1]

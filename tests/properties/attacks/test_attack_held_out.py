@@ -46,11 +46,11 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def turned(raw: pl.DataFrame) -> pl.DataFrame:
+def turn_labels(raw: pl.DataFrame) -> pl.DataFrame:
     return raw.with_columns(label=1 - pl.col("label"))
 
 
-def trained(here: Path, options: dict[str, Any], change: bool) -> dict[str, object]:
+def release_traces(here: Path, options: dict[str, Any], change: bool) -> dict[str, object]:
     """All that is left of a training release, where held-out labelers may say the contrary."""
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
@@ -59,7 +59,7 @@ def trained(here: Path, options: dict[str, Any], change: bool) -> dict[str, obje
         if change:
             training, held_out = (of_part(home, RAW, part) for part in ("training", "held-out"))
             assert (held_out["label"] != 0.5).any()
-            raw = pl.concat([training, turned(held_out)])
+            raw = pl.concat([training, turn_labels(held_out)])
         lg.privatize(raw if change else RAW, project=home, **options)
         seen = {**files(home.state), **dump(home.state)}
     shutil.rmtree(here)
@@ -70,7 +70,7 @@ def trained(here: Path, options: dict[str, Any], change: bool) -> dict[str, obje
 @pytest.mark.parametrize("name", TRAINING)
 def test_no_training_release_depends_on_a_held_out_label(name: str, tmp_path: Path) -> None:
     """The same coins and noise: whatever held-out labelers say, every byte stays."""
-    one, two = (trained(tmp_path / "p", TRAINING[name], change) for change in (False, True))
+    one, two = (release_traces(tmp_path / "p", TRAINING[name], change) for change in (False, True))
     assert any(path.endswith("data.parquet") for path in one)
     assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)] == []
 
@@ -82,7 +82,7 @@ def test_a_wall_with_a_hole_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return np.ones(len(units), bool) if part == "training" else whole(self, units, part)
 
     monkeypatch.setattr(Splits, "among", leaky)
-    one, two = (trained(tmp_path / "p", TEACHER, change) for change in (False, True))
+    one, two = (release_traces(tmp_path / "p", TEACHER, change) for change in (False, True))
     assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)]
 
 
@@ -102,7 +102,7 @@ def test_nobody_is_charged_by_both(project: Project) -> None:
     lg.privatize(RAW, project=project, **TRAINING["rr"])
     lg.privatize(RAW, project=project, **TRAINING["props"])
     # Turned labels, submitted later: the same people, and a sum of them alone.
-    made = lg.privatize(turned(RAW), project=project, head=teacher.path, **EVALUATION)
+    made = lg.privatize(turn_labels(RAW), project=project, head=teacher.path, **EVALUATION)
     by_release = charged(project)
     *training, evaluation = (by_release[number] for number in sorted(by_release))
     held_out = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
@@ -187,7 +187,7 @@ def test_a_policy_cannot_draw_them_anew(project: Project) -> None:
     assert [one.name for one in policies.listing(project) if one.state == "active"] == ["held"]
 
 
-def planted(head: Head, **changed: Any) -> Head:
+def alter_basis(head: Head, **changed: Any) -> Head:
     return replace(head, basis=replace(head.basis, **changed))
 
 
@@ -198,11 +198,11 @@ def test_a_planted_head_is_refused_before_anybody_is_charged(
     projection, before = head.basis.projection, spent(project)
     for number, other in enumerate(
         (
-            planted(head, projection=np.full_like(projection, np.nan)),
-            planted(head, projection=np.full_like(projection, 1e300)),
-            planted(head, projection=np.zeros_like(projection)),
-            planted(head, projection=np.vstack([projection, projection])),
-            planted(head, metric=np.ones(7)),
+            alter_basis(head, projection=np.full_like(projection, np.nan)),
+            alter_basis(head, projection=np.full_like(projection, 1e300)),
+            alter_basis(head, projection=np.zeros_like(projection)),
+            alter_basis(head, projection=np.vstack([projection, projection])),
+            alter_basis(head, metric=np.ones(7)),
             replace(head, identity="another"),
             replace(head, features="columns:elsewhere"),
         )
@@ -215,7 +215,7 @@ def test_a_planted_head_is_refused_before_anybody_is_charged(
         assert spent(project) == before
     noise = []
     for factor in (1.0, 1e6):  # whatever the head says of scale, the noise follows
-        scaled = planted(head, projection=projection * factor)
+        scaled = alter_basis(head, projection=projection * factor)
         (directory / FILE).write_bytes(scaled.to_bytes())
         made = lg.privatize(RAW, project=project, head=directory, again=True, **EVALUATION)
         noise.append(Evaluation.load(made.path).noise)

@@ -54,7 +54,7 @@ def with_tag(**changed: Any) -> Export:
     return tasks
 
 
-def rated(**changed: Any) -> Export:
+def ratings(**changed: Any) -> Export:
     """Label Studio: ratings of each response, and a region more."""
     tasks = exports.label_studio(ROWS)
     for task in tasks:
@@ -69,13 +69,13 @@ def rated(**changed: Any) -> Export:
     return tasks
 
 
-def answered(export: Export, name: str) -> Export:
+def answer_question(export: Export, name: str) -> Export:
     """Argilla: the first labeler answers one question more."""
     export[0]["responses"][0]["values"][name] = {"value": "x"}
     return export
 
 
-def labelled(name: str) -> Export:
+def answer_schema(name: str) -> Export:
     """Potato: the first labeler answers one schema more."""
     rows = exports.potato_jsonl(ROWS)
     rows[0]["labels"][name] = {"selection": "A"}
@@ -86,17 +86,20 @@ CASES: dict[str, tuple[Callable[[], Export], dict[str, Any]]] = {
     "another control tag": (lambda: with_tag(from_name=MARK), {}),
     "no such control tag": (lambda: with_tag(from_name=MARK), {"question": MARK[:-1] + "?"}),
     "another object": (lambda: with_tag(to_name=MARK), {}),
-    "another rating": (lambda: rated(from_name=MARK), {}),
+    "another rating": (lambda: ratings(from_name=MARK), {}),
     "a bucket": (lambda: ranker({MARK: list(ITEMS), "best": []}), {}),
     "buckets alone": (lambda: ranker({MARK: list(ITEMS)}), {}),
-    "another question": (lambda: answered(exports.argilla_records(ROWS), MARK), {}),
+    "another question": (lambda: answer_question(exports.argilla_records(ROWS), MARK), {}),
     "no such question": (
-        lambda: answered(exports.argilla_records(ROWS), MARK),
+        lambda: answer_question(exports.argilla_records(ROWS), MARK),
         {"question": MARK[:-1] + "?"},
     ),
-    "no such ratings": (lambda: answered(exports.argilla_records(ROWS), MARK), {"question": "*-r"}),
-    "another schema": (lambda: labelled(MARK), {}),
-    "no such schema": (lambda: labelled(MARK), {"question": MARK[:-1] + "?"}),
+    "no such ratings": (
+        lambda: answer_question(exports.argilla_records(ROWS), MARK),
+        {"question": "*-r"},
+    ),
+    "another schema": (lambda: answer_schema(MARK), {}),
+    "no such schema": (lambda: answer_schema(MARK), {"question": MARK[:-1] + "?"}),
 }
 
 
@@ -136,7 +139,7 @@ def choices(value: Any) -> Export:
 
 
 def rating(value: Any) -> Export:
-    tasks = rated()
+    tasks = ratings()
     tasks[0]["annotations"][0]["result"] = tasks[0]["annotations"][0]["result"][:2]
     tasks[0]["annotations"][0]["result"][0]["value"] = {"rating": value}
     return tasks

@@ -37,7 +37,7 @@ def left(**value: Any) -> list[dict[str, Any]]:
     return [region("pairwise", "pref", "answer1", **(value or {"selected": "left"}))]
 
 
-def rated(first: Any, second: Any) -> list[dict[str, Any]]:
+def ratings(first: Any, second: Any) -> list[dict[str, Any]]:
     return [region("rating", f"q{n}", f"answer{n}", rating=r) for n, r in ((1, first), (2, second))]
 
 
@@ -53,7 +53,7 @@ UNASKED = {
     "a tag of its own": [*left(), region("choices", "mine", "answer1", choices=["left"])],
     "a tag of its own alone": [region("pairwise", "mine", "answer1", selected="left")],
     "a list that was never ranked": [*left(), region("ranker", "mine", "list", ranker=["1"])],
-    "ratings": [*left(), *rated(1, 5)],
+    "ratings": [*left(), *ratings(1, 5)],
     "an object of its own": [region("pairwise", "pref", "elsewhere", selected="left")],
 }
 
@@ -78,7 +78,7 @@ def hear(made: Project, number: int, result: Any, asked: Any) -> None:
         inbox.put([Event("label-studio", tuple(answers))])
 
 
-def clinic(
+def create_project(
     directory: Path, hostile: Sequence[Any], honest: Any, asked: Any, **options: float
 ) -> Project:
     """A project with answers of three people, one of whom also sent what is hostile."""
@@ -100,7 +100,7 @@ def listed(made: Project) -> list[dict[str, str]]:
 def test_labels_outside_the_domain_are_released_as_ties_and_listed(
     ties: Ties, tmp_path: Path
 ) -> None:
-    made = clinic(tmp_path / "p", list(OUTSIDE.values()), left(), PAIRWISE)
+    made = create_project(tmp_path / "p", list(OUTSIDE.values()), left(), PAIRWISE)
     release = lg.privatize(
         project=made,
         mechanism="rr",
@@ -122,10 +122,10 @@ FLAG = {"flag": {"type": "Choices", "to_name": ["answer1"]}}
 FLAGGED = [[region("choices", "flag", "answer1", choices=["left"])]]
 ASKED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "pairwise": (left(), PAIRWISE, {}),
-    "ratings": (rated(2, 1), RATINGS, {}),
-    "ratings, skips hidden": (rated(2, 1), RATINGS, {"question": "q1", "skips": "tie"}),
+    "ratings": (ratings(2, 1), RATINGS, {}),
+    "ratings, skips hidden": (ratings(2, 1), RATINGS, {"question": "q1", "skips": "tie"}),
     "pairwise or a flag": (left(), PAIRWISE | FLAG, {"question": "pref"}),
-    "ratings or a flag": (rated(2, 1), RATINGS | FLAG, {"question": "q1"}),
+    "ratings or a flag": (ratings(2, 1), RATINGS | FLAG, {"question": "q1"}),
 }
 
 
@@ -136,8 +136,11 @@ def test_what_one_answers_does_not_decide_which_question_is_read(
     honest, tags, options = ASKED[asked]
     price: dict[str, Any] = {"epsilon": 2000.0, "delta": 0.0, "accept_delta": True, "workers": 1}
     shares = []
-    for name, hostile in (("alone", []), ("not", [*UNASKED.values(), *FLAGGED, rated("x", None)])):
-        made = clinic(tmp_path / name, hostile, honest, tags, max_epsilon=10_000.0)
+    for name, hostile in (
+        ("alone", []),
+        ("not", [*UNASKED.values(), *FLAGGED, ratings("x", None)]),
+    ):
+        made = create_project(tmp_path / name, hostile, honest, tags, max_epsilon=10_000.0)
         release = lg.privatize(project=made, mechanism="rr", **price, **options)
         rows = lg.load(release).filter(pl.col("prompt").is_in([f"prompt {n}" for n in range(1, 7)]))
         shares.append(rows["chosen"].str.starts_with("a ").sum())
@@ -147,7 +150,7 @@ def test_what_one_answers_does_not_decide_which_question_is_read(
 def test_where_several_things_are_asked_none_is_taken_for_the_one_that_was_answered(
     tmp_path: Path,
 ) -> None:
-    made = clinic(tmp_path / "p", [], left(), PAIRWISE | FLAG)
+    made = create_project(tmp_path / "p", [], left(), PAIRWISE | FLAG)
     with pytest.raises(InvalidLabels, match="flag, pref"):
         lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
 
@@ -155,7 +158,7 @@ def test_where_several_things_are_asked_none_is_taken_for_the_one_that_was_answe
 def test_nothing_public_tells_that_there_was_one(tmp_path: Path) -> None:
     facts = []
     for name, said in (("tie", "tie"), ("outside", "a word of none")):
-        made = clinic(tmp_path / name, [left(selected=said)] * 2, left(), PAIRWISE)
+        made = create_project(tmp_path / name, [left(selected=said)] * 2, left(), PAIRWISE)
         release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
         files = [one for one in made.state.rglob("*") if made.labels not in one.parents]
         names = {one.name.split("-")[0] for one in files if made.private_maps not in one.parents}

@@ -58,7 +58,7 @@ SPELLINGS = [
 ]
 
 
-def named(name: str) -> pa.Table:
+def rename(name: str) -> pa.Table:
     """The table with worker 0 under another name."""
     return _with("labeler_id", pc.if_else(pc.equal(WHO, "worker 0"), name, WHO))
 
@@ -98,8 +98,8 @@ def refused(project: Project, table: pa.Table, match: str, **options: Any) -> st
 def test_a_second_spelling_in_a_later_file_buys_nothing(
     one: str, other: str, project: Project
 ) -> None:
-    lg.privatize(named(one), **PRICE, project=project)
-    said = refused(project, named(other), "differ only in how they are written", **PRICE)
+    lg.privatize(rename(one), **PRICE, project=project)
+    said = refused(project, rename(other), "differ only in how they are written", **PRICE)
     ring = OpenProject.open(project.state).keys
     pseudonym = ring.labeler_keys("files", [one]).astype(">u8").tobytes().hex()
     assert pseudonym in said  # of this input the id, of what the ledger knows only a pseudonym
@@ -124,7 +124,7 @@ def test_two_spellings_in_one_file_are_two_budgets_of_nobody(
 @pytest.mark.parametrize("name", [".0", "7.0", "1.5", "1e2", "nan", "v1.0"])
 def test_an_id_is_text_whatever_number_it_looks_like(name: str, project: Project) -> None:
     """And what a column of floating-point numbers makes of ids is no id: 7 would come as 7.0."""
-    assert lg.privatize(named(name), **PRICE, project=project).card["counts"]["labelers"] > 1
+    assert lg.privatize(rename(name), **PRICE, project=project).card["counts"]["labelers"] > 1
     numbers = _with("labeler_id", pa.array([7.0] * len(TABLE)))
     refused(project, numbers, "expected text or whole numbers, found type DOUBLE", **PRICE)
 
@@ -137,7 +137,13 @@ def test_who_was_put_into_a_group_under_another_spelling_is_not_outside_it(
     groups = tmp_path / "groups.csv"
     groups.write_text(f"labeler_id,group_id\n{one},home\nworker 1,home\n")
     lg.policies.add_groups(groups, project)
-    refused(project, named(other), "differ only in how they are written", **PRICE, unit="group")
+    refused(
+        project,
+        rename(other),
+        "differ only in how they are written",
+        **PRICE,
+        unit="group",
+    )
 
 
 def test_a_list_of_groups_with_another_spelling_of_somebody_is_refused(
@@ -160,7 +166,7 @@ def _members(directory: Path, *names: str) -> Path:
 
 
 def test_spellings_that_look_alike_are_told_apart_in_the_message(project: Project) -> None:
-    table = pa.concat_tables([named(JOSE), named(JOSE_APART)])
+    table = pa.concat_tables([rename(JOSE), rename(JOSE_APART)])
     with pytest.raises(InvalidLabels, match=r"'Jose\\u0301' and 'Jos\\xe9'"):
         lg.privatize(table, **PRICE, project=project)
 
@@ -230,7 +236,7 @@ def test_item_ids_cannot_be_renamed_or_dropped(project: Project, tmp_path: Path)
 def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: Project) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
     remove_labeler("worker 0", "erased", project)
-    refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
+    refused(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
     with pytest.raises(PolicyError, match="has left"):
         link("worker 0", "Worker 0", project)
 
@@ -238,7 +244,7 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: 
 @pytest.mark.slow
 def test_nor_does_whoever_left_before_any_release(project: Project) -> None:
     remove_labeler("worker 0", "erased", project, never_seen=True)
-    refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
+    refused(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
 
 
 # ---------------------------------------------------------------- a household
@@ -253,4 +259,4 @@ def test_a_member_of_a_household_is_none_alone_in_another_spelling(
     policies.new("p", epsilon=1, delta=1e-5, allow=["rr:labels=12"], unit="group", project=project)
     policies.activate("p", project)
     policies.add_groups(listed, project)
-    refused(project, named("Worker 0"), "differ only in how they are written")
+    refused(project, rename("Worker 0"), "differ only in how they are written")

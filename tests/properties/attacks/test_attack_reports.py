@@ -36,7 +36,7 @@ MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 ANCHOR = re.compile(r"(labelguard-anchor:1:\d+:)[0-9a-f]{64}")
 
 
-def given(*labels: int) -> pa.Table:
+def labels_table(*labels: int) -> pa.Table:
     """So many labels of one person, beside those of others; all but the last are known."""
     rows = [
         {"labeler_id": who, "prompt": f"question {item}", "label": (item + place) % 2}
@@ -51,7 +51,7 @@ def given(*labels: int) -> pa.Table:
     return pa.Table.from_pylist([row | sides for row in rows])
 
 
-def told(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
+def write_reports(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
     """Both reports of a project to which the victim's last label came in between, and the pages."""
     found: list[str] = []
     with clock.simulate_time(MONDAY):
@@ -61,7 +61,7 @@ def told(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
         policies.activate("both", project)
     for week, labels in enumerate(((1, 0, 1), (1, 0, 1, label))):
         with clock.simulate_time(MONDAY + timedelta(weeks=week)):
-            lg.privatize(given(*labels), project=project, **options)
+            lg.privatize(labels_table(*labels), project=project, **options)
         with clock.simulate_time(MONDAY + timedelta(weeks=week, days=1)):
             made = report(project=project)
         found += [json.dumps(asdict(made)), markdown(made)]
@@ -82,7 +82,7 @@ def test_their_difference_does_not_tell_the_label_between_them(
     for number, label in enumerate((0, 1)):
         world.fix_randomness(monkeypatch, world.repeatable_bytes())
         world.hold_noisy_sum(monkeypatch)
-        reports.append(told(tmp_path / str(number), label, options))
+        reports.append(write_reports(tmp_path / str(number), label, options))
     assert reports[0] == reports[1]
     before, after = (json.loads(reports[0][place]) for place in (0, 2))
     assert before != after  # that there was a label is told, and by how much the budget moved

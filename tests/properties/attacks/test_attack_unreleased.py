@@ -27,7 +27,9 @@ def sure(components: int, deviation: float = 1e-6) -> CoefficientErrors:
     )
 
 
-def released(axes: Basis, group: Group, x: np.ndarray, true: np.ndarray, noise: np.ndarray) -> Head:
+def make_head(
+    axes: Basis, group: Group, x: np.ndarray, true: np.ndarray, noise: np.ndarray
+) -> Head:
     """A head that knows the true coefficients (d,) along the released axes, up to noise."""
     theta = np.linalg.pinv(axes.projection) @ true + noise
     coefficients = axes.projection @ theta
@@ -53,7 +55,7 @@ def systems(components: int, spread: float, seed: int) -> tuple[Head, np.ndarray
     names = tuple(f"system {at:02d}" for at in range(SYSTEMS))
     group = Group("source:model", 0, SYSTEMS, names, None)
     nothing = np.zeros(components)
-    return released(axes, group, x, np.sqrt(2) * strength, nothing), MEAN + ELO * strength
+    return make_head(axes, group, x, np.sqrt(2) * strength, nothing), MEAN + ELO * strength
 
 
 @pytest.mark.quick("1")
@@ -94,7 +96,7 @@ def test_no_preference_is_made_up_of_directions_that_were_not_released() -> None
         true = rng.normal(size=12)
         axes = basis(spectrum(x), Shape(2, 0.5, 1e-3, 0.5, 3.0))
         names = tuple(f"column {at}" for at in range(12))
-        head = released(axes, Group("columns:a", 0, 12, names, None), x, true, np.zeros(2))
+        head = make_head(axes, Group("columns:a", 0, 12, names, None), x, true, np.zeros(2))
         found = summarize_coefficients(head)
         typical = true * head.summary.spread
         for one in found.columns:
@@ -116,6 +118,6 @@ def test_a_sentence_about_many_columns_is_rarely_false() -> None:
         x = (rng.normal(size=(500, 20)) / np.sqrt(20)).astype(np.float32)
         axes = basis(spectrum(x), Shape(20, 0.5, 1e-3, 0.5, 3.0))
         group = Group("columns:a", 0, 20, tuple(f"column {at}" for at in range(20)), None)
-        head = released(axes, group, x, np.zeros(20), 0.1 * rng.normal(size=20))
+        head = make_head(axes, group, x, np.zeros(20), 0.1 * rng.normal(size=20))
         said += "prefer" in summarize_coefficients(head).words
     assert said <= 3  # of 12, 0.6 on average

@@ -152,7 +152,7 @@ def secret(step: int) -> bytes:
     return step.to_bytes(32, "big")
 
 
-def drawn(probability: float) -> np.ndarray:
+def draw_cohorts(probability: float) -> np.ndarray:
     """Who was in which step, (steps, units)."""
     found = np.zeros((STEPS, UNITS), bool)
     for step in range(STEPS):
@@ -167,7 +167,7 @@ def in_range(count: int, trials: int, probability: float) -> bool:
 
 @pytest.mark.parametrize("probability", [0.02, 0.2, 0.5, 0.97])
 def test_everybody_is_in_a_step_with_that_probability(probability: float) -> None:
-    found = drawn(probability)
+    found = draw_cohorts(probability)
     assert in_range(int(found.sum()), found.size, probability)
     assert all(in_range(int(n), STEPS, probability) for n in found.sum(axis=0))
     # The control: frequencies a fifth off are seen.
@@ -175,7 +175,7 @@ def test_everybody_is_in_a_step_with_that_probability(probability: float) -> Non
 
 
 def test_coins_of_two_labelers_and_of_two_steps_are_independent() -> None:
-    found = drawn(0.3)
+    found = draw_cohorts(0.3)
     both = (found[:, ::2] & found[:, 1::2]).sum()
     assert in_range(int(both), found.size // 2, 0.09)
     after = (found[:-1] & found[1:]).sum()
@@ -184,7 +184,7 @@ def test_coins_of_two_labelers_and_of_two_steps_are_independent() -> None:
 
 def test_the_size_of_a_cohort_is_random_as_that_of_poisson_sampling_is() -> None:
     """A shuffled order, or a cohort of a fixed size, has no such variance, and another price."""
-    sizes = drawn(0.2).sum(axis=1)
+    sizes = draw_cohorts(0.2).sum(axis=1)
     assert 0.75 < sizes.var() / (UNITS * 0.2 * 0.8) < 1.3  # chi² of 499: fails once in 10^5
 
 
