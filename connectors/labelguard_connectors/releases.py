@@ -158,7 +158,7 @@ def _argilla_record(row: dict[str, Any], question: str) -> dict[str, Any]:
     return record
 
 
-class _CreatedProject(Payload):
+class _NewProject(Payload):
     id: Id
 
 
@@ -189,7 +189,7 @@ def push_to_label_studio(
         )
     pairs = released_pairs(load(release))
     body = {"title": name.strip(), "label_config": label_config(pairs)}
-    project = client.post(_CreatedProject, "/api/projects/", body).id
+    project = client.post(_NewProject, "/api/projects/", body).id
     path = f"/api/projects/{project}"
     try:
         for start in range(0, pairs.height, _TASKS):

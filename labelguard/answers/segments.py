@@ -62,7 +62,7 @@ _REWRITTEN = ".new"
 
 
 @dataclass(frozen=True, repr=False)
-class Rows:
+class AnswerRows:
     """Answers on their way into a segment; columns are (n,), keys (n, 2). Its repr shows nothing.
 
     `deleted` are records that are gone.
@@ -77,7 +77,9 @@ class Rows:
     deleted: Blocks
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], connector: str, source: str, keys: KeyRing) -> Rows:
+    def of(
+        cls, answers: Sequence[Answer], connector: str, source: str, keys: KeyRing
+    ) -> AnswerRows:
         """Return the answers of a connector as rows."""
         present = [answer for answer in answers if not answer.is_deleted]
         deleted = [answer.record for answer in answers if answer.is_deleted]
@@ -97,10 +99,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.body) + len(self.deleted)
 
-    def select(self, rows: NDArray[np.bool_], deleted: NDArray[np.bool_]) -> Rows:
+    def select(self, rows: NDArray[np.bool_], deleted: NDArray[np.bool_]) -> AnswerRows:
         """Return some of the answers, and of the deletions."""
         at = np.flatnonzero(rows)
-        return Rows(
+        return AnswerRows(
             self.record[at],
             self.version[at],
             [self.id[row] for row in at],
@@ -267,7 +269,7 @@ def _places(data: bytes) -> dict[int, tuple[int, int]]:
 
 
 @dataclass(frozen=True, repr=False)
-class Standing:
+class AnswerStates:
     """The states that count of a connector's answers: one row for each record, sorted by it.
 
     `record` (n, 2), `version` (n,), and where the state that counts lies: `segment` indexes the
@@ -289,7 +291,7 @@ class Standing:
         return alive
 
     def match_known(
-        self, rows: Rows, *, is_pull: bool, repeated: NDArray[np.bool_]
+        self, rows: AnswerRows, *, is_pull: bool, repeated: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which answers of `rows` are nothing new, and which of its deletions.
 
@@ -307,7 +309,7 @@ class Standing:
         return met & (older | late), gone
 
 
-def read_standing(files: Segments, segments: Sequence[Segment]) -> Standing:
+def read_standing(files: Segments, segments: Sequence[Segment]) -> AnswerStates:
     """Return what counts after these segments, which are of one connector, in their order."""
     records, deleted = [_NO_KEYS], [_NO_KEYS]
     states: list[NDArray[np.int64]] = [np.zeros((5, 0), np.int64)]
@@ -336,7 +338,7 @@ def read_standing(files: Segments, segments: Sequence[Segment]) -> Standing:
     ends[:-1] = (record[1:] != record[:-1]).any(axis=1)
     version, at, places, row, forgotten = state[:, ends]
     alive = valid[ends]
-    return Standing(
+    return AnswerStates(
         *(record[ends], version, np.where(alive, at, -1), places, row),
         forgotten=forgotten.astype(bool) & alive,
     )
@@ -361,7 +363,7 @@ def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> ND
 
 
 def read_counting(
-    files: Segments, segments: Sequence[Segment], standing: Standing
+    files: Segments, segments: Sequence[Segment], standing: AnswerStates
 ) -> Iterator[pa.Table]:
     """Yield the rows that count and are not forgotten, a segment's bucket at a time."""
     counts = standing.alive & ~standing.forgotten

@@ -13,7 +13,7 @@ import numpy as np
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.inbox import Event, Inbox
-from labelguard.answers.segments import Segments, Standing
+from labelguard.answers.segments import AnswerStates, Segments
 from labelguard.errors import InvalidLabels, NothingIngested
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.keys.keyring import KeyRing
@@ -56,7 +56,7 @@ class AnswerStore:
         segments = self.ledger.read(segmentbook.records)
         return [s for s in segments if connector is None or s.connector == connector]
 
-    def standing(self, connector: str) -> Standing:
+    def standing(self, connector: str) -> AnswerStates:
         """Return which answers of a connector count."""
         return stored.read_standing(self.files, self.segments(connector))
 

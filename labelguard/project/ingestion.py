@@ -19,7 +19,7 @@ import numpy as np
 from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.connector import Answer, Page, Settings, Unreadable
-from labelguard.answers.segments import Rows, Standing
+from labelguard.answers.segments import AnswerRows, AnswerStates
 from labelguard.errors import ConnectorError, ProjectError
 from labelguard.inputs.left_out import SKIP, UNREADABLE
 from labelguard.inputs.quarantine import DepartedLabelers
@@ -114,7 +114,7 @@ class _Ingestion:
         self._epoch = opened.ledger.begin_job()
         opened.answers.settle()
         self._segments = opened.answers.segments()
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, AnswerStates] = {}
         record = opened.ledger.policies.active()
         self._skips_public = record is not None and record.policy.skips == "public"
 
@@ -187,7 +187,7 @@ class _Ingestion:
                 "it is the right project and the account sees all of it; if they are gone: "
                 f"labelguard connect reconcile {settings.name} --accept-deletions"
             )
-        rows = Rows.of([], settings.name, settings.source, self.opened.keys)
+        rows = AnswerRows.of([], settings.name, settings.source, self.opened.keys)
         rows = replace(rows, deleted=deleted)
         self._write(settings, rows, _new_name(), is_pull=True, cursor=None)
         return replace(_NOTHING, deleted=len(deleted))
@@ -209,7 +209,7 @@ class _Ingestion:
         (n, 2) are left out.
         """
         opened, connector = self.opened, settings.name
-        rows = Rows.of(answers, connector, settings.source, opened.keys)
+        rows = AnswerRows.of(answers, connector, settings.source, opened.keys)
         tombstones = opened.ledger.people.tombstones()
         departed = DepartedLabelers(opened.keys, settings.source, tombstones)
         refused = departed.of_keys(rows.labeler_key)
@@ -246,7 +246,7 @@ class _Ingestion:
         )
 
     def _write(
-        self, settings: Settings, rows: Rows, name: str, *, is_pull: bool, cursor: str | None
+        self, settings: Settings, rows: AnswerRows, name: str, *, is_pull: bool, cursor: str | None
     ) -> None:
         digest = self.opened.answers.files.write(name, rows.tables())
         segment = Segment(
@@ -271,7 +271,7 @@ class _Ingestion:
         segments = self._of_connector(connector)
         return next((s.cursor for s in reversed(segments) if s.cursor is not None), "")
 
-    def standing(self, connector: str) -> Standing:
+    def standing(self, connector: str) -> AnswerStates:
         """Return which answers of a connector count."""
         return stored.read_standing(self.opened.answers.files, self._of_connector(connector))
 
@@ -309,7 +309,7 @@ class _Pull:
     progress: Progress
     settings: Settings
     cursor: str
-    before: Standing
+    before: AnswerStates
     segment: int
     began: int
     result: IngestionResult

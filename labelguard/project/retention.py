@@ -89,7 +89,7 @@ def _released_keys(opened: OpenProject, until: str) -> Blocks:
 def _released_answers(
     opened: OpenProject,
     segments: Sequence[Segment],
-    standing: stored.Standing,
+    standing: stored.AnswerStates,
     released: Blocks,
     source: str,
 ) -> _Forgotten:
@@ -189,7 +189,7 @@ def _select_released(rows: _Forgotten, released: Blocks) -> _Forgotten:
 def _prune(
     tables: Mapping[int, pa.Table],
     number: int,
-    standing: stored.Standing,
+    standing: stored.AnswerStates,
     deleted: set[bytes],
     forgotten: _Forgotten,
 ) -> dict[int, pa.Table]:

@@ -125,7 +125,9 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
 
 def _pulled() -> list[Answer]:
     """What the REST interface tells."""
-    questions = answers.preferences(parse(list[answers.Question], QUESTIONS["items"], "questions"))
+    questions = answers.preferences(
+        parse(list[answers.ArgillaQuestion], QUESTIONS["items"], "questions")
+    )
     return [
         answers.to_answer(record, item["dataset_id"], response, response.user_id, questions, "")
         for item in PAGE["items"]

@@ -32,7 +32,7 @@ class _QuestionSettings(Payload):
     type: Text
 
 
-class Question(Payload):
+class ArgillaQuestion(Payload):
     """A question of a data set."""
 
     name: Text
@@ -56,7 +56,7 @@ class Response(Payload):
     values: Any
 
 
-def preferences(questions: Iterable[Question]) -> frozenset[str]:
+def preferences(questions: Iterable[ArgillaQuestion]) -> frozenset[str]:
     """Return the names of questions whose answers are stored: by their type, never by an answer."""
     return frozenset(item.name for item in questions if item.settings.type in _PREFERENCES)
 
@@ -149,7 +149,7 @@ class _Change(Payload):
     labeler: Uuid = _at("data", "user", "id")
     record: Record = _at("data", "record")
     dataset: Uuid = _at("data", "record", "dataset", "id")
-    questions: list[Question] = _at("data", "record", "dataset", "questions")
+    questions: list[ArgillaQuestion] = _at("data", "record", "dataset", "questions")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Generic, TypeVar
 
 from labelguard.errors import ConnectorError
-from labelguard_connectors.argilla.answers import DatasetName, Question, Record, Response
+from labelguard_connectors.argilla.answers import ArgillaQuestion, DatasetName, Record, Response
 from labelguard_connectors.http import HttpClient
 from labelguard_connectors.payloads import Count, Payload, Text, Time, Uuid
 
@@ -98,9 +98,9 @@ class ArgillaClient(HttpClient):
             f"check {noun}"
         )
 
-    def questions(self, dataset: str) -> list[Question]:
+    def questions(self, dataset: str) -> list[ArgillaQuestion]:
         """Return the questions of a data set (id)."""
-        return self.get(Listing[Question], f"{_API}/datasets/{dataset}/questions").items
+        return self.get(Listing[ArgillaQuestion], f"{_API}/datasets/{dataset}/questions").items
 
     def progress(self, dataset: str) -> Progress:
         """Return how much of a data set (id) is answered."""

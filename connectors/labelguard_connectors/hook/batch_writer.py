@@ -29,7 +29,7 @@ class Overloaded(ConnectorError):
 
 
 @dataclass(frozen=True)
-class _Job:
+class _WriterJob:
     """An event to be stored, or something else to be done by the thread that writes."""
 
     done: asyncio.Future[None]
@@ -42,7 +42,7 @@ class BatchWriter:
 
     def __init__(self, inbox: Inbox, metrics: Metrics) -> None:
         self._inbox, self._metrics = inbox, metrics
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_WriterJob | None] = queue.SimpleQueue()
         self._waiting = self._bytes = 0
         self._thread = threading.Thread(target=self._write, name="labelguard-inbox", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,7 +78,7 @@ class BatchWriter:
         is_full = self._waiting >= MOST_EVENTS or self._bytes + size > MOST_BYTES
         if is_full or not self._thread.is_alive() or not self._loop:
             raise Overloaded("too many events wait for the disk")
-        job = _Job(self._loop.create_future(), work, size)
+        job = _WriterJob(self._loop.create_future(), work, size)
         self._waiting += 1
         self._bytes += size
         self._metrics.queued.set(self._waiting)
@@ -111,12 +111,12 @@ class BatchWriter:
         self._metrics.events.inc(new)
         self._metrics.repeated.inc(states - new)
 
-    def _settle(self, jobs: list[_Job], error: Exception | None) -> None:
+    def _settle(self, jobs: list[_WriterJob], error: Exception | None) -> None:
         assert self._loop
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._resolve, jobs, error)
 
-    def _resolve(self, jobs: list[_Job], error: Exception | None) -> None:
+    def _resolve(self, jobs: list[_WriterJob], error: Exception | None) -> None:
         for job in jobs:
             self._waiting -= 1
             self._bytes -= job.size

@@ -33,7 +33,7 @@ LABEL_OF = {
 Interface: TypeAlias = Mapping[str, tuple[str, frozenset[str]]]
 
 
-class Task(Payload):
+class TaskData(Payload):
     """A task, without its annotations."""
 
     id: Id
@@ -67,7 +67,7 @@ def read_interface(project: Any) -> Interface | None:
 
 
 def to_answer(
-    task: Task, annotation: Annotation, interface: Interface | None, origin: str
+    task: TaskData, annotation: Annotation, interface: Interface | None, origin: str
 ) -> Answer | None:
     """Return one annotation of a task as an answer; None if it is nobody's.
 
@@ -161,7 +161,7 @@ class _EventAnnotation(Annotation):
 
 class _Tasks(Payload):
     annotation: Annotated[list[_EventAnnotation], _LISTED]
-    task: Annotated[list[Task], _LISTED]
+    task: Annotated[list[TaskData], _LISTED]
 
 
 class _Deleted(Payload):

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from labelguard.answers.connector import Answer, Page, Unreadable
 from labelguard.errors import ConnectorError
 from labelguard_connectors.http import HttpClient
-from labelguard_connectors.label_studio.answers import Annotation, Interface, Task, to_answer
+from labelguard_connectors.label_studio.answers import Annotation, Interface, TaskData, to_answer
 from labelguard_connectors.payloads import Object, OutOfBounds, Payload, Text, ZonedTime, parse
 
 _HINTS = {
@@ -91,7 +91,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ListTasks = Callable[[Sequence[Mapping[str, Any]], str, int, str], list[Any]]
 
 
-class _PulledTask(Task):
+class _PulledTask(TaskData):
     annotations: list[Annotation]
 
 
