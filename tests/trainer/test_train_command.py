@@ -349,7 +349,7 @@ def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
     kind: str, begin: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(fitting, "_evaluation", Mock(side_effect=KeyboardInterrupt))
+        patched.setattr(fitting, "_evaluate", Mock(side_effect=KeyboardInterrupt))
         assert begin(kind=kind, more=CONSTANT).exit_code == 130
     checkpoint = Path("out.partial/checkpoints/checkpoint-4")
     trained = train_runs.weights(checkpoint)

@@ -76,12 +76,12 @@ def test_no_training_release_depends_on_a_held_out_label(name: str, tmp_path: Pa
 
 
 def test_a_wall_with_a_hole_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Splits.among
+    whole = Splits.is_in
 
     def leaky(self: Splits, units: Any, part: Split) -> Any:
         return np.ones(len(units), bool) if part == "training" else whole(self, units, part)
 
-    monkeypatch.setattr(Splits, "among", leaky)
+    monkeypatch.setattr(Splits, "is_in", leaky)
     one, two = (release_traces(tmp_path / "p", TEACHER, change) for change in (False, True))
     assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)]
 
