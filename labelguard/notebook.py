@@ -14,11 +14,11 @@ from html import escape
 
 from labelguard.text import escape_controls
 
-__all__ = ["Picture", "Rows", "card", "several"]
+__all__ = ["CardRows", "Picture", "card", "several"]
 
 # Letters of a text; the rest is left out.
 _LONGEST = 200
-# Rows of a table, and facts of one name; the rest is left out.
+# CardRows of a table, and facts of one name; the rest is left out.
 _MOST = 12
 _FORMULA = re.compile(r"[$\\]")
 _CELL = 'style="text-align:left;vertical-align:top;padding:.1em 1em .1em 0;overflow-wrap:anywhere"'
@@ -33,8 +33,8 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of a table under the names of its columns."""
+class CardRows:
+    """CardRows of a table under the names of its columns."""
 
     names: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -44,7 +44,7 @@ def card(
     title: str,
     facts: Iterable[tuple[str, str]],
     *,
-    tables: Iterable[Rows] = (),
+    tables: Iterable[CardRows] = (),
     picture: Picture | None = None,
 ) -> str:
     """A card as HTML: what it is about, names with values, tables and a picture."""
@@ -69,7 +69,7 @@ def several(name: str, values: Sequence[str]) -> list[tuple[str, str]]:
     return [("" if place else name, one) for place, one in enumerate([*values[:_MOST], *more])]
 
 
-def _table(table: Rows) -> str:
+def _table(table: CardRows) -> str:
     head = "".join(f'<th scope="col" {_CELL}>{_text(name)}</th>' for name in table.names)
     rows = [*table.rows[:_MOST]]
     if left := len(table.rows) - len(rows):

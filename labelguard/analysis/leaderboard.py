@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from labelguard.budget.events import ONE_MORE
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
-from labelguard.notebook import Rows, card, several
+from labelguard.notebook import CardRows, card, several
 from labelguard.release.coefficients import (
     NEGLIGIBLE,
     group_edges,
@@ -130,7 +130,7 @@ class Leaderboard:
         facts = [("features", self.features), *several("found", results)]
         facts += [*several("compared with no other", self.alone), *several("notes", self.notes)]
         tables = [
-            Rows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
+            CardRows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
             for board in self.boards[:_FEW]
         ]
         return card("Leaderboard", facts, tables=tables)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labelguard.jobs import finish
 from labelguard.jobs.releases import ReleaseOutcome, preview_release
-from labelguard.jobs.run import Run, find_project
+from labelguard.jobs.run import JobExecution, find_project
 from labelguard.jobs.settings import load_job
 from labelguard.jobs.state import RunInProgress
 from labelguard.project.opening import Where
@@ -59,7 +59,7 @@ class RunPreview:
 def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> RunPreview:
     """Return what `retrain` would do; raise what it would raise, as far as that is known before."""
     job = load_job(path)
-    run = Run(job, find_project(job, project), progress)
+    run = JobExecution(job, find_project(job, project), progress)
     run.check_writable()
     run.check()
     begun = run.state.run_in_progress()
@@ -92,7 +92,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
 
 
 def _preview_release(
-    run: Run, begun: RunInProgress | None
+    run: JobExecution, begun: RunInProgress | None
 ) -> tuple[bool, ReleaseOutcome, Mapping[str, float]]:
     """Return whether the step would make a release, its outcome, and what is left of allowances."""
     if begun and "release" in begun.steps:
@@ -101,7 +101,7 @@ def _preview_release(
     return preview_release(run.release_request, run.home, begun, run.progress)
 
 
-def _is_new(run: Run, begun: RunInProgress | None) -> bool:
+def _is_new(run: JobExecution, begun: RunInProgress | None) -> bool:
     """Return True if there is a release to learn from that no run learned from."""
     if begun and "release" in begun.steps:
         release = begun.steps["release"]["learn_from"]

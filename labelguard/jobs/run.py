@@ -95,7 +95,7 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = no_progre
             notes = _end_earlier(begun, job, home, progress)
             begun = None
         run = begun or state.begin(job)
-        return Run(job, home, progress).run(run, resumed=begun is not None, notes=notes)
+        return JobExecution(job, home, progress).run(run, resumed=begun is not None, notes=notes)
 
 
 def find_project(job: Job, project: Where) -> Project:
@@ -112,11 +112,11 @@ def _end_earlier(begun: RunInProgress, job: Job, home: Project, progress: Progre
         finish.fail(job, home, begun, "job.yaml changed while it was under way")
         return [f"job.yaml changed: run {begun.number} was given up, this one is new"]
     before = make_job(begun.facts["settings"], job.name, Path(begun.facts["base"]), job.name)
-    Run(before, home, progress).run(begun, resumed=True, notes=[])
+    JobExecution(before, home, progress).run(begun, resumed=True, notes=[])
     return [f"job.yaml changed: run {begun.number} was finished as it began, this one is new"]
 
 
-class Run:
+class JobExecution:
     """The steps of a job, for the process that holds it."""
 
     def __init__(self, job: Job, home: Project, progress: Progress) -> None:

@@ -117,7 +117,7 @@ def fit(
     ridge <= 0; ArithmeticError if no minimum is reached.
     """
     components = features.shape[1]
-    objective = _Objective(
+    objective = _ChoiceObjective(
         _center(features, choices),
         choices,
         _check_and_broadcast("weight", weight, len(choices)),
@@ -131,7 +131,7 @@ def fit(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Objective:
+class _ChoiceObjective:
     """The function that `fit` minimises; the `curvature` of a point is the Hessian there."""
 
     z: NDArray[np.float32]

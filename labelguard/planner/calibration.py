@@ -95,7 +95,7 @@ def calibrate_head(
     curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.spectrum`.
     """
     prior = prior or Prior(explained=EXPLAINED)
-    release = _Release.of(x, rows, basis, shape, bounds, noise, windows)
+    release = _SimulatedRelease.of(x, rows, basis, shape, bounds, noise, windows)
     generator = np.random.default_rng([prior.seed, WORLDS])
     shocks = _shocks(kind, release.noise, worlds, len(basis.metric), generator)
     simulated = []
@@ -109,7 +109,7 @@ def calibrate_head(
 
 
 @dataclass(frozen=True, eq=False)
-class _World:
+class _SimulatedWorld:
     """The outcome of one world: margins of the pairs under its head, and what fresh labelers do.
 
     `difference` (components,) is that of the clipped sums of two populations of labelers.
@@ -122,7 +122,7 @@ class _World:
 
 
 @dataclass(frozen=True, eq=False)
-class _Release:
+class _SimulatedRelease:
     """A release over the sampled labelers, each of whom stands for as many as `noise` is scaled by.
 
     `z` (pairs, components) are its coordinates, `axes` (pairs, axes) principal ones and `values`
@@ -150,7 +150,7 @@ class _Release:
         bounds: Bounds,
         noise: float,
         windows: float,
-    ) -> _Release:
+    ) -> _SimulatedRelease:
         mine, units, scale = sample_labelers(rows)
         scale *= windows
         used, pair = np.unique(mine.pair, return_inverse=True)
@@ -210,7 +210,7 @@ class _Release:
         part = csr_array((factor, self.rows.pair, starts), shape=shape) @ self.z
         return np.asarray(clip_rows(part, self.clip).sum(axis=0))
 
-    def world(self, draw: Draw, shock: Floats) -> _World:
+    def world(self, draw: Draw, shock: Floats) -> _SimulatedWorld:
         """Return the head of one world."""
         assert draw.twin is not None
         total, other = self.clipped_sum(draw.half), self.clipped_sum(draw.twin)
@@ -218,9 +218,11 @@ class _Release:
             self.z, self.likelihood, total + shock, self.ridge, curvature=self.curvature
         )
         margin = (self.z @ theta.astype(np.float32)).astype(np.float64)
-        return _World(margin, self.counts * draw.gain, self.counts * draw.strict, total - other)
+        return _SimulatedWorld(
+            margin, self.counts * draw.gain, self.counts * draw.strict, total - other
+        )
 
-    def excess(self, world: _World, scale: float) -> float:
+    def excess(self, world: _SimulatedWorld, scale: float) -> float:
         """½ d²/V, a mean over components: 1 on average were the labels of a labeler independent."""
         slope = 1 / (4 * np.cosh(scale * world.margin / 2) ** 2)
         variance = (self.square_weight * slope).astype(np.float32) @ self.squares

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.pricing import Quote, Total
 from labelguard.ledger.policies import Ceiling
-from labelguard.notebook import Rows, card
+from labelguard.notebook import CardRows, card
 from labelguard.text import format_budget
 
 __all__ = ["Activation", "Closed", "Dropped", "Grouped", "PolicyDetails", "PolicyLine"]
@@ -103,7 +103,7 @@ class PolicyDetails(Policy, PolicyState):
             (one.event, f"{one.allowed:,}", f"{one.epsilon_alone:.4g}", one.in_words())
             for one in self.quote.events
         ]
-        table = Rows(("event", "allowed", "ε alone", "noise"), prices)
+        table = CardRows(("event", "allowed", "ε alone", "noise"), prices)
         return card(f"Policy {self.name}", facts, tables=[table] if prices else [])
 
 

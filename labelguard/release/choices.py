@@ -43,7 +43,7 @@ _FIRST_NUMBER = 2**15
 
 
 @dataclass(frozen=True, repr=False)
-class Choices:
+class BucketChoices:
     """The latest submission of every choice of a bucket. Its repr shows nothing.
 
     `rows` (n,) are the staged rows of their pairs, choice by choice, `of` (n,) says of which
@@ -61,7 +61,7 @@ class Choices:
     submissions: NDArray[np.int64]
 
     @classmethod
-    def of_bucket(cls, table: pa.Table, *, labelers: bool) -> Choices:
+    def of_bucket(cls, table: pa.Table, *, labelers: bool) -> BucketChoices:
         """Return the choices of a bucket's public columns; `labelers`: rows have labelers."""
         _, author = blocks.unique(authors(table, labelers=labelers))
         _, item = blocks.unique(buckets.blocks(table, "item"))
@@ -153,7 +153,7 @@ def fewest(staged: Staged) -> int:
         table = buckets.read_bucket(staged.rows_directory, bucket)
         if table is not None:
             public = [name for name in table.column_names if name != "label"]
-            choices = Choices.of_bucket(table.select(public), labelers=staged.labelers)
+            choices = BucketChoices.of_bucket(table.select(public), labelers=staged.labelers)
             counts.append(int(choices.options.min()))
     return min(counts, default=2)
 

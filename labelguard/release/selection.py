@@ -25,7 +25,7 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import RememberedLabels
 from labelguard.project.project import Project
-from labelguard.release.choices import Choices, authors
+from labelguard.release.choices import BucketChoices, authors
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, over_buckets
@@ -210,7 +210,7 @@ class _Labels:
         pair = _optional(table, "pair").astype(np.uint16)
         submissions = np.ones(table.num_rows, np.int64)
         if task.choices:
-            choices = Choices.of_bucket(table, labelers=task.labelers)
+            choices = BucketChoices.of_bucket(table, labelers=task.labelers)
             latest, pair = choices.leading, pair.copy()
             pair[latest] = choices.numbers()
             submissions[:] = 0

@@ -27,7 +27,7 @@ from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.mechanisms import statistic
-from labelguard.notebook import Rows, card, several
+from labelguard.notebook import CardRows, card, several
 from labelguard.planner.advice import format_reading_options
 from labelguard.project.project import find
 from labelguard.spelling import suggest_keywords
@@ -170,7 +170,10 @@ class Inspection:
         facts += several("next", self.next)
         roles = [(one.role, one.column, "" if one.read else "not read") for one in self.roles]
         pairs = [(one.prompt, one.first, one.second) for one in self.examples]
-        tables = [Rows(("role", "column", ""), roles), Rows(("prompt", "first", "second"), pairs)]
+        tables = [
+            CardRows(("role", "column", ""), roles),
+            CardRows(("prompt", "first", "second"), pairs),
+        ]
         filled = [table for table in tables if table.rows]
         return card("What the input is understood as", facts, tables=filled)
 

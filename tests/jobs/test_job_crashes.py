@@ -21,7 +21,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import gates, releases
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.models import Models
-from labelguard.jobs.run import Run, retrain
+from labelguard.jobs.run import JobExecution, retrain
 from labelguard.jobs.state import JobState, RunInProgress
 from labelguard.project import runs
 from labelguard.report import overview
@@ -137,7 +137,7 @@ STEPS = {
     "release": (releases, "make_release"),
     "judge": (gates, "judge"),
     "promote": (Models, "promote"),
-    "register": (Run, "_register"),
+    "register": (JobExecution, "_register"),
     "history": (runs, "add"),
     "forget": (JobState, "forget"),
 }

@@ -115,7 +115,7 @@ class StatisticOptions(FeatureOptions):
 
 
 @dataclass(frozen=True)
-class LearnerOptions(FeatureOptions):
+class LearningOptions(FeatureOptions):
     """Options of mechanisms by which a model learns: the linear head on features, or another one.
 
     `reward` and `dpo` train language models; more may be found by entry point.
@@ -155,7 +155,7 @@ class LearnerOptions(FeatureOptions):
 
 
 @dataclass(frozen=True)
-class PropsOptions(LearnerOptions):
+class PropsOptions(LearningOptions):
     """PROPS in `stages` stages, combining votes `hard` or `soft`, with a learner."""
 
     mechanism: ClassVar[str] = "labelguard.release.mechanisms.props:Relabelling"

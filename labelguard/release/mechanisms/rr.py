@@ -29,7 +29,7 @@ from labelguard.mechanisms.randomized_response import (
 )
 from labelguard.project import private_map
 from labelguard.release import card, selection
-from labelguard.release.choices import Choices
+from labelguard.release.choices import BucketChoices
 from labelguard.release.protocol import Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.storage import buckets
@@ -125,7 +125,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
     if selected is None:
         return
     rows, table = selected
-    choices = Choices.of_bucket(table, labelers=task.labelers) if task.choices else None
+    choices = BucketChoices.of_bucket(table, labelers=task.labelers) if task.choices else None
     value, threshold = rows.value.copy(), rows.threshold.copy()
     new = np.flatnonzero(rows.new)
     if len(new) and task.map_path:
@@ -172,7 +172,7 @@ def _draw_pairs(task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8])
 
 
 def _draw_choices(
-    task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8], choices: Choices
+    task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8], choices: BucketChoices
 ) -> DrawnValues:
     """Draw choices, each among its own number of responses at no more than the price of fewest."""
     choice = choices.led_by(rows.index)

@@ -9,7 +9,7 @@ from labelguard.budget.event_kind import Sampling
 from labelguard.budget.events import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
 from labelguard.errors import PolicyError
 from labelguard.options import option
-from labelguard.release.mechanisms.options import LearnerOptions
+from labelguard.release.mechanisms.options import LearningOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ _COHORT = 64  # labelers in a step of a language model, each of whom costs a bac
 
 
 @dataclass(frozen=True)
-class GradientOptions(LearnerOptions):
+class GradientOptions(LearningOptions):
     """Options of every gradient mechanism.
 
     The sampling belongs to the policy: what is asked for at a project's first release is fixed then

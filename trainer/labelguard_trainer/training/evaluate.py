@@ -92,7 +92,7 @@ class LabelAgreement:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ModelEvaluation:
     """Measurements of a model on held-out rows and public pairs; null where there are none."""
 
     # by held-out rows with a flip_probability, corrected for the flips
@@ -120,7 +120,7 @@ def evaluate(
     baselines: Mapping[str, ArrayLike] = _NONE,
     probes: ArrayLike | None = None,
     probe_baselines: Mapping[str, ArrayLike] = _NONE,
-) -> Evaluation:
+) -> ModelEvaluation:
     """Return an evaluation from margins z, shape (n,), and what the rows say, NaN for nothing.
 
     `items` names the item of each row: labels of one pair are no independent witnesses. Rows whose
@@ -153,7 +153,7 @@ def evaluate(
         parts["labels"] = LabelAgreement(int(rest.sum()), *share, _means(_of(others, rest)))
     if probes is not None and np.size(probes):
         parts["probes"] = accuracy(probes, probe_baselines)
-    return Evaluation(**parts, left_out=int((~measured).sum()))
+    return ModelEvaluation(**parts, left_out=int((~measured).sum()))
 
 
 def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> Accuracy:
@@ -239,7 +239,7 @@ class TrainingResult:
     # whether an interrupted training was finished
     resumed: bool
     # what can be told of its quality
-    evaluation: Evaluation
+    evaluation: ModelEvaluation
     # what the user should know
     notes: list[str]
 

@@ -18,7 +18,7 @@ from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
-from labelguard_trainer.training.evaluate import Evaluation, TrainingResult
+from labelguard_trainer.training.evaluate import ModelEvaluation, TrainingResult
 from labelguard_trainer.training.models import check_whole, one_line
 from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, quiet
 from labelguard_trainer.training.request import TrainingRequest
@@ -157,7 +157,7 @@ def _read(file: Path, cache: Path) -> Dataset:
 
 def _evaluate(
     request: TrainingRequest, trainer: Any, probes: Dataset | None, progress: Progress
-) -> Evaluation:
+) -> ModelEvaluation:
     rows = request.evaluated
     progress(f"evaluating {int(rows.sum()):,} held-out rows", None)
     margins = np.full(int(rows.sum()), np.nan)  # of rows that the trainer left out

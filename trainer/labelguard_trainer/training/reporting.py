@@ -1,4 +1,4 @@
-"""What a training tells while it runs: one progress line, `metrics.jsonl`, and nothing else."""
+"""The progress of a training while it runs: one line, `metrics.jsonl`, and nothing else."""
 
 from __future__ import annotations
 

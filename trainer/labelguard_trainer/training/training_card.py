@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from labelguard.release.card import guarantee, words
 from labelguard.storage.files import write_atomically
 from labelguard.text import format_budget, pluralize
-from labelguard_trainer.training.evaluate import Accuracy, Evaluation, TrainingResult
+from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
 from labelguard_trainer.training.request import TrainingRequest, front_matter, release_of_card
 from labelguard_trainer.training.settings import public_name, public_settings
 
@@ -65,7 +65,7 @@ def to_markdown(
     )
 
 
-def results(evaluation: Evaluation) -> Iterator[str]:
+def results(evaluation: ModelEvaluation) -> Iterator[str]:
     """Yield an evaluation in sentences, each with what it may be read as."""
     if flipped := evaluation.flipped:
         doubt = "; uninformative: too few rows for their noise" if flipped.uninformative else ""

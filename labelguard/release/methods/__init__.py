@@ -1,1 +1,0 @@
-"""The name that mechanisms had in an older installation's entry points."""
