@@ -24,7 +24,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,11 +32,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard.answers.connector import Answer
-from labelguard.errors import ConnectorError, KeyProblem, ProjectError
+from labelguard.errors import ConnectorError, KeyProblem
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import database
-from labelguard.storage.files import write_atomically
 
 FILE = "inbox.sqlite3"
 _SECOND = 1_000_000
@@ -448,41 +447,3 @@ def _translate_errors(engine: sa.Engine) -> Iterator[None]:
         why = f"{cause} ({', '.join(known)})" if known else cause
         where = database.address(engine.url)
         raise ConnectorError(f"the inbox at {where} cannot be used now: {why}") from None
-
-
-_WORKER_FILE = "worker.json"
-# That of `hook run`: two processes that write one file would undo each other's entries.
-EXPORTS = "exports.json"
-
-
-@dataclass
-class WorkerState:
-    """Progress of the hook's worker.
-
-    By source: the last segment that was released (`segments`), by which release (`releases`) and on
-    which day (`days`). By connector: the day of its last reconciliation (`reconciled`), and the
-    release that was published last (`pushed`).
-    """
-
-    segments: dict[str, int] = field(default_factory=dict)
-    releases: dict[str, str] = field(default_factory=dict)
-    days: dict[str, str] = field(default_factory=dict)
-    reconciled: dict[str, str] = field(default_factory=dict)
-    pushed: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, state: Path, file: str = _WORKER_FILE) -> Self:
-        """Return the state of the project in `state`, or that of a start if there is none."""
-        path = state / file
-        try:
-            return cls(**json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            return cls()
-        except (OSError, ValueError, TypeError):
-            raise ProjectError(
-                f"{path} is not what a worker wrote; remove it, nothing is lost by that"
-            ) from None
-
-    def write(self, state: Path, file: str = _WORKER_FILE) -> None:
-        """Write it, whole, or leave the file as it was."""
-        write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)

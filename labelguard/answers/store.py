@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,14 +15,14 @@ from labelguard.answers import connector as connectors
 from labelguard.answers import segments as stored
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.answers.segments import AnswerStates, Segments
-from labelguard.errors import InvalidLabels, NothingIngested
+from labelguard.errors import InvalidLabels, NothingIngested, ProjectError
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import segmentbook
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.segmentbook import Segment
 from labelguard.storage import buckets
-from labelguard.storage.files import fresh_directory
+from labelguard.storage.files import fresh_directory, write_atomically
 
 
 @dataclass(frozen=True)
@@ -198,3 +199,41 @@ class AnswerStore:
         names = [f"dead letter {letter.number} for {letter.connector}" for letter in letters]
         names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
         return RawRows(count, tuple(names))
+
+
+_WORKER_FILE = "worker.json"
+# That of `hook run`: two processes that write one file would undo each other's entries.
+EXPORTS = "exports.json"
+
+
+@dataclass
+class WorkerState:
+    """Progress of the hook's worker.
+
+    By source: the last segment that was released (`segments`), by which release (`releases`) and on
+    which day (`days`). By connector: the day of its last reconciliation (`reconciled`), and the
+    release that was published last (`pushed`).
+    """
+
+    segments: dict[str, int] = field(default_factory=dict)
+    releases: dict[str, str] = field(default_factory=dict)
+    days: dict[str, str] = field(default_factory=dict)
+    reconciled: dict[str, str] = field(default_factory=dict)
+    pushed: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, state: Path, file: str = _WORKER_FILE) -> Self:
+        """Return the state of the project in `state`, or that of a start if there is none."""
+        path = state / file
+        try:
+            return cls(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError):
+            raise ProjectError(
+                f"{path} is not what a worker wrote; remove it, nothing is lost by that"
+            ) from None
+
+    def write(self, state: Path, file: str = _WORKER_FILE) -> None:
+        """Write it, whole, or leave the file as it was."""
+        write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from labelguard.budget import events
 from labelguard.budget.event_kind import PAIR, EventKind
 from labelguard.budget.label_values import Ties
@@ -22,7 +24,6 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Admission, UnitGroups
 from labelguard.project import lifetime
 from labelguard.project.linking import refuse_doubles
-from labelguard.release import selection
 from labelguard.release.choices import fewest
 from labelguard.release.protocol import Mechanism
 from labelguard.release.selection import PlannedRows
@@ -125,7 +126,7 @@ def check_plan(
         most = int((plan.charged + plan.short).max())
         offer = lifetime.describe_next_policy(ledger, policy, event, most)
         raise BudgetExceeded(
-            f"{selection.shortage(plan, policy.unit, use.shortage_noun)}; leave such labels out "
+            f"{_describe_shortage(plan, policy.unit, use.shortage_noun)}; leave such labels out "
             f"with --exhausted drop, or pay for more: {offer}",
             requested=short + plan.new,
             left=plan.new,
@@ -193,4 +194,13 @@ def _large_delta(people: int, policy: Policy) -> str:
     return (
         f"delta {policy.delta:g} is not below 1/{people}, one over the number of "
         f"{policy.unit}s that are charged"
+    )
+
+
+def _describe_shortage(plan: PlannedRows, unit: str, noun: str) -> str:
+    """Return the message on units that lack allowance, and how much of it."""
+    lacking, everybody = pluralize(int(plan.short.sum()), noun), pluralize(len(plan.units), unit)
+    return (
+        f"{np.count_nonzero(plan.short):,} of {everybody} lack allowance for {lacking} (labelguard "
+        "budget show); nothing was charged or released"
     )

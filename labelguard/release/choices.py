@@ -168,3 +168,13 @@ def _sides(
         first, second = np.triu_indices(places, 1)
         left[among], right[among] = first[pair[among]], second[pair[among]]
     return left, right
+
+
+def latest_rows(row_keys: Blocks) -> NDArray[np.intp]:
+    """Return the latest submission of every label, as ascending indices of canonically sorted rows.
+
+    Equal row keys stand together there, in the order of their times.
+    """
+    last = np.ones(len(row_keys), dtype=bool)
+    last[:-1] = (row_keys[1:] != row_keys[:-1]).any(axis=1)
+    return np.flatnonzero(last)

@@ -8,7 +8,7 @@ what is left nobody else touches. Then the project is held again, by a job of it
 other, and what happened meanwhile decides whether the release may still appear:
 
 - other releases were made, or pseudonyms changed: its card says what was true when it was drawn;
-- policies and people do not change while it is under way (`policies.settled_epoch`);
+- policies and people do not change while it is under way (`OpenProject.begin_exclusive_change`);
 - somebody left whose labels it drew, or would repeat: it was given up, and stays charged.
 """
 
@@ -29,12 +29,12 @@ from labelguard.project import lifetime, recovery
 from labelguard.project.locking import waiting
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.release import card, selection
+from labelguard.release import card
 from labelguard.release.protocol import Mechanism, Prepared, ReleaseContext, TrainingInputs
 from labelguard.release.publish import publish_release, snapshot_for_training
-from labelguard.release.selection import PlannedRows
+from labelguard.release.selection import PlannedRows, SelectedRows
 from labelguard.release.writer import Release, deliver, read_card
-from labelguard.storage import blocks
+from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import find_changed_file, fresh_directory
 
@@ -72,7 +72,7 @@ class DrawnRelease:
             self,
             context=replace(context, staged=snapshot.staged, outcomes=snapshot.outcomes),
             prepared=self.prepared.renumber(snapshot.rows),
-            authors=selection.authors_of(self.prepared.plan),
+            authors=_labelers_of(self.prepared.plan),
         )
 
     def train(self) -> DrawnRelease:
@@ -171,3 +171,10 @@ def return_release(
         deliver(path, output, record.files)
         path = output
     return Release(record.id, path, read_card(path), reused, tuple(notes))
+
+
+def _labelers_of(plan: PlannedRows) -> Blocks:
+    """Return the labelers of all selected rows, sorted, (n, 2)."""
+    tables = (buckets.read_bucket(plan.directory, bucket) for bucket in range(buckets.BUCKETS))
+    authors = [SelectedRows.from_arrow(table).author for table in tables if table is not None]
+    return blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *authors]))[0]

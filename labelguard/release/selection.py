@@ -25,12 +25,12 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import RememberedLabels
 from labelguard.project.project import Project
-from labelguard.release.choices import BucketChoices, authors
+from labelguard.release.choices import BucketChoices, authors, latest_rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, over_buckets
 from labelguard.storage.files import fresh_directory
-from labelguard.text import LABEL_TIE, pluralize
+from labelguard.text import LABEL_TIE
 
 # The label column of a staged bucket is not among what planning may read.
 PUBLIC: tuple[str, ...] = ("row", "unit_hi", "unit_lo", "author_hi", "author_lo", "item_hi")
@@ -218,7 +218,7 @@ class _Labels:
         key = task.keys.keys(task.keys.identify(author, item), pair)
         whose = buckets.blocks(table, "unit")
         of_part = task.parts.is_in(whose, task.part)
-        latest = latest if task.choices else _latest(key)
+        latest = latest if task.choices else latest_rows(key)
         index = latest[of_part[latest]]
         units, unit = blocks.unique(whose[index])
         ranked = "group_hi" in table.column_names
@@ -318,16 +318,6 @@ def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.uint8)
     return buckets.column(table, name)
-
-
-def _latest(row_keys: Blocks) -> NDArray[np.intp]:
-    """Return the latest submission of every label, as ascending indices of canonically sorted rows.
-
-    Equal row keys stand together there, in the order of their times.
-    """
-    last = np.ones(len(row_keys), dtype=bool)
-    last[:-1] = (row_keys[1:] != row_keys[:-1]).any(axis=1)
-    return np.flatnonzero(last)
 
 
 def _rankings(authors: Blocks, groups: Blocks) -> NDArray[np.intp]:
@@ -434,13 +424,6 @@ def plan_rows(
     return PlannedRows(**whole, directory=task.selected, first_unit=first_unit)
 
 
-def authors_of(plan: PlannedRows) -> Blocks:
-    """Return the labelers of all selected rows, sorted, (n, 2)."""
-    tables = (buckets.read_bucket(plan.directory, bucket) for bucket in range(buckets.BUCKETS))
-    authors = [SelectedRows.from_arrow(table).author for table in tables if table is not None]
-    return blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *authors]))[0]
-
-
 def counts_of(plan: PlannedRows) -> dict[str, int]:
     """Return the counts of a plan that the ledger notes beside the charges."""
     return {
@@ -449,15 +432,6 @@ def counts_of(plan: PlannedRows) -> dict[str, int]:
         "duplicates": plan.duplicates,
         "dropped_by_bound": plan.over_bound,
     }
-
-
-def shortage(plan: PlannedRows, unit: str, noun: str) -> str:
-    """Return the message on units that lack allowance, and how much of it."""
-    lacking, everybody = pluralize(int(plan.short.sum()), noun), pluralize(len(plan.units), unit)
-    return (
-        f"{np.count_nonzero(plan.short):,} of {everybody} lack allowance for {lacking} (labelguard "
-        "budget show); nothing was charged or released"
-    )
 
 
 def read_selected(

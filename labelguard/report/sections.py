@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labelguard.answers.inbox import Inbox, WorkerState
+from labelguard.answers.inbox import Inbox
+from labelguard.answers.store import WorkerState
 from labelguard.budget.policy import Allowance
 from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving

@@ -11,7 +11,7 @@ import pytest
 from labelguard_connectors.hook.worker import Worker, release_export
 from support import tools
 
-from labelguard.answers.inbox import WorkerState
+from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, PolicyError, ProjectError
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject

@@ -22,7 +22,7 @@ from types import FrameType
 
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
-from labelguard.answers.inbox import EXPORTS, WorkerState
+from labelguard.answers.store import EXPORTS, WorkerState
 from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ledger import segmentbook
