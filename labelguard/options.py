@@ -146,7 +146,7 @@ class ReadingOptions:
         in_jobs=True,
     )
     format: str = option(
-        "What INPUT looks like; auto goes by the names and types of its columns.",
+        "Format of INPUT; auto: by the names and types of its columns.",
         default=AUTO_FORMAT,
         choices=(AUTO_FORMAT, *FORMAT_NAMES),
         in_jobs=True,
@@ -157,8 +157,8 @@ class ReadingOptions:
         in_jobs=True,
     )
     question: str | None = option(
-        "What was asked about every pair; answers to several questions about one pair are "
-        "several labels. Of an export with several questions: the one to read.",
+        "Question asked about every pair; answers to several questions about one pair are "
+        "several labels. For an export with several questions: the one to read.",
         metavar="NAME",
         in_jobs=True,
     )
@@ -188,7 +188,7 @@ class RunOptions:
 
     once: bool = option(
         "No more labels of the same people will come: a project's first release may spend all "
-        "of ε. Without a terminal a first release takes one of --once, --uses and --recurring.",
+        "of ε. Without a terminal a first release needs one of --once, --uses and --recurring.",
         default=False,
         in_jobs=False,
     )
@@ -213,7 +213,7 @@ class RunOptions:
     )
     output: Path | None = option("Copy the release to DIR.", metavar="DIR")
     workers: int | None = option(
-        "How many buckets are worked on at once; default: one a core. The output is the same.",
+        "Buckets processed at once; default: one per core. The output is the same.",
         least=1,
         in_jobs=True,
     )

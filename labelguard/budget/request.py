@@ -36,18 +36,16 @@ from labelguard.options import option
 class PolicyRequest:
     """Options that a command was given; None means: as the policy has it, or the default."""
 
-    epsilon: float | None = option(
-        "ε of each labeler; default: as the policy has it, 3 for the first."
-    )
+    epsilon: float | None = option("ε of each labeler; default: the policy's, 3 for the first.")
     delta: float | None = option(
-        "δ of each labeler; default: as the policy has it; for the first, the largest power of "
+        "δ of each labeler; default: the policy's; for the first, the largest power of "
         "ten below 1/(10 · labelers), and 1e-5 at most."
     )
     ties: Ties | None = option(
-        "What becomes of ties; default coin, of statistics alone zero. drop needs "
+        "How ties are handled; default coin, for statistics alone zero. drop needs "
         "--tie-status-public."
     )
-    tie_status_public: bool | None = option("Declare that which labels are ties is no secret.")
+    tie_status_public: bool | None = option("Declare that it is public which labels are ties.")
     unit: Unit | None = option(
         "What is protected as a whole: all labels of a labeler (default), single labels, or "
         "all labels of a group of labelers (`policy groups`)."
@@ -57,24 +55,24 @@ class PolicyRequest:
         metavar="K",
     )
     label_values: str | None = option(
-        "What the column label says: a-b, left-right, 1-2, true-false, or "
+        "Values of the column label: a-b, left-right, 1-2, true-false, or "
         "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
         "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
         metavar="CODING",
     )
     skips: Skips | None = option(
-        "Blank labels are left out, and which they are is public (default), or they are ties."
+        "Leave out blank labels, which makes them public (default), or count them as ties."
     )
     assignment_reactive: bool | None = option(
-        "Declare that who labels what reacts to labels; the card says under what condition the "
-        "guarantee then holds."
+        "Declare that assignment of items reacts to labels; the card states the condition "
+        "of the guarantee."
     )
     accept_unproven: bool | None = option(
-        "Pay for mechanisms whose guarantee is as published and not proven (aup), too."
+        "Also pay for mechanisms whose guarantee is published but not proven (aup)."
     )
     public_columns: tuple[str, ...] | None = option(
-        "Declare that a column (NAME, or NAME_a and NAME_b) was made of prompts and responses, "
-        "of nobody's answers, so that features may read it; once for each. It belongs to the "
+        "Declare that a column (NAME, or NAME_a and NAME_b) was made from prompts and responses, "
+        "not from answers, so that features may read it; once for each. It belongs to the "
         "policy.",
         metavar="NAME",
         flag="--public-column",
@@ -169,7 +167,7 @@ class PolicyRequest:
                     has, value = (", ".join(names) or "none" for names in (has, value))
                 raise PolicyError(
                     f"this project's policy has --{option} = {has}, fixed when it was made; "
-                    f"asked: {value}; leave the option out or use another project"
+                    f"requested: {value}; leave the option out or use another project"
                 )
         return policy
 

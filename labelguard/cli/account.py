@@ -20,9 +20,9 @@ epsilon_option = click.option("--epsilon", type=float, required=True, help="ε o
 delta_option = click.option("--delta", type=float, required=True, help="δ of a labeler.")
 
 
-@click.group(context_settings=HELP, short_help="What a mechanism costs, before anything is spent.")
+@click.group(context_settings=HELP, short_help="Price mechanisms before spending any budget.")
 def account() -> None:
-    """Price a mechanism, before anything is spent."""
+    """Price a mechanism before spending any budget."""
 
 
 def _print_label_noise(value: LabelNoise) -> None:
@@ -122,11 +122,11 @@ def _print_run_noise(value: RunNoise) -> None:
             ("budget", f"{format_budget(value)} for {runs} of one labeler's labels"),
             ("sampling", sampled + labels),
             ("noise multiplier", f"{value.noise_multiplier:.6f} clip norms in every step"),
-            ("mean of all steps", f"{value.noise_of_mean:.4f} clip norms on the sum of everybody"),
+            ("mean of all steps", f"{value.noise_of_mean:.4f} clip norms on the sum of all units"),
         ]
     )
     if value.mechanism == "aup":
-        echo("As published, and not proven: a policy pays for it with --accept-unproven only.")
+        echo("Published but not proven: a policy pays for it only with --accept-unproven.")
 
 
 @account.command("run", short_help="Noise of training runs, priced together.")
@@ -137,17 +137,17 @@ def _print_run_noise(value: RunNoise) -> None:
     "--sampling-probability",
     default=0.2,
     show_default=True,
-    help="With which a labeler (uls, aup) or a label (els) is in a step.",
+    help="Chance that a labeler (uls, aup) or label (els) is in a step.",
 )
 @click.option("--steps", default=100, show_default=True, help="Steps of a run.")
-@click.option("--records", type=int, help="els, els-group: labels of a labeler in a run at most.")
+@click.option("--records", type=int, help="els, els-group: most labels of one labeler in a run.")
 @click.option("--runs", default=1, show_default=True, help="Runs in all.")
 @prints(_print_run_noise)
 def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) -> RunNoise:
     """Noise of every step of a gradient mechanism, in units of the clip norm.
 
-    What labels are worth to a model follows from the noise on the mean of all steps. It hardly
-    depends on how many there are; a smaller q saves time, and adds a little.
+    How useful labels are to a model depends on the noise of the mean of all steps. The
+    number of steps hardly matters; a smaller q saves time but adds a little noise.
 
     \b
     Example:
@@ -160,10 +160,10 @@ def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) ->
 
 @click.group(
     context_settings=HELP,
-    short_help="Attack a mechanism by synthetic canaries; reads nobody's labels.",
+    short_help="Attack a mechanism with synthetic canaries; reads no labels.",
 )
 def audit() -> None:
-    """Attack a mechanism by synthetic canaries: a lower bound on ε, compared with the claim.
+    """Attack a mechanism with synthetic canaries: a lower bound on ε, compared with the claim.
 
     Reads no input and no project. Ends with exit code 1 if the claim is violated; a mechanism that
     keeps its claim is found to violate it by at most one audit in a million.
@@ -198,7 +198,7 @@ def _add_audit(name: str, function: str, short_help: str, text: str, *sizes: int
         "--runs",
         default=sizes[1],
         show_default=True,
-        help="How often each world is run; more give a tighter bound.",
+        help="Runs of each world; more runs give a tighter bound.",
     )
     @click.option(
         "--pipeline-runs",
@@ -211,7 +211,7 @@ def _add_audit(name: str, function: str, short_help: str, text: str, *sizes: int
         type=click.IntRange(0),
         default=0,
         show_default=True,
-        help="Decides the synthetic labels, never noise or coins.",
+        help="Seed of the synthetic labels, never of noise or coins.",
     )
     @prints(_print_audit, code=lambda result: 0 if result.holds else 1)
     def run(**options: Any) -> AuditResult:
@@ -229,13 +229,13 @@ _add_audit(
     "rr",
     "audit_randomized_response",
     "Randomized response: flips, composition, reuse of coins.",
-    "Audit randomized response at the price of ε and δ.",
+    "Audit randomized response priced at ε and δ.",
     *(8, 100_000, 1),
 )
 _add_audit(
     "statistic",
     "audit_statistic",
     "The statistic: sensitivity and noise.",
-    "Audit one statistic release at the price of ε and δ, with Gaussian and with ball noise.",
+    "Audit one statistic release priced at ε and δ, with Gaussian and with ball noise.",
     *(20, 20_000, 3),
 )

@@ -41,7 +41,7 @@ def _print_budget(value: Budget) -> None:
     policy = value.policy
     if policy is None:
         closed = value.lifetime.policies
-        remedy = "" if closed else "the first privatize fixes one, or make one: "
+        remedy = "" if closed else "the first privatize makes one; to make one now: "
         echo(f"No policy is in force: {remedy}labelguard policy new")
         if closed:
             print_facts([total_fact(value.lifetime), ceiling_fact(value.ceiling)])
@@ -102,7 +102,7 @@ def _print_labeler(value: LabelerBudget) -> None:
         [("pseudonym", value.pseudonym), *([("left", f"{gone.kind} on {gone.at}")] if gone else [])]
     )
     if not value.allowances:
-        echo("Nothing was ever charged.")
+        echo("Nothing has been charged yet.")
         return
     echo()
     names = ("policy", "event", "allowed", "used", "left")
@@ -119,7 +119,7 @@ def _print_labeler(value: LabelerBudget) -> None:
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     """Show what one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
 
-    It also tells whether they left: who was erased or retired stays known by a tombstone.
+    It also shows whether they left: retired and erased labelers stay known by a tombstone.
 
     \b
     Example:
@@ -154,7 +154,7 @@ def _print_journal(entries: Sequence[JournalEntry]) -> None:
 @budget.command("journal", short_help="Everything that was charged and committed.")
 @prints(_print_journal, project=True)
 def budget_journal(project: Path | None) -> list[JournalEntry]:
-    """Everything that was charged, computed, committed or given back.
+    """List everything that was charged, computed, committed or given back.
 
     \b
     Example:
@@ -172,23 +172,23 @@ def print_verification(value: Verification | FilesVerification) -> None:
         return
     nouns = (("journal_entries", "journal entry"), ("releases", "release"))
     counts = [pluralize(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
-    echo(f"Everything holds: {', '.join(counts)}.")
+    echo(f"No faults found: {', '.join(counts)}.")
     if backwards := getattr(value, "backwards", None):
         echo(f"labelguard: note: {backwards}", err=True)
 
 
-@budget.command("verify", short_help="Whether journal, charges and releases hold.")
+@budget.command("verify", short_help="Check the journal, charges and releases.")
 @click.option(
     "--anchor",
     metavar="LINE",
-    help="What `budget anchor` printed once: the journal must still contain it.",
+    help="An earlier `budget anchor`: the journal must still contain it.",
 )
 @prints(print_verification, code=verification_code, project=True)
 def budget_verify(anchor: str | None, project: Path | None) -> Verification:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
-    Names the first thing that does not hold and ends with exit code 1. A whole history that was
-    rewritten, cut off or set back is found with an anchor that was kept elsewhere. A note tells
+    Names the first fault and exits with code 1. Only an anchor kept
+    elsewhere can show that the whole history was rewritten, cut off or rolled back. A note says
     where the journal's time runs backwards.
 
     \b
@@ -204,7 +204,7 @@ def _print_anchor(line: AnchorLine) -> None:
     echo(line.anchor)
 
 
-@budget.command("anchor", short_help="One line that fixes all that happened so far.")
+@budget.command("anchor", short_help="Print a line that pins the history so far.")
 @prints(_print_anchor, project=True)
 def budget_anchor(project: Path | None) -> AnchorLine:
     """Print the journal's newest entry as one line, to be kept where this machine cannot change it.

@@ -201,10 +201,10 @@ def _print_simulated(value: Simulated) -> None:
     show_default=True,
     help="How often two labelers agree on a strict label.",
 )
-@click.option("--seed", default=0, show_default=True, help="The same seed, the same file.")
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same file.")
 @prints(_print_simulated)
 def simulate(output: Path, **options: Any) -> Simulated:
-    """Write simulated preference labels, to try labelguard without anybody's data.
+    """Write simulated preference labels, to try labelguard without real data.
 
     \b
     Example:

@@ -72,7 +72,7 @@ project_option = click.option(
     "--project",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Project directory; else LABELGUARD_PROJECT, else the nearest one upwards.",
+    help="Project directory; default: LABELGUARD_PROJECT, or the nearest one upwards.",
 )
 
 
@@ -86,14 +86,14 @@ wait_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_wait,
-    help="Wait until no other job holds the project, instead of stopping at once; a release that "
-    "learns does not hold it, and is not waited for.",
+    help="Wait while another job has the project locked, instead of stopping at once; a "
+    "release that is learning does not lock it.",
 )
 source_option = click.option(
     "--source",
     "namespace",
     metavar="NAME",
-    help="Whose labelers these are, see `labelguard source`; default: input.source in "
+    help="Source of the labelers' ids, see `labelguard source`; default: input.source in "
     "labelguard.toml.",
 )
 
@@ -148,7 +148,7 @@ def reading_options(*names: str) -> Callable[[F], F]:
         expose_value=False,
         is_eager=True,  # so that `_columns` knows it
         callback=lambda context, one, name: context.meta.update({_LABELERS: name}),
-        help="The column that names who gave each label; short for --columns labeler_id=NAME.",
+        help="Column with the labeler of each label; short for --columns labeler_id=NAME.",
     )
     return lambda command: labelers(declared_options(ReadingOptions, *names)(command))
 

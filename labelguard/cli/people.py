@@ -32,19 +32,19 @@ def _print_source(value: SourceRecord) -> None:
     print_facts([*facts, ("release", f"labelguard privatize … --source {value.name}")])
 
 
-@source.command("add", short_help="Let labels of another tool in.")
+@source.command("add", short_help="Accept labels of another tool.")
 @click.argument("name")
 @click.option(
     "--people",
     type=click.Choice(["new", "known"]),
-    help="Whether all people in it are new to the project, or some are known; else it asks.",
+    help="Whether all its people are new to the project or some are known; default: ask.",
 )
 @prints(_print_source, wait=True)
 def source_add(name: str, people: People | None, project: Path | None) -> SourceRecord:
-    """Let labels of source NAME in, whose ids are other people's than those of other sources.
+    """Accept labels of source NAME, whose ids are separate from those of other sources.
 
-    Release them with `privatize --source NAME`. People who have labels under another source too
-    have one budget only if they are linked before their first charge here: `people link`.
+    Release them with `privatize --source NAME`. People with labels under another source too share
+    one budget only if they are linked before their first charge here: `people link`.
 
     \b
     Example:
@@ -102,14 +102,14 @@ def _print_linked(value: Linked | LinkedTable) -> None:
     print_facts([*facts, ("are", f"one person{'' if value.linked else ', as before'}")])
 
 
-@people.command("link", short_help="Several ids are one person.")
+@people.command("link", short_help="Declare that ids are one person.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
 @prints(_print_linked, wait=True)
 def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
-    """Say, for good, that two ids are one person: one budget for the labels of both.
+    """Declare, for good, that two ids are one person with one budget.
 
-    Each is ID, SOURCE:ID or a pseudonym. FILE has many: its columns are named by two sources, or
-    labeler_id and same_as. Of ids that are linked at most one may have been charged.
+    Each is ID, SOURCE:ID or a pseudonym. FILE lists many: its columns are named after two sources,
+    or labeler_id and same_as. At most one of the linked ids may have been charged.
 
     \b
     Example:
@@ -134,7 +134,7 @@ def _print_people(value: WhoIsWho) -> None:
         print_table(("labeler", "is not"), value.distinct)
 
 
-@people.command("list", short_help="Who was linked, and who is distinct.")
+@people.command("list", short_help="List linked and distinct ids.")
 @prints(_print_people, project=True)
 def people_list(project: Path | None) -> WhoIsWho:
     """Show who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
@@ -153,15 +153,16 @@ def _print_distinct(value: Distinct) -> None:
     print_facts([*(("labeler", name) for name in value.people), ("are", are)])
 
 
-@policy.command("distinct", short_help="Two ids that look alike are two people.")
+@policy.command("distinct", short_help="Declare that similar ids are two people.")
 @click.argument("one", metavar="ID")
 @click.argument("other", metavar="ID")
 @prints(_print_distinct, wait=True)
 def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
-    """Say, for good, that two ids are two people, each with a budget of their own.
+    """Declare, for good, that two ids are two people, each with their own budget.
 
     Ids that differ only in how they are written (accents, blanks, upper case, 7 and 07) are refused
-    until this is said, or that they are one: `people link`. Each is ID, SOURCE:ID or a pseudonym.
+    until you declare this, or that they are one: `people link`. Each is ID, SOURCE:ID or a
+    pseudonym.
 
     \b
     Example:
@@ -173,7 +174,7 @@ def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
 
 
 _never_seen_option = click.option(
-    "--never-seen", is_flag=True, help="For an id that was never seen: they leave beforehand."
+    "--never-seen", is_flag=True, help="Accept an id that the project has never seen."
 )
 
 
@@ -206,7 +207,7 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
     before = ", as before" if value.before == value.kind else ", retired before"
     yield "is" if done else "will be", value.kind + (before if value.before else "")
     if not value.known:
-        yield "", "nothing of theirs was found; labels that come later are refused"
+        yield "", "no labels of theirs found; later labels will be refused"
     for pseudonym in value.linked:
         yield "one person with", f"{pseudonym}, who is still active: name that id too"
     if value.rows_remembered:
@@ -231,7 +232,7 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         yield "earlier", f"{labels} {whose}, part of {statistics}, {under}"
 
 
-@labeler.command("retire", short_help="No more labels of a labeler, none remembered.")
+@labeler.command("retire", short_help="Refuse a labeler's labels, forget earlier ones.")
 @click.argument("labeler_id")
 @_never_seen_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -241,8 +242,8 @@ def labeler_retire(
 ) -> RemovalReport:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
-    LABELER_ID is the id in your files, or a pseudonym. Their rows are taken out of the private maps
-    of earlier releases, which stay as they are. What was spent stays in the ledger.
+    LABELER_ID is the id in your files, or a pseudonym. Their rows are removed from the private maps
+    of earlier releases, which stay as they are. Spent budget stays in the ledger.
 
     \b
     Example:
@@ -259,10 +260,10 @@ def labeler_retire(
 def labeler_erase(
     labeler_id: str, never_seen: bool, yes: bool, project: Path | None
 ) -> RemovalReport:
-    """Retire a labeler, and remove what the project holds of their rows as they were given.
+    """Retire a labeler and remove the project's copies of their raw rows.
 
     LABELER_ID is the id in your files, or a pseudonym. Earlier releases stay as they are: this
-    shows which ones took labels of theirs, and what else it cannot undo.
+    shows which ones used their labels, and what else it cannot undo.
 
     \b
     Example:

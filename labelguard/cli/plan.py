@@ -55,7 +55,7 @@ def _print_inspection(inspection: Inspection) -> None:
         for side in (example.first, example.second):
             echo(_text_line(f"  {_MASK}", side))
     if inspection.examples:
-        echo(f"\n{_MASK} which one was preferred is not read here")
+        echo(f"\n{_MASK} preferences are not read here")
     if inspection.notes:
         print_bullets(inspection.notes)
     if inspection.problems:
@@ -121,9 +121,9 @@ def _text_line(name: str, text: str) -> str:
 @public_columns_option
 @prints(_print_inspection)
 def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
-    """Show how INPUT is understood: its columns, labelers and pairs, and the command to go on with.
+    """Show how INPUT is understood: its columns, labelers and pairs, and the next command to run.
 
-    INPUT is as in privatize. Labels are not read: whatever they are, the same is shown. Needs no
+    INPUT is as in privatize. Labels are not read: the output does not depend on them. Needs no
     project and charges nothing.
 
     \b
@@ -235,11 +235,11 @@ def plan(
 ) -> PlanResult:
     """Recommend how to release the labels in INPUT, and say what to expect; no label is read.
 
-    INPUT is as in privatize; columns of labels may be missing and are not read. Without INPUT, what
-    was ingested from annotation tools is meant, of --source if there are several. Labels are
+    INPUT is as in privatize; columns of labels may be missing and are not read. Without INPUT, it
+    plans for labels ingested from annotation tools, of --source if there are several. Labels are
     simulated over the real pairs, labelers and counts, for every mechanism at every ε (--all).
-    Several releases are each of as many new labels as INPUT holds. Charges nothing, and of an INPUT
-    needs no project.
+    Of several releases, each has as many new labels as INPUT. Charges nothing, and needs no
+    project if INPUT is given.
 
     \b
     Example:
@@ -287,7 +287,7 @@ def _epsilons(text: str) -> tuple[float, ...]:
     try:
         return tuple(sorted({float(piece) for piece in pieces}))
     except ValueError:
-        raise PolicyError(f"--epsilons expects numbers like .5,1,3, result {text!r}") from None
+        raise PolicyError(f"--epsilons expects numbers like .5,1,3, found {text!r}") from None
 
 
 def _write(result: PlanResult, output: Path) -> None:

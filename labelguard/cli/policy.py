@@ -85,8 +85,8 @@ def _activation_cost(value: Activation) -> str:
     """Return what all policies cost once a draft is in force, beside the ceiling."""
     total, ceiling = value.total, value.ceiling
     above = total.epsilon > ceiling.epsilon or total.delta > ceiling.delta
-    refused = ": above it, so that this draft could not be put into force" * above
-    spent = ", what was spent before included" * (total.epsilon > value.epsilon)
+    refused = ": above it, so this draft cannot be put into force" * above
+    spent = ", earlier spending included" * (total.epsilon > value.epsilon)
     cost, most = format_budget(total), format_budget(ceiling)
     return f"{cost} once in force{spent}; the ceiling is {most}{refused}"
 
@@ -125,7 +125,7 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     "--shares",
     default="",
     metavar="EVENT=NUMBER,...",
-    help="How the events weigh, for example rr=1,statistic=3; default: alone, each would cost "
+    help="Weights of the events, for example rr=1,statistic=3; default: each alone would cost "
     "the same ε.",
 )
 @declared_options(
@@ -149,7 +149,7 @@ def policy_new(
 ) -> PolicyDetails:
     """Make a policy NAME, compute once what all its allowances cost together, and show it.
 
-    Nothing is charged by it until it is activated. It never changes.
+    It charges nothing until it is activated, and never changes.
 
     A single statistic release may have ball noise, smaller than Gaussian noise if the statistic has
     few components (see `account statistic --components`); a statistic of fewer than D gets the
@@ -272,7 +272,7 @@ def _print_dropped(value: Dropped) -> None:
 @click.argument("name", shell_complete=complete_policies)
 @prints(_print_dropped, wait=True)
 def policy_drop(name: str, project: Path | None) -> Dropped:
-    """Remove policy NAME, a draft that never was in force; the journal tells of it.
+    """Remove policy NAME, a draft that was never in force; the journal records this.
 
     \b
     Example:
@@ -315,10 +315,10 @@ def _print_groups(value: Grouped) -> None:
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
 @prints(_print_groups, wait=True)
 def policy_groups(file: str, project: Path | None) -> Grouped:
-    """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.
+    """Read groups of labelers from FILE (columns labeler_id, group_id), for --unit group.
 
-    More can be added at any time; a labeler's group never changes, and who was charged without one
-    stays a unit of their own.
+    More can be added at any time; a labeler's group never changes, and a labeler charged without a
+    group stays a separate unit.
 
     \b
     Example:

@@ -74,7 +74,7 @@ def ask_how_often() -> Mapping[str, Any]:
             "a project's first release fixes how many releases share ε; say whether more labels of "
             f"the same people will come:\n{_OPTIONS}"
         )
-    echo("Will more labels of the same people come later? It is fixed now, for good.", err=True)
+    echo("Will more labels of the same people come later? This is fixed now, for good.", err=True)
     for way, meaning in _WAYS.items():
         echo(f"  {way:<9}  {meaning}", err=True)
     way = click.prompt("Later labels", type=click.Choice(list(_WAYS)), err=True)
@@ -102,7 +102,7 @@ def _duration(every: str, text: str) -> str:
 def print_preview(preview: Preview, *, err: bool = False, notes: bool = True) -> None:
     """Print what a release will fix, cost and be like."""
     if preview.reused:
-        echo(f"Release {preview.reused} is this very request's: nothing would be charged.", err=err)
+        echo(f"Release {preview.reused} answers this request: nothing would be charged.", err=err)
         return
     if preview.first:
         echo("The first release fixes this, for the life of the project:", err=err)
@@ -117,13 +117,13 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     )
     yield "protects", f"{whole}: {format_budget(preview)}"
     if usual := " and ".join(_SIGNS[name] for name in preview.usual):
-        yield "", f"  {usual} as usual, since nobody said: --epsilon, --delta"
+        yield "", f"  {usual} by default; to change: --epsilon, --delta"
     learns = f", a head on {preview.features}" if preview.features else ""
     yield "read as", ", ".join(preview.formats)
     yield "mechanism", f"{preview.mechanism}{learns}"
     if preview.public_columns:
         listed = ", ".join(map(escape_controls, preview.public_columns))
-        yield "declared public", f"{listed}: made of prompts and responses, of nobody's answers"
+        yield "declared public", f"{listed}: made from prompts and responses, not from answers"
     kind = events.kind(preview.event)
     own = f"each {preview.unit}'s own number of labels, rounded up"
     fixed = f"{pluralize(preview.allowed or 0, kind.noun)} per {preview.unit}"
@@ -194,9 +194,9 @@ def review_first_release(
             poor = None if accepted else preview.discouraged
             print_preview(preview, err=True, notes=bool(poor) or not yes)
             if poor:
-                _confirm("Release it all the same?", f"{poor}; release it with --accept-little-use")
+                _confirm("Release it anyway?", f"{poor}; release it with --accept-little-use")
             elif not yes:
-                _confirm("Release it?", "go on with --yes, or look only with --dry-run")
+                _confirm("Release it?", "continue with --yes, or preview with --dry-run")
 
     return review
 
@@ -210,8 +210,8 @@ def confirm_long_reading(report: Reporter, *, yes: bool) -> Callable[[float], No
         with report.pause():
             minutes = math.ceil(seconds / 60)
             echo(
-                f"Reading the texts by an encoder will take about {minutes:,} min, this once; "
-                "--features length+style+text takes seconds, and tells less.",
+                f"Encoding the texts will take about {minutes:,} min, this once; "
+                "--features length+style+text takes seconds, but captures less.",
                 err=True,
             )
             if not yes and sys.stdin.isatty() and not click.confirm("Go on?", err=True):
@@ -222,7 +222,7 @@ def confirm_long_reading(report: Reporter, *, yes: bool) -> Callable[[float], No
 
 def _confirm(question: str, otherwise: str) -> None:
     if not sys.stdin.isatty():
-        raise NotAgreed(f"nothing was charged or released, and nobody is here to ask; {otherwise}")
+        raise NotAgreed(f"nothing was charged or released: no terminal to ask at; {otherwise}")
     if not click.confirm(question, err=True):
         raise NotAgreed("nothing was charged or released")
 
@@ -239,7 +239,7 @@ def find_or_make_project(where: Path | None, *, ask: bool) -> Project:
     except NoProject:
         if where is not None or not ask or not sys.stdin.isatty():
             raise
-    question = "There is no project here or above. It keeps keys, and what each labeler has spent."
+    question = "No project here or above. A project keeps keys and what each labeler has spent."
     echo(question, err=True)
     _confirm(f"Make one in {Path.cwd()}?", "labelguard init makes one")
     project = init(Path())
@@ -284,7 +284,7 @@ def print_made(made: ReleaseSummary) -> None:
         echo(f"labelguard: note: {escape_controls(note)}", err=True)
     if made.reused:
         echo(
-            "This very release was made before: no label was looked at, nothing was charged.\n"
+            "This release was made before: no label was read, nothing was charged.\n"
             "To draw the labels anew, at a new charge: --again"
         )
     echo("Next: " + "\n      ".join(_runnable(step) for step in made.next))
@@ -318,7 +318,7 @@ def _mechanism_option() -> click.Option:
         type=click.Choice([*list_mechanisms(), AUTO]),
         default=AUTO,
         show_default=True,
-        help="How labels are privatized; auto takes what the project releases already, and at "
+        help="How labels are privatized; auto: as earlier releases of the project, for the "
         "first what `labelguard plan` marks with *.",
     )
 
@@ -339,7 +339,7 @@ def _of_mechanisms(own: list[click.Parameter]) -> Iterator[click.Option]:
 @reading_options()
 @source_option
 @declared_options(RunOptions, without=["output"])
-@click.option("--dry-run", is_flag=True, help="Say what would be released and charged, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show what would be released and charged, and stop.")
 @click.option("--yes", is_flag=True, help="Do not ask before the first release of a project.")
 @click.option(
     "--accept-little-use",
@@ -371,9 +371,9 @@ def privatize(
       prompt, responses, choice (--mechanism statistic or rr)
 
     The first run fixes the project's policy, unless one was made before (`labelguard policy`): it
-    asks whether more labels of the same people will come, shows what that means, and asks. Running
-    the same command again returns the same release; labels that were released before cost nothing
-    in any later one.
+    asks whether more labels of the same people will come, shows what that means, and asks for
+    confirmation. Running the same command again returns the same release; labels released before
+    cost nothing in later releases.
 
     \b
     Example:

@@ -29,14 +29,14 @@ def _print_backup(value: Backup) -> None:
     facts = [
         ("backup", f"{value.path} ({value.bytes:,} bytes, mode 0600)"),
         ("holds", f"settings, the ledger ({entries}), {releases} and the {_MAPS}"),
-        ("keys", f"not in it: keep a copy of the keys directory elsewhere; {_WITHOUT}"),
+        ("keys", f"not included: keep a copy of the keys directory elsewhere; {_WITHOUT}"),
         ("left out", "rows set aside (quarantine)"),
     ]
     if value.unfinished:
         names = ", ".join(value.unfinished)
         facts.append(("unfinished", f"{names}: cannot be resumed from this backup"))
     if value.fault:
-        facts.append(("FAULT", f"{value.fault}; it is so in this backup: keep earlier ones"))
+        facts.append(("FAULT", f"{value.fault}; this backup has the fault too: keep earlier ones"))
     print_facts([*facts, ("anchor", value.anchor)])
     print_bullets([_ANCHOR, _AGAIN])
 
@@ -50,16 +50,16 @@ _AGAIN = (
 )
 
 
-@project.command("backup", short_help="All of a project in one file, without its keys.")
+@project.command("backup", short_help="Back up a project to one file, without keys.")
 @click.argument("file", type=click.Path(path_type=Path))
 @prints(_print_backup, code=lambda value: 1 if value.fault else 0, wait=True)
 def project_backup(file: Path, project: Path | None) -> Backup:
     """Write settings, ledger, releases and the private maps of released labels to FILE.
 
     Rows that were set aside (quarantine) are left out, and so are the keys. Prints the backup's
-    anchor: kept elsewhere, it shows later that this is the project's history. Where
-    a released file is not what was committed, the backup is written with it as it is, for the
-    ledger's sake; the fault is named, and the exit code is 1: keep earlier backups.
+    anchor: kept elsewhere, it shows later that this is the project's history. If
+    a released file is not as committed, the backup is still written with it, for the sake of
+    the ledger; the fault is named and the exit code is 1: keep earlier backups.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def project_backup(file: Path, project: Path | None) -> Backup:
 
 def _print_restored(value: Restored) -> None:
     state = (
-        "complete, on your word: nothing was charged after the backup"
+        "complete, as you declared: nothing was charged after the backup"
         if value.complete
         else "charges may have followed the backup; the full price of its policy covers them"
     )
@@ -93,11 +93,11 @@ def _print_restored(value: Restored) -> None:
     last = "The keys belong to this project now: never let another one work with them."
     leavers = (
         f"Repeat departures (labelguard labeler retire, erase) that came after {value.created_at}: "
-        "whoever left since is back."
+        "labelers who left since are back."
     )
     lost = (
-        f"Pay again for each policy that was put into force after {value.created_at}, of which the "
-        "backup knows nothing: make it with its ε and δ (labelguard policy new), activate and "
+        f"Pay again for each policy that was put into force after {value.created_at}, which the "
+        "backup does not contain: make it with its ε and δ (labelguard policy new), activate and "
         "close it."
     )
     print_bullets([leavers, *(() if value.complete else (lost, *_AFTER_A_LOSS)), last])
@@ -110,10 +110,10 @@ _AFTER_A_LOSS = (
 )
 
 
-@project.command("restore", short_help="A project from its backup; what is unknown is paid.")
+@project.command("restore", short_help="Restore a backup; unknown charges count as paid.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--anchor", metavar="LINE", help="The newest anchor that was kept of the project.")
+@click.option("--anchor", metavar="LINE", help="The newest anchor that you kept of the project.")
 @click.option(
     "--nothing-since",
     is_flag=True,
@@ -131,10 +131,10 @@ def project_restore(
 ) -> Restored:
     """Put the project of backup FILE into DIRECTORY, where there is none.
 
-    Charges may have followed that nobody remembers: the policy in force is closed at its full
+    Later charges may be unknown: the policy in force is closed at its full
     price, which covers them, and another must be activated. Policies that followed are not in it:
-    pay each again. No anchor shows that nothing followed: only who knows can say so
-    (--nothing-since); one that was kept can refute it. To try a backup, give --keys a copy of the
+    pay each again. No anchor shows that nothing followed: only you can declare it
+    (--nothing-since); a kept anchor can refute it. To try a backup, give --keys a copy of the
     keys, leave LABELGUARD_KEYS unset, and delete what was restored.
 
     \b

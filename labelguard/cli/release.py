@@ -120,7 +120,7 @@ def _print_head(value: Coefficients) -> None:
 @click.option(
     "--head",
     is_flag=True,
-    help="What its head decides by: signed coefficients with intervals, of columns with names.",
+    help="Show what its head decides by: signed coefficients with intervals, of named columns.",
 )
 @prints(_print_card_or_head, project=True)
 def release_show(
@@ -154,14 +154,14 @@ def _release_directory(release: str | None, project: Path | None) -> Path:
 
 def _print_abandoned(value: Abandoned) -> None:
     uses = pluralize(value.charged, "use")
-    echo(f"Release {value.id} is given up; the {uses} it charged stay charged.")
+    echo(f"Release {value.id} was abandoned; the {uses} it charged stay charged.")
 
 
-@release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
+@release.command("abandon", short_help="Abandon an unfinished release; it stays charged.")
 @click.argument("release_id")
 @prints(_print_abandoned, wait=True)
 def release_abandon(release_id: str, project: Path | None) -> Abandoned:
-    """Give up a release that was begun and never finished. What it charged stays charged.
+    """Abandon a release that was begun but not finished. What it charged stays charged.
 
     Only for a release whose command cannot be run again; the secrets kept for it are destroyed.
 
@@ -174,7 +174,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
     return abandon(release_id, project)
 
 
-@release.command("verify", short_help="Whether files are what was committed.")
+@release.command("verify", short_help="Check that files are as committed.")
 @click.argument("release_id", required=False, shell_complete=complete_releases)
 @prints(print_verification, code=verification_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerification:
@@ -292,7 +292,7 @@ def agreement(release: str, gold: Path | None, project: Path | None) -> Agreemen
     """Show how often labels of RELEASE (its id, or a directory with a copy of it) agree.
 
     With one another where an item has several, and with gold items. Estimated from released labels,
-    whose flips are known; nothing is charged. The interval is of the flips' noise.
+    whose flips are known; nothing is charged. The interval covers the noise of the flips.
 
     \b
     Example:
@@ -306,12 +306,10 @@ def agreement(release: str, gold: Path | None, project: Path | None) -> Agreemen
 def _print_report(value: Reported) -> None:
     echo(f"Report: {relative_path(value.path)}")
     if value.fault:
-        echo(f"It tells of a fault: {value.fault}")
+        echo(f"It reports a fault: {value.fault}")
 
 
-@click.command(
-    context_settings=HELP, short_help="A page for people: what is promised, used, and holds."
-)
+@click.command(context_settings=HELP, short_help="Write a report: guarantee, use, verification.")
 @click.argument("release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases)
 @file_option(
     "report.html",
@@ -339,9 +337,9 @@ def report(
 ) -> Reported:
     """Write a report on the project, or first on one RELEASE of it: one file, to read or to send.
 
-    It says what is promised to whom, what of it is used, what was released and by which noise,
-    what happened, and whether hashes and journal hold. No label is read, nothing is charged. Exit
-    code 1 if something does not hold; the report is written all the same, and says what.
+    It says what is promised to whom, how much of it is used, what was released with which noise,
+    what happened, and whether hashes and journal verify. No label is read, nothing is charged. Exit
+    code 1 if verification fails; the report is still written, and says what failed.
 
     \b
     Example:
@@ -371,7 +369,7 @@ def _print_demonstration(demo: Demonstration) -> None:
         f"accuracy: share of {demo.fresh_labels:,} labels of other labelers that a model trained "
         "on it gets right"
     )
-    echo("On people's labels nobody may measure this: labelguard plan forecasts it.")
+    echo("On real labels this cannot be measured: labelguard plan forecasts it.")
     echo(f"\nLabels and releases: {relative_path(demo.directory)}")
     echo(f"Picture: {relative_path(demo.picture)}")
     print_next(demo.next, ", on a file of your own")
@@ -383,11 +381,11 @@ def _print_demonstration(demo: Demonstration) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 @prints(_print_demonstration)
 def demo(directory: Path | None) -> Demonstration:
-    """Simulate labelers in DIRECTORY, release their labels in three ways at ε = 3, compare these.
+    """Simulate labelers in DIRECTORY, release their labels in three ways at ε = 3, compare results.
 
-    Each release has a project of its own; on people's labels that would be three budgets. It is
-    compared with the true labels, which are known because they are simulated. DIRECTORY is
-    labelguard-demo unless named.
+    Each release has a project of its own; on real labels that would be three budgets. They are
+    compared with the true labels, which are known because they are simulated. DIRECTORY defaults
+    to labelguard-demo.
 
     \b
     Example:

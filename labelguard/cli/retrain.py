@@ -82,7 +82,7 @@ def _exit_code(result: object) -> int:
 
 @click.command(short_help="Release, train, judge and promote: one run of a job.")
 @click.argument("job", type=click.Path(path_type=Path), metavar="[JOB]", default="job.yaml")
-@click.option("--dry-run", is_flag=True, help="Say what a run would do and cost, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show what a run would do and cost, and stop.")
 @click.option("--init", "start", is_flag=True, help="Write JOB for the policy in force, and stop.")
 @click.option("--strict", is_flag=True, help="Exit with 3 when the budget is exhausted.")
 @prints(_print, code=_exit_code, wait=True)
@@ -92,7 +92,7 @@ def retrain(
     """Do one run of JOB (default job.yaml): pull and release what is new, learn from it, and
     promote the model if its gate says so.
 
-    Any scheduler may start it. A run that was killed is finished by the next start; two at once do
+    Any scheduler may start it. A killed run is finished by the next start; two starts at once do
     one run. It releases under the policy in force, and agrees to nothing else.
 
     \b

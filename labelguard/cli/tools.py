@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _print_ingested(value: IngestionResult) -> None:
     facts = [("new", pluralize(value.answers, "answer"))]
-    gone = "gone from the tool; what was released of them stays released"
+    gone = "deleted in the tool; their released labels stay released"
     for name, number, what in (
         ("deleted", value.deleted, gone),
         ("known", value.known, "as before"),
@@ -34,12 +34,12 @@ def _print_ingested(value: IngestionResult) -> None:
     print_facts(facts)
 
 
-@click.command(short_help="Take in what the hook was told.")
+@click.command(short_help="Ingest the answers in the hook's inbox.")
 @prints(_print_ingested, wait=True)
 def ingest(project: Path | None) -> IngestionResult:
-    """Take what the hook was told out of the inbox, and forget what need not be kept.
+    """Ingest the answers in the hook's inbox, and forget what need not be kept.
 
-    Answers lie sealed in the project from then on, by labeler; `labelguard privatize` without INPUT
+    Answers are then stored sealed in the project, by labeler; `labelguard privatize` without INPUT
     releases them. With `keep = "90d"` under `[ingest]` in labelguard.toml, an answer is forgotten
     90 days after its labels were released, those of all questions that releases asked for by then.
 
@@ -53,14 +53,14 @@ def ingest(project: Path | None) -> IngestionResult:
         return ingestion.ingest(project, report)
 
 
-@click.command(short_help="Read what is new in an annotation tool.")
+@click.command(short_help="Read new answers from an annotation tool.")
 @click.argument("name")
 @prints(_print_ingested, wait=True)
 def pull(name: str, project: Path | None) -> IngestionResult:
     """Read the answers of connector NAME that are new since the last pull.
 
-    NAME is that of a table [connectors.NAME] in labelguard.toml. A pull that was stopped goes on
-    where it was; running it again takes nothing twice.
+    NAME is that of a table [connectors.NAME] in labelguard.toml. A stopped pull resumes where it
+    was; running it again reads nothing twice.
 
     \b
     Example:
@@ -108,18 +108,18 @@ def connect_check(name: str, project: Path | None) -> ConnectorCheck:
     return check_connector(name, project)
 
 
-@connect.command("reconcile", short_help="Mend what a hook missed.")
+@connect.command("reconcile", short_help="Repair what a hook missed.")
 @click.argument("name")
 @click.option(
     "--accept-deletions",
     is_flag=True,
-    help="Let answers count as deleted, even if the tool lists less than half of them.",
+    help="Treat missing answers as deleted, even if the tool lists less than half of them.",
 )
 @prints(_print_ingested, wait=True)
 def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -> IngestionResult:
-    """Compare all that the tool holds with what was heard of it, and mend the difference.
+    """Compare the tool's answers with those received, and repair the difference.
 
-    A hook misses what was announced while it was down, and tools do not announce everything.
+    A hook misses events while it is down, and tools do not announce every event.
 
     \b
     Example:
@@ -151,7 +151,7 @@ def _print_pushed(value: Pushed) -> None:
 @click.argument("name")
 @click.argument("release_id", metavar="RELEASE", shell_complete=complete_releases)
 @click.option(
-    "--as", "title", metavar="TITLE", help="Its name there; default: that of the release."
+    "--as", "title", metavar="TITLE", help="Its name in the tool; default: the release's id."
 )
 @prints(_print_pushed, project=True)
 def push(name: str, release_id: str, title: str | None, project: Path | None) -> Pushed:

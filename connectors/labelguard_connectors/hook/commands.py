@@ -41,8 +41,8 @@ def _print_summary(value: ServerSummary) -> None:
 def serve(host: str, port: int, no_worker: bool, project: Path | None) -> ServerSummary:
     """Receive webhooks of the connectors in labelguard.toml, at POST /hooks/CONNECTOR.
 
-    A delivery that is answered with 200 is on disk. Others see it only where TLS stands before
-    it: see docs/connectors.md. The worker beside it does what [hook.release] says.
+    A delivery that is answered with 200 is on disk. Expose it only behind TLS:
+    see docs/connectors.md. Its worker follows [hook.release].
 
     \b
     Example:
@@ -73,13 +73,13 @@ def _print_turn(value: Turn) -> None:
 
 
 @hook.command("work", short_help="Ingest and release what the hook received.")
-@click.option("--once", is_flag=True, help="Do what is due now, and end.")
-@click.option("--attached", is_flag=True, hidden=True, help="End when standard input does.")
+@click.option("--once", is_flag=True, help="Do what is due now, and exit.")
+@click.option("--attached", is_flag=True, hidden=True, help="Exit when standard input ends.")
 @prints(_print_turn, code=lambda value: 1 if value.failed else 0, project=True)
 def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
     """Ingest what the hook received, once a day what it missed, and release as [hook.release] says.
 
-    `labelguard serve` does this beside itself, unless it runs with --no-worker.
+    `labelguard serve` does this too, unless it runs with --no-worker.
 
     \b
     Example:
@@ -101,12 +101,12 @@ def _print_release(value: ExportRelease) -> None:
 
 @hook.command("run", short_help="Release what is in an export, as the hook would.")
 @click.argument("export", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--connector", metavar="NAME", help="By whose settings; default: the only one.")
+@click.option("--connector", metavar="NAME", help="Connector to act for; default: the only one.")
 @prints(_print_release, project=True)
 def hook_run(export: Path, connector: str | None, project: Path | None) -> ExportRelease:
     """Release the labels in FILE, an export of a tool, and publish them if [hook.release] says so.
 
-    For tools that can run a script after an export, and no webhook. FILE is read as
+    For tools that run a script after an export but send no webhooks. FILE is read as
     [connectors.NAME] says; the policy in force decides what it may cost.
 
     \b
@@ -121,7 +121,7 @@ def hook_run(export: Path, connector: str | None, project: Path | None) -> Expor
 
 @hook.group("dead-letters", context_settings=HELP)
 def dead_letters() -> None:
-    """Deliveries that could not be understood. What is in them is never shown."""
+    """Deliveries that could not be understood. Their content is never shown."""
 
 
 def _print_letters(values: Sequence[Letter]) -> None:
@@ -143,7 +143,7 @@ def _print_letters(values: Sequence[Letter]) -> None:
 @dead_letters.command("list")
 @prints(_print_letters, project=True)
 def dead_letters_list(project: Path | None) -> list[Letter]:
-    """Return all of them, those of one cause together; with --json each by itself, oldest first.
+    """List dead letters by cause; with --json each by itself, oldest first.
 
     \b
     Example:
@@ -164,7 +164,7 @@ def _print_retry(value: RetryResult) -> None:
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
 @prints(_print_retry, code=lambda value: 1 if value.left else 0, project=True)
 def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> RetryResult:
-    """Read dead letters again, those named or all: after an update, or a change of labelguard.toml.
+    """Retry dead letters, all or those named, after an update or a change of labelguard.toml.
 
     \b
     Example:

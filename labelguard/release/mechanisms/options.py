@@ -91,8 +91,8 @@ class EvaluationOptions:
     report: ClassVar[str] = "labelguard.release.mechanisms.reports:describe_evaluation"
 
     head: str | Path | None = option(
-        "In whose coordinates heads are judged: a release, or a directory with head.npz; "
-        "default: those of the project's evaluation before.",
+        "Head that sets the coordinates for judging: a release, or a directory with head.npz; "
+        "default: as in the project's last evaluation.",
         metavar="RELEASE",
     )
 
@@ -122,7 +122,7 @@ class LearningOptions(FeatureOptions):
     """
 
     learner: str = option(
-        "What learns; default head, a linear head on the features.", default="head"
+        "The learner; default head, a linear head on the features.", default="head"
     )
     model: str | None = option(
         "Base model of the learner, a hub id or a path.", metavar="ID_OR_PATH"

@@ -73,7 +73,7 @@ class GradientOptions(LearningOptions):
             if value is not None and value != has:
                 raise PolicyError(
                     f"this project's policy has --{name.replace('_', '-')} = {has:g}, fixed when "
-                    f"it was made; asked: {value:g}; leave the option out or use another project"
+                    f"it was made; requested: {value:g}; leave it out or use another project"
                 )
 
 

@@ -31,7 +31,7 @@ LOSSES = ("auto", "forward", "robust", "soft", "plain")
 
 @click.group("train", context_settings=HELP, short_help="Train models on a release.")
 def train_group() -> None:
-    """Train models on a release, by losses that know each row's noise."""
+    """Train models on a release, with losses that know each row's noise."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,12 +42,12 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--model",
             required=True,
             metavar="ID_OR_PATH",
-            help="The model to begin from: a directory, or an id of the Hugging Face hub.",
+            help="The base model: a directory, or an id of the Hugging Face hub.",
         ),
         directory_option(
             "model",
             required=True,
-            help="A new directory for the model; what is unfinished is in DIR.partial.",
+            help="New directory for the model; unfinished work is in DIR.partial.",
         ),
         click.option(
             "--train-config",
@@ -89,7 +89,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--non-private",
             is_flag=True,
-            help="RELEASE is a file of raw labels, and nobody is to be protected.",
+            help="RELEASE is a file of raw labels; train without any guarantee.",
         ),
         project_option,
     )
@@ -132,8 +132,8 @@ def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trainin
     """Align a language model by DPO on RELEASE (its id, or a directory with a copy of it).
 
     The loss honours each row's noise, as the release's card says, and the model carries the
-    release's guarantee: TRAINING_CARD.md says which. After an interruption the same command goes
-    on.
+    release's guarantee: TRAINING_CARD.md says which. After an interruption the same command
+    resumes.
 
     \b
     Example:
@@ -148,7 +148,7 @@ def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trainin
 def train_reward(release: str, model: str, output: Path, **options: Any) -> TrainingResult:
     """Train a reward model on RELEASE (its id, or a directory with a copy of it).
 
-    AutoModelForSequenceClassification loads it. Else as `train dpo`.
+    AutoModelForSequenceClassification loads it. Otherwise as `train dpo`.
 
     \b
     Example:

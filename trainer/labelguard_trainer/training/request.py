@@ -181,7 +181,7 @@ def open_release(release: str, project: Where) -> Source:
     if path.is_file():
         raise RawLabels(
             f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
-            "say that nobody is to be protected: --non-private"
+            "declare training without a guarantee: --non-private"
         )
     directory = path if path.is_dir() else overview.release_path(release, project)
     refuse_evaluation(directory)

@@ -65,8 +65,8 @@ class NoisyRows:
         if raw.any() and not non_private:
             raise RawLabels(
                 f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(NOISE_COLUMNS)}: "
-                "raw labels are no release; privatize them first, or say that nobody is to be "
-                "protected: --non-private, in Python non_private=True"
+                "raw labels are no release; privatize them first, or declare training without a "
+                "guarantee: --non-private, in Python non_private=True"
             )
         flipped, soft = ~np.isnan(flip), ~np.isnan(probability)
         _check_range(flip[flipped], "flip_probability", 0.5, "[0, ½)", open_above=True)
