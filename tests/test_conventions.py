@@ -102,6 +102,11 @@ def test_a_database_server_that_went_away_is_named(monkeypatch: pytest.MonkeyPat
     assert "127.0.0.1:1" in str(databases.lost())
 
 
+def test_no_file_has_more_than_450_lines() -> None:
+    lengths = {path: path.read_text().count("\n") for path in words.sources()}
+    assert {path: lines for path, lines in lengths.items() if lines > 450} == {}
+
+
 def test_names_and_docstrings_are_plain_words() -> None:
     assert words.problems(words.sources()) == []
 
