@@ -312,7 +312,7 @@ def describe_ranks(standings: tuple[Standing, ...]) -> str:
             sentences.append(f"{', '.join(names[:-1])} and {names[-1]} share rank {rank}.")
         elif rank == 1:
             all_others = standings[0].worst_rank == 1
-            alone = "is surely ahead of all others" if all_others else "has rank 1 alone"
+            alone = "is ahead of all others with confidence" if all_others else "has rank 1 alone"
             sentences.append(f"{names[0]} {alone}.")
     return " ".join(sentences) or "All of them can be told apart."
 
@@ -321,8 +321,8 @@ def _board_notes(boards: Sequence[Board]) -> Iterator[str]:
     """Yield the limits of boards, and what would help."""
     if any(all(row.rank == 1 for row in board.standings) for board in boards):
         yield (
-            "to tell systems apart takes more labelers, a larger ε, or fewer systems, which are in "
-            "more comparisons each"
+            "distinguishing systems takes more labelers, a larger ε, or fewer systems with more "
+            "comparisons each"
         )
     total = vague = 0
     for board in boards:

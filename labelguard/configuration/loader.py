@@ -105,7 +105,7 @@ def _parse_toml(text: str) -> Any:
         settings = tomllib.loads(text)
     except ValueError as error:  # numbers of very many digits, too
         line = _LINE.search(str(error))
-        why = "this is not TOML, or a name stands here twice"
+        why = "this is not TOML, or a name occurs twice"
         raise _SyntaxFault(line and line[1], why) from None
     if _depth(settings) > _MAX_DEPTH:  # dotted names nest without brackets
         raise RecursionError
@@ -150,7 +150,7 @@ def _yaml_loader() -> type[yaml.SafeLoader]:
                 if key.tag != "tag:yaml.org,2002:str":
                     raise refuse("a name must be a text", key)
                 if key.value in names:
-                    raise refuse("a name stands here twice", key)
+                    raise refuse("this name occurs twice", key)
                 names.add(key.value)
             return super().construct_mapping(node, deep)
 

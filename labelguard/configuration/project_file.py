@@ -55,7 +55,7 @@ def _check_network(text: str) -> str:
 class AboutTable(SettingsTable):
     """Name and contact of the project, on top of its report."""
 
-    name: Text | None = Field(default=None, description="what the project is called")
+    name: Text | None = Field(default=None, description="name of the project")
     contact: Text | None = Field(
         default=None, description="who answers questions about it: a name, an address"
     )
@@ -66,7 +66,7 @@ class InputTable(SettingsTable):
 
     source: Text = Field(
         default="files",
-        description="whose labelers these are: worker 7 of one source is not that of another",
+        description="source of the labelers: worker 7 of one source is not that of another",
     )
     columns: Mapping[str, Text] = Field(
         default={}, description="the names that your files use, by role"
@@ -80,10 +80,10 @@ class DeliveryTable(SettingsTable):
         Literal["standard-webhooks", "hmac-sha256", "hmac-timestamp", "shared-secret"] | None
     ) = Field(default=None, description="what proves a delivery; default: as the tool does it")
     header: Header | None = Field(
-        default=None, description="where the signature or the secret stands; default: by the scheme"
+        default=None, description="header of the signature or secret; default: by the scheme"
     )
     timestamp_header: Header | None = Field(
-        default=None, description="where the signed time stands; default: by the scheme"
+        default=None, description="header of the signed time; default: by the scheme"
     )
     addresses: tuple[Annotated[str, AfterValidator(_check_network)], ...] = Field(
         default=(), description="addresses and networks that may deliver; default: all"
@@ -99,11 +99,11 @@ class ConnectorTable(SettingsTable):
         default=None, description="which connector; default: the table's name"
     )
     source: Text | None = Field(
-        default=None, description="whose labelers these are; default: the table's name"
+        default=None, description="source of the labelers; default: the table's name"
     )
     question: Text | None = Field(
         default=None,
-        description="what is read where several things are asked; default: the only one",
+        description="question to read if there are several; default: the only one",
     )
     columns: Mapping[str, Text] = Field(
         default={}, description="the tool's names of fields, by role"

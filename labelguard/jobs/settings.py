@@ -66,7 +66,7 @@ class GateSettings(SettingsTable):
 
     by: Literal["released", "probes", "held-out", "none"] = Field(
         default="released",
-        description="by which evidence; none reads a raw label that was not paid for",
+        description="evidence to judge by; none reads an unpaid raw label",
     )
     probes: Text | None = Field(default=None, description="for probes: a file of public pairs")
     margin: float = Field(
@@ -78,7 +78,7 @@ class GateSettings(SettingsTable):
     at_least: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="what it must reach in any case, a first model with its whole interval; "
+        description="least value in any case, for a first model of its whole interval; "
         "default, of a first: what a coin reaches",
     )
 

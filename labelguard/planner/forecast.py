@@ -58,7 +58,7 @@ class PlanResult(Planned):
         facts = [("planned for", describe_input(self)), ("recommended", " ".join(summarize(self)))]
         facts += several("expect", words)
         facts += [*several("notes", self.notes), *several("next", commands)]
-        title = "What a private release may be expected to give"
+        title = "Forecast of a private release"
         caption = "Accuracy against ε. " + "; ".join(words)
         return card(title, facts, picture=Picture(draw_accuracy(self), caption))
 
@@ -89,7 +89,7 @@ def plan(
     those of `privatize`; columns of labels may be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute. `agreement` is
-    how often two labelers are taken to agree on a strict label, in [0.55, 0.9]. The budget is for
+    how often two labelers are assumed to agree on a strict label, in [0.55, 0.9]. The budget is for
     `periods` releases, which each bring as many new labels of each labeler as the input holds.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
     `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.

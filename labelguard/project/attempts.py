@@ -36,7 +36,7 @@ FILE = "attempts.json"
 REASONS: Mapping[str, str] = {
     "budget": "labelers lack allowance",
     "policy": "the policy in force does not allow it",
-    "input": "the input cannot be read as it is said to be",
+    "input": "the input cannot be read as configured",
     "tool": "the annotation tool or its settings",
     "ledger": "the ledger cannot be read or written, or does not hold",
     "key": "a key is missing, or not private",

@@ -333,11 +333,11 @@ def _remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
     if any(release.state == "committed" for release in report.releases):
         remains += [
             "releases that were delivered cannot be recalled",
-            "heads and models fitted on releases keep what those tell, under the same noise",
+            "heads and models fitted on releases keep what they learned, under the same noise",
         ]
     remains += [
-        "backups made before still hold the private maps of their day",
-        "raw files given to labelguard, and exports made beside it, are where they were",
+        "earlier backups still contain the private maps of their time",
+        "raw input files, and exports made outside labelguard, are untouched",
     ]
     if report.group:
         remains.append("the charges are those of their group, which keeps what it spent")

@@ -281,7 +281,7 @@ def _describe_preferences(head: Head, summary: HeadSummary, columns: list[NamedC
     words = []
     named = [column for column in columns if not column.group.has_sources]
     if summary.errors is None:
-        words.append("Nothing is said of what stands out: these coefficients have no intervals.")
+        words.append("No column can be singled out: these coefficients have no intervals.")
     elif named and (phrases := _sure_phrases(head, summary, named)):
         start, last = ", ".join(phrases[:-1]), phrases[-1]
         words.append(f"These labelers prefer {f'{start} and {last}' if start else last}.")

@@ -53,7 +53,7 @@ def told(made: Project, more: str, *, head: str = "format = 1\n") -> str:
         (TABLE + 'on = {token = "x"}', ": connectors.clinic.on.token: this does not belong into"),
         ("connectors = 3", ": connectors: "),
         ("a = 2026-01-01", ": only texts, finite numbers"),
-        ("[ingest]\n[ingest]", ", line 3: this is not TOML, or a name stands here twice"),
+        ("[ingest]\n[ingest]", ", line 3: this is not TOML, or a name occurs twice"),
         ("a = ?", ", line 2: this is not TOML"),
     ],
 )

@@ -78,7 +78,7 @@ def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(
     [
         ((401, {}, SECRET), "HTTP 401: the API key is not accepted"),
         ((403, {}, SECRET), "HTTP 403: the API key's user may not do this"),
-        ((404, {}, SECRET), "HTTP 404: there is no such thing; check url, workspace and dataset"),
+        ((404, {}, SECRET), "HTTP 404: not found; check url, workspace and dataset"),
         ((422, {}, SECRET), "HTTP 422: Argilla does not accept"),
         ((302, {"Location": "http://127.0.0.1:1/"}, SECRET), "HTTP 302: check url"),
         ((200, {}, f"<html>{SECRET}"), "expected JSON"),

@@ -170,7 +170,7 @@ def test_it_says_how_long_the_allowance_lasts(make: Make) -> None:
     clinic.annotate(8)
     assert clinic.worker().outlook == [
         "releases every 8 new answers by rr, under policy clinic",
-        "nobody was charged yet; it lasts for 6 randomized labels of each labeler",
+        "no labeler was charged yet; it lasts for 6 randomized labels of each labeler",
     ]
     clinic.worker().turn()
     left = clinic.worker().outlook[1]

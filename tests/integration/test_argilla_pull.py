@@ -314,7 +314,7 @@ def test_a_release_is_a_data_set_of_pairs_without_labelers(
         assert suggested == ([] if 2 * chosen == len(released) else [majority])
         assert record["responses"] == [] and not record["metadata"]
     assert "labeler-" not in json.dumps(shown)
-    with pytest.raises(ConnectorError, match="HTTP 409: it is there already; take another name"):
+    with pytest.raises(ConnectorError, match="HTTP 409: it exists already; choose another name"):
         argilla(server).push(release, name, no_progress)
 
 

@@ -60,7 +60,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("promote: {mlflow: {}}", "promote.mlflow.model: "),
         ("notify: {url: x, secret_env: 'A B'}", "notify.secret_env: "),
         ("just words", "must hold lines"),
-        ("name: a\nname: b", "line 2: a name stands here twice"),
+        ("name: a\nname: b", "line 2: this name occurs twice"),
         ("a: &x 1\nb: *x", "line 2: references"),
         ("1: 2", "1: "),
         ("a: !!python/object/apply:os.system ['true']", "this is not YAML"),

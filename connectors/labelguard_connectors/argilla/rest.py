@@ -20,8 +20,8 @@ from labelguard_connectors.payloads import Count, Payload, Text, Time, Uuid
 _HINTS = {
     401: "the API key is not accepted; check it",
     403: "the API key's user may not do this; it must be an owner, or an admin of the workspace",
-    404: "there is no such thing; check url, workspace and dataset",
-    409: "it is there already; take another name",
+    404: "not found; check url, workspace and dataset",
+    409: "it exists already; choose another name",
     422: "Argilla does not accept what was sent",
 }
 _API = "/api/v1"

@@ -77,7 +77,7 @@ class BatchWriter:
     async def _hand_over(self, work: Event | Callable[[], None], size: int) -> None:
         is_full = self._waiting >= MOST_EVENTS or self._bytes + size > MOST_BYTES
         if is_full or not self._thread.is_alive() or not self._loop:
-            raise Overloaded("too many events wait for the disk")
+            raise Overloaded("too many events are waiting for the disk")
         job = _WriterJob(self._loop.create_future(), work, size)
         self._waiting += 1
         self._bytes += size

@@ -61,7 +61,7 @@ class Schedule:
         releases would use up: a machine agrees to nothing.
         """
         if self.when == "manual":
-            return ["nothing is released by itself"]
+            return ["nothing is released automatically"]
         budget, policy = require_policy(where)
         mechanism = self._mechanism(policy, where)
         self._check_statistic(mechanism, policy)
@@ -109,7 +109,7 @@ def _describe_allowance(event: str, policy: PolicyDetails, usage: Usage | None) 
     noun = kind(event).noun
     if usage is None or not usage.labelers:
         count = "their own number of labels" if allowed[0] is None else pluralize(allowed[0], noun)
-        return f"nobody was charged yet; it lasts for {count} of each labeler"
+        return f"no labeler was charged yet; it lasts for {count} of each labeler"
     left = pluralize(usage.left_per_labeler["median"], noun)
     return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
 

@@ -79,7 +79,7 @@ def serve(
             log.warning("not served", connector=name, why=why)
         log.info("serving", address=address, connectors=sorted(endpoints.served))
         if not _is_loopback(host):
-            log.warning("not loopback", why="deliveries come unenciphered; put TLS before it")
+            log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
         with _run_beside(worker) if worker else contextlib.nullcontext():
             _run(hook, listener, bounds)
         log.info("ended", address=address)

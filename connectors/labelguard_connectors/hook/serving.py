@@ -72,7 +72,7 @@ def parse_delivery(connector: Connector, body: bytes) -> Sequence[Answer]:
         raise
     except Exception as error:
         # A body that a connector was not made for is a letter to keep, whatever it stumbles over.
-        raise ConnectorError(f"the connector stumbled over it ({type(error).__name__})") from None
+        raise ConnectorError(f"the connector failed on it ({type(error).__name__})") from None
     for answer in answers:
         _check(answer)
     return answers
