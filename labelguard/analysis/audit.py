@@ -147,7 +147,7 @@ class Canary:
         prices = pricing.prices(self.policy, RANDOMIZED_LABELS.name, np.array(allowed, np.int64))
         return [prices[count]["threshold"] for count in allowed]
 
-    def answers(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
+    def randomize_labels(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
         """Yield the answers of fresh canaries whose labels are `labels` (k,), some at a time.
 
         For each threshold the answers, of shape (canaries, k); all thresholds ask about the same
@@ -181,7 +181,7 @@ def _check_flips(canary: Canary, alpha: float) -> list[Check]:
         np.concatenate(
             [
                 answers.sum(axis=1, dtype=np.int64)
-                for (answers,) in canary.answers(canary.constant(label), threshold)
+                for (answers,) in canary.randomize_labels(canary.constant(label), threshold)
             ]
         )
         for label in (LABEL_A, LABEL_B)
@@ -238,7 +238,7 @@ def _epsilon_of_event(
 ) -> float:
     """Return the ε that is proven by how many canaries show an event in each world."""
     first, second = (
-        sum(int(event(answers).sum()) for answers in canary.answers(labels, *thresholds))
+        sum(int(event(answers).sum()) for answers in canary.randomize_labels(labels, *thresholds))
         for labels in worlds
     )
     return bounds.epsilon_of_events(first, second, canary.runs, canary.policy.delta, alpha)

@@ -206,7 +206,7 @@ class _Stager:
         self.staged.rows += int((~blank).sum())
 
         columns = _split_blocks("unit", units) | _split_blocks("item", items)
-        columns |= self._authors(labelers, batch)
+        columns |= self._label_authors(labelers, batch)
         for name in ("pair", "size"):  # of rankings
             if name in batch.schema.names:
                 columns[name] = batch[name].to_numpy()
@@ -378,7 +378,9 @@ class _Stager:
         keys = self._labeler_keys[[self._labelers[name] for name in names]]
         return Identities.of(self._keys, self.options.namespace, names, keys)
 
-    def _authors(self, labelers: Blocks, batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+    def _label_authors(
+        self, labelers: Blocks, batch: pa.RecordBatch
+    ) -> dict[str, NDArray[np.generic]]:
         """Return who gave each label, where that is not the unit: the labeler, else the record."""
         if self.options.groups is None and self.options.reading.unit != "item":
             return {}

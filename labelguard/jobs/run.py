@@ -152,7 +152,7 @@ class JobExecution:
             try:
                 self.check_writable()
                 with self.models.lock():
-                    run.end(self._steps(run))
+                    run.end(self._run_steps(run))
             except ProjectBusy:
                 raise  # it is in progress still
             except Exception as error:
@@ -168,7 +168,7 @@ class JobExecution:
         same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
         return Retrained(**same, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
 
-    def _steps(self, run: RunInProgress) -> JobRun:
+    def _run_steps(self, run: RunInProgress) -> JobRun:
         run.step("check", self._check)
         run.step("pull", self._pull)
         released = run.step("release", lambda: self._release(run))

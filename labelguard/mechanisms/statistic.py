@@ -135,7 +135,7 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
 def without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
     """b_u = ½ √Σ_j share² ‖z_uj‖², the norm of a labeler without signal, shape (units,)."""
     norms = squared_norms(z)[rows.pair]
-    return np.asarray(np.sqrt(_sum(rows, rows.share() ** 2 * norms)) / 2)
+    return np.asarray(np.sqrt(_sum_by_unit(rows, rows.share() ** 2 * norms)) / 2)
 
 
 def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
@@ -148,7 +148,7 @@ def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
 
     Raises as `bounds`.
     """
-    triangle = _sum(rows, rows.share() * np.sqrt(squared_norms(z)[rows.pair]))
+    triangle = _sum_by_unit(rows, rows.share() * np.sqrt(squared_norms(z)[rows.pair]))
     ends = np.cumsum(np.bincount(rows.unit, minlength=rows.units))
     of_units = np.split(np.argsort(rows.unit, kind="stable"), ends[:-1])
     spectral = np.array([_spectral(z, rows, own) for own in of_units])
@@ -330,6 +330,6 @@ def noise_aware_ridge(
     return penalty * (1 + noise**2 / np.maximum(information, least))
 
 
-def _sum(rows: Rows, values: Floats) -> Floats:
+def _sum_by_unit(rows: Rows, values: Floats) -> Floats:
     """Sums over the rows of each labeler, shape (units,)."""
     return np.bincount(rows.unit, values, rows.units).astype(np.float64)

@@ -131,8 +131,8 @@ def smaller_noise(epsilon: float, delta: float, releases: int = 1) -> Noises:
     return of
 
 
-def fits_sources_alone(directions: int, components: int) -> bool:
-    """Return the rule: sources alone, if the planned number of components holds all their
+def has_room_for_sources(source_directions: int, components: int) -> bool:
+    """Return True if features of sources alone are best: the planned components hold all their
     directions.
 
     Of m sources a head learns m − 1 differences: the directions of the group `source`, fewer where
@@ -141,7 +141,7 @@ def fits_sources_alone(directions: int, components: int) -> bool:
     directions, and worst where it has not: then they are one more group, of which the leading
     directions are taken.
     """
-    return directions <= components
+    return source_directions <= components
 
 
 def describe_sources(
@@ -172,10 +172,10 @@ def count_directions(x: NDArray[np.float32]) -> int:
 
 def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
     fitting = [
-        f"{epsilon:g}" for epsilon, room in planned.items() if fits_sources_alone(count, room)
+        f"{epsilon:g}" for epsilon, room in planned.items() if has_room_for_sources(count, room)
     ]
     other = [
-        f"{epsilon:g}" for epsilon, room in planned.items() if not fits_sources_alone(count, room)
+        f"{epsilon:g}" for epsilon, room in planned.items() if not has_room_for_sources(count, room)
     ]
     room = (
         f"{group.name} has {pluralize(count, 'direction')}; "

@@ -126,7 +126,7 @@ def preview(
     labeler_id: str, kind: Leaving, project: Where = None, *, never_seen: bool = False
 ) -> RemovalReport:
     """Return what `remove_labeler` would do and what would remain; change nothing."""
-    leaver = _leaver(labeler_id, OpenProject.open(project), never_seen)
+    leaver = _find_leaver(labeler_id, OpenProject.open(project), never_seen)
     return _complete(_report(leaver, kind), leaver, leaver.raw)
 
 
@@ -144,7 +144,7 @@ def remove_labeler(
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        leaver = _leaver(labeler_id, opened, never_seen)
+        leaver = _find_leaver(labeler_id, opened, never_seen)
         epoch = ledger.begin_job()
         ledger.refund_reserved(epoch, resumed=None)
         report = _report(leaver, kind)
@@ -163,7 +163,7 @@ def listing(project: Where = None) -> list[Departure]:
     return OpenProject.open(project).ledger.people.departures()
 
 
-def _leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Leaver:
+def _find_leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Leaver:
     """Return the labeler with this id or pseudonym, known unless it is said that they were never
     seen.
     """

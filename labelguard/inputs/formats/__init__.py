@@ -144,7 +144,7 @@ def _recognise(schema: TableSchema) -> Format | None:
     fitting = [form for form in FORMATS.values() if form.recognises(schema)]
     # Further pairs of a release have the features that its labels have, which were judged there.
     if not schema.reading.labelled and schema.reading.unit == "none":
-        fitting = [form for form in fitting if not _hidden_feature(form, schema)]
+        fitting = [form for form in fitting if not _label_column_among_features(form, schema)]
     # Which column of labels a sparse file lacks may follow from labels. Where blanks are public
     # that tells nothing new; elsewhere, what its other columns say has to do.
     blind = schema.sparse and schema.reading.labelled and schema.has_private_blanks
@@ -152,7 +152,7 @@ def _recognise(schema: TableSchema) -> Format | None:
     return next(iter(telling or fitting), None)
 
 
-def _hidden_feature(form: Format, schema: TableSchema) -> str | None:
+def _label_column_among_features(form: Format, schema: TableSchema) -> str | None:
     """Return a column of a requested feature that tells labels in a format, if any."""
     columns = schema.reading.all_feature_columns()
     return next((name for name in columns if name in form.private and schema.has(name)), None)
@@ -198,7 +198,7 @@ def _check_private_columns(form: Format, schema: TableSchema) -> None:
                 f"format {form.name} reads column {name} for labels, which are private: it "
                 f"cannot be {role}; leave it out of --columns, or name another --format"
             )
-    if feature := _hidden_feature(form, schema):
+    if feature := _label_column_among_features(form, schema):
         raise schema.error(
             f"format {form.name} reads column {feature} for labels, which are "
             "private: it cannot be a feature; if it tells no label, name --format pairs"
