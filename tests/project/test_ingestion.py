@@ -277,7 +277,7 @@ def _crash_at(point: str, patch: pytest.MonkeyPatch) -> list[str]:
         patch.setattr(owner, name, crashing)
 
     if point == "claimed":
-        after(Inbox, "claimed")
+        after(Inbox, "read_claimed")
     elif point == "written":
         after(Segments, "write")
     else:  # the ledger has it, the inbox does not know

@@ -66,9 +66,13 @@ def on(kind: str, directory: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     if kind == "sqlite":
         yield ""
         return
-    with fresh(kind, directory) as url, patch.context() as inner:
-        inner.setenv("LABELGUARD_LEDGER_URL", url)
-        yield url
+    # Not in a context of its own: what is set on top would come back once that has ended.
+    with fresh(kind, directory) as url:
+        patch.setenv("LABELGUARD_LEDGER_URL", url)
+        try:
+            yield url
+        finally:
+            patch.delenv("LABELGUARD_LEDGER_URL", raising=False)
 
 
 @contextlib.contextmanager
