@@ -483,7 +483,7 @@ def test_the_commands_say_what_is_in_a_backup_and_what_became_of_it(
     assert "keep a copy of the keys" in text and "labelguard-anchor:1:6:" in text
     anchor = next(word for word in text.split() if word.startswith("labelguard-anchor"))
     own = ("--keys", project.keys, "--anchor", anchor)
-    assert "on your word" in invoke("restore", path, target, *own, "--nothing-since")
+    assert "as you declared" in invoke("restore", path, target, *own, "--nothing-since")
     text = invoke("restore", path, tmp_path / "b", "--keys", project.keys)
     assert "Pay again" in text and "Repeat departures" in text
 

@@ -192,9 +192,9 @@ def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) ->
     assert made.card["privacy"]["skip_status"] == "protected"
     for options, said in (
         ({"label_values": "a=y,b=x"}, "--label-values = a=x,b=y, .*a=y,b=x"),
-        ({"label_values": ""}, "asked: a=1"),
-        ({"skips": "public"}, "skips = tie, .*asked: public"),
-        ({"assignment_reactive": True}, "assignment-reactive = False, .*asked: True"),
+        ({"label_values": ""}, "requested: a=1"),
+        ({"skips": "public"}, "skips = tie, .*requested: public"),
+        ({"assignment_reactive": True}, "assignment-reactive = False, .*requested: True"),
     ):
         with pytest.raises(PolicyError, match=said):
             privatize(project, table, **options)
