@@ -6,9 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,7 +14,7 @@ from support import compiled, databases, engines
 from support.lives import first_release
 
 import labelguard
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
@@ -30,7 +28,7 @@ MORE = 5
 """How many times the examples of `make test` a search looks at."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """What makes thousands of tests fast, and changes no result."""
     compiled.share()
     engines.share()
@@ -42,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+def pytest_pycollect_makeitem():
     """Mark as slow the cases of a test but those whose ids begin with what `quick` names."""
     made = yield
     cases = made if isinstance(made, list) else []
@@ -59,7 +57,7 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
     return made
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Look at more examples where hypothesis searches."""
     if settings.get_current_profile_name() != "search":
         return
@@ -70,9 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item):
     """Stop with one reason when a PostgreSQL server that tests use has gone away."""
     report = yield
     if report.failed and (reason := databases.lost()):
@@ -81,25 +77,25 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """What is loaded by now stays: to look through it for garbage again and again takes a tenth."""
     gc.collect()
     gc.freeze()
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """At the end all of it is garbage."""
     gc.unfreeze()
     gc.collect()
 
 
-def _let_products_be_on_one_thread() -> None:
+def _let_products_be_on_one_thread():
     """Of matrices: where tests run side by side, threads of one would wait for another's core."""
     for library in ("OPENBLAS", "OMP"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # workers inherit it
 
 
-def _keep_projects_in_memory() -> None:
+def _keep_projects_in_memory():
     """Where there is room: a third of a release is flushing."""
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
         return
@@ -108,7 +104,7 @@ def _keep_projects_in_memory() -> None:
         tempfile.tempdir = None  # it is looked up anew
 
 
-def _nothing_of_yours(patch: pytest.MonkeyPatch, state: Path) -> None:
+def _nothing_of_yours(patch, state):
     """The list of projects that you made is not for tests, nor are your ledger and your keys."""
     patch.setenv("XDG_STATE_HOME", str(state))
     for name in ("LABELGUARD_LEDGER_URL", "LABELGUARD_KEY_FILE", "LABELGUARD_KEY_COMMAND"):
@@ -116,7 +112,7 @@ def _nothing_of_yours(patch: pytest.MonkeyPatch, state: Path) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nothing_of_yours_between_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _nothing_of_yours_between_tests(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         _nothing_of_yours(patch, tmp_path_factory.mktemp("state"))
         patch.setenv("LABELGUARD_CACHE", str(tmp_path_factory.getbasetemp().parent / "cache"))
@@ -124,48 +120,46 @@ def _nothing_of_yours_between_tests(tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_yours_in_a_test(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _nothing_of_yours_in_a_test(tmp_path_factory, monkeypatch):
     _nothing_of_yours(monkeypatch, tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     """A fresh project."""
     return labelguard.init(tmp_path / "project")
 
 
 @pytest.fixture(scope="session")
-def _lived(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def _lived(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # a module's fixture may have named a ledger
         patch.delenv("LABELGUARD_LEDGER_URL", raising=False)
         return first_release(tmp_path_factory.mktemp("lived"))
 
 
 @pytest.fixture
-def lived(_lived: Project, tmp_path: Path) -> Project:
+def lived(_lived, tmp_path):
     """A project with one release of 50 labels: a copy of one that is made once."""
     shutil.copytree(_lived.state, tmp_path / "project" / _lived.state.name)
     return find(tmp_path / "project")
 
 
 @pytest.fixture(params=databases.EACH)
-def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def ledger_url(request, tmp_path):
     """The URL of an empty database for a ledger, on SQLite and, slow, on PostgreSQL."""
     with databases.fresh(request.param, tmp_path) as url:
         yield url
 
 
 @pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[str]:
+def postgres(tmp_path):
     """The URL of an empty PostgreSQL database."""
     with databases.fresh("postgresql", tmp_path) as url:
         yield url
 
 
 @pytest.fixture
-def project_on_each(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project_on_each(ledger_url, tmp_path, monkeypatch):
     """A fresh project with its ledger on SQLite, and one with its ledger on PostgreSQL."""
     # By the test's own monkeypatch, so that what a test sets on top is undone before this.
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", ledger_url)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +28,7 @@ EXAMPLES = [
 ]
 
 
-def test_the_public_names_are_these_and_completion_shows_no_others() -> None:
+def test_the_public_names_are_these_and_completion_shows_no_others():
     assert sorted(lg.__all__) == sorted(NAMES)
     assert [name for name in dir(lg) if not name.startswith("__")] == sorted(
         name for name in NAMES if name != "__version__"
@@ -37,7 +36,7 @@ def test_the_public_names_are_these_and_completion_shows_no_others() -> None:
     assert all(isinstance(getattr(lg, name), ModuleType) for name in (*MODULES, "errors"))
 
 
-def test_a_name_is_loaded_when_it_is_asked_for() -> None:
+def test_a_name_is_loaded_when_it_is_asked_for():
     command = (
         "import sys, labelguard as lg\n"
         "dir(lg), lg.errors.BudgetExceeded\n"
@@ -53,13 +52,13 @@ def test_a_name_is_loaded_when_it_is_asked_for() -> None:
     assert done.stdout == "module 'labelguard' has no attribute 'simulation_config'\n"
 
 
-def test_a_misspelt_name_is_told_with_the_one_that_is_near() -> None:
+def test_a_misspelt_name_is_told_with_the_one_that_is_near():
     with pytest.raises(AttributeError, match=r"attribute 'privatise' \(did you mean 'privatize'\?"):
         lg.privatise  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> lg.Release:
+def release(tmp_path_factory):
     """A release with a head, of which the examples speak."""
     project = lg.init(tmp_path_factory.mktemp("released"))
     table = lg.simulate(labelers=30, labels=900, items=200)
@@ -67,12 +66,12 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> lg.Release:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> lg.Release:
+def compared(tmp_path_factory):
     """A release of comparisons of systems."""
     return lg.privatize(arena(20), project=lg.init(tmp_path_factory.mktemp("compared")), **SOURCES)
 
 
-def _found(name: str) -> Any:
+def _found(name):
     found = lg
     for part in name.split("."):
         found = getattr(found, part)
@@ -82,12 +81,8 @@ def _found(name: str) -> Any:
 @pytest.mark.docs
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_of_a_public_name_runs_as_it_is_printed(
-    name: str,
-    release: lg.Release,
-    compared: lg.Release,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    name, release, compared, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     pq.write_table(lg.simulate(labelers=30, labels=900, items=200), "labels.parquet")
     known = {"lg": lg, "release": release, "compared": compared, "Path": Path}
@@ -99,7 +94,7 @@ def test_the_example_of_a_public_name_runs_as_it_is_printed(
     assert not said, "".join(said)
 
 
-def test_a_release_is_loaded_as_whichever_table_is_asked_for(release: lg.Release) -> None:
+def test_a_release_is_loaded_as_whichever_table_is_asked_for(release):
     rows = lg.load(release, "arrow").to_pylist()
     assert lg.load(str(release.path)).to_dicts() == rows
     frame = lg.load(release, "pandas")
@@ -111,16 +106,14 @@ def test_a_release_is_loaded_as_whichever_table_is_asked_for(release: lg.Release
 
 
 @pytest.mark.parametrize("name", ["leaderboard", "load", "score"])
-def test_what_is_no_release_is_told_what_is_expected(name: str) -> None:
+def test_what_is_no_release_is_told_what_is_expected(name):
     rest = ("labels.parquet",) if name == "score" else ()
     with pytest.raises(TypeError, match=r"^expected a Release, or the path of .* found NoneType$"):
         getattr(lg, name)(None, *rest)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "datasets"])
-def test_a_package_that_is_not_installed_is_named_with_its_remedy(
-    kind: Any, release: lg.Release, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_not_installed_is_named_with_its_remedy(kind, release, monkeypatch):
     monkeypatch.setitem(sys.modules, kind, None)
     with pytest.raises(MissingExtra, match=rf"^{kind} is not installed; .* with: pip install "):
         lg.load(release, kind)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,23 +26,23 @@ from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
     ],
 )
 def test_a_misspelled_option_is_refused_before_a_project_is_looked_for(
-    asked: dict[str, Any], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    asked, meant, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PolicyError, match=f"does not go with.*{meant}|^{meant} does not go"):
         lg.privatize("nowhere.parquet", project=tmp_path / "none", **asked)
 
 
-def test_an_abbreviated_option_is_told_in_full() -> None:
+def test_an_abbreviated_option_is_told_in_full():
     assert "'--epsilon'?" in CliRunner().invoke(main, ["privatize", "--eps", "3"]).stderr
 
 
-def kinds(one: type[LabelguardError]) -> list[type[LabelguardError]]:
+def kinds(one):
     return [one, *(kind for below in one.__subclasses__() for kind in kinds(below))]
 
 
 @pytest.mark.parametrize("kind", kinds(LabelguardError))
-def test_an_error_comes_whole_from_another_process(kind: type[LabelguardError]) -> None:
+def test_an_error_comes_whole_from_another_process(kind):
     """One that could not be read again broke the pool of whoever ran releases in processes."""
     counts: dict[str, Any] = {"requested": 3, "left": 1} if kind is BudgetExceeded else {}
     error = kind("give --releases 1", **counts)
@@ -63,9 +61,7 @@ def test_an_error_comes_whole_from_another_process(kind: type[LabelguardError]) 
         (lambda: lg.simulate(labeler=2), "'labeler' (did you mean 'labelers'?)"),  # type: ignore[call-arg]
     ],
 )
-def test_a_misspelt_keyword_is_told_with_the_one_that_is_meant(
-    call: Callable[[], Any], message: str
-) -> None:
+def test_a_misspelt_keyword_is_told_with_the_one_that_is_meant(call, message):
     with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {message}")):
         call()
 
@@ -77,9 +73,7 @@ def test_a_misspelt_keyword_is_told_with_the_one_that_is_meant(
         ({"features": "lenght"}, "'lenght' (did you mean 'length'?); available: "),
     ],
 )
-def test_a_misspelt_choice_is_told_with_the_one_that_is_meant(
-    asked: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_a_misspelt_choice_is_told_with_the_one_that_is_meant(asked, message, tmp_path):
     table = lg.simulate(labelers=20, labels=200, items=50)
     asked = {"mechanism": "statistic"} | asked
     with pytest.raises(LabelguardError, match=re.escape(message)):

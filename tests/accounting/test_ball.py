@@ -35,21 +35,19 @@ Floats = NDArray[np.float64]
         (3, 1, 0.994848),
     ],
 )
-def test_calibration_gives_the_measured_scale(
-    components: int, epsilon: float, scale: float
-) -> None:
+def test_calibration_gives_the_measured_scale(components, epsilon, scale):
     assert ball.calibrate(epsilon, 1e-5, components) == pytest.approx(scale, abs=5.1e-7)
 
 
 @pytest.mark.parametrize(
     ("components", "ratio"), [(2, 0.22), (4, 0.35), (8, 0.54), (16, 0.72), (32, 0.85)]
 )
-def test_few_components_need_less_variance_than_a_gaussian(components: int, ratio: float) -> None:
+def test_few_components_need_less_variance_than_a_gaussian(components, ratio):
     variance = (components + 1) * ball.calibrate(1, 1e-5, components) ** 2
     assert variance / gaussian.calibrate(1, 1e-5) ** 2 == pytest.approx(ratio, abs=5.1e-3)
 
 
-def test_with_many_components_the_noise_is_that_of_a_gaussian() -> None:
+def test_with_many_components_the_noise_is_that_of_a_gaussian():
     deviation = math.sqrt(20_001) * ball.calibrate(1, 1e-5, 20_000)
     assert deviation == pytest.approx(gaussian.calibrate(1, 1e-5), rel=2e-4)
 
@@ -75,9 +73,7 @@ def test_with_many_components_the_noise_is_that_of_a_gaussian() -> None:
         (512, 0.17, 1.0, 1e-11),
     ],
 )
-def test_delta_is_never_below_the_truth_and_hardly_above(
-    components: int, scale: float, epsilon: float, margin: float
-) -> None:
+def test_delta_is_never_below_the_truth_and_hardly_above(components, scale, epsilon, margin):
     truth = delta_of_ball(scale, epsilon, components)
     assert truth > 1e-300
     assert truth.rel_accuracy_bits() > 60
@@ -87,7 +83,7 @@ def test_delta_is_never_below_the_truth_and_hardly_above(
 
 
 @pytest.mark.parametrize("components", [1, 2, 3, 12])
-def test_the_loss_of_sampled_noise_has_this_delta_at_every_sign_of_epsilon(components: int) -> None:
+def test_the_loss_of_sampled_noise_has_this_delta_at_every_sign_of_epsilon(components):
     scale, count = 0.4, 200_000
     generator = np.random.default_rng(5)
     direction = generator.normal(size=(count, components))
@@ -104,7 +100,7 @@ def test_the_loss_of_sampled_noise_has_this_delta_at_every_sign_of_epsilon(compo
     assert np.all(np.abs(found - sampled.mean(axis=1)) <= error)
 
 
-def test_one_component_is_laplace_noise() -> None:
+def test_one_component_is_laplace_noise():
     scale, epsilon = 0.7, 0.9
     # The densities are |y| and |y − 1| apart; the loss passes ε at this place.
     end = (1 - epsilon * scale) / 2
@@ -119,7 +115,7 @@ def test_one_component_is_laplace_noise() -> None:
 
 @pytest.mark.parametrize("components", [1, 2, 3, 17])
 @pytest.mark.parametrize("epsilon", [0.1, 1 / 3, 1.0, 7.0])
-def test_the_reciprocal_scale_is_pure(epsilon: float, components: int) -> None:
+def test_the_reciprocal_scale_is_pure(epsilon, components):
     scale = ball.calibrate(epsilon, 0.0, components)
     assert Fraction(scale) == Fraction(math.ceil(2**40 / Fraction(epsilon)), 2**40)
     assert ball.delta(scale, epsilon, components) == 0
@@ -127,7 +123,7 @@ def test_the_reciprocal_scale_is_pure(epsilon: float, components: int) -> None:
     assert ball.delta(scale * (1 - 1e-6), epsilon, components) > 0
 
 
-def test_delta_falls_in_components_in_scale_and_in_epsilon() -> None:
+def test_delta_falls_in_components_in_scale_and_in_epsilon():
     epsilons = np.linspace(-4, 4, 33)
     by_components = np.stack([ball.deltas(epsilons, 0.4, d) for d in (1, 2, 3, 4, 8, 32, 200)])
     assert np.all(np.diff(by_components, axis=0) <= 1e-12)
@@ -136,7 +132,7 @@ def test_delta_falls_in_components_in_scale_and_in_epsilon() -> None:
     assert np.all(np.diff(by_components, axis=1) <= 0)
 
 
-def test_epsilon_beyond_the_range_of_the_loss() -> None:
+def test_epsilon_beyond_the_range_of_the_loss():
     at = np.array([-800.0, -2.5, -2.0, 2.5, 2.500001, 900.0])
     found = ball.deltas(at, 0.4, 6)
     assert found[:2] == pytest.approx(-np.expm1(at[:2]), rel=1e-14)
@@ -146,9 +142,7 @@ def test_epsilon_beyond_the_range_of_the_loss() -> None:
 
 @pytest.mark.parametrize("components", [1, 2, 9, 100])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.2, 1e-9), (1.0, 1e-5), (20.0, 0.3)])
-def test_calibration_and_epsilon_are_inverses_on_the_safe_side(
-    epsilon: float, delta: float, components: int
-) -> None:
+def test_calibration_and_epsilon_are_inverses_on_the_safe_side(epsilon, delta, components):
     scale = ball.calibrate(epsilon, delta, components)
     assert scale * 2**40 == int(scale * 2**40)
     assert ball.delta(scale, epsilon, components) <= delta
@@ -158,7 +152,7 @@ def test_calibration_and_epsilon_are_inverses_on_the_safe_side(
     assert epsilon * (1 - 1e-8) <= back <= epsilon
 
 
-def test_a_release_that_reveals_little_is_free() -> None:
+def test_a_release_that_reveals_little_is_free():
     assert ball.epsilon(1e3, 0.2, 4) == 0
 
 
@@ -176,14 +170,12 @@ def test_a_release_that_reveals_little_is_free() -> None:
         (1e-9, 1.0, 3, "expected a scale of 1e-4 or more"),
     ],
 )
-def test_values_that_have_no_price(
-    scale: float, epsilon: float, components: int, text: str
-) -> None:
+def test_values_that_have_no_price(scale, epsilon, components, text):
     with pytest.raises(ValueError, match=text):
         ball.delta(scale, epsilon, components)
 
 
-def test_a_budget_that_is_none() -> None:
+def test_a_budget_that_is_none():
     with pytest.raises(ValueError, match="components must be in"):
         ball.calibrate(1.0, 1e-5, 10**9)
     with pytest.raises(ValueError, match="delta must be in"):

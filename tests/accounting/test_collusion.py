@@ -14,7 +14,6 @@ from labelguard.accounting.components import (
     Balls,
     BinaryAnswers,
     ChoiceAnswers,
-    Component,
     Gaussians,
     Unproven,
 )
@@ -22,13 +21,13 @@ from labelguard.accounting.components import (
 DELTA = 1e-5
 
 
-def test_a_statistic_at_three_is_at_671_for_two() -> None:
+def test_a_statistic_at_three_is_at_671_for_two():
     """From an independent bisection of Balle and Wang's formula at σ/2."""
     one = Gaussians.calibrate(3, DELTA, 1)
     found = collusion.epsilon([one], DELTA)
     assert found == pytest.approx(6.7061, abs=1e-4)
 
-    def delta(epsilon: float) -> float:
+    def delta(epsilon):
         shift = 2 / one.noise_multiplier
         low, high = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
         return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
@@ -38,7 +37,7 @@ def test_a_statistic_at_three_is_at_671_for_two() -> None:
 
 
 @pytest.mark.parametrize(("labels", "expected"), [(1, 6.00001), (10, 5.39147), (50, 4.53435)])
-def test_two_who_give_coins_give_twice_as_many(labels: int, expected: float) -> None:
+def test_two_who_give_coins_give_twice_as_many(labels, expected):
     one = BinaryAnswers.calibrate(3, DELTA, labels)
     assert collusion.epsilon([one], DELTA) == pytest.approx(expected, abs=1e-5)
     gamma, total = one.threshold / 2**64, 2 * labels
@@ -50,16 +49,16 @@ def test_two_who_give_coins_give_twice_as_many(labels: int, expected: float) -> 
     assert excess == pytest.approx(DELTA, rel=1e-4)
 
 
-def hockey_stick(one: dict[tuple[int, ...], float], other: dict, epsilon: float) -> float:
+def hockey_stick(one, other, epsilon):
     return sum(max(0.0, chance - math.exp(epsilon) * other[at]) for at, chance in one.items())
 
 
-def test_all_outcomes_of_two_labelers_with_two_choices_of_three_each() -> None:
+def test_all_outcomes_of_two_labelers_with_two_choices_of_three_each():
     """Every pair of neighbours who differ in all four choices, by enumeration."""
     part = ChoiceAnswers.calibrate(1.0, 1e-3, 2, 3)
     changed = part.threshold / 2**64 / 2
 
-    def law(labels: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+    def law(labels):
         return {
             at: math.prod(
                 1 - 2 * changed if a == b else changed for a, b in zip(at, labels, strict=True)
@@ -76,9 +75,7 @@ def test_all_outcomes_of_two_labelers_with_two_choices_of_three_each() -> None:
 
 @pytest.mark.parametrize("components", [1, 4, 16])
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
-def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(
-    components: int, epsilon: float
-) -> None:
+def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(components, epsilon):
     one = Balls.calibrate(epsilon, DELTA, 1, components)
     exact = ball.epsilon(one.scale / 2, DELTA, components)
     found = collusion.epsilon([one], DELTA)
@@ -97,12 +94,12 @@ def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(
     ],
     ids=["gaussian", "answers", "jointly"],
 )
-def test_two_steps_are_never_less_than_what_is_exact(parts: list[Component]) -> None:
+def test_two_steps_are_never_less_than_what_is_exact(parts):
     exact, steps = collusion.epsilon(parts, DELTA), collusion.epsilon_by_two_steps(parts, DELTA)
     assert exact is not None and joint.epsilon(parts, DELTA) < exact <= steps
 
 
-def test_of_numbers_of_their_own_the_costliest_two_count() -> None:
+def test_of_numbers_of_their_own_the_costliest_two_count():
     each = [BinaryAnswers.calibrate(3, DELTA, k) for k in (8, 16)]
     found = collusion.epsilon_of_unlike(each, DELTA)
     assert found == collusion.epsilon([each[0]], DELTA)
@@ -110,7 +107,7 @@ def test_of_numbers_of_their_own_the_costliest_two_count() -> None:
     assert collusion.epsilon_of_unlike([], DELTA) is None
 
 
-def test_of_what_is_unproven_nothing_is_stated() -> None:
+def test_of_what_is_unproven_nothing_is_stated():
     unproven = Unproven(
         noise_multiplier=3.0, sampling_probability=0.1, steps=10, epsilon=3.0, delta=DELTA, count=1
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -16,7 +15,6 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from labelguard.accounting import gaussian, truncation
 from labelguard.budget import pricing
@@ -37,7 +35,7 @@ counts = st.integers(1, 5000)
 # --- references ----------------------------------------------------------------------------------
 
 
-def pi_in_decimal() -> Decimal:
+def pi_in_decimal():
     """π to the digits of the context, by Gauss and Legendre."""
     a, b, t, p = Decimal(1), 1 / Decimal(2).sqrt(), Decimal("0.25"), 1
     for _ in range(12):  # each step doubles the number of digits: 4096
@@ -46,7 +44,7 @@ def pi_in_decimal() -> Decimal:
     return (a + b) ** 2 / (4 * t)
 
 
-def normal_tail(x: Decimal) -> Decimal:
+def normal_tail(x):
     """Φ(−x) = ½ − φ(x) · (x + x³/3 + x⁵/(3·5) + …)."""
     term = total = x
     odd = 1
@@ -57,7 +55,7 @@ def normal_tail(x: Decimal) -> Decimal:
     return Decimal("0.5") - total * (-x * x / 2).exp() / (2 * pi_in_decimal()).sqrt()
 
 
-def delta_in_decimal(noise_multiplier: float, epsilon: float, releases: int) -> Decimal:
+def delta_in_decimal(noise_multiplier, epsilon, releases):
     """Theorem 8 of Balle and Wang as it stands, in 1200 digits."""
     with localcontext(prec=1200):
         sigma, spent = Decimal(noise_multiplier) / Decimal(releases).sqrt(), Decimal(epsilon)
@@ -65,25 +63,23 @@ def delta_in_decimal(noise_multiplier: float, epsilon: float, releases: int) -> 
         return upper - spent.exp() * normal_tail(spent * sigma + 1 / (2 * sigma))
 
 
-def hockey_stick(one: NDArray[np.float64], other: NDArray[np.float64], epsilon: float) -> float:
+def hockey_stick(one, other, epsilon):
     return float(np.maximum(0, one - math.exp(epsilon) * other).sum())
 
 
-def discrete_gaussian(scale: int) -> NDArray[np.float64]:
+def discrete_gaussian(scale):
     """Probabilities of −16·scale … 16·scale; less than 1e-55 is cut off."""
     x = np.arange(-16 * scale, 16 * scale + 1)
     weight = np.exp(-(x**2) / (2 * scale**2))
     return np.asarray(weight / weight.sum())
 
 
-def shifted(probability: NDArray[np.float64], by: int) -> NDArray[np.float64]:
+def shifted(probability, by):
     """The same distribution around `by`."""
     return np.concatenate([np.zeros(by), probability[: len(probability) - by]])
 
 
-def by_accountant(
-    event: GaussianDpEvent, releases: int, delta: float, relation: NeighboringRelation
-) -> float:
+def by_accountant(event, releases, delta, relation):
     """ε of a privacy loss distribution, which rounds losses up to a grid of 1e-4."""
     accountant = PLDAccountant(relation)
     return float(accountant.compose(event, releases).get_epsilon(delta))
@@ -96,13 +92,11 @@ def by_accountant(
     ("epsilon", "delta", "noise_multiplier"),
     [(0.5, 1e-6, 8.057618), (1, 1e-5, 3.730632), (3, 1e-5, 1.390593), (8, 1e-5, 0.600229)],
 )
-def test_calibration_gives_the_measured_noise(
-    epsilon: float, delta: float, noise_multiplier: float
-) -> None:
+def test_calibration_gives_the_measured_noise(epsilon, delta, noise_multiplier):
     assert gaussian.calibrate(epsilon, delta) == pytest.approx(noise_multiplier, abs=5.1e-7)
 
 
-def test_at_epsilon_zero_delta_is_the_total_variation_distance() -> None:
+def test_at_epsilon_zero_delta_is_the_total_variation_distance():
     assert gaussian.delta(1.0, 0.0) == pytest.approx(math.erf(1 / math.sqrt(8)), rel=1e-13)
     assert gaussian.delta(1e9, 0.0) == pytest.approx(1e-9 / math.sqrt(2 * math.pi), rel=1e-13)
 
@@ -136,9 +130,7 @@ def test_at_epsilon_zero_delta_is_the_total_variation_distance() -> None:
         (1e3, 0.5, 30_000, 1e-12),
     ],
 )
-def test_delta_is_never_below_the_truth(
-    noise_multiplier: float, epsilon: float, releases: int, margin: float
-) -> None:
+def test_delta_is_never_below_the_truth(noise_multiplier, epsilon, releases, margin):
     truth = delta_in_decimal(noise_multiplier, epsilon, releases)
     assert truth > Decimal("1e-305")
     found = Decimal(gaussian.delta(noise_multiplier, epsilon, releases))
@@ -147,9 +139,7 @@ def test_delta_is_never_below_the_truth(
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 8.0, 30.0])
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
-def test_dp_accounting_finds_the_same_noise_and_the_same_epsilon(
-    epsilon: float, delta: float
-) -> None:
+def test_dp_accounting_finds_the_same_noise_and_the_same_epsilon(epsilon, delta):
     noise = gaussian.calibrate(epsilon, delta)
     assert noise == pytest.approx(gaussian_mechanism.get_sigma_gaussian(epsilon, delta), rel=1e-9)
     expected = gaussian_mechanism.get_epsilon_gaussian(noise, delta)
@@ -158,9 +148,7 @@ def test_dp_accounting_finds_the_same_noise_and_the_same_epsilon(
 
 @pytest.mark.quick("1.0-1")
 @pytest.mark.parametrize(("noise_multiplier", "releases"), [(1.0, 1), (3.0, 12), (20.0, 200)])
-def test_the_sensitivity_is_that_of_a_replacement_and_is_not_doubled(
-    noise_multiplier: float, releases: int
-) -> None:
+def test_the_sensitivity_is_that_of_a_replacement_and_is_not_doubled(noise_multiplier, releases):
     """The same price as dp-accounting's add-or-remove relation at the same sensitivity.
 
     Under REPLACE_ONE its PLD accountant takes the sensitivity to be that of a removal and doubles
@@ -180,9 +168,7 @@ def test_the_sensitivity_is_that_of_a_replacement_and_is_not_doubled(
 
 @pytest.mark.parametrize("accountant", [PLDAccountant, RdpAccountant])
 @pytest.mark.parametrize("releases", [2, 25])
-def test_n_events_cost_what_one_event_costs_n_times(
-    accountant: Callable[..., PLDAccountant | RdpAccountant], releases: int
-) -> None:
+def test_n_events_cost_what_one_event_costs_n_times(accountant, releases):
     event, delta = GaussianDpEvent(4.0), 1e-6
     one_by_one = accountant(neighboring_relation=ADD_OR_REMOVE)
     for _ in range(releases):
@@ -205,9 +191,7 @@ def test_n_events_cost_what_one_event_costs_n_times(
     noise=noise_multipliers, releases=counts, share=st.floats(0, 3), factor=st.floats(1 + 1e-9, 2)
 )
 @settings(deadline=None, max_examples=80)
-def test_delta_falls_with_noise_and_epsilon_and_rises_with_releases(
-    noise: float, releases: int, share: float, factor: float
-) -> None:
+def test_delta_falls_with_noise_and_epsilon_and_rises_with_releases(noise, releases, share, factor):
     epsilon = share * gaussian.epsilon(noise, 1e-6, releases)
     here = gaussian.delta(noise, epsilon, releases)
     assert 0 < here <= 1
@@ -218,9 +202,7 @@ def test_delta_falls_with_noise_and_epsilon_and_rises_with_releases(
 
 @given(epsilon=epsilons, delta=deltas, releases=counts)
 @settings(deadline=None, max_examples=60)
-def test_the_noise_is_the_least_that_keeps_delta(
-    epsilon: float, delta: float, releases: int
-) -> None:
+def test_the_noise_is_the_least_that_keeps_delta(epsilon, delta, releases):
     noise = gaussian.calibrate(epsilon, delta, releases)
     assert gaussian.delta(noise, epsilon, releases) <= delta
     less = min(noise * (1 - 1e-9), noise - FINEST)
@@ -230,9 +212,7 @@ def test_the_noise_is_the_least_that_keeps_delta(
 
 @given(noise=noise_multipliers, delta=deltas, releases=counts)
 @settings(deadline=None, max_examples=60)
-def test_epsilon_is_the_smallest_that_keeps_delta(
-    noise: float, delta: float, releases: int
-) -> None:
+def test_epsilon_is_the_smallest_that_keeps_delta(noise, delta, releases):
     epsilon = gaussian.epsilon(noise, delta, releases)
     assert gaussian.delta(noise, epsilon, releases) <= delta
     if epsilon > 0:
@@ -244,27 +224,25 @@ def test_epsilon_is_the_smallest_that_keeps_delta(
 
 @given(epsilon=epsilons, delta=deltas, releases=counts)
 @settings(deadline=None, max_examples=40)
-def test_the_noise_rises_with_releases_and_falls_with_the_budget(
-    epsilon: float, delta: float, releases: int
-) -> None:
+def test_the_noise_rises_with_releases_and_falls_with_the_budget(epsilon, delta, releases):
     noise = gaussian.calibrate(epsilon, delta, releases)
     assert gaussian.calibrate(epsilon, delta, releases + 1) >= noise
     assert gaussian.calibrate(epsilon * 1.01, delta, releases) <= noise
     assert gaussian.calibrate(epsilon, min(0.9, delta * 1.1), releases) <= noise
 
 
-def test_no_privacy_loss_costs_nothing() -> None:
+def test_no_privacy_loss_costs_nothing():
     assert gaussian.epsilon(1e12, 1e-5) == 0
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 50.0, 700.0])
-def test_the_least_delta_can_be_calibrated(epsilon: float) -> None:
+def test_the_least_delta_can_be_calibrated(epsilon):
     noise = gaussian.calibrate(epsilon, gaussian.SMALLEST_DELTA, 3)
     assert gaussian.delta(noise, epsilon, 3) <= gaussian.SMALLEST_DELTA
     assert gaussian.delta(noise * (1 - 1e-9), epsilon, 3) > gaussian.SMALLEST_DELTA
 
 
-def test_delta_stays_a_probability_at_extremes() -> None:
+def test_delta_stays_a_probability_at_extremes():
     assert gaussian.delta(1e-200, 1.0) == 1
     assert gaussian.delta(5e-324, 0.0) == 1
     assert gaussian.delta(1e300, 1e10) == sys.float_info.min
@@ -274,7 +252,7 @@ def test_delta_stays_a_probability_at_extremes() -> None:
 # --- noise on a grid -----------------------------------------------------------------------------
 
 
-def rounded_normal(scale: int) -> NDArray[np.float64]:
+def rounded_normal(scale):
     """Probabilities of the cells around −16·scale … 16·scale; less than 1e-55 is cut off."""
     edges = np.arange(-16 * scale, 16 * scale + 2) - 0.5
     above = np.array([math.erfc(edge / scale / math.sqrt(2)) / 2 for edge in edges])
@@ -283,7 +261,7 @@ def rounded_normal(scale: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3, 0.52, 1.0, 3.0])
 @pytest.mark.parametrize("dimension", [1, 2])
-def test_rounded_noise_costs_at_most_continuous_noise(dimension: int, epsilon: float) -> None:
+def test_rounded_noise_costs_at_most_continuous_noise(dimension, epsilon):
     """By enumeration: every coordinate moves by `shift` steps of a grid that is very coarse."""
     scale, shift = 8, 8
     one = rounded_normal(scale)
@@ -294,7 +272,7 @@ def test_rounded_noise_costs_at_most_continuous_noise(dimension: int, epsilon: f
     assert hockey_stick(one, other, epsilon) <= price * (1 + 1e-9)
 
 
-def test_noise_that_is_discrete_and_not_rounded_would_cost_more() -> None:
+def test_noise_that_is_discrete_and_not_rounded_would_cost_more():
     one = discrete_gaussian(16)
     assert hockey_stick(shifted(one, 16), one, 0.52) > gaussian.delta(1.0, 0.52) * (1 + 1e-5)
 
@@ -315,7 +293,7 @@ def test_noise_that_is_discrete_and_not_rounded_would_cost_more() -> None:
         (lambda: gaussian.calibrate(1.0, 1e-5, -1), "releases must be an integer >= 1"),
     ],
 )
-def test_an_argument_that_is_no_price_is_named(call: Callable[[], object], message: str) -> None:
+def test_an_argument_that_is_no_price_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -323,25 +301,23 @@ def test_an_argument_that_is_no_price_is_named(call: Callable[[], object], messa
 # What is left out beyond the largest normal that a language model's noise can be.
 
 
-def test_drawn_from_192_bits_they_cost_nothing_that_could_be_seen() -> None:
+def test_drawn_from_192_bits_they_cost_nothing_that_could_be_seen():
     found = truncation.delta(truncation.MOST_COORDINATES * 100_000, 8.0)
     exact = (1 + math.exp(8)) * 2**39 * 100_000 * 2.0**-193
     assert exact <= found <= exact * (1 + 1e-12) < 1e-30
 
 
-def test_an_odd_coordinate_is_drawn_with_another_that_nobody_sees() -> None:
+def test_an_odd_coordinate_is_drawn_with_another_that_nobody_sees():
     assert 0 < truncation.delta(1, 1.0) == truncation.delta(2, 1.0) < truncation.delta(3, 1.0)
 
 
 @pytest.mark.parametrize(("coordinates", "epsilon"), [(0, 1.0), (-1, 1.0), (1.5, 1.0), (1, -1.0)])
-def test_what_is_no_number_of_coordinates_is_refused(coordinates: int, epsilon: float) -> None:
+def test_what_is_no_number_of_coordinates_is_refused(coordinates, epsilon):
     with pytest.raises(ValueError, match=r"coordinates|epsilon"):
         truncation.delta(coordinates, epsilon)
 
 
-def test_a_price_takes_it_off_delta_and_is_refused_where_it_is_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_price_takes_it_off_delta_and_is_refused_where_it_is_more(monkeypatch):
     allowance = Allowance("uls", 1, sampling=Sampling(1.0, 100))
     policy = Policy(epsilon=3.0, delta=1e-5, ties="zero", allowances=(allowance,))
     assert 0 < 1e-5 - pricing.continuous_delta(policy) < 1e-20

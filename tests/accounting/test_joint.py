@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -59,10 +57,8 @@ MIXED: tuple[Component, ...] = (
 
 @given(st.floats(0.01, 20), st.floats(1e-12, 0.3), counts, st.floats(0.01, 100))
 @settings(max_examples=30, deadline=None)
-def test_a_single_share_gets_what_its_own_accountant_gives(
-    epsilon: float, delta: float, count: int, weight: float
-) -> None:
-    def single(calibrated: Any) -> tuple[Component, ...]:
+def test_a_single_share_gets_what_its_own_accountant_gives(epsilon, delta, count, weight):
+    def single(calibrated):
         return joint.calibrate(epsilon, delta, [Share(calibrated, count, weight)])
 
     flipped = rr.threshold(rr.calibrate(epsilon, delta, count))
@@ -76,7 +72,7 @@ def test_a_single_share_gets_what_its_own_accountant_gives(
 # --- against independent computations ------------------------------------------------------------
 
 
-def delta_in_high_precision(product: Sequence[Component], epsilon: float) -> Any:
+def delta_in_high_precision(product, epsilon):
     """The formula of the module's first lines as it stands, by enumeration, in 80 digits."""
     mp = pytest.importorskip("mpmath").mp.clone()
     mp.dps = 80
@@ -133,16 +129,14 @@ def delta_in_high_precision(product: Sequence[Component], epsilon: float) -> Any
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 5.5])
-def test_delta_is_the_formula_and_never_below_it(
-    product: tuple[Component, ...], epsilon: float
-) -> None:
+def test_delta_is_the_formula_and_never_below_it(product, epsilon):
     exact = delta_in_high_precision(product, epsilon)
     found = joint.delta(product, epsilon)
     assert exact <= found <= exact * (1 + 1e-9) + 1e-300
 
 
 @pytest.mark.parametrize("distance", [1e-6, 0.01, 0.2499, 0.25, 1.0, 5.0, 100.0])
-def test_the_gaussian_part_is_accurate_for_losses_of_either_sign(distance: float) -> None:
+def test_the_gaussian_part_is_accurate_for_losses_of_either_sign(distance):
     mp = pytest.importorskip("mpmath").mp.clone()
     mp.dps = 80
     generator = np.random.default_rng(5)
@@ -156,7 +150,7 @@ def test_the_gaussian_part_is_accurate_for_losses_of_either_sign(distance: float
         assert exact * (1 - 1e-15) <= value <= exact * (1 + 1e-10) + 1e-300
 
 
-def test_too_many_unlike_answers_are_refused() -> None:
+def test_too_many_unlike_answers_are_refused():
     unlike = [coins(0.01 * (1 + n), 1000) for n in range(3)]
     with pytest.raises(ValueError, match="too many unlike answers"):
         joint.delta(unlike, 1.0)
@@ -164,9 +158,7 @@ def test_too_many_unlike_answers_are_refused() -> None:
 
 @given(products, deltas)
 @settings(max_examples=80, deadline=None)
-def test_no_upper_bound_of_another_theorem_is_below_the_price(
-    product: list[Component], delta: float
-) -> None:
+def test_no_upper_bound_of_another_theorem_is_below_the_price(product, delta):
     exact = joint.epsilon(product, delta) * (1 - 1e-9)
     assert exact <= upper_bounds.rdp(product, delta)
     assert exact <= upper_bounds.basic(product, delta)
@@ -178,9 +170,7 @@ def test_no_upper_bound_of_another_theorem_is_below_the_price(
 
 @given(products, st.floats(0, 10), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
-def test_the_order_of_components_is_of_no_consequence(
-    product: list[Component], epsilon: float, shuffler: random.Random
-) -> None:
+def test_the_order_of_components_is_of_no_consequence(product, epsilon, shuffler):
     shuffled = list(product)
     shuffler.shuffle(shuffled)
     assert joint.delta(shuffled, epsilon) == joint.delta(product, epsilon)
@@ -188,9 +178,7 @@ def test_the_order_of_components_is_of_no_consequence(
 
 @given(products, st.floats(0, 10))
 @settings(max_examples=60, deadline=None)
-def test_n_components_of_count_one_cost_what_one_of_count_n_costs(
-    product: list[Component], epsilon: float
-) -> None:
+def test_n_components_of_count_one_cost_what_one_of_count_n_costs(product, epsilon):
     singly: list[Component] = []
     for component in product:
         singly += [replace(component, count=1)] * component.count
@@ -199,9 +187,7 @@ def test_n_components_of_count_one_cost_what_one_of_count_n_costs(
 
 @given(products, components, st.floats(0, 10), st.floats(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_delta_rises_with_components_and_falls_with_epsilon(
-    product: list[Component], more: Component, epsilon: float, step: float
-) -> None:
+def test_delta_rises_with_components_and_falls_with_epsilon(product, more, epsilon, step):
     # The margins for rounding, some 1e-11, differ between products. And where coins alone add up
     # to epsilon, their δ is 0.
     here = joint.delta(product, epsilon)
@@ -211,13 +197,13 @@ def test_delta_rises_with_components_and_falls_with_epsilon(
 
 @given(products, deltas)
 @settings(max_examples=60, deadline=None)
-def test_epsilon_is_the_inverse_of_delta(product: list[Component], delta: float) -> None:
+def test_epsilon_is_the_inverse_of_delta(product, delta):
     epsilon = joint.epsilon(product, delta)
     assert joint.delta(product, epsilon) <= delta
     assert epsilon == 0 or joint.delta(product, epsilon * (1 - 1e-9)) > delta * (1 - 1e-6)
 
 
-def test_components_without_protection_cost_their_values_and_nothing_costs_nothing() -> None:
+def test_components_without_protection_cost_their_values_and_nothing_costs_nothing():
     assert joint.delta([], 0.0) == joint.epsilon([], 1e-5) == joint.epsilon([], 0.0) == 0
     assert joint.delta([BinaryAnswers(2**63, 100)], 0.0) == 0  # fair coins
     assert joint.epsilon([coins(0.1, 10), choices_of_three(0.2, 5)], 0.0) == pytest.approx(2.0)
@@ -230,9 +216,7 @@ def test_components_without_protection_cost_their_values_and_nothing_costs_nothi
 
 @given(st.floats(0.05, 12), st.floats(1e-9, 1e-2), shares)
 @settings(max_examples=25, deadline=None)
-def test_calibration_is_tight_and_never_above(
-    epsilon: float, delta: float, wanted: list[Share]
-) -> None:
+def test_calibration_is_tight_and_never_above(epsilon, delta, wanted):
     calibrated = joint.calibrate(epsilon, delta, wanted)
     assert [component.count for component in calibrated] == [share.count for share in wanted]
     assert joint.delta(calibrated, epsilon) <= delta
@@ -242,7 +226,7 @@ def test_calibration_is_tight_and_never_above(
     assert joint.epsilon(calibrated, delta) >= epsilon * (1 - 1e-3)
 
 
-def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
+def test_a_common_factor_buys_more_than_shares_of_epsilon():
     bits, noise = joint.calibrate(
         3.0, 1e-5, [Share(BinaryAnswers.calibrate, 50), Share(Gaussians.calibrate, 12)]
     )
@@ -252,7 +236,7 @@ def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
     assert noise.noise_multiplier < gaussian.calibrate(1.5, 1e-5, 12) / 1.3
 
 
-def test_a_heavier_share_gets_less_noise() -> None:
+def test_a_heavier_share_gets_less_noise():
     bits, noise = Share(BinaryAnswers.calibrate, 50), Share(Gaussians.calibrate, 12)
     plain: Any = joint.calibrate(3.0, 1e-5, [bits, noise])
     tilted: Any = joint.calibrate(3.0, 1e-5, [bits, replace(noise, weight=3.0)])
@@ -261,7 +245,7 @@ def test_a_heavier_share_gets_less_noise() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-2), (1e-3, 0.3), (0.01, 0.9)])
-def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, delta: float) -> None:
+def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon, delta):
     wanted = [
         Share(BinaryAnswers.calibrate, 5),
         Share(Gaussians.calibrate, 2),
@@ -272,7 +256,7 @@ def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, del
     assert 0.97 * delta <= joint.delta(calibrated, epsilon) <= delta
 
 
-def test_pure_privacy_is_shared_among_coins_by_weight() -> None:
+def test_pure_privacy_is_shared_among_coins_by_weight():
     first, second = joint.calibrate(
         1.0, 0.0, [Share(BinaryAnswers.calibrate, 5, 3.0), Share(THREE, 2)]
     )
@@ -285,7 +269,7 @@ def test_pure_privacy_is_shared_among_coins_by_weight() -> None:
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_numbers_that_the_ledger_cannot_hold_are_refused() -> None:
+def test_numbers_that_the_ledger_cannot_hold_are_refused():
     for kind, price in (
         (BinaryAnswers, 0),
         (BinaryAnswers, 2**63 + 1),
@@ -301,7 +285,7 @@ def test_numbers_that_the_ledger_cannot_hold_are_refused() -> None:
         Share(BinaryAnswers.calibrate, 1, 0.0)
 
 
-def test_a_budget_that_cannot_be_met_is_refused() -> None:
+def test_a_budget_that_cannot_be_met_is_refused():
     with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
         joint.calibrate(
             1.0, 0.0, [Share(BinaryAnswers.calibrate, 1), Share(Gaussians.calibrate, 1)]
@@ -314,7 +298,7 @@ def test_a_budget_that_cannot_be_met_is_refused() -> None:
         joint.delta(MIXED, math.nan)
 
 
-def test_importing_the_accountants_loads_no_scipy() -> None:
+def test_importing_the_accountants_loads_no_scipy():
     code = (
         "import sys, labelguard.accounting.joint; "
         "sys.exit(any(name in sys.modules for name in ('scipy', 'dp_accounting', 'torch')))"

@@ -13,10 +13,10 @@ from support.components import choices_of_three, coins, gaussians
 
 from labelguard.accounting import ball, joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Balls, BinaryAnswers, ChoiceAnswers, Share
+from labelguard.accounting.joint import Balls, BinaryAnswers, Share
 
 
-def mixture(answers: BinaryAnswers | ChoiceAnswers, noise: Balls, epsilon: float) -> flint.arb:
+def mixture(answers, noise, epsilon):
     """δ(ε) by enumeration of all answers, enclosed by Arb."""
     flint.ctx.prec = 200
     changed = flint.arb(answers.threshold) / 2**64
@@ -47,16 +47,14 @@ def mixture(answers: BinaryAnswers | ChoiceAnswers, noise: Balls, epsilon: float
 )
 @pytest.mark.parametrize("noise", [Balls(0.8, 2), Balls(0.3, 5)], ids=["2", "5"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.5])
-def test_delta_is_the_mixture_and_never_below_it(
-    answers: BinaryAnswers | ChoiceAnswers, noise: Balls, epsilon: float
-) -> None:
+def test_delta_is_the_mixture_and_never_below_it(answers, noise, epsilon):
     truth = mixture(answers, noise, epsilon)
     found = flint.arb(joint.delta([noise, answers], epsilon))
     assert truth <= found
     assert found <= truth * (1 + 1e-11) + 1e-300
 
 
-def test_a_ball_alone_costs_what_its_own_accountant_says() -> None:
+def test_a_ball_alone_costs_what_its_own_accountant_says():
     noise = Balls(0.7, 3)
     assert joint.delta([noise], 1.2) == ball.delta(0.7, 1.2, 3)
     assert joint.epsilon([noise], 1e-5) == ball.epsilon(0.7, 1e-5, 3)
@@ -65,7 +63,7 @@ def test_a_ball_alone_costs_what_its_own_accountant_says() -> None:
     assert joint.delta([noise, coins(0.0, 5)], 1.2) == ball.delta(0.7, 1.2, 3)
 
 
-def test_calibration_together_with_coins_is_tight_and_never_above() -> None:
+def test_calibration_together_with_coins_is_tight_and_never_above():
     wanted = [
         Share(BinaryAnswers.calibrate, 50),
         Share(partial(Balls.calibrate, components=4), 1),
@@ -80,7 +78,7 @@ def test_calibration_together_with_coins_is_tight_and_never_above() -> None:
     assert noise.scale < ball.calibrate(0.5, 1e-5, 4) / 1.1
 
 
-def test_five_thousand_coins_beside_a_ball_have_a_price() -> None:
+def test_five_thousand_coins_beside_a_ball_have_a_price():
     product = [coins(0.005, 5000), Balls(2.0, 16)]
     epsilon = joint.epsilon(product, 1e-6)
     assert joint.delta(product, epsilon) <= 1e-6 < joint.delta(product, epsilon * (1 - 1e-6))
@@ -88,7 +86,7 @@ def test_five_thousand_coins_beside_a_ball_have_a_price() -> None:
     assert max(alone) < epsilon < sum(alone)
 
 
-def test_pure_prices_add_up() -> None:
+def test_pure_prices_add_up():
     product = [coins(0.1, 5), Balls(2.0, 7)]
     assert joint.pure_epsilon(product) == pytest.approx(1.0)
     assert joint.epsilon(product, 0.0) == pytest.approx(1.0)
@@ -98,7 +96,7 @@ def test_pure_prices_add_up() -> None:
     assert answers.epsilon0 == pytest.approx(0.1) and noise.scale == pytest.approx(2.0)
 
 
-def test_two_releases_with_ball_noise_have_no_price() -> None:
+def test_two_releases_with_ball_noise_have_no_price():
     with pytest.raises(ValueError, match="for one release only, found 2"):
         Balls(1.0, 4, 2)
     for other in (Balls(1.0, 4), Balls(1.0, 5), gaussians(3.0, 1)):
@@ -107,12 +105,12 @@ def test_two_releases_with_ball_noise_have_no_price() -> None:
 
 
 @pytest.mark.parametrize(("scale", "components"), [(0.0, 2), (2.0**24, 2), (1.0, 0)])
-def test_numbers_that_the_ledger_cannot_hold_are_refused(scale: float, components: int) -> None:
+def test_numbers_that_the_ledger_cannot_hold_are_refused(scale, components):
     with pytest.raises(ValueError, match="must be"):
         Balls(scale, components)
 
 
-def test_deltas_of_a_ball_are_needed_at_losses_beyond_every_loss_of_it() -> None:
+def test_deltas_of_a_ball_are_needed_at_losses_beyond_every_loss_of_it():
     """A coin at ε0 = 3 beside noise whose loss is at most 1: where the coin alone costs δ."""
     product = [coins(3.0, 1), Balls(1.0, 3)]
     alone = joint.delta(product[:1], 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +35,7 @@ KINDS: dict[str, Any] = {
 }
 
 
-def by_hand(epsilon0: float, k: int, noise_multiplier: float, releases: int, runs: Any) -> Any:
+def by_hand(epsilon0, k, noise_multiplier, releases, runs):
     """Coins, sums and runs as dp-accounting composes them, on its grid."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -53,7 +52,7 @@ def by_hand(epsilon0: float, k: int, noise_multiplier: float, releases: int, run
 # --- against independent compositions ------------------------------------------------------------
 
 
-def test_coins_sums_and_a_run_cost_what_their_distributions_composed_by_hand_cost() -> None:
+def test_coins_sums_and_a_run_cost_what_their_distributions_composed_by_hand_cost():
     product = [coins(0.1, 12), gaussians(5.0, 3), RUN]
     theirs = by_hand(0.1, 12, 5.0, 3, subsampled_pld(3.0, 0.1, 40, interval=INTERVAL / 8))
     for epsilon in (0.5, 1.5, 3.0):
@@ -65,7 +64,7 @@ def test_coins_sums_and_a_run_cost_what_their_distributions_composed_by_hand_cos
     assert found <= theirs.get_epsilon_for_delta(1e-5) <= found + 12 * INTERVAL / 8 + 1e-4
 
 
-def test_a_joint_price_is_never_below_an_exact_one() -> None:
+def test_a_joint_price_is_never_below_an_exact_one():
     """Where everybody is drawn all is in closed form, and next to it all is on the grid."""
     exact = joint.delta([coins(0.2, 9), gaussians(6.0, 2), gaussians(10.0, 40)], 1.3)
     certain = [coins(0.2, 9), gaussians(6.0, 2), Subsampled(20.0, 1.0, 40, 1)]
@@ -74,7 +73,7 @@ def test_a_joint_price_is_never_below_an_exact_one() -> None:
     assert exact * (1 - 1e-9) <= joint.delta(almost, 1.3) <= exact * (1 + 1e-4)
 
 
-def test_a_converted_run_costs_its_epsilon_and_delta_composed_by_hand() -> None:
+def test_a_converted_run_costs_its_epsilon_and_delta_composed_by_hand():
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -120,20 +119,18 @@ def test_a_converted_run_costs_its_epsilon_and_delta_composed_by_hand() -> None:
     ],
     ids=["twice", "steps", "coins", "everybody"],
 )
-def test_n_runs_cost_n_times_the_steps(
-    singly: Sequence[Component], together: Sequence[Component]
-) -> None:
+def test_n_runs_cost_n_times_the_steps(singly, together):
     for epsilon in (0.4, 2.0):
         assert joint.delta(singly, epsilon) == joint.delta(together, epsilon)
 
 
-def test_a_run_alone_costs_what_its_own_accountant_says() -> None:
+def test_a_run_alone_costs_what_its_own_accountant_says():
     assert joint.delta([RUN], 0.8) == subsampled.delta(3.0, 0.1, 40, 0.8)
     assert joint.epsilon([RUN], 1e-5) == subsampled.epsilon(3.0, 0.1, 40, 1e-5)
     assert joint.delta([RUN, coins(0.0, 4)], 0.8) == subsampled.delta(3.0, 0.1, 40, 0.8)
 
 
-def test_unlike_runs_cost_more_than_each_and_less_than_their_sum() -> None:
+def test_unlike_runs_cost_more_than_each_and_less_than_their_sum():
     product: list[Component] = [RUN, Subsampled(5.0, 0.3, 20, 1), choices_of_three(0.1, 4)]
     found = joint.epsilon(product, 1e-5)
     assert joint.delta(product, found) <= 1e-5 < joint.delta(product, found * (1 - 1e-5))
@@ -142,7 +139,7 @@ def test_unlike_runs_cost_more_than_each_and_less_than_their_sum() -> None:
     assert found < upper_bounds.basic(product, 1e-5) < math.inf
 
 
-def test_upper_bounds_that_say_nothing_of_runs_are_infinite() -> None:
+def test_upper_bounds_that_say_nothing_of_runs_are_infinite():
     assert upper_bounds.rdp([coins(0.1, 4), RUN], 1e-5) == math.inf
     assert joint.pure_epsilon([RUN]) == joint.epsilon([RUN], 0.0) == math.inf
 
@@ -151,7 +148,7 @@ def test_upper_bounds_that_say_nothing_of_runs_are_infinite() -> None:
 
 
 @pytest.mark.slow
-def test_calibration_with_coins_and_sums_is_tight_and_a_tenth_less_noise_is_refused() -> None:
+def test_calibration_with_coins_and_sums_is_tight_and_a_tenth_less_noise_is_refused():
     wanted = [
         Share(BinaryAnswers.calibrate, 10),
         Share(Gaussians.calibrate, 2),
@@ -167,7 +164,7 @@ def test_calibration_with_coins_and_sums_is_tight_and_a_tenth_less_noise_is_refu
     assert joint.delta([*found[:2], weaker], 1.5) > 1.2e-5
 
 
-def test_two_runs_are_calibrated_together() -> None:
+def test_two_runs_are_calibrated_together():
     (pair,) = joint.calibrate(1.0, 1e-5, [Share(ONE_RUN, 2)])
     assert isinstance(pair, Subsampled) and pair.count == 2
     assert pair.noise_multiplier == subsampled.calibrate(1.0, 1e-5, 0.1, 80)
@@ -181,9 +178,7 @@ def test_two_runs_are_calibrated_together() -> None:
         for kind, count in [("els", 1), ("els", 2), ("aup", 1), ("aup", 2), ("els-group", 2)]
     ],
 )
-def test_converted_runs_share_a_budget_and_weaker_noise_is_not_believed(
-    kind: str, count: int
-) -> None:
+def test_converted_runs_share_a_budget_and_weaker_noise_is_not_believed(kind, count):
     coin, run = joint.calibrate(
         2.0, 1e-4, [Share(BinaryAnswers.calibrate, 5), Share(KINDS[kind], count)]
     )
@@ -200,12 +195,12 @@ def test_converted_runs_share_a_budget_and_weaker_noise_is_not_believed(
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_ball_noise_has_no_price_beside_runs() -> None:
+def test_ball_noise_has_no_price_beside_runs():
     with pytest.raises(ValueError, match="none beside Gaussian noise or runs"):
         joint.delta([Balls(1.0, 4), RUN], 1.0)
 
 
-def test_numbers_that_the_ledger_cannot_hold_are_refused() -> None:
+def test_numbers_that_the_ledger_cannot_hold_are_refused():
     for numbers in ((0.0, 0.1, 5), (1.0, 0.0, 5), (1.0, 1.5, 5), (1.0, 0.1, 0), (2.0**24, 0.1, 5)):
         with pytest.raises(ValueError, match="must be"):
             Subsampled(*numbers, 1)

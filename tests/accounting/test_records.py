@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -28,22 +27,20 @@ from labelguard.accounting import example_level, group, mixture, subsampled
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
-def test_one_step_costs_what_quadrature_says_and_never_less(
-    sigma: float, q: float, records: int, epsilon: float
-) -> None:
+def test_one_step_costs_what_quadrature_says_and_never_less(sigma, q, records, epsilon):
     truth = one_step_of_records(sigma, q, records, epsilon)
     found = mixture._delta(sigma, q, 1, records, epsilon)
     assert truth - 1e-8 <= found <= truth * (1 + 1e-5) + 2e-8
 
 
-def test_one_step_is_never_below_the_formula_at_the_point_where_the_loss_is_epsilon() -> None:
+def test_one_step_is_never_below_the_formula_at_the_point_where_the_loss_is_epsilon():
     """To 12 digits, which quadrature does not have."""
     sigma, q, records = 3.0, 0.9, 3
     counts = np.arange(records + 1)
     weights = binom.pmf(counts, records, q)
     for epsilon in (0.0, 0.2, 1.0):
 
-        def loss(x: float) -> float:
+        def loss(x):
             there = float(weights @ norm.pdf(x, counts, sigma))
             return math.log(there) - float(norm.logpdf(x, 0, sigma))
 
@@ -61,7 +58,7 @@ def test_one_step_is_never_below_the_formula_at_the_point_where_the_loss_is_epsi
 
 
 @pytest.mark.slow
-def test_runs_cost_what_the_accountant_of_dp_accounting_says() -> None:
+def test_runs_cost_what_the_accountant_of_dp_accounting_says():
     sigma, q, records, steps = 4.0, 0.1, 3, 40
     counts = range(records + 1)
     event = dp_accounting.SelfComposedDpEvent(
@@ -77,7 +74,7 @@ def test_runs_cost_what_the_accountant_of_dp_accounting_says() -> None:
         assert coarser * 0.999 <= found <= coarser + 1e-10
 
 
-def test_one_record_is_the_subsampled_gaussian_under_zero_out() -> None:
+def test_one_record_is_the_subsampled_gaussian_under_zero_out():
     event = dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)), 20
     )
@@ -85,7 +82,7 @@ def test_one_record_is_the_subsampled_gaussian_under_zero_out() -> None:
     assert mixture._delta(2.0, 0.1, 20, 1, 1.0) == pytest.approx(theirs, rel=1e-3)
 
 
-def test_drawing_every_record_moves_the_sum_by_all_of_them() -> None:
+def test_drawing_every_record_moves_the_sum_by_all_of_them():
     """records/σ apart under zero-out: a Gaussian with noise multiplier σ/records."""
     from labelguard.accounting import gaussian
 
@@ -93,7 +90,7 @@ def test_drawing_every_record_moves_the_sum_by_all_of_them() -> None:
     assert found == pytest.approx(gaussian.delta(6.0, 0.5, 5), rel=1e-4)
 
 
-def test_calibration_spends_half_of_epsilon_on_each_of_two_steps_of_zero_out() -> None:
+def test_calibration_spends_half_of_epsilon_on_each_of_two_steps_of_zero_out():
     """Under `replace_labels`: (2a, (1 + e^a)·d) of (a, d); with a tenth less noise, refused."""
     epsilon, delta, q, steps, records = 2.0, 1e-5, 0.1, 30, 6
     found = mixture.calibrate(epsilon, delta, q, steps, records)
@@ -106,7 +103,7 @@ def test_calibration_spends_half_of_epsilon_on_each_of_two_steps_of_zero_out() -
     assert unconverted < delta / 1000  # what a report without the conversion would claim
 
 
-def test_replacing_the_labels_of_a_labeler_stays_within_the_conversion() -> None:
+def test_replacing_the_labels_of_a_labeler_stays_within_the_conversion():
     """One record drawn in one of two directions, priced under both adjacencies."""
     for epsilon in (0.5, 1.0, 3.0):
         replaced = subsampled.delta(2.0, 0.1, 20, epsilon)
@@ -116,7 +113,7 @@ def test_replacing_the_labels_of_a_labeler_stays_within_the_conversion() -> None
 # --- group privacy -------------------------------------------------------------------------------
 
 
-def test_group_privacy_is_one_record_after_the_other() -> None:
+def test_group_privacy_is_one_record_after_the_other():
     sigma, q, steps, records, epsilon = 9.0, 0.1, 30, 5, 2.0
     each = epsilon / records
     one = subsampled_pld(sigma, q, steps).get_delta_for_epsilon(each)
@@ -128,7 +125,7 @@ def test_group_privacy_is_one_record_after_the_other() -> None:
 
 
 @pytest.mark.slow
-def test_noise_for_a_group_is_just_enough() -> None:
+def test_noise_for_a_group_is_just_enough():
     epsilon, delta, q, steps, records = 2.0, 1e-5, 0.1, 30, 5
     found = group.calibrate(epsilon, delta, q, steps, records)
     assert group.delta(found, q, steps, records, epsilon) <= delta
@@ -142,7 +139,7 @@ def test_noise_for_a_group_is_just_enough() -> None:
 
 
 @pytest.mark.parametrize("accountant", [mixture, group])
-def test_numbers_that_no_run_has_are_refused(accountant: Any) -> None:
+def test_numbers_that_no_run_has_are_refused(accountant):
     with pytest.raises(ValueError, match="records must be an integer >= 1"):
         accountant.delta(1.0, 0.1, 10, 0, 1.0)
     with pytest.raises(ValueError, match="epsilon must be finite and >= 0"):
@@ -164,7 +161,7 @@ VECTORS = {
 
 @pytest.mark.quick("run1")
 @pytest.mark.parametrize("run", VECTORS)
-def test_a_run_is_priced_by_the_smaller_of_two_bounds(run: tuple[float, float, int, int]) -> None:
+def test_a_run_is_priced_by_the_smaller_of_two_bounds(run):
     (epsilon, *sampling), (by_mixture, by_group) = run, VECTORS[run]
     found = example_level.calibrate(epsilon, 1e-5, *sampling)
     assert found == pytest.approx(by_group, rel=2e-3)
@@ -176,7 +173,7 @@ def test_a_run_is_priced_by_the_smaller_of_two_bounds(run: tuple[float, float, i
 
 
 @pytest.mark.slow
-def test_where_group_privacy_leaves_nothing_of_delta_mixtures_price_a_run() -> None:
+def test_where_group_privacy_leaves_nothing_of_delta_mixtures_price_a_run():
     run = (20.0, 1e-5, 0.05, 20, 16)
     with pytest.raises(ValueError, match="larger delta"):
         group.calibrate(*run)

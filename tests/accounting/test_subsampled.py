@@ -27,8 +27,8 @@ RUN = (2.0, 0.1, 60)
     ],
 )
 def test_noise_is_the_measured_one_and_a_tenth_less_is_refused(
-    epsilon: float, delta: float, q: float, steps: int, noise_multiplier: float
-) -> None:
+    epsilon, delta, q, steps, noise_multiplier
+):
     found = subsampled.calibrate(epsilon, delta, q, steps)
     assert found == pytest.approx(noise_multiplier, rel=0.01)
     assert (found * 2**20).is_integer()
@@ -38,7 +38,7 @@ def test_noise_is_the_measured_one_and_a_tenth_less_is_refused(
     assert subsampled.epsilon(found, q, steps, delta) <= epsilon
 
 
-def test_the_relation_that_dp_accounting_defaults_to_would_pass_for_half_the_noise() -> None:
+def test_the_relation_that_dp_accounting_defaults_to_would_pass_for_half_the_noise():
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     added = pld.from_gaussian_mechanism(
@@ -55,9 +55,7 @@ def test_the_relation_that_dp_accounting_defaults_to_would_pass_for_half_the_noi
 @pytest.mark.quick("0.0-1.0-0.05", "0.3-1.0-0.05", "1.5-1.0-0.05")
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.05), (3.0, 0.5), (0.6, 0.01)])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.5])
-def test_one_step_costs_what_quadrature_says_and_never_less(
-    sigma: float, q: float, epsilon: float
-) -> None:
+def test_one_step_costs_what_quadrature_says_and_never_less(sigma, q, epsilon):
     truth = one_step_of_users(sigma, q, epsilon)
     found = subsampled.delta(sigma, q, 1, epsilon)
     # Quadrature errs by less than 1e-8; chords lie above the curve.
@@ -65,7 +63,7 @@ def test_one_step_costs_what_quadrature_says_and_never_less(
 
 
 @pytest.mark.parametrize("steps", [2, 37])
-def test_runs_cost_what_the_accountant_of_dp_accounting_says(steps: int) -> None:
+def test_runs_cost_what_the_accountant_of_dp_accounting_says(steps):
     event = dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.5)), steps
     )
@@ -79,14 +77,14 @@ def test_runs_cost_what_the_accountant_of_dp_accounting_says(steps: int) -> None
 
 
 @pytest.mark.slow
-def test_two_steps_cost_what_simulation_says() -> None:
+def test_two_steps_cost_what_simulation_says():
     """A false failure: 1 in 10^9 (6 standard errors)."""
     generator = np.random.default_rng(11)
     sigma, q, epsilon, n = 1.0, 0.3, 1.0, 100_000
     drawn = generator.random((n, 2)) < q
     x = generator.normal(size=(n, 2)) * sigma + drawn
 
-    def density(to: float) -> np.ndarray:
+    def density(to):
         return (1 - q) * np.exp(-(x**2) / 2 / sigma**2) + q * np.exp(
             -((x - to) ** 2) / 2 / sigma**2
         )
@@ -99,7 +97,7 @@ def test_two_steps_cost_what_simulation_says() -> None:
     assert abs(subsampled.delta(0.8 * sigma, q, 2, epsilon) - parts.mean()) > 6 * error
 
 
-def test_drawing_everybody_is_the_gaussian_mechanism_in_closed_form() -> None:
+def test_drawing_everybody_is_the_gaussian_mechanism_in_closed_form():
     """Half the noise multiplier: a labeler's vector moves by up to two clip norms."""
     assert subsampled.delta(8.0, 1.0, 10, 1.0) == gaussian.delta(4.0, 1.0, 10)
     assert subsampled.epsilon(8.0, 1.0, 10, 1e-5) == gaussian.epsilon(4.0, 1e-5, 10)
@@ -110,7 +108,7 @@ def test_drawing_everybody_is_the_gaussian_mechanism_in_closed_form() -> None:
 
 
 @pytest.mark.slow
-def test_a_finer_grid_of_dp_accounting_lowers_the_price_by_next_to_nothing() -> None:
+def test_a_finer_grid_of_dp_accounting_lowers_the_price_by_next_to_nothing():
     """It errs upward: the finer, the lower, until the margin for rounding is what is left."""
     run = (4.0, 0.2, 30)
     fine = subsampled_pld(*run, interval=2.0**-15)
@@ -120,7 +118,7 @@ def test_a_finer_grid_of_dp_accounting_lowers_the_price_by_next_to_nothing() -> 
         assert finer < found <= finer * (1 + 1e-4) + 1e-9
 
 
-def test_the_margin_is_far_above_what_transforms_err_by() -> None:
+def test_the_margin_is_far_above_what_transforms_err_by():
     """The same composition by repeated direct sums of positive numbers, which do not cancel."""
     sigma, q, steps = 2.0, 0.1, 16
     step = subsampled_pld(sigma, q, 1, interval=2.0**-7)
@@ -140,7 +138,7 @@ def test_the_margin_is_far_above_what_transforms_err_by() -> None:
 # --- how prices behave ---------------------------------------------------------------------------
 
 
-def test_prices_rise_with_steps_and_draws_and_fall_with_noise_and_epsilon() -> None:
+def test_prices_rise_with_steps_and_draws_and_fall_with_noise_and_epsilon():
     here = subsampled.delta(*RUN, 1.0)
     assert subsampled.delta(2.0, 0.1, 61, 1.0) > here
     assert subsampled.delta(2.0, 0.101, 60, 1.0) > here
@@ -148,7 +146,7 @@ def test_prices_rise_with_steps_and_draws_and_fall_with_noise_and_epsilon() -> N
     assert subsampled.delta(*RUN, 1.01) < here
 
 
-def test_epsilon_is_the_inverse_of_delta() -> None:
+def test_epsilon_is_the_inverse_of_delta():
     for delta in (1e-3, 1e-6):
         epsilon = subsampled.epsilon(*RUN, delta)
         assert subsampled.delta(*RUN, epsilon) <= delta
@@ -170,15 +168,13 @@ def test_epsilon_is_the_inverse_of_delta() -> None:
         ((1.0, 0.1, 2.5), "steps must be an integer >= 1"),
     ],
 )
-def test_numbers_that_no_run_has_are_refused(
-    arguments: tuple[float, float, int], message: str
-) -> None:
+def test_numbers_that_no_run_has_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         subsampled.delta(*arguments, 1.0)
     with pytest.raises(ValueError, match=message):
         subsampled.epsilon(*arguments, 1e-5)
 
 
-def test_pure_privacy_is_refused() -> None:
+def test_pure_privacy_is_refused():
     with pytest.raises(ValueError, match="Gaussian noise gives no pure privacy"):
         subsampled.calibrate(1.0, 0.0, 0.1, 10)

@@ -20,9 +20,8 @@ import labelguard as lg
 from labelguard.accounting import randomized_response as rr
 from labelguard.analysis.agreement import agreement
 from labelguard.errors import LabelguardError
-from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, with_gold
+from labelguard.mechanisms.agreement import between_labelers, with_gold
 from labelguard.project.linking import link_table
-from labelguard.project.project import Project
 from labelguard.simulation import simulate
 
 Floats = NDArray[np.float64]
@@ -33,7 +32,7 @@ LEAST = 0.93  # of nominal .95; where coverage is .95, 500 worlds fall below it 
 FLIPS = np.array([0.05, 0.2, 0.35, 0.4])
 
 
-def world(rng: np.random.Generator, common: float) -> tuple[Floats, Floats, Floats, Floats]:
+def world(rng, common):
     """Items, labels behind a release, flip probabilities and released labels, (n,) each.
 
     `common` is how often a label is that of its item's own side, the same for all labelers.
@@ -45,12 +44,12 @@ def world(rng: np.random.Generator, common: float) -> tuple[Floats, Floats, Floa
     return item, s, gamma, np.where(rng.random(len(item)) < gamma, -s, s)
 
 
-def require(estimate: AgreementEstimate | None) -> AgreementEstimate:
+def require(estimate):
     assert estimate is not None
     return estimate
 
 
-def truth(item: Floats, s: Floats, gamma: Floats) -> float:
+def truth(item, s, gamma):
     """What is estimated, pair by pair from the labels themselves."""
     a, top, bottom = 1 - 2 * gamma, 0.0, 0.0
     for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1):
@@ -60,7 +59,7 @@ def truth(item: Floats, s: Floats, gamma: Floats) -> float:
     return float(1 + top / bottom) / 2
 
 
-def covered(common: float, seed: int, *, scale: float = 1.0, corrected: bool = True) -> float:
+def covered(common, seed, *, scale=1.0, corrected=True):
     """How often the interval, made `scale` times as wide, holds the truth."""
     rng, hits = np.random.default_rng(seed), 0
     for _ in range(WORLDS):
@@ -72,11 +71,11 @@ def covered(common: float, seed: int, *, scale: float = 1.0, corrected: bool = T
 
 @pytest.mark.quick("0.5")
 @pytest.mark.parametrize("common", [0.5, 0.85, 1.0])
-def test_the_interval_holds_the_agreement_of_the_labels_themselves(common: float) -> None:
+def test_the_interval_holds_the_agreement_of_the_labels_themselves(common):
     assert covered(common, 1) >= LEAST
 
 
-def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are() -> None:
+def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are():
     assert covered(0.85, 1, scale=0.5) < 0.9
     # Flips make labels seem to agree less; an interval of items' own spread would not tell.
     assert covered(1.0, 1, scale=1.0, corrected=False) < 0.5
@@ -84,7 +83,7 @@ def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are() -> None:
 
 @pytest.mark.quick("0.5")
 @pytest.mark.parametrize("common", [0.5, 0.85, 1.0])
-def test_the_interval_with_gold_items_holds(common: float) -> None:
+def test_the_interval_with_gold_items_holds(common):
     rng, hits = np.random.default_rng(2), 0
     for _ in range(WORLDS):
         item, s, gamma, x = world(rng, common)
@@ -101,7 +100,7 @@ FEW = (1, 2, 3, 10, 30, 100)
 RATES = (0.003, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.45)
 
 
-def gold_coverage(n: int, right: int, gamma: float, *, step: bool = True) -> float:
+def gold_coverage(n, right, gamma, *, step=True):
     """How often the interval holds with n gold labels, `right` of them so before the flips.
 
     Not simulated: the number of labels that agree is a sum of two binomials. `step=False` is the
@@ -120,20 +119,18 @@ def gold_coverage(n: int, right: int, gamma: float, *, step: bool = True) -> flo
 
 @pytest.mark.quick("1", "10")
 @pytest.mark.parametrize("n", FEW)
-def test_the_interval_with_gold_items_holds_with_few(n: int) -> None:
+def test_the_interval_with_gold_items_holds_with_few(n):
     for gamma in RATES if n < 100 else RATES[::3]:
         assert min(gold_coverage(n, right, gamma) for right in {0, n // 2, n}) >= 0.95
 
 
-def test_the_normal_interval_alone_would_not() -> None:
+def test_the_normal_interval_alone_would_not():
     assert gold_coverage(1, 1, 0.2, step=False) < 0.81
     assert gold_coverage(3, 3, 0.06, step=False) < 0.84
     assert gold_coverage(10, 5, 0.025, step=False) < 0.8
 
 
-def pair_coverage(
-    items: int, labels: int, gamma: float, alike: bool, *, step: bool = True
-) -> float:
+def pair_coverage(items, labels, gamma, alike, *, step=True):
     """How often the interval holds for labels of items that all agree, or of which half differ."""
     rng = np.random.default_rng(5)
     item = np.repeat(np.arange(items), labels)
@@ -151,23 +148,23 @@ def pair_coverage(
 
 @pytest.mark.quick("1", "10")
 @pytest.mark.parametrize("items", FEW)
-def test_the_interval_between_labelers_holds_with_few(items: int) -> None:
+def test_the_interval_between_labelers_holds_with_few(items):
     for gamma, alike in itertools.product((0.03, 0.1, 0.2, 0.3), (True, False)):
         assert pair_coverage(items, 2, gamma, alike) >= LEAST
 
 
 @pytest.mark.quick("3")
 @pytest.mark.parametrize("labels", [3, 5, 20])
-def test_it_holds_for_one_item_with_many_labels(labels: int) -> None:
+def test_it_holds_for_one_item_with_many_labels(labels):
     for gamma, alike in itertools.product((0.03, 0.1, 0.3), (True, False)):
         assert pair_coverage(1, labels, gamma, alike) >= LEAST
 
 
-def test_between_labelers_the_normal_interval_alone_would_not() -> None:
+def test_between_labelers_the_normal_interval_alone_would_not():
     assert pair_coverage(1, 2, 0.1, True, step=False) < 0.87
 
 
-def test_both_are_unbiased() -> None:
+def test_both_are_unbiased():
     rng = np.random.default_rng(3)
     item, s, gamma, _ = world(rng, 0.85)
     gold = np.ones(len(item))
@@ -187,7 +184,7 @@ def test_both_are_unbiased() -> None:
         assert values.std() < 1.08 * estimate[0].standard_error
 
 
-def test_power_sums_are_the_sum_over_pairs() -> None:
+def test_power_sums_are_the_sum_over_pairs():
     item, _, gamma, x = world(np.random.default_rng(4), 0.7)
     estimate = require(between_labelers(item, x, gamma))
     a = 1 - 2 * gamma
@@ -209,7 +206,7 @@ def test_power_sums_are_the_sum_over_pairs() -> None:
     assert estimate.reach - 1.959964 * estimate.standard_error == pytest.approx(step / bottom / 2)
 
 
-def test_labels_that_were_not_flipped_are_counted_exactly() -> None:
+def test_labels_that_were_not_flipped_are_counted_exactly():
     estimate = require(between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6))
     assert estimate.agreement == pytest.approx(2 / 4)
     assert (estimate.standard_error, estimate.reach) == (0, 0)
@@ -218,7 +215,7 @@ def test_labels_that_were_not_flipped_are_counted_exactly() -> None:
     assert (gold.agreement, gold.low, gold.high) == (pytest.approx(2 / 3),) * 3
 
 
-def test_nothing_is_told_of_coins_or_of_items_with_one_label() -> None:
+def test_nothing_is_told_of_coins_or_of_items_with_one_label():
     assert between_labelers([1, 1], [1, 1], [0.5, 0.5]) is None
     assert between_labelers([1, 2], [1, 1], [0.1, 0.1]) is None
     assert with_gold([1], [1], [1], [0.5]) is None
@@ -229,21 +226,19 @@ def test_nothing_is_told_of_coins_or_of_items_with_one_label() -> None:
 
 
 @pytest.fixture(scope="module")
-def table() -> pl.DataFrame:
+def table():
     table = pl.DataFrame(simulate(labelers=300, labels=3000, items=600, tie_rate=0.0))
     return table.unique(["labeler_id", "prompt", "response_a", "response_b"], maintain_order=True)
 
 
-def gold_file(table: pl.DataFrame, path: Path) -> Path:
+def gold_file(table, path):
     """Every other item, answered by its first side; half of the rows name the sides in turn."""
     items = table.unique(["prompt", "response_a", "response_b"], maintain_order=True)[::2]
     items.select("prompt", chosen="response_a", rejected="response_b").write_parquet(path)
     return path
 
 
-def test_a_release_tells_what_its_labels_would(
-    table: pl.DataFrame, project: Project, tmp_path: Path
-) -> None:
+def test_a_release_tells_what_its_labels_would(table, project, tmp_path):
     budget: dict[str, Any] = {"epsilon": 5, "delta": 1e-5, "max_labels_per_labeler": 4}
     release = lg.privatize(table.to_arrow(), project=project, mechanism="rr", **budget)
     gold = gold_file(table, tmp_path / "gold.parquet")
@@ -269,8 +264,8 @@ def test_a_release_tells_what_its_labels_would(
 
 
 def test_an_interval_that_is_too_wide_is_said_to_be_and_a_statistic_tells_nothing(
-    project: Project, table: pl.DataFrame, tmp_path: Path
-) -> None:
+    project, table, tmp_path
+):
     release = lg.privatize(table[:200].to_arrow(), project=project, epsilon=1, mechanism="rr")
     estimate = agreement(release.path)
     assert estimate.plan is None
@@ -280,7 +275,7 @@ def test_an_interval_that_is_too_wide_is_said_to_be_and_a_statistic_tells_nothin
     assert (nothing.between, nothing.gold, len(nothing.notes)) == (None, None, 1)
 
 
-def test_one_pair_under_two_questions_is_two_items(project: Project, tmp_path: Path) -> None:
+def test_one_pair_under_two_questions_is_two_items(project, tmp_path):
     rows = [(who, q) for who in range(40) for q in ("helpful", "kind")]
     table = pl.DataFrame(
         {
@@ -311,7 +306,7 @@ def test_one_pair_under_two_questions_is_two_items(project: Project, tmp_path: P
 FEW_LABELS: dict[str, Any] = {"mechanism": "rr", "epsilon": 8, "max_labels_per_labeler": 2}
 
 
-def twice(first: int, again: int) -> pl.DataFrame:
+def twice(first, again):
     """An item each for `first` workers with two others; `again` of them answer as somebody else."""
     rows = [(f"{who}{n}", f"q{n}") for n in range(first) for who in "uwx"]
     rows += [(f"v{n}", f"q{n}") for n in range(again)]
@@ -326,7 +321,7 @@ def twice(first: int, again: int) -> pl.DataFrame:
     )
 
 
-def linked(project: Project, pairs: int) -> None:
+def linked(project, pairs):
     """Link v0 to u0, and so on: the same people under two ids."""
     lg.privatize(twice(2, 0).to_arrow(), project=project, **FEW_LABELS)
     numbers = range(5, 5 + pairs)
@@ -337,9 +332,7 @@ def linked(project: Project, pairs: int) -> None:
 @pytest.mark.parametrize(
     ("pairs", "share", "suggested"), [(100, "10.9%", False), (4, "0.6%", True)]
 )
-def test_agreement_with_oneself_is_counted_and_suggests_nothing(
-    project: Project, pairs: int, share: str, suggested: bool
-) -> None:
+def test_agreement_with_oneself_is_counted_and_suggests_nothing(project, pairs, share, suggested):
     linked(project, pairs)
     release = lg.privatize(twice(200, 5 + pairs).to_arrow(), project=project, mechanism="rr")
     assert release.card["counts"]["unit_pairs"] == pairs
@@ -349,7 +342,7 @@ def test_agreement_with_oneself_is_counted_and_suggests_nothing(
     assert bool(estimate.plan) == suggested
 
 
-def test_labelers_who_are_not_linked_are_compared(project: Project) -> None:
+def test_labelers_who_are_not_linked_are_compared(project):
     release = lg.privatize(twice(200, 100).to_arrow(), project=project, **FEW_LABELS)
     assert release.card["counts"]["unit_pairs"] == 0
     assert "with oneself" not in (release.path / "CARD.md").read_text()
@@ -358,7 +351,7 @@ def test_labelers_who_are_not_linked_are_compared(project: Project) -> None:
     assert len(estimate.notes) == 1  # on ties
 
 
-def test_the_documented_widths_are_so() -> None:
+def test_the_documented_widths_are_so():
     page = Path(__file__).parents[2] / "docs" / "evaluation.md"
     lines = re.findall(r"(?m)^\| ([13] \| \d+ \| \..*) \|$", page.read_text(encoding="utf-8"))
     rows = [line.split("|") for line in lines]

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,15 +34,14 @@ from labelguard.analysis import audit_releases as whole
 from labelguard.analysis.audit import audit_randomized_response, audit_statistic
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check
 from labelguard.budget import pricing
-from labelguard.budget.event_kind import Price
 from labelguard.cli.account import audit
 from labelguard.errors import PolicyError
 from labelguard.inputs import query as queries
 from labelguard.inputs import staging
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.noise import Noise, NoiseKind, NoiseStream, noise_of_price
-from labelguard.mechanisms.statistic import Bounds, Grid, Rows
+from labelguard.mechanisms.noise import Noise, noise_of_price
+from labelguard.mechanisms.statistic import Bounds
 from labelguard.planner import calibration
 from labelguard.release.mechanisms import statistic_design
 from labelguard.text import LABEL_TIE, no_progress
@@ -59,12 +57,12 @@ Floats = NDArray[np.float64]
 
 
 @pytest.fixture(autouse=True)
-def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_keys(monkeypatch):
     world.fix_randomness(monkeypatch, world.repeatable_bytes())
 
 
 @pytest.fixture(autouse=True)
-def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_calibration(monkeypatch):
     """Heads are not looked at here: what their probabilities mean is simulated less often."""
     monkeypatch.setattr(
         calibration, "calibrate_head", partial(calibration.calibrate_head, worlds=5)
@@ -77,7 +75,7 @@ def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.quick("rr-3")
 @pytest.mark.parametrize("epsilon", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("mechanism", AUDITS)
-def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -> None:
+def test_the_claim_holds_and_is_nearly_reached(mechanism, epsilon):
     runs = {"rr": 50_000, "statistic": 20_000 if epsilon == 1 else 8_000}[mechanism]
     releases = 1 if epsilon == 3 else 0
     result = AUDITS[mechanism](epsilon, DELTA, runs=runs, pipeline_runs=releases)
@@ -93,18 +91,18 @@ def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -
 @pytest.mark.quick("rr-1")
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("mechanism", AUDITS)
-def test_the_claim_holds_for_a_canary_with_few_labels(mechanism: str, labels: int) -> None:
+def test_the_claim_holds_for_a_canary_with_few_labels(mechanism, labels):
     assert AUDITS[mechanism](3, DELTA, labels=labels, runs=2000, pipeline_runs=0).holds
 
 
-def test_randomized_response_is_audited_without_a_delta() -> None:
+def test_randomized_response_is_audited_without_a_delta():
     result = audit_randomized_response(1, 0, labels=1, runs=100_000, pipeline_runs=0)
     # 100,000 flips at γ = .269: the standard error of ln((1−γ)/γ) is .007.
     assert result.holds and result.lower_bound > 0.9
 
 
 @pytest.mark.parametrize("mechanism", AUDITS)
-def test_impossible_sizes_are_refused(mechanism: str) -> None:
+def test_impossible_sizes_are_refused(mechanism):
     for sizes in ({"labels": 0}, {"runs": 99}, {"pipeline_runs": -1}):
         with pytest.raises(PolicyError, match="must be at least"):
             AUDITS[mechanism](epsilon=3, delta=DELTA, **sizes)
@@ -118,33 +116,31 @@ real_bounds: Callable[..., Bounds] = statistic.bounds
 real_draw: Callable[..., Any] = Coins.draw
 
 
-def too_little_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.object_]:
+def too_little_noise(total, grid, nonce):
     return real_noisy(total, replace(grid, scale=round(0.9 * grid.scale)), nonce)
 
 
-def one_labeler_unclipped(
-    z: NDArray[np.float32], rows: Rows, half: Floats, bounds: Bounds, step: float
-) -> NDArray[np.int64]:
+def one_labeler_unclipped(z, rows, half, bounds, step):
     own = rows.unit == 3
     unclipped = replace(bounds, clip=1e9)
     others = real_sum(z, rows, np.where(own, 0, half), bounds, step)
     return others + real_sum(z, rows, np.where(own, half, 0), unclipped, step)
 
 
-def gaussian_for_ball(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list[int]:
+def gaussian_for_ball(kind, scale, count, stream):
     """Of the ball's own deviation: every mean and variance is right."""
     if kind == "ball":
         scale = int(scale * math.sqrt(count + 1))
     return real_sample("gaussian", scale, count, stream)
 
 
-def signs_for_gaussian(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list[int]:
+def signs_for_gaussian(kind, scale, count, stream):
     """Of the right deviation, and no further from 0 than that."""
     drawn = real_sample(kind, scale, count, stream)
     return drawn if kind == "ball" else [int(math.copysign(scale, one)) for one in drawn]
 
 
-def ball_on_one_line(kind: NoiseKind, scale: int, count: int, stream: NoiseStream) -> list[int]:
+def ball_on_one_line(kind, scale, count, stream):
     """The radii are right, the directions are not."""
     drawn = real_sample(kind, scale, count, stream)
     if kind == "gaussian":
@@ -152,16 +148,16 @@ def ball_on_one_line(kind: NoiseKind, scale: int, count: int, stream: NoiseStrea
     return [int(math.copysign(math.hypot(*drawn), drawn[0])), *[0] * (count - 1)]
 
 
-def as_many_as_asked_for(self: Noise, components: int) -> int:
+def as_many_as_asked_for(self, components):
     return components
 
 
-def sensitivity_to_removal(*arguments: Any, **more: Any) -> Bounds:
+def sensitivity_to_removal(*arguments, **more):
     bounds = real_bounds(*arguments, **more)
     return replace(bounds, sensitivity=bounds.sensitivity / 2)
 
 
-def flips_too_rare(*asked: Any) -> dict[int, Price]:
+def flips_too_rare(*asked):
     return {
         count: {
             name: number if name == "components" else type(number)(0.7 * number)
@@ -171,11 +167,11 @@ def flips_too_rare(*asked: Any) -> dict[int, Price]:
     }
 
 
-def one_nonce_for_all_releases() -> Coins:
+def one_nonce_for_all_releases():
     return Coins(bytes(32))
 
 
-def one_coin_for_two_items(self: Coins, purpose: Any, row_keys: Any) -> Any:
+def one_coin_for_two_items(self, purpose, row_keys):
     rows = np.arange(len(row_keys))
     return real_draw(self, purpose, row_keys[rows - rows % 2])
 
@@ -231,13 +227,13 @@ RUNS = {"rr": 8_000, "statistic": 2_000}
 
 
 @pytest.mark.parametrize("mechanism", AUDITS)
-def test_what_is_right_passes_with_as_many_runs(mechanism: str) -> None:
+def test_what_is_right_passes_with_as_many_runs(mechanism):
     assert AUDITS[mechanism](3, DELTA, runs=RUNS[mechanism], pipeline_runs=0).holds
 
 
 @pytest.mark.quick("one labeler unclipped", "signs for Gaussian noise", "flips 30% too rare")
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_caught_by_its_check(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_caught_by_its_check(mistake, monkeypatch):
     mechanism, where, name, wrong, checks = MISTAKES[mistake]
     monkeypatch.setattr(where, name, wrong)
     result = AUDITS[mechanism](3, DELTA, runs=RUNS[mechanism], pipeline_runs=0)
@@ -246,9 +242,7 @@ def test_a_mistake_is_caught_by_its_check(mistake: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_noise_ten_percent_too_small_is_caught_in_both_shapes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_noise_ten_percent_too_small_is_caught_in_both_shapes(monkeypatch):
     """At ε = 8, where it takes fewer runs; a right one passes above.
 
     Gaussian: means 1.852 apart where 1.667 is claimed, known with a standard error of .013, and
@@ -265,7 +259,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(
 real_query, real_usable = queries.canonical_query, staging._Stager._usable
 
 
-def sides_as_they_came(layout: Any, content: Any) -> str:
+def sides_as_they_came(layout, content):
     """Pairs ordered (chosen, rejected), in ids too, where the canonical order should decide."""
     query = real_query(layout, content)
     for right, wrong in (
@@ -278,12 +272,12 @@ def sides_as_they_came(layout: Any, content: Any) -> str:
     return query
 
 
-def without_ties(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+def without_ties(self, name, batch):
     usable = real_usable(self, name, batch)
     return usable.filter(pa.array(usable["label"].to_numpy() != LABEL_TIE))
 
 
-def no_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.int64]:
+def no_noise(total, grid, nonce):
     return total
 
 
@@ -305,7 +299,7 @@ WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
         for name in WHOLE
     ],
 )
-def test_a_mistake_is_seen_in_whole_releases(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_seen_in_whole_releases(mistake, monkeypatch):
     mechanism, where, name, wrong, check = WHOLE[mistake]
     monkeypatch.setattr(where, name, wrong)
     if check != "end to end":  # contents, ids and order show in a few rows
@@ -315,12 +309,12 @@ def test_a_mistake_is_seen_in_whole_releases(mistake: str, monkeypatch: pytest.M
     assert check in result.violated_checks
 
 
-def thousandth_of_the_ball(*asked: Any) -> list[int]:
+def thousandth_of_the_ball(*asked):
     kind, scale, *rest = asked
     return real_sample(kind, scale // 1000 if kind == "ball" else scale, *rest)
 
 
-def price_of_a_thousandth(price: Price) -> Noise:
+def price_of_a_thousandth(price):
     noise = noise_of_price(price)
     return replace(noise, scale=noise.scale / 1000)
 
@@ -333,16 +327,14 @@ def price_of_a_thousandth(price: Price) -> Noise:
         (statistic_design, "noise_of_price", price_of_a_thousandth, 1),
     ],
 )
-def test_missing_ball_noise_is_seen_in_whole_releases(
-    where: object, name: str, wrong: object, releases: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_ball_noise_is_seen_in_whole_releases(where, name, wrong, releases, monkeypatch):
     """A right one passes above. Drawn, but not stated: three releases are close together."""
     monkeypatch.setattr(where, name, wrong)
     check = whole.ReleaseAudit(20, 0, 3, DELTA, releases, FALSE_ALARM / 9, no_progress).check_ball()
     assert check.lower_bound > 3
 
 
-def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be() -> None:
+def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be():
     """At alpha = .2, in 20,000 experiments: a rate of .21 is 3.5 standard errors above."""
     rng = np.random.default_rng(0)
     directions = rng.standard_normal((20_000, 6, whole.BALL))
@@ -356,9 +348,7 @@ def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be() -> N
 
 
 @pytest.mark.slow
-def test_whole_releases_happen_in_no_project_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_releases_happen_in_no_project_of_the_user(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, value in (
         ("LABELGUARD_PROJECT", "project"),
@@ -374,13 +364,13 @@ def test_whole_releases_happen_in_no_project_of_the_user(
 
 
 @pytest.mark.parametrize(("hits", "runs"), [(0, 50), (1, 50), (25, 50), (49, 50), (50, 50)])
-def test_limits_of_a_proportion_are_those_of_the_binomial_test(hits: int, runs: int) -> None:
+def test_limits_of_a_proportion_are_those_of_the_binomial_test(hits, runs):
     low, high = bounds.proportion(hits, runs, 1e-4)
     expected = stats.binomtest(hits, runs).proportion_ci(1 - 2e-4, "exact")
     assert (float(low), float(high)) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
-def test_limits_of_a_distance_are_wrong_as_often_as_they_may_be() -> None:
+def test_limits_of_a_distance_are_wrong_as_often_as_they_may_be():
     """At alpha = .2, in 4,000 experiments.
 
     A known noise leaves .1 in the direction of the truth: rates beyond .07 and .13 have a
@@ -394,13 +384,13 @@ def test_limits_of_a_distance_are_wrong_as_often_as_they_may_be() -> None:
     assert (unknown > 0.5).mean() < 0.25
 
 
-def test_a_distance_costs_what_a_gaussian_mechanism_costs() -> None:
+def test_a_distance_costs_what_a_gaussian_mechanism_costs():
     assert bounds.epsilon_of_distance(0.5, DELTA) == gaussian.epsilon(2.0, DELTA)
     assert bounds.epsilon_of_distance(-1.0, DELTA) == 0
     assert bounds.epsilon_of_distance(np.inf, DELTA) == np.inf
 
 
-def test_bounds_from_events_subtract_delta_and_use_complements() -> None:
+def test_bounds_from_events_subtract_delta_and_use_complements():
     """An event of probability e·.1 + .01 against .1, and one whose complement is as telling."""
     runs, delta = 10**9, 0.01
     one = np.array([int((np.e * 0.1 + delta) * runs), runs // 2])
@@ -415,7 +405,7 @@ def test_bounds_from_events_subtract_delta_and_use_complements() -> None:
 # --- results and commands ------------------------------------------------------------------------
 
 
-def test_the_verdict_is_that_no_bound_exceeds_the_claim() -> None:
+def test_the_verdict_is_that_no_bound_exceeds_the_claim():
     checks = [Check("one", 0.9, ""), Check("two", 1.0, "")]
     assert AuditResult.of("rr", 1.0, DELTA, 100, checks).verdict == "holds"
     violated = AuditResult.of("rr", 0.95, DELTA, 100, checks)
@@ -427,9 +417,7 @@ def test_the_verdict_is_that_no_bound_exceeds_the_claim() -> None:
 
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("mechanism", AUDITS)
-def test_the_command_ends_with_code_1_if_a_violation_is_found(
-    mechanism: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_ends_with_code_1_if_a_violation_is_found(mechanism, monkeypatch):
     command = [mechanism, "--epsilon", "3", "--delta", "1e-5", "--runs", "2000"]
     command += ["--pipeline-runs", "0", "--seed", "1"]
     right = CliRunner().invoke(audit, command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -16,25 +15,23 @@ import labelguard as lg
 from labelguard.analysis.leaderboard import leaderboard, surely_ahead
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.project.project import Project
 from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 from labelguard.release.head import FILE
 from labelguard.release.sections import sections_of_card
-from labelguard.release.writer import Release
 from labelguard.storage import arrays
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tmp_path_factory):
     return lg.init(tmp_path_factory.mktemp("arena"), max_epsilon=1e6)
 
 
 @pytest.fixture(scope="module")
-def released(project: Project) -> Release:
+def released(project):
     return lg.privatize(arena(), project=project, **SOURCES)
 
 
-def run(*arguments: str) -> str:
+def run(*arguments):
     result = CliRunner().invoke(main, [*arguments])
     assert result.exit_code == 0, result.output
     return result.output
@@ -43,7 +40,7 @@ def run(*arguments: str) -> str:
 # ---------------------------------------------------------------- ranks
 
 
-def test_who_is_surely_ahead_follows_from_errors_that_are_shared() -> None:
+def test_who_is_surely_ahead_follows_from_errors_that_are_shared():
     rng = np.random.default_rng(0)
     shared, own = rng.normal(size=(5_000, 1)), rng.normal(size=(5_000, 3))
     score = np.array([10.0, 0.0, -1.0])
@@ -56,7 +53,7 @@ def test_who_is_surely_ahead_follows_from_errors_that_are_shared() -> None:
 # ---------------------------------------------------------------- of a release
 
 
-def test_scores_and_ranks_are_those_of_the_judges(released: Release) -> None:
+def test_scores_and_ranks_are_those_of_the_judges(released):
     [board] = leaderboard(released.path).boards
     of = {one.source: one for one in board.standings}
     assert set(of) == set(STRENGTHS)
@@ -71,12 +68,12 @@ def test_scores_and_ranks_are_those_of_the_judges(released: Release) -> None:
         assert 1 <= one.rank <= one.worst_rank <= 5
 
 
-def test_a_copy_of_the_release_is_enough(released: Release, tmp_path: Path) -> None:
+def test_a_copy_of_the_release_is_enough(released, tmp_path):
     shutil.copytree(released.path, tmp_path / "copy")
     assert leaderboard(tmp_path / "copy") == leaderboard(released.path)
 
 
-def test_the_release_tells_nothing_of_who_compared_what(released: Release) -> None:
+def test_the_release_tells_nothing_of_who_compared_what(released):
     found = arrays.load(released.path / FILE)
     components, rows = 4, arena().height
     assert all(rows not in values.shape for values in found.values())
@@ -84,7 +81,7 @@ def test_the_release_tells_nothing_of_who_compared_what(released: Release) -> No
 
 
 @pytest.mark.slow
-def test_strata_have_boards_of_their_own(tmp_path: Path) -> None:
+def test_strata_have_boards_of_their_own(tmp_path):
     project = lg.init(tmp_path / "strata", max_epsilon=1e6)
     asked = SOURCES | {"features": "source:model,by=language+length", "components": 6}
     release = lg.privatize(arena(30), project=project, **asked)
@@ -106,7 +103,7 @@ def test_strata_have_boards_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_with_colons_are_theirs(tmp_path: Path) -> None:
+def test_names_with_colons_are_theirs(tmp_path):
     frame = arena(30).with_columns(
         pl.col("language").replace_strict({"de": "eu: de", "en": "eu: en"}),
         pl.col("model_a", "model_b").replace("alpha", "lab: alpha"),
@@ -128,7 +125,7 @@ def test_names_with_colons_are_theirs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_comparisons_with_systems_of_later_are_counted(tmp_path: Path) -> None:
+def test_comparisons_with_systems_of_later_are_counted(tmp_path):
     project = lg.init(tmp_path / "windows", max_epsilon=1e6)
     asked = SOURCES | {"project": project, "uses": 2}
     first = lg.privatize(arena(15), **asked)
@@ -147,7 +144,7 @@ def test_comparisons_with_systems_of_later_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_nothing_connects_is_not_compared(tmp_path: Path) -> None:
+def test_what_nothing_connects_is_not_compared(tmp_path):
     both = {"alpha", "beta"}
     apart = arena(20).filter(pl.col("model_a").is_in(both) == pl.col("model_b").is_in(both))
     release = lg.privatize(apart, project=lg.init(tmp_path, max_epsilon=1e6), **SOURCES)
@@ -159,7 +156,7 @@ def test_what_nothing_connects_is_not_compared(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- commands
 
 
-def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_it(released, tmp_path):
     text = run("leaderboard", str(released.path))
     assert "alpha" in text and "share rank" in text and "points of Elo" in text
     found = json.loads(run("leaderboard", str(released.path), "--json"))
@@ -173,7 +170,7 @@ def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> 
     assert "<title>Leaderboard of release" in page and "labelguard report" not in page
 
 
-def test_the_head_is_described_in_words(released: Release) -> None:
+def test_the_head_is_described_in_words(released):
     text = run("release", "show", "--head", str(released.path))
     assert text.startswith(summarize_coefficients(load_summarized_head(released.path)).words)
     assert "-0%" not in text and "-0.000" not in text
@@ -189,7 +186,7 @@ def test_the_head_is_described_in_words(released: Release) -> None:
 # ---------------------------------------------------------------- what is refused
 
 
-def test_heads_without_a_summary_are_refused(released: Release, tmp_path: Path) -> None:
+def test_heads_without_a_summary_are_refused(released, tmp_path):
     found = arrays.load(released.path / FILE)
     old = {name: values for name, values in found.items() if not name.startswith("described/")}
     (tmp_path / FILE).write_bytes(arrays.pack(old))
@@ -197,7 +194,7 @@ def test_heads_without_a_summary_are_refused(released: Release, tmp_path: Path) 
         leaderboard(tmp_path)
 
 
-def groups(*found: object) -> np.ndarray:
+def groups(*found):
     return np.frombuffer(json.dumps(found).encode(), np.uint8)
 
 
@@ -225,7 +222,7 @@ DAMAGES: dict[str, tuple[str, np.ndarray | None]] = {
 
 @pytest.mark.quick("no group", "a group of text", "unknown", "kinds")
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_heads_are_refused(released: Release, tmp_path: Path, damage: str) -> None:
+def test_damaged_heads_are_refused(released, tmp_path, damage):
     name, values = DAMAGES[damage]
     changed = arrays.load(released.path / FILE) | {name: values}
     present = {key: array for key, array in changed.items() if array is not None}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support import databases
@@ -18,26 +16,26 @@ from labelguard.keys.keyring import KeyRing
 SECRET = "Maria Exampleova prefers the left one"
 
 
-def event(number: int, connector: str = "clinic") -> Event:
+def event(number, connector="clinic"):
     """One delivery with one answer."""
     answer = Answer(f"a{number}", number, "worker 7", f'{{"said": "{SECRET}", "n": {number}}}')
     return Event(connector, (answer,))
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> KeyRing:
+def keys(tmp_path):
     return KeyRing.create(tmp_path / "keys")
 
 
 @pytest.fixture(params=databases.EACH)
-def inbox(request: pytest.FixtureRequest, tmp_path: Path, keys: KeyRing) -> Iterator[Inbox]:
+def inbox(request, tmp_path, keys):
     with databases.fresh(request.param, tmp_path) as url:
         inbox = Inbox.at(tmp_path, url, keys)
         yield inbox
         inbox.close()
 
 
-def test_a_state_of_an_answer_is_one_row_however_often_it_comes(inbox: Inbox) -> None:
+def test_a_state_of_an_answer_is_one_row_however_often_it_comes(inbox):
     assert inbox.put([event(1), event(2)]) == 2
     assert inbox.put([event(2), event(3), event(3)]) == 1
     assert inbox.put([]) == 0
@@ -46,7 +44,7 @@ def test_a_state_of_an_answer_is_one_row_however_often_it_comes(inbox: Inbox) ->
     assert inbox.connectors() == ["clinic", "other"]
 
 
-def test_events_come_back_as_they_were_in_the_order_they_came(inbox: Inbox) -> None:
+def test_events_come_back_as_they_were_in_the_order_they_came(inbox):
     given = [event(number) for number in (3, 1, 2)]
     for one in given:
         inbox.put([one])
@@ -56,7 +54,7 @@ def test_events_come_back_as_they_were_in_the_order_they_came(inbox: Inbox) -> N
     assert [one.answers for one in found] == [one.answers for one in given]
 
 
-def test_what_a_crash_left_claimed_waits_again_unless_its_segment_counts(inbox: Inbox) -> None:
+def test_what_a_crash_left_claimed_waits_again_unless_its_segment_counts(inbox):
     inbox.put([event(number) for number in range(4)])
     inbox.claim("clinic", "counts", most=2)
     inbox.claim("clinic", "crashed", most=2)
@@ -69,7 +67,7 @@ def test_what_a_crash_left_claimed_waits_again_unless_its_segment_counts(inbox: 
     assert inbox.put([event(number) for number in range(4)]) == 0  # still known
 
 
-def said(inbox: Inbox) -> list[str]:
+def said(inbox):
     """What waits, in the order in which it came."""
     inbox.claim("clinic", "looked at", most=99)
     found = [answer.body for one in inbox.read_claimed("looked at") for answer in one.answers]
@@ -77,7 +75,7 @@ def said(inbox: Inbox) -> list[str]:
     return found
 
 
-def test_of_two_bodies_of_one_state_the_first_that_came_counts(inbox: Inbox) -> None:
+def test_of_two_bodies_of_one_state_the_first_that_came_counts(inbox):
     first, second = (Answer("a1", 7, "maria", body) for body in ("one", "other"))
     assert inbox.put([Event("clinic", (first, second))]) == 1
     assert inbox.put([Event("clinic", (second,))]) == 0
@@ -87,7 +85,7 @@ def test_of_two_bodies_of_one_state_the_first_that_came_counts(inbox: Inbox) -> 
     assert said(inbox) == ["one", "two", ""]
 
 
-def test_a_state_that_came_more_than_once_is_known_until_a_later_pull(inbox: Inbox) -> None:
+def test_a_state_that_came_more_than_once_is_known_until_a_later_pull(inbox):
     once, twice, within = (event(number).answers[0] for number in (1, 2, 3))
     inbox.put([event(1), event(2), event(3), event(3)])
     inbox.put([event(2)])
@@ -102,7 +100,7 @@ def test_a_state_that_came_more_than_once_is_known_until_a_later_pull(inbox: Inb
     assert inbox.find_repeated("clinic", found) == [False, False, True]
 
 
-def test_a_check_fails_before_a_delivery_does(tmp_path: Path, keys: KeyRing) -> None:
+def test_a_check_fails_before_a_delivery_does(tmp_path, keys):
     inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
     for _ in range(3):
         inbox.check()
@@ -122,7 +120,7 @@ def test_a_check_fails_before_a_delivery_does(tmp_path: Path, keys: KeyRing) -> 
     inbox.close()
 
 
-def fill(inbox: Inbox) -> None:
+def fill(inbox):
     """Let the file not grow any more."""
     with inbox._engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
@@ -130,7 +128,7 @@ def fill(inbox: Inbox) -> None:
         connection.commit()
 
 
-def test_what_a_pull_left_out_is_a_letter_once_and_until_it_is_gone(inbox: Inbox) -> None:
+def test_what_a_pull_left_out_is_a_letter_once_and_until_it_is_gone(inbox):
     inbox.bury("clinic", b"", "not understood")
     inbox.note("other", ["answer 1: too large"], whole=True)
     for _ in range(2):
@@ -148,11 +146,11 @@ def test_what_a_pull_left_out_is_a_letter_once_and_until_it_is_gone(inbox: Inbox
     ]
 
 
-def test_filtering_forgets_answers_and_keeps_that_they_came(inbox: Inbox) -> None:
+def test_filtering_forgets_answers_and_keeps_that_they_came(inbox):
     pair = replace(event(1), answers=(*event(1).answers, *event(2).answers))
     inbox.put([pair, event(3)])
 
-    def keep(one: Event) -> Event | None:
+    def keep(one):
         rest = tuple(answer for answer in one.answers if answer.record == "a2")
         return replace(one, answers=rest) if rest else None
 
@@ -162,7 +160,7 @@ def test_filtering_forgets_answers_and_keeps_that_they_came(inbox: Inbox) -> Non
     assert inbox.put([event(3)]) == 0
 
 
-def test_dead_letters_are_kept_sealed_and_told_without_their_content(inbox: Inbox) -> None:
+def test_dead_letters_are_kept_sealed_and_told_without_their_content(inbox):
     inbox.bury("clinic", SECRET.encode(), "no annotation in it")
     (letter,) = inbox.letters()
     assert (letter.connector, letter.bytes, letter.why) == (
@@ -179,8 +177,8 @@ def test_dead_letters_are_kept_sealed_and_told_without_their_content(inbox: Inbo
 
 
 @pytest.mark.parametrize("inbox", databases.KINDS, indirect=True)
-def test_writers_at_once_lose_nothing_and_double_nothing(inbox: Inbox) -> None:
-    def write(start: int) -> None:
+def test_writers_at_once_lose_nothing_and_double_nothing(inbox):
+    def write(start):
         for number in range(start, start + 40, 4):
             inbox.put([event(n) for n in range(number, number + 8)])
 
@@ -194,9 +192,7 @@ def test_writers_at_once_lose_nothing_and_double_nothing(inbox: Inbox) -> None:
     assert sorted(records) == sorted({f"a{n}" for n in range(84)})
 
 
-def test_nothing_is_readable_in_its_files_and_erased_rows_are_gone(
-    tmp_path: Path, keys: KeyRing
-) -> None:
+def test_nothing_is_readable_in_its_files_and_erased_rows_are_gone(tmp_path, keys):
     inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
     inbox.put([event(number) for number in range(50)])
     inbox.bury("clinic", SECRET.encode(), "unread")
@@ -210,7 +206,7 @@ def test_nothing_is_readable_in_its_files_and_erased_rows_are_gone(
     inbox.close()
 
 
-def test_an_event_moved_or_altered_in_the_file_is_refused(tmp_path: Path, keys: KeyRing) -> None:
+def test_an_event_moved_or_altered_in_the_file_is_refused(tmp_path, keys):
     import sqlite3
 
     inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
@@ -227,7 +223,7 @@ def test_an_event_moved_or_altered_in_the_file_is_refused(tmp_path: Path, keys: 
     inbox.close()
 
 
-def test_a_full_disk_is_said_without_an_event(tmp_path: Path, keys: KeyRing) -> None:
+def test_a_full_disk_is_said_without_an_event(tmp_path, keys):
     inbox = Inbox.at(tmp_path, "sqlite:///ledger", keys)
     fill(inbox)
     big = Answer("r", 1, "worker 7", SECRET * 10_000)

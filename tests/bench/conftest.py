@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -13,7 +11,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
 @pytest.fixture(scope="module")
-def bench(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+def bench(request):
     """The benchmark that a file of tests names as its SCRIPT."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCH))

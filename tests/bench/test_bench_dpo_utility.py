@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,18 +16,18 @@ LABELS |= {"PROPS, hard", "PROPS, soft", "teacher"}
 
 
 @pytest.fixture(scope="module")
-def finished(bench: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(bench, tmp_path_factory):
     """The directory of a tiny run."""
     work = tmp_path_factory.mktemp("dpo")
     bench.main(_arguments(work))
     return work
 
 
-def _arguments(work: Path) -> list[str]:
+def _arguments(work):
     return ["--tiny", "--workers", "1", "--work", str(work)]
 
 
-def test_every_kind_of_labels_is_trained_on_and_scored(finished: Path) -> None:
+def test_every_kind_of_labels_is_trained_on_and_scored(finished):
     lines = (finished / "tiny" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     assert {record["labels"] for record in records} == LABELS
@@ -37,9 +35,7 @@ def test_every_kind_of_labels_is_trained_on_and_scored(finished: Path) -> None:
     assert {record["steps"] for record in records if "steps" in record} == {3}
 
 
-def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(
-    bench: ModuleType, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(bench, finished, capsys):
     bench.main([*_arguments(finished), "--markdown"])
     said = capsys.readouterr()
     assert not said.err
@@ -48,23 +44,23 @@ def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(
     assert f"{rr.flip_probability(rr.calibrate(1, 1e-5, 2)):.3f}" in said.out
 
 
-def test_differences_have_students_interval(bench: ModuleType) -> None:
+def test_differences_have_students_interval(bench):
     assert bench.tables.interval([0.1, 0.2, 0.3]) == "+0.200 [-0.048, +0.448]"
     assert bench.tables.interval([0.1]) == "+0.100"
 
 
-def test_the_signal_of_many_labels_of_each_labeler_is_lost(bench: ModuleType) -> None:
+def test_the_signal_of_many_labels_of_each_labeler_is_lost(bench):
     few, _, many = (budget for budget, _ in bench.tables.BUDGETS)
     assert few.signal(2_000) > 10
     assert many.signal(2_000) < 2.5
 
 
-def test_no_single_word_decides_the_planted_preference(bench: ModuleType) -> None:
+def test_no_single_word_decides_the_planted_preference(bench):
     from dpo import grammar
 
     pairs, words = grammar.pairs(400, 5), grammar.vocabulary()
 
-    def counts(texts: list[str]) -> np.ndarray:
+    def counts(texts):
         return np.array([[text.split().count(word) for word in words] for text in texts])
 
     votes = np.sign(counts(pairs.first) - counts(pairs.second))
@@ -72,9 +68,7 @@ def test_no_single_word_decides_the_planted_preference(bench: ModuleType) -> Non
     assert np.abs(agreement - 0.5).max() < 0.2
 
 
-def test_the_figure_is_drawn_as_svg_and_png(
-    bench: ModuleType, finished: Path, tmp_path: Path
-) -> None:
+def test_the_figure_is_drawn_as_svg_and_png(bench, finished, tmp_path):
     pytest.importorskip("matplotlib")
     lines = (finished / "tiny" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
     found = bench.tables.accuracies(json.loads(line) for line in lines)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,7 +17,7 @@ WORDS = ("tea", "rain", "bread", "gardening", "understanding", "sunlight")
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def results(tmp_path_factory):
     """What all parts leave, run after each other."""
     data, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
     _dialogues().write_parquet(data / "hh_rlhf_test.parquet")
@@ -33,10 +31,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield out
 
 
-def _dialogues() -> pl.DataFrame:
+def _dialogues():
     draw = np.random.default_rng(0)
 
-    def answer() -> str:
+    def answer():
         return " " + " ".join(draw.choice(WORDS, draw.integers(2, 7))) + "."
 
     rows = [
@@ -51,19 +49,17 @@ def _dialogues() -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides={"label": pl.Int8})
 
 
-def _read(results: Path, name: str) -> Any:
+def _read(results, name):
     return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def test_a_model_is_pretrained_and_saved(results: Path) -> None:
+def test_a_model_is_pretrained_and_saved(results):
     told = _read(results, "pretrain")
     assert told["loss"] > 0
     assert (results / "base" / "model.safetensors").exists()
 
 
-def test_every_kind_of_labels_is_compared_and_judged_against_randomized_response(
-    results: Path,
-) -> None:
+def test_every_kind_of_labels_is_compared_and_judged_against_randomized_response(results):
     told = _read(results, "compare")
     assert told["labelers"] == "simulated"
     assert set(told["against"]) == set(told["runs"]) - {"RR, forward"}
@@ -75,9 +71,7 @@ def test_every_kind_of_labels_is_compared_and_judged_against_randomized_response
     assert all(one["standard_error"] > 0 and 0 <= one["true_error"] <= 1 for one in stages)
 
 
-def test_finished_runs_are_not_repeated_and_no_text_is_printed(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_runs_are_not_repeated_and_no_text_is_printed(results, capsys):
     from gpu import compare
 
     before = (results / "compare.json").read_bytes()
@@ -87,13 +81,13 @@ def test_finished_runs_are_not_repeated_and_no_text_is_printed(
     assert "secretword" not in before.decode() + said.out + said.err
 
 
-def test_both_trainers_are_timed(results: Path) -> None:
+def test_both_trainers_are_timed(results):
     told = _read(results, "throughput")["shapes"]["tiny"]
     assert told["steps"] == 2
     assert all(told["tokens_per_second"][name] > 0 for name in ("ours", "TRL"))
 
 
-def test_gradients_and_labels_of_a_head_are_compared_on_both_preferences(results: Path) -> None:
+def test_gradients_and_labels_of_a_head_are_compared_on_both_preferences(results):
     told = _read(results, "lora-utility")["runs"]
     assert len(told) == 2 * 3  # two preferences, three ways, one number of labelers
     assert len({(one["preference"], one["way"]) for one in told.values()}) == 6
@@ -101,7 +95,7 @@ def test_gradients_and_labels_of_a_head_are_compared_on_both_preferences(results
     assert "secretword" not in json.dumps(told)
 
 
-def test_the_script_runs_its_parts_and_names_them() -> None:
+def test_the_script_runs_its_parts_and_names_them():
     script = str(BENCH / "gpu.sh")
     unknown = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
     assert unknown.returncode == 2

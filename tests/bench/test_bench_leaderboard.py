@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -16,7 +14,7 @@ RARELY = 1e-3
 """How often a test of right intervals may fail, in theory: its seeds are fixed."""
 
 
-def test_intervals_hold_where_judges_differ(bench: ModuleType) -> None:
+def test_intervals_hold_where_judges_differ(bench):
     held, information, wrong = [], [], []
     for seed in range(WORLDS):
         world = bench.simulated(6, 25, 1.0, seed)
@@ -31,7 +29,7 @@ def test_intervals_hold_where_judges_differ(bench: ModuleType) -> None:
     assert np.mean(information) < 0.85  # the control: nominally .95, too
 
 
-def test_the_bench_reads_tables_of_comparisons(bench: ModuleType) -> None:
+def test_the_bench_reads_tables_of_comparisons(bench):
     import polars as pl
 
     frame = pl.DataFrame(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,14 +14,14 @@ WAYS = {"no privacy", "statistic, soft", "uls"}
 
 
 @pytest.fixture(scope="module")
-def work(bench: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work(bench, tmp_path_factory):
     """The directory of a tiny run."""
     found = tmp_path_factory.mktemp("lora")
     bench.main(["--tiny", "--work", str(found)])
     return found
 
 
-def test_every_way_learns_both_preferences(work: Path) -> None:
+def test_every_way_learns_both_preferences(work):
     lines = (work / "tiny" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     assert len({(record["preference"], record["way"]) for record in records}) == 2 * len(WAYS)
@@ -32,9 +31,7 @@ def test_every_way_learns_both_preferences(work: Path) -> None:
     assert noise["statistic, soft"] is None
 
 
-def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(
-    bench: ModuleType, work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(bench, work, capsys):
     bench.main(["--tiny", "--work", str(work), "--markdown"])
     said = capsys.readouterr()
     assert not said.err
@@ -42,7 +39,7 @@ def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(
     assert {row[2] for row in cells if len(row) == 4 and "12" in row[1]} >= WAYS
 
 
-def test_nobody_labels_a_pair_twice(bench: ModuleType) -> None:
+def test_nobody_labels_a_pair_twice(bench):
     from dpo import grammar
     from lora.problem import Setup, labelled
 

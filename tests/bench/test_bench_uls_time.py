@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
@@ -14,16 +12,14 @@ RECORDS, TOKENS = 4, 16
 
 
 @pytest.fixture(scope="module")
-def directory(bench: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
+def directory(bench, tmp_path_factory):
     found = tmp_path_factory.mktemp("bench")
     bench.save_model(str(found / "base"), "tiny", TOKENS)
     return str(found)
 
 
 @pytest.mark.parametrize("kind", ["reward", "dpo"])
-def test_plain_sgd_takes_the_step_of_uls_without_clipping_and_noise(
-    kind: str, bench: ModuleType, directory: str
-) -> None:
+def test_plain_sgd_takes_the_step_of_uls_without_clipping_and_noise(kind, bench, directory):
     labels = np.array([1.0, 0.0, 0.5, 1.0])
     problem = bench.opened(directory, kind, 1, RECORDS, TOKENS, "cpu")
     mean = problem.clipped_sum(np.arange(RECORDS), labels, 100.0) / RECORDS
@@ -33,7 +29,7 @@ def test_plain_sgd_takes_the_step_of_uls_without_clipping_and_noise(
     assert plain.any()
 
 
-def test_every_way_is_timed(bench: ModuleType, directory: str) -> None:
+def test_every_way_is_timed(bench, directory):
     for way in bench.WAYS:
         found = bench.timed(directory, "reward", way, RECORDS, TOKENS, 1, "cpu")
         assert len(found) == len(bench.HELD)
@@ -41,9 +37,7 @@ def test_every_way_is_timed(bench: ModuleType, directory: str) -> None:
 
 
 @pytest.mark.parametrize("held", [1, 10])
-def test_plain_sgd_of_a_head_takes_the_step_of_uls_without_clipping(
-    held: int, bench: ModuleType
-) -> None:
+def test_plain_sgd_of_a_head_takes_the_step_of_uls_without_clipping(held, bench):
     cohort = bench._uls_heads.Cohort(40, 6, held)
     cohort.problem.theta = np.linspace(-1, 1, 6)
     plain = cohort.sgd()
@@ -54,7 +48,7 @@ def test_plain_sgd_of_a_head_takes_the_step_of_uls_without_clipping(
     assert plain.any()
 
 
-def test_every_way_of_a_head_is_timed(bench: ModuleType) -> None:
+def test_every_way_of_a_head_is_timed(bench):
     found = bench._uls_heads.rows(sizes=((200, 8),), rounds=1)
     ways = {"SGD", "ULS", "AUP", "noise, exactly", "floor"}
     assert {(held, way) for _, held, way, *_ in found} == {

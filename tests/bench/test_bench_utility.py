@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +19,7 @@ OF_RANKINGS = {"uls-pairs"}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """Rankings of translation systems by simulated judges, whole and broken into pairs."""
     directory = tmp_path_factory.mktemp("data")
     rankings = _rankings()
@@ -32,14 +29,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(bench: ModuleType, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(bench, data, tmp_path_factory):
     """The results of a quick run."""
     results = tmp_path_factory.mktemp("results") / "runs.jsonl"
     bench.main(_arguments(data, results))
     return results
 
 
-def _rankings() -> pl.DataFrame:
+def _rankings():
     """Three systems a ranking; better systems tend to rank higher, and ranks may be equal."""
     generator = np.random.default_rng(0)
     rows = []
@@ -58,7 +55,7 @@ def _rankings() -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def _pairs(rankings: pl.DataFrame) -> pl.DataFrame:
+def _pairs(rankings):
     rows = [
         {
             "prompt": f"segment {ranking['ranking_id']}",
@@ -76,17 +73,15 @@ def _pairs(rankings: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides={"label": pl.Int8})
 
 
-def _arguments(data: Path, results: Path, only: str = "wmt15_pairs") -> list[str]:
+def _arguments(data, results, only="wmt15_pairs"):
     return ["--data", str(data), "--results", str(results), "--only", only, "--quick"]
 
 
-def _records(results: Path) -> list[dict[str, Any]]:
+def _records(results):
     return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_mechanism_is_measured_at_every_budget_and_seed(
-    bench: ModuleType, finished: Path
-) -> None:
+def test_every_mechanism_is_measured_at_every_budget_and_seed(bench, finished):
     records = _records(finished)
     with_budget = set(bench.MECHANISMS) - WITHOUT_BUDGET - SWEEP - HINDSIGHT - OF_RANKINGS
     found = {(r["mechanism"], r["epsilon"], r["seed"]) for r in records}
@@ -97,7 +92,7 @@ def test_every_mechanism_is_measured_at_every_budget_and_seed(
     assert all(r["labelers"] == LABELERS * 0.8 for r in records)
 
 
-def test_the_statistic_beats_randomized_response_and_not_the_raw_labels(finished: Path) -> None:
+def test_the_statistic_beats_randomized_response_and_not_the_raw_labels(finished):
     error = {
         (r["mechanism"], r["epsilon"]): r["label_error"]
         for r in _records(finished)
@@ -106,9 +101,7 @@ def test_the_statistic_beats_randomized_response_and_not_the_raw_labels(finished
     assert error["non-private", None] <= error["statistic", 3.0] < error["rr", 3.0]
 
 
-def test_a_run_that_was_cut_short_is_the_only_one_repeated(
-    bench: ModuleType, data: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_was_cut_short_is_the_only_one_repeated(bench, data, finished, tmp_path):
     whole = finished.read_text(encoding="utf-8")
     cut = tmp_path / "runs.jsonl"
     cut.write_text(whole[:-20], encoding="utf-8")
@@ -121,9 +114,7 @@ def test_a_run_that_was_cut_short_is_the_only_one_repeated(
     assert again == before
 
 
-def test_tables_and_every_target_are_printed(
-    bench: ModuleType, data: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_and_every_target_are_printed(bench, data, finished, capsys):
     bench.main([*_arguments(data, finished), "--markdown"])
     printed = capsys.readouterr().out
     assert "### wmt15_pairs, systems, ties inside" in printed
@@ -132,8 +123,8 @@ def test_tables_and_every_target_are_printed(
     assert targets and all(target.target in printed for target in targets)
 
 
-def test_a_target_passes_or_falls_short_by_its_numbers(bench: ModuleType) -> None:
-    def verdicts(reached: float) -> list[bool | None]:
+def test_a_target_passes_or_falls_short_by_its_numbers(bench):
+    def verdicts(reached):
         common = {"dataset": "ukpconvarg1", "ties": "inside", "seed": 0}
         common["features"] = "length+style+minilm"
         names = ("mechanism", "epsilon", "accuracy", "label_error")
@@ -146,9 +137,7 @@ def test_a_target_passes_or_falls_short_by_its_numbers(bench: ModuleType) -> Non
     assert verdicts(0.640) == [False, False, None]
 
 
-def test_rankings_run_end_to_end_with_all_their_pairs(
-    bench: ModuleType, data: Path, tmp_path: Path
-) -> None:
+def test_rankings_run_end_to_end_with_all_their_pairs(bench, data, tmp_path):
     results = tmp_path / "runs.jsonl"
     arguments = _arguments(data, results, "wmt15_rankings")
     names = ("rr", "statistic", "uls", "uls-pairs")
@@ -159,8 +148,8 @@ def test_rankings_run_end_to_end_with_all_their_pairs(
 
 
 def test_what_is_tuned_in_hindsight_is_tuned_on_the_first_split_alone(
-    bench: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bench, data, tmp_path, monkeypatch
+):
     from utility import gradients
 
     # Steps of no length leave the head at 0, which is right about half of the labels.
@@ -179,7 +168,7 @@ def test_what_is_tuned_in_hindsight_is_tuned_on_the_first_split_alone(
     assert min(record["accuracy"] for record in found.values()) > 0.55
 
 
-def test_a_run_of_adaptive_steps_says_how_many_it_took(bench: ModuleType, data: Path) -> None:
+def test_a_run_of_adaptive_steps_says_how_many_it_took(bench, data):
     from utility import gradients
 
     spec = bench.SPECS["wmt15_pairs"]
@@ -190,9 +179,7 @@ def test_a_run_of_adaptive_steps_says_how_many_it_took(bench: ModuleType, data: 
     assert len(found.margins) == len(problem.x)
 
 
-def test_swapping_the_sides_of_the_input_changes_nothing(
-    bench: ModuleType, data: Path, tmp_path: Path
-) -> None:
+def test_swapping_the_sides_of_the_input_changes_nothing(bench, data, tmp_path):
     frame = pl.read_parquet(data / "wmt15_pairs.parquet")
     swapped = frame.with_columns(
         response_a="response_b", response_b="response_a", label=1 - pl.col("label")
@@ -205,7 +192,7 @@ def test_swapping_the_sides_of_the_input_changes_nothing(
     assert set(one.labels) == {0, 1, 2}
 
 
-def test_held_out_labelers_do_not_train(bench: ModuleType, data: Path) -> None:
+def test_held_out_labelers_do_not_train(bench, data):
     spec = bench.SPECS["wmt15_pairs"]
     dataset = bench.load(data, spec, "systems")
     problem = bench.split(dataset, spec, 0)
@@ -215,7 +202,7 @@ def test_held_out_labelers_do_not_train(bench: ModuleType, data: Path) -> None:
     assert np.bincount(problem.rows.unit).tolist() == [3 * RANKINGS] * problem.rows.units
 
 
-def test_figures_are_small_pictures(bench: ModuleType, finished: Path, tmp_path: Path) -> None:
+def test_figures_are_small_pictures(bench, finished, tmp_path):
     pytest.importorskip("matplotlib")
     results = bench.Results(_records(finished))
     path = bench.draw(results, results.settings()[0], tmp_path)
@@ -223,9 +210,7 @@ def test_figures_are_small_pictures(bench: ModuleType, finished: Path, tmp_path:
     assert path.stat().st_size < 60_000
 
 
-def test_any_file_with_labelers_is_read_as_a_release_reads_it(
-    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_file_with_labelers_is_read_as_a_release_reads_it(bench, tmp_path, capsys):
     generator = np.random.default_rng(3)
     texts = ["an answer", "a somewhat longer answer than that", "the longest answer " * 3]
     rows = [
@@ -256,8 +241,8 @@ def test_any_file_with_labelers_is_read_as_a_release_reads_it(
     assert "rr, best bound" in printed and "(+.000 ± .000)" in printed
 
 
-def test_a_difference_is_as_sure_as_its_labelers_are_many(bench: ModuleType) -> None:
-    def record(seed: int, right: list[int]) -> dict[str, Any]:
+def test_a_difference_is_as_sure_as_its_labelers_are_many(bench):
+    def record(seed, right):
         by_labeler = [[unit, 10, count] for unit, count in enumerate(right)]
         return {"seed": seed, "accuracy": sum(right) / 50, "by_labeler": by_labeler}
 
@@ -271,7 +256,7 @@ def test_a_difference_is_as_sure_as_its_labelers_are_many(bench: ModuleType) -> 
     assert bench.paired.paired(now, {}) is None
 
 
-def test_a_reliable_head_has_no_error_beyond_the_floor(bench: ModuleType) -> None:
+def test_a_reliable_head_has_no_error_beyond_the_floor(bench):
     rng = np.random.default_rng(0)
     margin = rng.normal(size=20_000)
     label = (rng.random(20_000) < 1 / (1 + np.exp(-margin))).astype(np.uint8)

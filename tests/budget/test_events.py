@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from labelguard.accounting import joint
 from labelguard.budget import events, pricing
-from labelguard.budget.event_kind import EventKind
 from labelguard.budget.events import EVENTS
 from labelguard.budget.policy import Allowance, Policy, usual_delta
 from labelguard.budget.request import PolicyRequest
@@ -29,7 +28,7 @@ TERMS = {
 """Terms of an allowance of each kind."""
 
 
-def allowance(kind: EventKind, uses: int = 1, further: bool = False) -> Allowance:
+def allowance(kind, uses=1, further=False):
     """One that a kind accepts."""
     terms = "" if kind.name in ("rr", "statistic") and not further else TERMS[kind.name]
     event, allowed, fields = events.parse_allowance(f"{kind.name}:{kind.counts}={uses}{terms}")
@@ -37,7 +36,7 @@ def allowance(kind: EventKind, uses: int = 1, further: bool = False) -> Allowanc
 
 
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
-def test_an_allowance_is_read_as_it_is_written(kind: EventKind) -> None:
+def test_an_allowance_is_read_as_it_is_written(kind):
     written = f"{kind.name}:{kind.counts}=1{TERMS[kind.name]}"
     assert events.format_allowance(allowance(kind, further=True)) == written
     assert events.parse_allowance(f" {written} ") == events.parse_allowance(written)
@@ -73,12 +72,12 @@ def test_an_allowance_is_read_as_it_is_written(kind: EventKind) -> None:
         "statistic:releases=3,choices=3",
     ],
 )
-def test_a_run_says_how_it_samples(wrong: str) -> None:
+def test_a_run_says_how_it_samples(wrong):
     with pytest.raises(PolicyError):
         events.parse_allowance(wrong)
 
 
-def test_terms_of_one_kind_are_refused_with_another() -> None:
+def test_terms_of_one_kind_are_refused_with_another():
     found = allowance(EVENTS["uls"]).sampling
     for name in ("rr", "statistic", "els"):
         with pytest.raises(PolicyError):
@@ -90,7 +89,7 @@ def test_terms_of_one_kind_are_refused_with_another() -> None:
         Allowance("uls", 1)
 
 
-def test_what_is_not_proven_is_paid_for_only_where_the_policy_accepts_it() -> None:
+def test_what_is_not_proven_is_paid_for_only_where_the_policy_accepts_it():
     unproven = (allowance(EVENTS["aup"]),)
     with pytest.raises(PolicyError, match="--accept-unproven only"):
         Policy(2, 1e-5, unproven, ties="zero")
@@ -99,13 +98,13 @@ def test_what_is_not_proven_is_paid_for_only_where_the_policy_accepts_it() -> No
     assert [kind.name for kind in EVENTS.values() if not kind.proven] == ["aup"]
 
 
-def test_an_unknown_kind_is_named_with_those_there_are() -> None:
+def test_an_unknown_kind_is_named_with_those_there_are():
     with pytest.raises(PolicyError, match="an allowance is for rr or statistic or"):
         Allowance("laplace", 1)
 
 
 @given(st.dictionaries(st.text(min_size=1), numbers))
-def test_a_stored_price_comes_back_exactly(price: dict[str, float]) -> None:
+def test_a_stored_price_comes_back_exactly(price):
     text = pricing.format_price(price)
     assert all(isinstance(number, str) for number in text.values())
     again = pricing.parse_price(text)
@@ -116,9 +115,7 @@ def test_a_stored_price_comes_back_exactly(price: dict[str, float]) -> None:
 @pytest.mark.quick("1-rr", "1-els", "7-rr", "7-els")
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
 @pytest.mark.parametrize("uses", [1, 7])
-def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(
-    kind: EventKind, uses: int
-) -> None:
+def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(kind, uses):
     policy = Policy(
         2,
         1e-5,
@@ -140,7 +137,7 @@ WITH_OPTION = [kind for kind in EVENTS.values() if kind.option]
 
 
 @pytest.mark.parametrize("kind", WITH_OPTION, ids=[kind.name for kind in WITH_OPTION])
-def test_the_option_of_one_kind_is_refused_beside_another(kind: EventKind) -> None:
+def test_the_option_of_one_kind_is_refused_beside_another(kind):
     assert PolicyRequest(1, 0.1, event=kind.name, **{kind.option: 3}).first_policy(
         1
     ).allowances == (Allowance(kind.name, 3),)
@@ -150,7 +147,7 @@ def test_the_option_of_one_kind_is_refused_beside_another(kind: EventKind) -> No
                 PolicyRequest(1, 0.1, event=other.name, **{kind.option: 3})
 
 
-def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum() -> None:
+def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum():
     assert events.kind("rr").reuses_labels("abandoned") and events.kind("rr").reuses_labels(
         "committed"
     )
@@ -159,19 +156,19 @@ def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum() ->
     assert not events.kind("uls").reuses_labels("committed"), "every run learns from all labels"
 
 
-def test_ties_are_coins_as_soon_as_labels_are_randomized() -> None:
+def test_ties_are_coins_as_soon_as_labels_are_randomized():
     assert events.default_ties(["statistic"]) == "zero"
     assert events.default_ties(["statistic", "rr"]) == events.default_ties(["rr"]) == "coin"
 
 
 @pytest.mark.parametrize("units", [1, 20, 9_999, 10_000, 10_001, 84_000, 10**7])
-def test_the_usual_delta_is_the_largest_power_of_ten_that_protects_everybody(units: int) -> None:
+def test_the_usual_delta_is_the_largest_power_of_ten_that_protects_everybody(units):
     delta = usual_delta(units)
     assert delta < 1 / (10 * units)
     assert delta == 1e-5 or 100 * units * delta > 1 - 1e-9
 
 
-def test_a_policy_of_choices_is_kept_as_it_is_and_one_of_pairs_as_it_was() -> None:
+def test_a_policy_of_choices_is_kept_as_it_is_and_one_of_pairs_as_it_was():
     for choices in (2, 4):
         policy = Policy(3, 1e-5, (Allowance("rr", 50, choices=choices),))
         assert Policy.from_json(policy.to_json()) == policy

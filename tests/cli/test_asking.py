@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support.surveys import survey
 
 import labelguard as lg
@@ -25,7 +25,7 @@ FIRST = ("--once", "--accept-little-use")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):
@@ -34,11 +34,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments):
     return CliRunner().invoke(main, arguments, catch_exceptions=False)
 
 
-def on_a_terminal(answers: str, *arguments: str) -> tuple[int, str]:
+def on_a_terminal(answers, *arguments):
     """Run a command whose input and output are a terminal at which somebody types `answers`."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "labelguard", *arguments]
@@ -56,11 +56,11 @@ def on_a_terminal(answers: str, *arguments: str) -> tuple[int, str]:
     return code, said.decode()
 
 
-def releases() -> int:
+def releases():
     return len(overview.releases(None))
 
 
-def test_without_a_terminal_and_without_yes_nothing_is_charged() -> None:
+def test_without_a_terminal_and_without_yes_nothing_is_charged():
     lg.init(Path())
     result = run(*ASKED, *FIRST)
     assert result.exit_code == 2 and not result.stdout and not releases()
@@ -70,7 +70,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_charged() -> None:
     assert releases() == 1
 
 
-def test_a_first_release_says_how_often_or_is_refused() -> None:
+def test_a_first_release_says_how_often_or_is_refused():
     lg.init(Path())
     result = run(*ASKED, "--yes", "--accept-little-use")
     assert result.exit_code == 2 and not releases()
@@ -78,7 +78,7 @@ def test_a_first_release_says_how_often_or_is_refused() -> None:
     assert "as for --once" in run(*ASKED, "--dry-run").stderr
 
 
-def test_a_release_that_is_not_recommended_takes_more_than_a_yes() -> None:
+def test_a_release_that_is_not_recommended_takes_more_than_a_yes():
     lg.init(Path())
     result = run(*ASKED, "--once", "--yes")
     assert result.exit_code == 2 and not releases()
@@ -89,14 +89,14 @@ def test_a_release_that_is_not_recommended_takes_more_than_a_yes() -> None:
     assert "nothing is recommended for 12 labelers" in Path("report.md").read_text()
 
 
-def test_once_reserves_no_labels() -> None:
+def test_once_reserves_no_labels():
     lg.init(Path())
     made = json.loads(run(*ASKED, *FIRST, "--yes", "--json").stdout)
     assert made["card"]["budget"]["left"]["max"] == 0
 
 
 @pytest.mark.parametrize("mechanism", ["rr", "statistic"])
-def test_the_commands_that_a_refusal_names_help_at_the_price_that_it_names(mechanism: str) -> None:
+def test_the_commands_that_a_refusal_names_help_at_the_price_that_it_names(mechanism):
     lg.init(Path())
     asked = ("privatize", "labels.parquet", "--mechanism", mechanism)
     head = () if mechanism == "rr" else ("--features", "length", "--components", "1")
@@ -112,7 +112,7 @@ def test_the_commands_that_a_refusal_names_help_at_the_price_that_it_names(mecha
 
 
 @pytest.mark.slow
-def test_a_forecast_is_the_same_under_every_key() -> None:
+def test_a_forecast_is_the_same_under_every_key():
     """A dry run without a project makes keys of its own each time."""
     asked = ("privatize", "labels.parquet", "--features", "length", "--dry-run", "--json")
     found = [json.loads(run(*asked).stdout) for _ in range(2)]
@@ -122,7 +122,7 @@ def test_a_forecast_is_the_same_under_every_key() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_expected_before_the_release_is_on_its_card(here: Path) -> None:
+def test_what_was_expected_before_the_release_is_on_its_card(here):
     asked = ("privatize", "labels.parquet", "--mechanism", "statistic", "--features", "length")
     lg.init(here)
     found = json.loads(run(*asked, "--dry-run", "--json").stdout)
@@ -137,7 +137,7 @@ def test_what_was_expected_before_the_release_is_on_its_card(here: Path) -> None
     assert shown.index("train with") < shown.index("not protected")
 
 
-def test_a_project_that_has_a_policy_is_not_asked_again() -> None:
+def test_a_project_that_has_a_policy_is_not_asked_again():
     lg.init(Path())
     run(*ASKED, *FIRST[1:], "--uses", "2", "--yes")
     survey(labelers=12, per_labeler=2, items=9, seed=3).write_parquet("labels.parquet")
@@ -146,14 +146,14 @@ def test_a_project_that_has_a_policy_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize("more", [("--yes",), ()])
-def test_a_project_is_never_made_for_a_script(more: tuple[str, ...]) -> None:
+def test_a_project_is_never_made_for_a_script(more):
     result = run(*ASKED, *more)
     assert result.exit_code == 1 and "labelguard init" in result.stderr
     assert not Path(".labelguard").exists()
 
 
 @pytest.mark.slow
-def test_at_a_terminal_a_project_is_offered_and_the_release_asked_for() -> None:
+def test_at_a_terminal_a_project_is_offered_and_the_release_asked_for():
     code, said = on_a_terminal("n\n", *ASKED)
     assert code == 2 and "There is no project here" in said and not Path(".labelguard").exists()
     code, said = on_a_terminal("y\nonce\nn\n", *ASKED)
@@ -165,7 +165,7 @@ def test_at_a_terminal_a_project_is_offered_and_the_release_asked_for() -> None:
     assert code == 0 and "newly charged" not in said and "made before" in said
 
 
-def test_a_dry_run_says_it_all_and_leaves_nothing(here: Path) -> None:
+def test_a_dry_run_says_it_all_and_leaves_nothing(here):
     result = run(*ASKED, "--dry-run", "--json")
     assert result.exit_code == 0
     shown = json.loads(result.stdout)
@@ -173,7 +173,7 @@ def test_a_dry_run_says_it_all_and_leaves_nothing(here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["labels.parquet"]
 
 
-def test_notes_are_in_json_and_not_beside_it() -> None:
+def test_notes_are_in_json_and_not_beside_it():
     lg.init(Path())
     made = run(*ASKED, *FIRST, "--yes", "--json", "--epsilon", "0.5")
     notes = json.loads(made.stdout)["notes"]
@@ -190,9 +190,7 @@ def test_notes_are_in_json_and_not_beside_it() -> None:
         (("release", "show", "--json"), 1, "LedgerError"),
     ],
 )
-def test_errors_are_json_where_json_was_asked_for(
-    arguments: tuple[str, ...], code: int, kind: str
-) -> None:
+def test_errors_are_json_where_json_was_asked_for(arguments, code, kind):
     lg.init(Path())
     result = run(*arguments)
     said = json.loads(result.stdout)
@@ -200,10 +198,10 @@ def test_errors_are_json_where_json_was_asked_for(
     assert said["message"] in result.stderr
 
 
-def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch):
     lg.init(Path())
 
-    def stop(*_: object, **__: object) -> None:
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:

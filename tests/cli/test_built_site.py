@@ -25,7 +25,7 @@ VOID = {"br", "hr", "img", "input", "link", "meta", "source"}
 class Page(HTMLParser):
     """Counts elements (of a built page: those of its article), and what is loaded."""
 
-    def __init__(self, text: str, *, built: bool) -> None:
+    def __init__(self, text, *, built):
         super().__init__()
         self.shapes: Counter[str] = Counter()
         self.loads: list[str] = []
@@ -33,7 +33,7 @@ class Page(HTMLParser):
         self._counts = not built
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         found = dict(attrs)
         self._counts |= tag == "article"
         if self._counts and tag in SHAPES:
@@ -42,12 +42,12 @@ class Page(HTMLParser):
         if loaded := found.get(LOADED.get(tag, "")):
             self.loads.append(loaded)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         self._counts &= tag != "article"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_has_the_same_shape_on_a_forge_and_on_the_site(page: Path) -> None:
+def test_a_page_has_the_same_shape_on_a_forge_and_on_the_site(page):
     """Their Markdown differs in what is a list, a code block or a table."""
     forge = MarkdownIt("commonmark").enable("table").render(page.read_text(encoding="utf-8"))
     built = SITE / page.relative_to(ROOT / "docs").with_suffix(".html")
@@ -57,7 +57,7 @@ def test_a_page_has_the_same_shape_on_a_forge_and_on_the_site(page: Path) -> Non
     )
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_nothing_is_loaded_from_elsewhere():
     pages = [Page(path.read_text(encoding="utf-8"), built=True) for path in SITE.rglob("*.html")]
     loads = {load for page in pages for load in page.loads}
     for path in SITE.rglob("*.css"):
@@ -67,7 +67,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     assert not any("mermaid" in page.classes for page in pages)  # Material's script fetches it
 
 
-def test_search_knows_the_pages_but_not_the_code_they_show() -> None:
+def test_search_knows_the_pages_but_not_the_code_they_show():
     index = json.loads((SITE / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {document["location"].partition("#")[0] for document in index["docs"]}
     pages = {str(page.relative_to(ROOT / "docs").with_suffix(".html")) for page in PAGES}
@@ -75,7 +75,7 @@ def test_search_knows_the_pages_but_not_the_code_they_show() -> None:
     assert not any(location.startswith("source/") for location in found)
 
 
-def test_the_reference_shows_signatures_and_docstrings() -> None:
+def test_the_reference_shows_signatures_and_docstrings():
     text = (SITE / "reference" / "python.html").read_text(encoding="utf-8")
     assert 'id="labelguard.privatize"' in text
     words = " ".join(re.sub(r"<[^>]+>", "", text).split())

@@ -39,11 +39,11 @@ SIMULATE = shlex.split("simulate -o labels.parquet --labelers 5 --labels 60 --it
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path, monkeypatch):
     """Runs a command in an empty directory, at a fixed time, with reproducible keys."""
     count = 0
 
-    def counted(size: int) -> bytes:
+    def counted(size):
         nonlocal count
         count += 1
         return hashlib.shake_256(f"random bytes {count}".encode()).digest(size)
@@ -55,24 +55,24 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
-    def command(*arguments: str) -> Result:
+    def command(*arguments):
         return CliRunner().invoke(main, list(arguments))
 
     return command
 
 
 @pytest.fixture
-def project(run: Run) -> Run:
+def project(run):
     """The same, in a project with one release of 60 simulated labels."""
     for command in (SIMULATE, ("init",), PRIVATIZE):
         assert run(*command).exit_code == 0
     return run
 
 
-def crashed(project: Run) -> None:
+def crashed(project):
     """Begin one release more, and do not commit it."""
 
-    def crash(*_: object) -> None:
+    def crash(*_):
         raise RuntimeError
 
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +80,7 @@ def crashed(project: Run) -> None:
         assert project(*PRIVATIZE, "--again", "--exhausted", "drop").exit_code == 1
 
 
-def compare(name: str, result: Result, shown: Callable[[str], str] = str) -> None:
+def compare(name, result, shown=str):
     """Compare what a command that succeeded printed with tests/golden/NAME.txt.
 
     The directory, trailing spaces and what is random in ids of releases (r0001-xxxxxxxx) are left
@@ -99,7 +99,7 @@ def compare(name: str, result: Result, shown: Callable[[str], str] = str) -> Non
     assert text == path.read_text(encoding="utf-8"), f"if meant: UPDATE_GOLDEN=1 pytest {__file__}"
 
 
-def without_digests(text: str) -> str:
+def without_digests(text):
     """The text without what a Parquet library's bytes decide."""
     return re.sub(r"\b[0-9a-f]{64}\b", "DIGEST", text)
 
@@ -107,13 +107,13 @@ def without_digests(text: str) -> str:
 # ---------------------------------------------------------------- texts
 
 
-def test_privatize_reads_well(run: Run) -> None:
+def test_privatize_reads_well(run):
     run(*SIMULATE)
     run("init")
     compare("privatize", run(*PRIVATIZE))
 
 
-def test_a_plan_reads_well(run: Run) -> None:
+def test_a_plan_reads_well(run):
     """Its forecasts are measured, and differ between processors; `test_planner` judges them."""
     run(*SIMULATE)
     plan = run("plan", "labels.parquet", "--features", "length", "--epsilons", "3")
@@ -121,17 +121,17 @@ def test_a_plan_reads_well(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["budget show", "release show"])
-def test_what_looks_at_a_project_reads_well(project: Run, command: str) -> None:
+def test_what_looks_at_a_project_reads_well(project, command):
     compare("-".join(command.split()), project(*command.split()))
 
 
-def test_a_report_reads_well(project: Run) -> None:
+def test_a_report_reads_well(project):
     written = project("report", "-o", "report.md")
     compare("report", written, lambda text: without_digests(text + Path("report.md").read_text()))
 
 
 @pytest.mark.docs
-def test_the_demo_reads_well(run: Run) -> None:
+def test_the_demo_reads_well(run):
     found = run("demo")
     written = (GOLDEN / "demo.txt").read_text(encoding="utf-8")
     if "UPDATE_GOLDEN" in os.environ:
@@ -146,7 +146,7 @@ def test_the_demo_reads_well(run: Run) -> None:
         assert one == pytest.approx(other, abs=0.05)
 
 
-def test_the_demo_goes_nowhere_where_something_is(run: Run, tmp_path: Path) -> None:
+def test_the_demo_goes_nowhere_where_something_is(run, tmp_path):
     (tmp_path / "file").touch()
     found = run("demo", str(tmp_path))
     assert found.exit_code == 1
@@ -156,7 +156,7 @@ def test_the_demo_goes_nowhere_where_something_is(run: Run, tmp_path: Path) -> N
 # ---------------------------------------------------------------- JSON
 
 
-def test_json_has_null_for_what_is_no_number(run: Run) -> None:
+def test_json_has_null_for_what_is_no_number(run):
     command = "account rr --epsilon 1e-300 --delta 0 --labels 5 --json"
     result = run(*command.split())
     found = json.loads(result.output, parse_constant=pytest.fail)
@@ -166,7 +166,7 @@ def test_json_has_null_for_what_is_no_number(run: Run) -> None:
 # ---------------------------------------------------------------- exit codes
 
 
-def labels(count: int, first: int = 0) -> pa.Table:
+def labels(count, first=0):
     """`count` labels of one labeler, on pairs that nobody labelled before `first`."""
     names = [f"question {number}" for number in range(first, first + count)]
     return pa.table(
@@ -180,7 +180,7 @@ def labels(count: int, first: int = 0) -> pa.Table:
     )
 
 
-def test_an_error_is_one_line_and_ends_with_1(run: Run) -> None:
+def test_an_error_is_one_line_and_ends_with_1(run):
     Path("labels.parquet").touch()
     result = run(*PRIVATIZE)
     assert result.exit_code == 1
@@ -188,7 +188,7 @@ def test_an_error_is_one_line_and_ends_with_1(run: Run) -> None:
     assert re.fullmatch(r"labelguard: no labelguard project in .*\n", result.stderr)
 
 
-def test_a_file_that_was_altered_ends_verification_with_1(project: Run) -> None:
+def test_a_file_that_was_altered_ends_verification_with_1(project):
     data = next(Path(".labelguard/releases").glob("*/data.parquet"))
     data.write_bytes(data.read_bytes() + b"x")
     for command in ("budget verify", "release verify"):
@@ -198,7 +198,7 @@ def test_a_file_that_was_altered_ends_verification_with_1(project: Run) -> None:
     assert project("doctor").exit_code == 1
 
 
-def test_a_map_of_an_unfinished_release_is_verified_too(project: Run) -> None:
+def test_a_map_of_an_unfinished_release_is_verified_too(project):
     crashed(project)
     assert project("budget", "verify").exit_code == 0
     newest = max(find().private_maps.iterdir())
@@ -209,12 +209,12 @@ def test_a_map_of_an_unfinished_release_is_verified_too(project: Run) -> None:
     assert "is not as it was drawn" in result.stderr and newest.name in result.stderr
 
 
-def test_wrong_usage_ends_with_2(run: Run) -> None:
+def test_wrong_usage_ends_with_2(run):
     assert run("privatize", "--nonsense").exit_code == 2
     assert run("nonsense").exit_code == 2
 
 
-def test_labelers_without_places_end_with_3_and_nothing_is_charged(run: Run) -> None:
+def test_labelers_without_places_end_with_3_and_nothing_is_charged(run):
     run("init")
     pq.write_table(labels(6), "labels.parquet")
     assert run(*PRIVATIZE, "--max-labels-per-labeler", "8").exit_code == 0
@@ -230,7 +230,7 @@ def test_labelers_without_places_end_with_3_and_nothing_is_charged(run: Run) -> 
     assert run(*PRIVATIZE, "--exhausted", "drop").exit_code == 0
 
 
-def test_a_second_job_ends_with_4(project: Run) -> None:
+def test_a_second_job_ends_with_4(project):
     with Path(".labelguard/lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         result = project(*PRIVATIZE)
@@ -239,5 +239,5 @@ def test_a_second_job_ends_with_4(project: Run) -> None:
     assert project(*PRIVATIZE).exit_code == 0
 
 
-def test_every_exit_code_is_documented() -> None:
+def test_every_exit_code_is_documented():
     assert list(script(REFERENCE).EXIT_CODES) == [0, 1, 2, 3, 4, 130]

@@ -19,7 +19,7 @@ PROGRAM = Path(sys.executable).with_name("labelguard")
 ENGINES = {"torch", "transformers", "numpy", "duckdb", "polars", "pyarrow", "scipy", "sqlalchemy"}
 
 
-def asked(line: str, *python: str) -> subprocess.CompletedProcess[str]:
+def asked(line, *python):
     """What the program answers bash about a line whose last word is typed halfway."""
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     return subprocess.run(
@@ -31,7 +31,7 @@ def asked(line: str, *python: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def completed(line: str) -> list[str]:
+def completed(line):
     """The same, as the words that it offers; nothing may be said beside them."""
     answer = asked(line)
     assert answer.stderr == ""
@@ -39,7 +39,7 @@ def completed(line: str) -> list[str]:
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Path:
+def study(tmp_path):
     """A project with a release and two policies, outside the working directory."""
     project = lg.init(tmp_path / "study")
     (project.releases / "r0001").mkdir(parents=True)
@@ -61,11 +61,11 @@ def study(tmp_path: Path) -> Path:
         ("labelguard privatize pref", ["file,pref"]),
     ],
 )
-def test_commands_options_values_and_files_are_completed(line: str, offered: list[str]) -> None:
+def test_commands_options_values_and_files_are_completed(line, offered):
     assert completed(line) == offered
 
 
-def test_bash_completes_by_the_script_that_it_is_given() -> None:
+def test_bash_completes_by_the_script_that_it_is_given():
     name = shlex.quote(str(PROGRAM.parent))
     script = f"""
     PATH={name}:$PATH
@@ -80,21 +80,21 @@ def test_bash_completes_by_the_script_that_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_too(shell: str) -> None:
+def test_other_shells_get_a_script_too(shell):
     environment = os.environ | {"_LABELGUARD_COMPLETE": f"{shell}_source"}
     answer = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
     assert f"_LABELGUARD_COMPLETE={shell}_complete" in answer.stdout
 
 
 @pytest.mark.slow
-def test_releases_and_policies_are_those_of_the_project(study: Path) -> None:
+def test_releases_and_policies_are_those_of_the_project(study):
     assert completed(f"labelguard release show --project {study} r") == ["plain,r0001"]
     assert completed(f"labelguard policy activate --project {study} we") == ["plain,weekly"]
 
 
 def test_policies_are_not_completed_where_a_server_or_a_secret_store_would_be_asked(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    study, monkeypatch
+):
     touched = study / "touched"
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", f"touch {touched}")
     (study / ".labelguard" / "keys" / "project.key").unlink()
@@ -102,11 +102,11 @@ def test_policies_are_not_completed_where_a_server_or_a_secret_store_would_be_as
     assert not touched.exists()
 
 
-def test_what_cannot_be_completed_says_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_completed_says_nothing(tmp_path):
     assert completed(f"labelguard policy show --project {tmp_path / 'none'} x") == []
 
 
-def test_completing_loads_no_engine() -> None:
+def test_completing_loads_no_engine():
     loaded = asked("labelguard privatize --mechanism s", "-X", "importtime").stderr
     names = set(re.findall(r"\| +([\w.]+)$", loaded, re.MULTILINE))
     assert "labelguard.cli.main" in names
@@ -114,7 +114,7 @@ def test_completing_loads_no_engine() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study: Path) -> None:
+def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study):
     """Names on disk are whoever's who made the project; bash types them unquoted."""
     for name in ("r1$(reboot)", "r1;reboot", "r1`reboot`", "r1\nplain,reboot", "r1\x1b[2J", "r1 x"):
         (study / ".labelguard" / "releases" / name).mkdir()

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,13 @@ LEAVES = [
 
 
 @pytest.fixture(autouse=True)
-def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_directory(tmp_path, monkeypatch):
     for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def run(line: str) -> str:
+def run(line):
     """Run `labelguard …`, which must succeed; what it prints."""
     program, *arguments = shlex.split(line)
     assert program == "labelguard", line
@@ -73,13 +73,13 @@ def run(line: str) -> str:
     return result.stdout
 
 
-def examples(command: click.Command) -> list[str]:
+def examples(command):
     """The lines below `Example:` in a command's help."""
     text = re.sub(r"\\\n *", "", command.help or "")  # lines that go on
     return re.findall(r"(?m)^ *(labelguard .*)$", text.partition("Example:")[2])
 
 
-def test_the_command_line_reference_is_up_to_date() -> None:
+def test_the_command_line_reference_is_up_to_date():
     current = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert current == reference.page(), "run: python docs/generate_cli.py"
     sections = re.findall(r"(?m)^## (\w+)$", reference.json_page())
@@ -87,7 +87,7 @@ def test_the_command_line_reference_is_up_to_date() -> None:
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def stages(tmp_path_factory):
     """Directories with labels and a project: new, after a release, and after one with a head."""
     found: dict[str, Path] = {"nothing": tmp_path_factory.mktemp("nothing")}
     with pytest.MonkeyPatch.context() as patch:
@@ -103,14 +103,14 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def _begin(stage: Path, here: Path, patch: pytest.MonkeyPatch) -> None:
+def _begin(stage, here, patch):
     """Go on in `here` from a stage, whose projects are known as the user's own."""
     shutil.copytree(stage, here, dirs_exist_ok=True)
     patch.chdir(here)
     patch.setenv("XDG_STATE_HOME", str(here / "state"))
 
 
-def test_every_command_has_examples_of_its_own() -> None:
+def test_every_command_has_examples_of_its_own():
     for path, command in reference.commands():
         if not isinstance(command, click.Group):
             lines = examples(command)
@@ -121,13 +121,8 @@ def test_every_command_has_examples_of_its_own() -> None:
 @pytest.mark.parametrize("option", ["", " --json"], ids=["text", "json"])
 @pytest.mark.parametrize(("path", "command"), LEAVES)
 def test_the_examples_of_every_command_run_and_their_json_is_as_documented(
-    path: tuple[str, ...],
-    command: click.Command,
-    option: str,
-    stages: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    path, command, option, stages, tmp_path, monkeypatch
+):
     if path[0] not in FROM_NOTHING:
         stage = {"privatize": "new", "leaderboard": "new", "score": "head"}.get(path[0], "released")
         _begin(stages[stage], tmp_path, monkeypatch)
@@ -143,7 +138,7 @@ def test_the_examples_of_every_command_run_and_their_json_is_as_documented(
             _check_json(json.loads(printed), RESULTS[" ".join(path)])
 
 
-def _check_json(printed: Any, described: Any) -> None:
+def _check_json(printed, described):
     """What was printed has the keys of a result's type, and so has all that is in it."""
     kinds = [kind for kind in typing.get_args(described) if kind not in (type(None), ...)]
     if described is Any:
@@ -165,10 +160,10 @@ def _check_json(printed: Any, described: Any) -> None:
                 _check_json(printed.get(name), inner)
 
 
-def _crashed() -> None:
+def _crashed():
     """A release that was begun and not committed."""
 
-    def crash(*_: object) -> None:
+    def crash(*_):
         raise RuntimeError
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
@@ -176,20 +171,20 @@ def _crashed() -> None:
         run(f"labelguard {PRIVATIZE} --again --exhausted drop")
 
 
-def _policy() -> None:
+def _policy():
     run("labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50")
 
 
-def _groups() -> None:
+def _groups():
     Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
 
 
-def _arena() -> None:
+def _arena():
     """A release of comparisons of systems."""
     lg.privatize(arena(10), project=find(Path()), **SOURCES)
 
 
-def _tool(here: Path, patch: pytest.MonkeyPatch) -> None:
+def _tool(here, patch):
     """A connector `label-studio` to a tool with answers, and what its hook was told of one more."""
     project, desk = connected(find(here), here, patch, name="label-studio")
     patch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", "of-tests-and-long-enough")
@@ -199,7 +194,7 @@ def _tool(here: Path, patch: pytest.MonkeyPatch) -> None:
     Path("export.json").write_text(json.dumps([own["body"] for own in desk.records.values()]))
 
 
-def _serve(line: str) -> None:
+def _serve(line):
     """Run it on any port, in a process of its own, until it has answered."""
     words = shlex.split(line)
     assert words[:2] == ["labelguard", "serve"], line
@@ -209,7 +204,7 @@ def _serve(line: str) -> None:
         assert server.stop() == 0
 
 
-def _base() -> None:
+def _base():
     """A model to train, and a configuration: the command's own takes minutes without a GPU."""
     from support.tiny_models import saved  # torch, for these commands alone
 
@@ -232,19 +227,19 @@ PREPARED = {
 """What some examples take for granted."""
 
 
-def console_lines(page: Path) -> Iterator[str]:
+def console_lines(page):
     """The `$ labelguard …` lines of a page's console blocks."""
     for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         yield from re.findall(r"(?m)^\$ (.*)$", block)
 
 
 @pytest.fixture
-def preferences() -> None:
+def preferences():
     """The reader's own file."""
     pq.write_table(week(0), "preferences.parquet")
 
 
-def week(first: int) -> pa.Table:
+def week(first):
     """400 labels of 40 workers on new questions, under other names of columns."""
     count, other = range(first, first + 400), ("older", "large")
     own = {
@@ -259,7 +254,7 @@ def week(first: int) -> pa.Table:
 
 
 @pytest.mark.docs
-def test_the_readme_goes_through_two_weeks(tmp_path: Path) -> None:
+def test_the_readme_goes_through_two_weeks(tmp_path):
     pq.write_table(week(0), "preferences.parquet")
     lines = list(console_lines(ROOT / "README.md"))
     for line in lines:
@@ -273,7 +268,7 @@ def test_the_readme_goes_through_two_weeks(tmp_path: Path) -> None:
 
 
 @pytest.mark.docs
-def test_the_commands_of_features_run_in_their_order(preferences: None) -> None:
+def test_the_commands_of_features_run_in_their_order(preferences):
     lines = list(console_lines(ROOT / "docs" / "features.md"))
     assert lines
     for line in lines:
@@ -281,7 +276,7 @@ def test_the_commands_of_features_run_in_their_order(preferences: None) -> None:
 
 
 @pytest.mark.docs
-def test_the_python_of_the_readme_runs(preferences: None) -> None:
+def test_the_python_of_the_readme_runs(preferences):
     run(f"labelguard {SIMULATE}")
     run("labelguard init")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -293,26 +288,26 @@ def test_the_python_of_the_readme_runs(preferences: None) -> None:
             exec(code, {})
 
 
-def test_the_readme_shows_what_the_demo_prints() -> None:
+def test_the_readme_shows_what_the_demo_prints():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0].splitlines()
     printed = (ROOT / "tests" / "golden" / "demo.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in printed if line in shown] == shown
 
 
-def _without_code(page: Path) -> str:
+def _without_code(page):
     return re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
 
 
 @functools.cache
-def _anchors(page: Path) -> set[str]:
+def _anchors(page):
     """What `#…` may lead to on a page: its headings, as forges name them."""
     headings = re.findall(r"(?m)^#+ (.+)$", _without_code(page))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
+def test_relative_links_lead_to_files_and_headings(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", _without_code(page)):
         if re.match(r"[a-z]+:", target):
             continue
@@ -322,7 +317,7 @@ def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
         assert not anchor or anchor in _anchors(file.resolve()), target
 
 
-def test_anchors_that_the_code_names_are_headings() -> None:
+def test_anchors_that_the_code_names_are_headings():
     rooms = ("labelguard", "trainer", "connectors")
     texts = (path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
     link = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
@@ -334,7 +329,7 @@ def test_anchors_that_the_code_names_are_headings() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["-c 'import labelguard'", "-m labelguard --help"])
-def test_what_starts_often_loads_little(arguments: str) -> None:
+def test_what_starts_often_loads_little(arguments):
     heavy = ("torch", "transformers", "scipy.stats", "dp_accounting", "duckdb", "polars", "pyarrow")
     command = [sys.executable, "-X", "importtime", *shlex.split(arguments)]
     finished = subprocess.run(command, capture_output=True, text=True, check=True)

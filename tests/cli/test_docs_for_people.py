@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -29,7 +27,7 @@ PREPARED = {
 """What whoever reads the page finds."""
 
 
-def turns(page: str) -> Iterator[tuple[str, list[str]]]:
+def turns(page):
     """Each command of a page's consoles, and the lines that are shown below it."""
     for _, block in blocks(page, "console"):
         for turn in block.replace("\\\n", "").split("$ ")[1:]:
@@ -37,14 +35,14 @@ def turns(page: str) -> Iterator[tuple[str, list[str]]]:
             yield command, [line for line in shown if line]
 
 
-def _history(here: Path, patch: pytest.MonkeyPatch) -> None:
+def _history(here, patch):
     """A connector `label-studio` to a tool in which people have annotated for long."""
     _, desk = connected(find(here), here, patch, name="label-studio")
     for number in range(60):
         desk.answer(str(12 + number % 20), number, None if number % 9 == 0 else "left")
 
 
-def plain(line: str, here: Path) -> str:
+def plain(line, here):
     """Without what is another each time: ids, digests, sizes, times, the project's directory."""
     line = line.replace(str(here), "/srv/clinic")
     line = re.sub(r"\b[0-9a-f]{8,}\b|[\d,]+(?= bytes)|\d{4}-\d\d-\d\dT[\d:]+Z", "…", line)
@@ -53,14 +51,12 @@ def plain(line: str, here: Path) -> str:
 
 @pytest.mark.docs
 @pytest.mark.parametrize("page", PREPARED)
-def test_the_commands_of_a_page_print_what_it_shows(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     kept = ""
 
-    def run(command: str) -> str:
+    def run(command):
         result = CliRunner().invoke(main, shlex.split(command), input="y\n")
         assert result.exit_code == 0, f"{command}\n{result.output}"
         return result.stdout
@@ -80,7 +76,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
             assert ANCHOR.sub("anchor", plain(line, tmp_path)) in told, f"{command}\n{printed}"
 
 
-def test_every_variable_that_is_read_is_in_the_table() -> None:
+def test_every_variable_that_is_read_is_in_the_table():
     told = (DOCS / "cli.md").read_text(encoding="utf-8")
     sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     names = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -24,9 +23,7 @@ COMMAND = (
 
 
 @pytest.mark.parametrize("command", ["inspect", "privatize"])
-def test_a_path_that_names_nothing_is_told_before_anything_is_loaded(
-    command: str, tmp_path: Path
-) -> None:
+def test_a_path_that_names_nothing_is_told_before_anything_is_loaded(command, tmp_path):
     (tmp_path / "arena.parquet").touch()
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, command, "arean.parquet"],
@@ -49,9 +46,7 @@ def test_a_path_that_names_nothing_is_told_before_anything_is_loaded(
         (("privatize", "-o", "release.parquet"), "expected a directory, as in -o release"),
     ],
 )
-def test_a_file_for_a_directory_is_refused_and_the_reverse(
-    typed: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_for_a_directory_is_refused_and_the_reverse(typed, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d").mkdir()
     (tmp_path / "f").touch()

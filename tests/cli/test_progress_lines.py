@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import labelguard as lg
 from labelguard.cli import terminal
@@ -22,11 +21,11 @@ class Clock:
 
     now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def _lines(seconds: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def _lines(seconds, capsys):
     """What is told of a job of so many seconds, of which each brings it equally far."""
     clock = Clock()
     report = terminal.ProgressLines(clock)
@@ -38,13 +37,11 @@ def _lines(seconds: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return told.err.splitlines()
 
 
-def test_nothing_is_told_of_what_takes_less_than_five_seconds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_is_told_of_what_takes_less_than_five_seconds(capsys):
     assert not _lines(5, capsys)
 
 
-def test_a_line_may_come_at_once_and_the_next_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_may_come_at_once_and_the_next_as_ever(capsys):
     clock = Clock()
     report = terminal.ProgressLines(clock, at_once=True)
     for second in range(6):
@@ -53,7 +50,7 @@ def test_a_line_may_come_at_once_and_the_next_as_ever(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.splitlines() == ["labelguard: 0", "labelguard: 5"]
 
 
-def test_lines_say_the_share_and_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_say_the_share_and_how_long_it_will_take(capsys):
     assert _lines(1000, capsys)[:4] == [
         "labelguard: training, 0%, about 17 min left",
         "labelguard: training, 1%, about 16 min left",
@@ -62,14 +59,12 @@ def test_lines_say_the_share_and_how_long_it_will_take(capsys: pytest.CaptureFix
     ]
 
 
-def test_a_day_fills_no_log_and_is_never_silent_for_long(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_day_fills_no_log_and_is_never_silent_for_long(capsys):
     few = 1 + math.log2(600 / 5) + DAY / 600
     assert DAY / 600 <= len(_lines(DAY, capsys)) <= few
 
 
-def test_a_step_that_begins_anew_is_estimated_anew(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_begins_anew_is_estimated_anew(capsys):
     clock = Clock()
     report = terminal.ProgressLines(clock)
     for now, step, share in (
@@ -87,7 +82,7 @@ def test_a_step_that_begins_anew_is_estimated_anew(capsys: pytest.CaptureFixture
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def plan(tmp_path, monkeypatch):
     """A command of which every step is told, however quick it is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LABELGUARD_PROGRESS")
@@ -99,15 +94,13 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["plan", str(file), "--features", "length", "--epsilons", "3"]
 
 
-def _run(*arguments: str) -> Result:
+def _run(*arguments):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     return result
 
 
-def test_progress_goes_to_standard_error_unless_a_program_reads_or_it_is_off(
-    plan: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_goes_to_standard_error_unless_a_program_reads_or_it_is_off(plan, monkeypatch):
     result = _run(*plan)
     assert "labelguard: simulating labels, 0%" in result.stderr.splitlines()
     assert "labelguard:" not in result.stdout

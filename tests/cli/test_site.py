@@ -13,7 +13,7 @@ import labelguard
 hooks = script(ROOT / "docs" / "site" / "hooks.py")
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_every_page_is_in_the_navigation_once():
     _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
     named = re.findall(r"(?m)^ *- .*: (\S+\.md)$", nav)
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
@@ -21,7 +21,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(named) == sorted(pages | made | set(hooks.ROOT_PAGES.values()))
 
 
-def test_every_public_name_is_in_the_reference() -> None:
+def test_every_public_name_is_in_the_reference():
     pages = (ROOT / "docs" / "reference").glob("*.md")
     named = set(re.findall(r"(?m)^::: (\S+)$", "".join(page.read_text() for page in pages)))
     for package in (labelguard, labelguard_trainer):
@@ -46,11 +46,11 @@ def test_every_public_name_is_in_the_reference() -> None:
         ("SECURITY.md", "examples/compose.yaml", "source/examples/compose.yaml.md"),
     ],
 )
-def test_links_lead_to_where_the_site_has_the_file(page: str, link: str, there: str) -> None:
+def test_links_lead_to_where_the_site_has_the_file(page, link, there):
     assert hooks.linked(f"see [it]({link}), and", page) == f"see [it]({there}), and"
 
 
-def test_the_page_of_a_file_holds_all_of_it() -> None:
+def test_the_page_of_a_file_holds_all_of_it():
     path = "tests/cli/test_docs.py"  # it holds fences itself
     text = (ROOT / path).read_text(encoding="utf-8")
     shown = hooks.source(path)

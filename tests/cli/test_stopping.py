@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.commands import PRIVATIZE
 
 import labelguard as lg
-from labelguard.project.project import Project
 
 PATIENCE = 60
 ROW = b'{"labeler_id": "u", "prompt": "p", "response_a": "a", "response_b": "b", "label": 1}\n'
@@ -23,24 +20,24 @@ RELEASE = (*PRIVATIZE, "--epsilon", "3", "--delta", "1e-5")
 
 
 @pytest.fixture
-def temporary(tmp_path: Path) -> Path:
+def temporary(tmp_path):
     directory = tmp_path / "tmp"
     directory.mkdir()
     return directory
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project")
 
 
-def _heeded() -> None:
+def _heeded():
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def reading(temporary: Path, within: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def reading(temporary, within, *arguments):
     """A command in the middle of its standard input, which it keeps somewhere `within`."""
     command = [sys.executable, "-m", "labelguard", *arguments]
     environment = os.environ | {"TMPDIR": str(temporary)}
@@ -65,7 +62,7 @@ def reading(temporary: Path, within: Path, *arguments: str) -> Iterator[subproce
             process.kill()  # nothing happens if it has ended
 
 
-def kept(directory: Path) -> list[Path]:
+def kept(directory):
     """Files in which rows of the input are."""
     found = []
     for path in directory.rglob("*"):
@@ -77,9 +74,7 @@ def kept(directory: Path) -> list[Path]:
 
 @pytest.mark.quick("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_what_was_read_of_standard_input_goes_with_the_command(
-    number: signal.Signals, temporary: Path
-) -> None:
+def test_what_was_read_of_standard_input_goes_with_the_command(number, temporary):
     with reading(temporary, temporary, "inspect", "-") as process:
         process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE)
@@ -88,9 +83,7 @@ def test_what_was_read_of_standard_input_goes_with_the_command(
     assert not list(temporary.iterdir())
 
 
-def test_a_release_keeps_standard_input_in_its_project_alone(
-    temporary: Path, project: Project
-) -> None:
+def test_a_release_keeps_standard_input_in_its_project_alone(temporary, project):
     arguments = (*RELEASE, "-", "--project", str(project.state))
     with reading(temporary, project.state, *arguments) as process:
         assert not kept(temporary)
@@ -101,9 +94,7 @@ def test_a_release_keeps_standard_input_in_its_project_alone(
 
 
 @pytest.mark.slow
-def test_what_a_killed_release_kept_of_standard_input_goes_with_the_next_job(
-    temporary: Path, project: Project
-) -> None:
+def test_what_a_killed_release_kept_of_standard_input_goes_with_the_next_job(temporary, project):
     arguments = (*RELEASE, "-", "--project", str(project.state))
     with reading(temporary, project.state, *arguments) as process:
         process.kill()
@@ -114,7 +105,7 @@ def test_what_a_killed_release_kept_of_standard_input_goes_with_the_next_job(
     assert not kept(project.state)
 
 
-def test_an_ignored_signal_stays_ignored() -> None:
+def test_an_ignored_signal_stays_ignored():
     code = (
         "import os, signal; from labelguard.cli.terminal import handle_stop_signals\n"
         "with handle_stop_signals(): os.kill(os.getpid(), signal.SIGHUP)\n"

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +20,24 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
 @pytest.fixture(autouse=True)
-def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_directory(tmp_path, monkeypatch):
     monkeypatch.delenv("LABELGUARD_PROJECT", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def _blocks(text: str) -> Iterator[tuple[str, str]]:
+def _blocks(text):
     yield from re.findall(r"```(python|console|text|yaml)\n(.*?)```", text, re.DOTALL)
 
 
-def _commands(block: str) -> Iterator[tuple[str, list[str]]]:
+def _commands(block):
     """Each command of a console block, and the lines of its output that are shown."""
     for one in block.split("$ ")[1:]:
         command, *shown = one.splitlines()
         yield command, [line for line in shown if line != "…"]
 
 
-def _command(line: str) -> list[str]:
+def _command(line):
     """Run it; return what it prints, line by line."""
     program, *arguments = shlex.split(line)
     assert program == "labelguard", line
@@ -47,7 +46,7 @@ def _command(line: str) -> list[str]:
     return result.output.splitlines()
 
 
-def _code(block: str, names: dict[str, Any]) -> list[str]:
+def _code(block, names):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(block, PAGE.name, "exec"), names)
@@ -55,7 +54,7 @@ def _code(block: str, names: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.xdist_group("trl")
-def test_the_tutorial_prints_what_it_shows() -> None:
+def test_the_tutorial_prints_what_it_shows():
     names: dict[str, Any] = {}
     printed: list[str] = []
     for kind, block in _blocks(PAGE.read_text(encoding="utf-8")):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -17,16 +15,16 @@ from labelguard.jobs.settings import load_job
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModuleType:
+def reference():
     return script(DOCS / "generate_configuration.py")
 
 
-def test_the_page_is_up_to_date(reference: ModuleType) -> None:
+def test_the_page_is_up_to_date(reference):
     command = "run: python docs/generate_configuration.py"
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), command
 
 
-def test_the_schemas_accept_the_files_of_the_page(reference: ModuleType) -> None:
+def test_the_schemas_accept_the_files_of_the_page(reference):
     validators = [Draft202012Validator(schema()) for schema in reference.SCHEMAS.values()]
     [text] = [one for _, one in blocks("configuration.md", "toml") if one.startswith("format")]
     [job] = [one for _, one in blocks("configuration.md", "yaml") if one.startswith("pull")]
@@ -36,7 +34,7 @@ def test_the_schemas_accept_the_files_of_the_page(reference: ModuleType) -> None
         assert validator.is_valid(valid) and not validator.is_valid(other)
 
 
-def test_the_files_of_the_page_are_understood(tmp_path: Path) -> None:
+def test_the_files_of_the_page_are_understood(tmp_path):
     [text] = [one for _, one in blocks("configuration.md", "toml") if one.startswith("format")]
     found = project_file.read(text.encode(), "labelguard.toml")
     for name, table in found["connectors"].items():

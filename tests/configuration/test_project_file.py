@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jsonschema
 import pytest
 from support.pages import DOCS, script
@@ -11,18 +9,18 @@ from support.pages import DOCS, script
 from labelguard.configuration import project_file
 from labelguard.errors import ProjectError
 from labelguard.project.opening import init
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 from labelguard.report.doctor import examine
 
 TABLE = '[connectors.clinic]\nurl = "https://tool.example"\nproject = 7\n'
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Project:
+def made(tmp_path):
     return init(tmp_path / "study")
 
 
-def told(made: Project, more: str, *, head: str = "format = 1\n") -> str:
+def told(made, more, *, head="format = 1\n"):
     """What is said of a project whose file is this; as `labelguard doctor` says it too."""
     (made.state / CONFIG).write_text(head + more, encoding="utf-8")
     with pytest.raises(ProjectError) as refused:
@@ -57,21 +55,17 @@ def told(made: Project, more: str, *, head: str = "format = 1\n") -> str:
         ("a = ?", ", line 2: this is not TOML"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named_with_its_table(
-    text: str, said: str, made: Project
-) -> None:
+def test_what_is_wrong_in_the_file_is_named_with_its_table(text, said, made):
     assert said in told(made, text)
 
 
 @pytest.mark.parametrize("head", ["", "format = 2\n", 'format = "hunter2"\n'])
-def test_a_file_of_another_format_is_refused_and_its_value_is_not_shown(
-    head: str, made: Project
-) -> None:
+def test_a_file_of_another_format_is_refused_and_its_value_is_not_shown(head, made):
     said = told(made, "", head=head)
     assert "reads format 1" in said and "hunter2" not in said
 
 
-def test_the_file_of_a_new_project_says_its_source(made: Project) -> None:
+def test_the_file_of_a_new_project_says_its_source(made):
     assert find(made.state.parent).namespace == "files"
     path = made.state / CONFIG
     path.write_text(path.read_text().replace('source = "files"', 'source = "survey"'))
@@ -89,16 +83,14 @@ def test_the_file_of_a_new_project_says_its_source(made: Project) -> None:
         ),
     ],
 )
-def test_the_doctor_checks_what_a_connector_has_of_its_own(
-    table: str, said: str, made: Project
-) -> None:
+def test_the_doctor_checks_what_a_connector_has_of_its_own(table, said, made):
     kind = f'[connectors.clinic]\nkind = "label-studio"\n{table}\n'
     (made.state / CONFIG).write_text(f"format = 1\n{kind}", encoding="utf-8")
     [finding] = [one for one in examine(made.state.parent) if one.name == "ingested answers"]
     assert not finding.ok and said in finding.detail and "me:pw" not in finding.detail
 
 
-def test_the_schema_accepts_what_the_models_accept() -> None:
+def test_the_schema_accepts_what_the_models_accept():
     schema = script(DOCS / "generate_configuration.py").project_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)

@@ -17,7 +17,7 @@ CASES = Path(__file__).with_name("alerts.test.yml")
 NAME = re.compile(r"\blabelguard_(?:hook|releases|last)_\w+")
 
 
-def promtool(*arguments: str | Path) -> str:
+def promtool(*arguments):
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("there is no promtool (apt-get install prometheus)")
@@ -26,21 +26,21 @@ def promtool(*arguments: str | Path) -> str:
     return ran.stdout
 
 
-def test_prometheus_takes_the_rules() -> None:
+def test_prometheus_takes_the_rules():
     assert "8 rules found" in promtool("check", "rules", RULES)
 
 
-def test_they_fire_when_they_should_and_not_else() -> None:
+def test_they_fire_when_they_should_and_not_else():
     promtool("test", "rules", CASES)
 
 
-def test_every_alert_has_a_case_that_fires() -> None:
+def test_every_alert_has_a_case_that_fires():
     alerts = re.findall(r"alert: (\w+)", RULES.read_text())
     fired = re.findall(r"alertname: (\w+)\n +exp_alerts: \[\{", CASES.read_text())
     assert set(alerts) == set(fired)
 
 
-def test_they_are_about_what_the_hook_measures() -> None:
+def test_they_are_about_what_the_hook_measures():
     metrics = Metrics()
     metrics.deliveries.labels("label-studio", "200").inc()
     measured = set(NAME.findall(metrics.page().decode()))

@@ -23,7 +23,7 @@ RECORDINGS = Path(__file__).parent / "recordings" / "argilla"
 TABLE = {"url": "https://argilla.example", "dataset": "prefs", "workspace": "labelers"}
 
 
-def recorded(name: str) -> Any:
+def recorded(name):
     return json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -32,26 +32,26 @@ RESPONSES = [event for event in EVENTS if event["type"].startswith("response.")]
 QUESTIONS, PAGE = recorded("questions"), recorded("records")
 
 
-def argilla(**options: str) -> Argilla:
+def argilla(**options):
     found = connector(Settings.of("argilla", {**TABLE, **options}))
     assert isinstance(found, Argilla)
     return found
 
 
-def hear(event: Any, **options: str) -> Answer | None:
+def hear(event, **options):
     heard = argilla(**options).parse_event(event)
     assert len(heard) <= 1
     return heard[0] if heard else None
 
 
-def of_type(kind: str) -> Any:
+def of_type(kind):
     return next(event for event in RESPONSES if event["type"] == kind)
 
 
 # What recordings tell
 
 
-def test_the_states_of_a_response_are_told_in_their_order() -> None:
+def test_the_states_of_a_response_are_told_in_their_order():
     first = of_type("response.created")["data"]["id"]
     told = [hear(event) for event in RESPONSES if event["data"]["id"] == first]
     bodies = [json.loads(answer.body)["responses"][0] for answer in told if answer]
@@ -66,7 +66,7 @@ def test_the_states_of_a_response_are_told_in_their_order() -> None:
     assert {answer.record for answer in told if answer} == {first}
 
 
-def test_a_body_is_the_record_with_this_response_and_nothing_else() -> None:
+def test_a_body_is_the_record_with_this_response_and_nothing_else():
     event = of_type("response.created")
     answer = hear(event)
     assert answer
@@ -85,7 +85,7 @@ def test_a_body_is_the_record_with_this_response_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("event", RESPONSES)
-def test_nobody_is_named_and_no_text_that_somebody_wrote_is_kept(event: Any) -> None:
+def test_nobody_is_named_and_no_text_that_somebody_wrote_is_kept(event):
     answer = hear(event)
     assert answer
     assert "private-" not in answer.body and "private second" not in answer.body
@@ -94,7 +94,7 @@ def test_nobody_is_named_and_no_text_that_somebody_wrote_is_kept(event: Any) -> 
 
 
 @pytest.mark.parametrize("event", RESPONSES)
-def test_of_what_was_not_submitted_no_value_is_kept(event: Any) -> None:
+def test_of_what_was_not_submitted_no_value_is_kept(event):
     answer = hear(event)
     assert answer
     if not answer.is_deleted and event["data"]["status"] != "submitted":
@@ -103,7 +103,7 @@ def test_of_what_was_not_submitted_no_value_is_kept(event: Any) -> None:
         assert response["values"] == {}
 
 
-def test_a_deletion_is_later_than_what_was_deleted() -> None:
+def test_a_deletion_is_later_than_what_was_deleted():
     gone = hear(of_type("response.deleted"))
     assert gone and gone.is_deleted and gone.labeler
     before = [hear(event) for event in RESPONSES if event["data"]["id"] == gone.record]
@@ -111,7 +111,7 @@ def test_a_deletion_is_later_than_what_was_deleted() -> None:
     assert all(one.version < gone.version for one in before if one and not one.is_deleted)
 
 
-def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
+def test_the_rest_interface_tells_the_same_response_byte_by_byte():
     heard: dict[str, Answer] = {}
     for event in RESPONSES:
         if answer := hear(event):
@@ -123,7 +123,7 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
     }
 
 
-def _pulled() -> list[Answer]:
+def _pulled():
     """What the REST interface tells."""
     questions = answers.preferences(
         parse(list[answers.ArgillaQuestion], QUESTIONS["items"], "questions")
@@ -136,11 +136,11 @@ def _pulled() -> list[Answer]:
     ]
 
 
-def _version(answer: Answer) -> int:
+def _version(answer):
     return answer.version
 
 
-def test_the_format_reads_the_latest_states(tmp_path: Path) -> None:
+def test_the_format_reads_the_latest_states(tmp_path):
     bodies = [json.loads(answer.body) for answer in _pulled()]
     found = read(write(tmp_path / "bodies.jsonl", bodies), tmp_path, question="preference")
     # A preference for A by Ann, who skips the other; Bob's draft is none.
@@ -160,22 +160,22 @@ def test_the_format_reads_the_latest_states(tmp_path: Path) -> None:
         {"dataset": "00000000-0000-4000-8000-000000000000"},
     ],
 )
-def test_other_data_sets_are_not_heard(options: dict[str, str]) -> None:
+def test_other_data_sets_are_not_heard(options):
     assert [hear(event, **options) for event in RESPONSES] == [None] * len(RESPONSES)
 
 
-def test_a_data_set_may_be_named_by_its_id() -> None:
+def test_a_data_set_may_be_named_by_its_id():
     for event in RESPONSES:
         identity = event["data"]["record"]["dataset"]["id"]
         assert hear(event, dataset=identity.upper()) == hear(event) is not None
 
 
 @pytest.mark.parametrize("event", [event for event in EVENTS if event not in RESPONSES])
-def test_other_events_tell_nothing(event: Any) -> None:
+def test_other_events_tell_nothing(event):
     assert hear(event) is None
 
 
-def test_hearing_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hearing_needs_no_key(monkeypatch):
     monkeypatch.delenv("LABELGUARD_ARGILLA_API_KEY", raising=False)
     assert hear(RESPONSES[0])
 
@@ -190,7 +190,7 @@ def test_hearing_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
         {"workspace": ""},
     ],
 )
-def test_settings_that_lack_something_are_refused(options: dict[str, str]) -> None:
+def test_settings_that_lack_something_are_refused(options):
     with pytest.raises(ConnectorError, match=r"connectors.argilla.\w+: ") as refused:
         argilla(**options)
     assert "password@" not in str(refused.value)
@@ -218,7 +218,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "value", "message"), WRONG)
-def test_an_error_names_the_field(path: tuple[str | int, ...], value: Any, message: str) -> None:
+def test_an_error_names_the_field(path, value, message):
     event = replaced(of_type("response.created"), path, value)
     with pytest.raises(ConnectorError) as refused:
         hear(event)
@@ -237,12 +237,12 @@ def test_an_error_names_the_field(path: tuple[str | int, ...], value: Any, messa
         (("confidence", "value"), "\ud800", 2),
     ],
 )
-def test_a_value_that_is_none_is_left_out(path: tuple[str, ...], value: Any, left: int) -> None:
+def test_a_value_that_is_none_is_left_out(path, value, left):
     answer = hear(replaced(of_type("response.created"), ("data", "values", *path), value))
     assert answer and len(json.loads(answer.body)["responses"][0]["values"]) == left
 
 
-def test_an_answer_that_is_too_large_is_refused_by_a_bound_that_is_public() -> None:
+def test_an_answer_that_is_too_large_is_refused_by_a_bound_that_is_public():
     event = replaced(
         of_type("response.created"), ("data", "values", "order", "value"), "l" * 70_000
     )
@@ -250,7 +250,7 @@ def test_an_answer_that_is_too_large_is_refused_by_a_bound_that_is_public() -> N
         hear(event)
 
 
-def test_a_field_that_is_missing_is_named() -> None:
+def test_a_field_that_is_missing_is_named():
     event = copy.deepcopy(of_type("response.created"))
     del event["data"]["user"]["id"]
     with pytest.raises(ConnectorError, match=r"^Argilla event: data\.user\.id: missing$"):
@@ -258,12 +258,12 @@ def test_a_field_that_is_missing_is_named() -> None:
 
 
 @pytest.mark.parametrize("event", [None, [], "response.created", 7, True, {}, {1: 2}])
-def test_what_is_no_event_is_refused(event: Any) -> None:
+def test_what_is_no_event_is_refused(event):
     with pytest.raises(ConnectorError, match=r"^Argilla event"):
         hear(event)
 
 
-def test_a_nesting_without_end_is_refused() -> None:
+def test_a_nesting_without_end_is_refused():
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
@@ -271,7 +271,7 @@ def test_a_nesting_without_end_is_refused() -> None:
         hear(replaced(of_type("response.created"), ("data", "record", "fields", "prompt"), deep))
 
 
-def test_an_answer_that_is_nested_too_deep_is_none_and_stops_no_release() -> None:
+def test_an_answer_that_is_nested_too_deep_is_none_and_stops_no_release():
     deep: Any = json.loads("[" * 200 + "]" * 200)
     event = of_type("response.created")
     name = next(iter(json.loads(hear(event).body)["responses"][0]["values"]))  # type: ignore[union-attr]
@@ -289,7 +289,7 @@ def test_an_answer_that_is_nested_too_deep_is_none_and_stops_no_release() -> Non
         ("2026-11-22T09:48:23.042748+02:00", 1795333703042748),
     ],
 )
-def test_times_are_utc_unless_they_name_a_zone(written: str, version: int) -> None:
+def test_times_are_utc_unless_they_name_a_zone(written, version):
     event = replaced(of_type("response.created"), ("data", "updated_at"), written)
     answer = hear(event)
     assert answer and answer.version == version
@@ -317,7 +317,7 @@ values = st.recursive(
 )
 
 
-def _private(event: Any) -> set[str]:
+def _private(event):
     """Texts that no error may hold: contents, answers, names and ids."""
     data = event["data"]
     inner = [data["id"], data["user"], data["values"], data["record"]["fields"]]
@@ -331,7 +331,7 @@ def _private(event: Any) -> set[str]:
 PRIVATE = [_private(event) for event in RESPONSES]
 
 
-def _is_answered_or_refused(event: Any, private: set[str]) -> None:
+def _is_answered_or_refused(event, private):
     try:
         heard = OURS.parse_event(event)
     except ConnectorError as error:
@@ -348,7 +348,7 @@ def _is_answered_or_refused(event: Any, private: set[str]) -> None:
 
 
 @pytest.mark.slow
-def test_any_hostile_value_anywhere_is_answered_or_refused() -> None:
+def test_any_hostile_value_anywhere_is_answered_or_refused():
     for event, private in zip(RESPONSES, PRIVATE, strict=True):
         for path in paths(event):
             for value in HOSTILE:
@@ -359,13 +359,13 @@ def test_any_hostile_value_anywhere_is_answered_or_refused() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(values)
-def test_any_json_is_answered_or_refused(value: Any) -> None:
+def test_any_json_is_answered_or_refused(value):
     _is_answered_or_refused(value, set())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
-def test_all_but_the_body_is_the_same_whatever_was_answered(value: Any) -> None:
+def test_all_but_the_body_is_the_same_whatever_was_answered(value):
     event = of_type("response.created")
     try:
         json.dumps(value, ensure_ascii=False).encode()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import polars as pl
 import pytest
 from labelguard_connectors.argilla.rest import ArgillaClient
@@ -16,15 +13,15 @@ from labelguard.text import no_progress
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
 
 
-def chat(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+def chat(*messages):
     return list(messages)
 
 
-def said(text: Any = "text", role: str = "user") -> dict[str, Any]:
+def said(text="text", role="user"):
     return {"role": role, "content": text}
 
 
-def released(prompt: list[Any], chosen: list[Any], rejected: list[Any]) -> pl.DataFrame:
+def released(prompt, chosen, rejected):
     return pl.DataFrame(
         {
             "prompt": prompt,
@@ -36,7 +33,7 @@ def released(prompt: list[Any], chosen: list[Any], rejected: list[Any]) -> pl.Da
     )
 
 
-def test_a_pair_is_one_record_whichever_side_was_chosen_how_often() -> None:
+def test_a_pair_is_one_record_whichever_side_was_chosen_how_often():
     frame = released(["p", "p", "p", "q", "q"], [*"bab", *"cd"], [*"aba", *"dc"])
     assert argilla_pairs(frame).rows() == [
         ("item p", "p", "a", "b", pytest.approx(1 / 3)),
@@ -44,13 +41,13 @@ def test_a_pair_is_one_record_whichever_side_was_chosen_how_often() -> None:
     ]
 
 
-def test_what_a_teacher_says_is_its_probability() -> None:
+def test_what_a_teacher_says_is_its_probability():
     frame = released(["p", "q"], ["b", "c"], ["a", "d"])
     frame = frame.with_columns(pl.Series("label_probability", [0.75, 0.75]))
     assert argilla_pairs(frame)["share"].to_list() == [0.25, 0.75]
 
 
-def test_one_pair_under_two_questions_is_two_records() -> None:
+def test_one_pair_under_two_questions_is_two_records():
     frame = released(["p", "p"], ["a", "b"], ["b", "a"])
     frame = frame.with_columns(pl.Series("question", ["helpful", "harmless"]))
     rows = argilla_pairs(frame).select("question", "share").rows()
@@ -60,7 +57,7 @@ def test_one_pair_under_two_questions_is_two_records() -> None:
     ]
 
 
-def test_chats_have_an_order_of_their_own() -> None:
+def test_chats_have_an_order_of_their_own():
     one, other = chat(said("a", "assistant")), chat(said("b", "assistant"))
     frames = [
         released([chat(said())] * 2, [one, other], [other, one]),
@@ -84,9 +81,7 @@ def test_chats_have_an_order_of_their_own() -> None:
         chat(said([{"type": "text", "text": "part"}])),
     ],
 )
-def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(
-    chosen: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(chosen, tmp_path):
     frame = released([chat(said())], [chosen], [chat(said("other"))])
     if chosen == []:
         frame = frame.with_columns(pl.col("chosen").cast(frame.schema["prompt"]))
@@ -100,7 +95,7 @@ def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize("name", ["", "n" * 201])
-def test_names_that_argilla_does_not_take_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_that_argilla_does_not_take_are_refused(name, tmp_path):
     with (
         ArgillaClient("argilla", "http://127.0.0.1:1", "key") as rest,
         pytest.raises(ConnectorError, match="1 to 200 characters"),

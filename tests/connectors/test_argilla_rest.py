@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,14 +23,14 @@ AGAIN = {"Retry-After": "0"}
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch):
     monkeypatch.setattr(http, "backoff", tenacity.wait_none())
     found = Server()
     with serving(found):
         yield found
 
 
-def rest(server: Server) -> ArgillaClient:
+def rest(server):
     return ArgillaClient("argilla", server.url, KEY)
 
 
@@ -44,7 +43,7 @@ def rest(server: Server) -> ArgillaClient:
         [None, None],
     ],
 )
-def test_what_may_pass_is_tried_again(server: Server, failures: list[Any]) -> None:
+def test_what_may_pass_is_tried_again(server, failures):
     server.replies += [*failures, OK]
     with rest(server) as argilla:
         assert argilla.get(Any, "/api/v1/datasets", name="prefs") == {"items": []}
@@ -52,7 +51,7 @@ def test_what_may_pass_is_tried_again(server: Server, failures: list[Any]) -> No
     assert {sent["X-Argilla-Api-Key"] for sent in server.headers} == {KEY}
 
 
-def test_after_five_tries_it_is_an_error(server: Server) -> None:
+def test_after_five_tries_it_is_an_error(server):
     server.replies += [(503, AGAIN, SECRET)] * 9
     with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
         argilla.send("PUT", "/api/v1/datasets/7/publish", repeatable=True)
@@ -60,9 +59,7 @@ def test_after_five_tries_it_is_an_error(server: Server) -> None:
     assert len(server.asked) == 5
 
 
-def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(
-    server: Server,
-) -> None:
+def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(server):
     server.replies += [(429, AGAIN, SECRET), (503, AGAIN, SECRET)]
     with rest(server) as argilla, pytest.raises(ConnectorError, match="HTTP 503: "):
         argilla.post(Any, "/api/v1/datasets", {"name": "prefs"})
@@ -86,9 +83,7 @@ def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(
         ((200, {"Content-Encoding": "gzip"}, SECRET), "check url"),
     ],
 )
-def test_an_error_says_what_to_check_and_nothing_that_was_told(
-    server: Server, answer: Any, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_says_what_to_check_and_nothing_that_was_told(server, answer, said, caplog):
     caplog.set_level(0)
     server.replies += [answer] * 5
     with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
@@ -101,7 +96,7 @@ def test_an_error_says_what_to_check_and_nothing_that_was_told(
     assert KEY not in repr(argilla)
 
 
-def test_where_nobody_listens_url_is_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_listens_url_is_to_be_checked(monkeypatch):
     monkeypatch.setattr(http, "backoff", tenacity.wait_none())
     with (
         ArgillaClient("argilla", "http://127.0.0.1:1", KEY) as argilla,
@@ -111,7 +106,7 @@ def test_where_nobody_listens_url_is_to_be_checked(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
-def test_a_key_that_is_none_is_not_shown(server: Server, key: str) -> None:
+def test_a_key_that_is_none_is_not_shown(server, key):
     server.replies += [OK]
     with (
         pytest.raises(ConnectorError) as refused,
@@ -122,9 +117,7 @@ def test_a_key_that_is_none_is_not_shown(server: Server, key: str) -> None:
     assert server.asked == []
 
 
-def test_a_data_set_that_is_not_there_is_said(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_that_is_not_there_is_said(server, monkeypatch):
     monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", KEY)
     table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
     workspace = {"id": "00000000-0000-4000-8000-000000000000", "name": "labelers"}
@@ -135,7 +128,7 @@ def test_a_data_set_that_is_not_there_is_said(
             argilla.about()
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
+def test_retry_after_is_seconds_or_a_date():
     assert http._parse_seconds(" 7 ") == 7
     assert http._parse_seconds("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
     assert (
@@ -153,7 +146,7 @@ class Busy(ArgillaClient):
     here is when what happens, and no server can be told that.
     """
 
-    def __init__(self, times: list[int], gone: list[int], seed: int) -> None:
+    def __init__(self, times, gone, seed):
         super().__init__("argilla", "http://127.0.0.1:1", KEY)
         self._random = random.Random(seed)
         self.times = {
@@ -162,7 +155,7 @@ class Busy(ArgillaClient):
         self._gone = gone
         self._now = max(times, default=0)
 
-    def send(self, method: str, path: str, **options: Any) -> Any:
+    def send(self, method, path, **options):
         query = options["query"]
         assert query["include"] == "responses"
         offset, limit = query["offset"], query["limit"]
@@ -178,7 +171,7 @@ class Busy(ArgillaClient):
             self.times[name] = self._now
         return {"items": items}
 
-    def _record(self, name: str) -> dict[str, Any]:
+    def _record(self, name):
         seconds, micros = divmod(self.times[name], 3)
         created = f"2026-01-01T00:00:{seconds:02}.{micros:06}"
         members = {"external_id": None, "fields": {}, "responses": []}
@@ -192,9 +185,7 @@ class Busy(ArgillaClient):
     st.integers(4, 12),
     st.integers(0, 2**32),
 )
-def test_every_record_that_stays_is_read_once(
-    times: list[int], gone: list[int], limit: int, seed: int
-) -> None:
+def test_every_record_that_stays_is_read_once(times, gone, limit, seed):
     # At most two of a page's length are as old as one another.
     times = [time for time in set(times) for _ in range(min(times.count(time), limit - 3))]
     busy = Busy(sorted(times), gone, seed)
@@ -204,15 +195,15 @@ def test_every_record_that_stays_is_read_once(
     assert before & set(busy.times) <= set(found)
 
 
-def test_records_that_cannot_be_told_apart_by_time_are_an_error() -> None:
+def test_records_that_cannot_be_told_apart_by_time_are_an_error():
     busy = Busy([7] * 20, [], 0)
     with pytest.raises(ConnectorError, match="same microsecond"):
         list(list_pages(busy, "d", 10))
 
 
-def test_another_order_than_expected_is_an_error() -> None:
+def test_another_order_than_expected_is_an_error():
     class Reversed(Busy):
-        def send(self, method: str, path: str, **options: Any) -> Any:
+        def send(self, method, path, **options):
             return {"items": super().send(method, path, **options)["items"][::-1]}
 
     with pytest.raises(ConnectorError, match="items: expected records in the order of inserted_at"):

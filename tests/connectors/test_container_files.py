@@ -28,7 +28,7 @@ COMPOSE = EXAMPLES / "compose.yaml"
 SECRET = re.compile(r"(?i)password|secret|token|api_key|passphrase")
 
 
-def kept() -> list[str]:
+def kept():
     """What .dockerignore lets into the build."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in lines
@@ -36,13 +36,13 @@ def kept() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def steps() -> list[tuple[str, str]]:
+def steps():
     """The instructions of the Dockerfile, lines put together."""
     parser = DockerfileParser(fileobj=io.BytesIO((ROOT / "Dockerfile").read_bytes()))
     return [(step["instruction"], step["value"]) for step in parser.structure]
 
 
-def test_the_image_runs_without_root_and_holds_no_secret(steps: list[tuple[str, str]]) -> None:
+def test_the_image_runs_without_root_and_holds_no_secret(steps):
     images = [value.split()[0] for name, value in steps if name == "FROM"]
     assert all(re.fullmatch(r"[^:]+:(?!latest).+", image) for image in images)
     last = steps[max(n for n, (name, _) in enumerate(steps) if name == "FROM") :]
@@ -56,9 +56,7 @@ def test_the_image_runs_without_root_and_holds_no_secret(steps: list[tuple[str, 
             assert all((ROOT / one).exists() and f"!{one}" in kept() for one in sources)
 
 
-def test_the_image_installs_extras_that_there_are_and_starts_labelguard(
-    steps: list[tuple[str, str]],
-) -> None:
+def test_the_image_installs_extras_that_there_are_and_starts_labelguard(steps):
     said = dict(steps)
     [extras] = [v.partition("=")[2] for n, v in steps if n == "ARG" and v.startswith("EXTRAS=")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -67,25 +65,25 @@ def test_the_image_installs_extras_that_there_are_and_starts_labelguard(
     check_command(json.loads(said["CMD"]))
 
 
-def test_nothing_of_a_project_can_get_into_the_image() -> None:
+def test_nothing_of_a_project_can_get_into_the_image():
     names = {PurePath(line[1:]).name for line in kept()}
     assert not names & {".labelguard", ".git", ".venv", "examples", "tests"}
     assert "**/.labelguard" in (ROOT / ".dockerignore").read_text().splitlines()
 
 
 @pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
+def compose():
     found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
     return found
 
 
-def test_the_commands_that_the_compose_file_begins_with_are_there() -> None:
+def test_the_commands_that_the_compose_file_begins_with_are_there():
     wanted = r"(?m)^#   docker compose run --rm (?:hook|worker) (.*)$"
     for line in re.findall(wanted, COMPOSE.read_text()):
         check_command(shlex.split(line))
 
 
-def test_services_run_what_there_is_and_name_what_is_declared(compose: dict[str, Any]) -> None:
+def test_services_run_what_there_is_and_name_what_is_declared(compose):
     services = compose["services"].values()
     for name in ("hook", "worker"):
         check_command(compose["services"][name]["command"])
@@ -96,7 +94,7 @@ def test_services_run_what_there_is_and_name_what_is_declared(compose: dict[str,
     assert all(re.fullmatch(r"[^:]+:(?!latest).+", service["image"]) for service in services)
 
 
-def test_no_secret_is_in_the_compose_file(compose: dict[str, Any]) -> None:
+def test_no_secret_is_in_the_compose_file(compose):
     for service in compose["services"].values():
         for name, value in service["environment"].items():
             if SECRET.search(name):
@@ -110,12 +108,12 @@ def test_no_secret_is_in_the_compose_file(compose: dict[str, Any]) -> None:
     assert not (EXAMPLES / "secrets").exists()
 
 
-def test_who_breaks_into_the_hook_finds_no_key_of_the_tool(compose: dict[str, Any]) -> None:
+def test_who_breaks_into_the_hook_finds_no_key_of_the_tool(compose):
     assert "label_studio_api_key" not in compose["services"]["hook"]["secrets"]
     assert "label_studio_hook_secret" not in compose["services"]["worker"]["secrets"]
 
 
-def test_only_the_proxy_of_the_machine_reaches_the_hook(compose: dict[str, Any]) -> None:
+def test_only_the_proxy_of_the_machine_reaches_the_hook(compose):
     for name, service in compose["services"].items():
         ports = service.get("ports", [])
         assert all(port.startswith("127.0.0.1:") for port in ports), name
@@ -124,7 +122,7 @@ def test_only_the_proxy_of_the_machine_reaches_the_hook(compose: dict[str, Any])
     assert compose["services"]["postgres"]["networks"] == ["inside"]
 
 
-def test_who_writes_the_project_is_no_root_and_gains_nothing(compose: dict[str, Any]) -> None:
+def test_who_writes_the_project_is_no_root_and_gains_nothing(compose):
     for name in ("hook", "worker"):
         service = compose["services"][name]
         assert "user" not in service  # the image's: 10001
@@ -133,7 +131,7 @@ def test_who_writes_the_project_is_no_root_and_gains_nothing(compose: dict[str, 
         assert {"project:/project", "keys:/keys"} <= set(service["volumes"])
 
 
-def test_the_example_of_connectors_is_understood(compose: dict[str, Any]) -> None:
+def test_the_example_of_connectors_is_understood(compose):
     told = tomllib.loads((EXAMPLES / "connectors.toml").read_text())
     tables = told["connectors"]
     Schedule.of(told["hook"])

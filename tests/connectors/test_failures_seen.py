@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from labelguard_connectors.hook.worker import Worker
@@ -15,12 +13,11 @@ from support.clients import client
 import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.project import attempts, policies
-from labelguard.project.project import Project
 from labelguard.report import doctor
 from labelguard.report.page import write
 
 
-def served(project: Project) -> tuple[dict[str, float], dict[str, Any]]:
+def served(project):
     """What the hook's metrics say of releases, and /status."""
     with client(project, serves=False) as (tool, _):
         lines = tool.get("/metrics").text.splitlines()
@@ -30,9 +27,7 @@ def served(project: Project) -> tuple[dict[str, float], dict[str, Any]]:
     return {name: float(value) for name, value in values}, status
 
 
-def test_a_failing_worker_is_seen_until_a_release_succeeds(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, monkeypatch):
     policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=1"])
     policies.activate("clinic", project)
     table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
@@ -61,7 +56,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(
     assert doctor.examine(project)[0].name != "releases"
 
 
-def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project: Project) -> None:
+def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
     row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "ann"}
     with pytest.raises(InvalidLabels):
         lg.privatize([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)

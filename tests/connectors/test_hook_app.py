@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -17,19 +16,18 @@ from starlette.testclient import TestClient
 from support import databases, hooks
 from support.clients import client, post
 
-from labelguard.answers.inbox import FILE, Inbox
+from labelguard.answers.inbox import FILE
 from labelguard.cli.main import main
 from labelguard.errors import ConnectorError
 from labelguard.project import ingestion
-from labelguard.project.project import Project
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def made(tmp_path, monkeypatch):
     return hooks.project(tmp_path, monkeypatch)
 
 
-def test_what_is_answered_with_200_is_in_the_inbox_once(made: Project) -> None:
+def test_what_is_answered_with_200_is_in_the_inbox_once(made):
     with client(made) as (tool, inbox):
         for number in (1, 2, 1, 1):
             answer = tool.post("/hooks/clinic", content=hooks.body(number), headers=hooks.headers())
@@ -44,7 +42,7 @@ def test_what_is_answered_with_200_is_in_the_inbox_once(made: Project) -> None:
     assert hooks.stored(made) == {"a1": 1, "a2": 1}
 
 
-def test_the_number_of_events_that_wait_is_of_now(made: Project) -> None:
+def test_the_number_of_events_that_wait_is_of_now(made):
     with client(made) as (tool, _):
         for number in (1, 2):
             post(tool, hooks.body(number))
@@ -53,14 +51,14 @@ def test_the_number_of_events_that_wait_is_of_now(made: Project) -> None:
         assert "labelguard_hook_waiting_events 0.0" in tool.get("/metrics").text
 
 
-def test_events_about_something_else_are_answered_and_not_stored(made: Project) -> None:
+def test_events_about_something_else_are_answered_and_not_stored(made):
     with client(made) as (tool, inbox):
         answer = tool.post("/hooks/clinic", content=b'{"type": "other"}', headers=hooks.headers())
         assert (answer.status_code, answer.content) == (200, b"")
         assert inbox.waiting() == 0
 
 
-def test_a_busy_inbox_is_503_and_the_delivery_is_taken_later(made: Project) -> None:
+def test_a_busy_inbox_is_503_and_the_delivery_is_taken_later(made):
     with client(made, Limits(commit_seconds=0.2)) as (tool, _):
         other = sqlite3.connect(made.state / FILE)
         other.execute("BEGIN IMMEDIATE")
@@ -73,7 +71,7 @@ def test_a_busy_inbox_is_503_and_the_delivery_is_taken_later(made: Project) -> N
     assert hooks.stored(made) == {"a1": 1, "a2": 1}
 
 
-def test_a_full_disk_is_503_and_not_ready(made: Project) -> None:
+def test_a_full_disk_is_503_and_not_ready(made):
     with client(made) as (tool, inbox):
         _forbid(inbox, "INSERT")
         status, headers = post(tool, hooks.body(1))
@@ -84,31 +82,31 @@ def test_a_full_disk_is_503_and_not_ready(made: Project) -> None:
         assert tool.get("/healthz").status_code == 200
 
 
-def _forbid(inbox: Inbox, verb: str) -> None:
+def _forbid(inbox, verb):
     """Let the database say that its disk is full, at every statement that begins so."""
     from sqlalchemy import event
 
     @event.listens_for(inbox._engine, "before_cursor_execute")
-    def full(_: object, __: object, statement: str, *___: object) -> None:
+    def full(_, __, statement, *___):
         if statement.startswith(verb):
             raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_more_than_may_wait_for_the_disk_is_503(made: Project) -> None:
+def test_more_than_may_wait_for_the_disk_is_503(made):
     class Slow:
         """An inbox whose disk does not answer."""
 
-        def __init__(self) -> None:
+        def __init__(self):
             self.answers = threading.Event()
 
-        def put(self, events: list[object]) -> int:
+        def put(self, events):
             self.answers.wait(30)
             return len(events)
 
-        def waiting(self) -> int:
+        def waiting(self):
             return 0
 
-        def check(self) -> None:
+        def check(self):
             self.answers.wait(30)
 
     slow = Slow()
@@ -126,9 +124,7 @@ def test_more_than_may_wait_for_the_disk_is_503(made: Project) -> None:
         slow.answers.set()
 
 
-def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read_again(
-    made: Project,
-) -> None:
+def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read_again(made):
     ugly = [b"{", b"[]", b'{"answers": [{"id": "a7"}]}', hooks.body(1, answer={"version": "x"})]
     ugly += [hooks.body(1, answer={"id": ""}), hooks.body(1, answer={"version": 1 << 63})]
     ugly += [hooks.body(1, answer={"who": "\ud800"}), b"[" * 100_000]
@@ -149,7 +145,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
     assert hooks.LABEL not in listed and hooks.LABELER not in listed
 
 
-def command(made: Project, *arguments: str, code: int = 0) -> str:
+def command(made, *arguments, code=0):
     """What `labelguard hook dead-letters …` prints."""
     given = ["hook", "dead-letters", *arguments, "--project", str(made.state)]
     result = CliRunner().invoke(main, given)
@@ -157,9 +153,7 @@ def command(made: Project, *arguments: str, code: int = 0) -> str:
     return result.output
 
 
-def test_dead_letters_are_tried_again_when_the_connector_can_read_them(
-    made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_letters_are_tried_again_when_the_connector_can_read_them(made, monkeypatch):
     assert command(made, "list") == "No dead letter.\n"
     with client(made) as (tool, _):
         for content in (b"[1]", b"{", hooks.body(3, answer={"version": None})):
@@ -168,7 +162,7 @@ def test_dead_letters_are_tried_again_when_the_connector_can_read_them(
     tool_class = Endpoints.of(made).served["clinic"].connector.__class__
     parse = tool_class.parse_event
 
-    def lenient(self: object, event: object) -> object:
+    def lenient(self, event):
         if not isinstance(event, dict):
             return ()  # about something else
         for one in event["answers"]:
@@ -183,9 +177,7 @@ def test_dead_letters_are_tried_again_when_the_connector_can_read_them(
     assert hooks.stored(made) == {"a3": 1}
 
 
-def test_connectors_without_a_secret_are_not_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connectors_without_a_secret_are_not_served(tmp_path, monkeypatch):
     other = '[connectors.other]\nkind = "tool"\nhook = { scheme = "hmac-sha256" }\n'
     made = hooks.project(tmp_path, monkeypatch, other)
     found = Endpoints.of(made)
@@ -199,11 +191,11 @@ def test_connectors_without_a_secret_are_not_served(
         Endpoints.of(made)
 
 
-def test_a_secret_is_in_no_repr(made: Project) -> None:
+def test_a_secret_is_in_no_repr(made):
     assert hooks.SECRET not in repr(Endpoints.of(made))
 
 
-def test_deliveries_are_posts_and_other_pages_say_nothing_of_what_was_asked(made: Project) -> None:
+def test_deliveries_are_posts_and_other_pages_say_nothing_of_what_was_asked(made):
     with client(made) as (tool, _):
         found = tool.get("/hooks/clinic")
         assert (found.status_code, found.headers["allow"]) == (405, "POST")
@@ -212,7 +204,7 @@ def test_deliveries_are_posts_and_other_pages_say_nothing_of_what_was_asked(made
         assert tool.post("/metrics").status_code == 405
 
 
-def test_the_interface_is_described(made: Project) -> None:
+def test_the_interface_is_described(made):
     with client(made) as (tool, _):
         described = tool.get("/openapi.json").json()["paths"]
     assert list(described) == ["/hooks/{connector}", "/healthz", "/readyz", "/status", "/metrics"]
@@ -221,9 +213,7 @@ def test_the_interface_is_described(made: Project) -> None:
 
 
 @pytest.mark.parametrize("kind", databases.EACH)
-def test_the_inbox_is_where_the_ledger_is(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_inbox_is_where_the_ledger_is(kind, tmp_path, monkeypatch):
     with databases.on(kind, tmp_path, monkeypatch):
         made = hooks.project(tmp_path, monkeypatch)
         with client(made) as (tool, _):

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from labelguard_connectors.hook import delivery
@@ -17,31 +13,29 @@ from labelguard_connectors.hook.serving import parse_delivery
 from support import hooks
 from support.clients import client
 from support.clients import post as deliver
-from support.hooks import Server
 from support.sockets import answer, head, post, run_with
 
 from labelguard.answers import inbox as inboxes
 from labelguard.answers.connector import Settings, connector
 from labelguard.answers.inbox import Inbox
 from labelguard.errors import ConnectorError
-from labelguard.project.project import Project
 
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'
 
 
-def listed(directory: Path, patch: pytest.MonkeyPatch) -> Project:
+def listed(directory, patch):
     """A project with a connector for anybody, and one for an address alone."""
     patch.setenv("LABELGUARD_LISTED_HOOK_SECRET", hooks.SECRET)
     return hooks.project(directory, patch, f'{LISTED}addresses = ["10.9.9.9"]\n')
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def made(tmp_path, monkeypatch):
     return listed(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     """One server for all tests that leave it as it was."""
     with pytest.MonkeyPatch.context() as patch:
         served = listed(tmp_path_factory.mktemp("served"), patch)
@@ -57,9 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ("clinic", f"X-Labelguard-Secret: {hooks.SECRET}", "X-Some: thing", b"200"),
     ],
 )
-def test_what_comes_after_a_body_is_no_header(
-    server: Server, name: str, before: str, after: str, status: bytes
-) -> None:
+def test_what_comes_after_a_body_is_no_header(server, name, before, after, status):
     body = hooks.body(1)
     request = (
         f"POST /hooks/{name} HTTP/1.1\r\nHost: here\r\nX-Forwarded-For: 203.0.113.9\r\n{before}\r\n"
@@ -71,7 +63,7 @@ def test_what_comes_after_a_body_is_no_header(
         assert answer(connection).startswith(b"HTTP/1.1 " + status)
 
 
-def test_requests_that_wait_for_no_answer_take_no_memory(server: Server) -> None:
+def test_requests_that_wait_for_no_answer_take_no_memory(server):
     with server.connect() as connection:
         connection.settimeout(30)
         with contextlib.suppress(OSError):
@@ -81,7 +73,7 @@ def test_requests_that_wait_for_no_answer_take_no_memory(server: Server) -> None
 
 
 @pytest.mark.slow
-def test_two_requests_at_once_are_two_answers(server: Server) -> None:
+def test_two_requests_at_once_are_two_answers(server):
     one, two = hooks.body(1), hooks.body(2)
     with server.connect() as connection:
         connection.sendall(head(len(one)) + one + head(len(two)) + two)
@@ -92,7 +84,7 @@ def test_two_requests_at_once_are_two_answers(server: Server) -> None:
             found += part
 
 
-def slow_bodies(server: Server, count: int, sent: bytes) -> list[socket.socket]:
+def slow_bodies(server, count, sent):
     """Connections on which so much of a body came, and no more will; the server has read it."""
     found = []
     for _ in range(count):
@@ -109,9 +101,7 @@ def slow_bodies(server: Server, count: int, sent: bytes) -> list[socket.socket]:
     [("connections=20", 40, b"{"), ("bodies_bytes=992_000", 8, bytes(124_000))],
     ids=["many", "large"],
 )
-def test_bodies_that_never_end_do_not_keep_others_out(
-    limit: str, count: int, sent: bytes, made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bodies_that_never_end_do_not_keep_others_out(limit, count, sent, made, monkeypatch):
     server = run_with(made, monkeypatch, limit)
     slow = slow_bodies(server, count, sent)
     try:
@@ -122,7 +112,7 @@ def test_bodies_that_never_end_do_not_keep_others_out(
         server.stop()
 
 
-def annotated(*regions: Any) -> dict[str, Any]:
+def annotated(*regions):
     """An annotation of task 1."""
     return {
         "id": 1,
@@ -133,49 +123,47 @@ def annotated(*regions: Any) -> dict[str, Any]:
     }
 
 
-def told(data: Any, *annotations: Any) -> bytes:
+def told(data, *annotations):
     """An event of Label Studio about task 1."""
     event = {"action": "ANNOTATIONS_CREATED", "project": 1, "task": [{"id": 1, "data": data}]}
     return json.dumps({**event, "annotation": annotations}).encode()
 
 
-def label_studio() -> Any:
+def label_studio():
     return connector(Settings.of("label-studio", {"url": "http://127.0.0.1", "project": 1}))
 
 
-def nested(levels: int) -> Any:
+def nested(levels):
     return json.loads("[" * levels + "]" * levels)
 
 
 @pytest.mark.quick("value0")
 @pytest.mark.parametrize("value", [{"selected": nested(300)}, ["left"], "left", 1, None])
-def test_a_labeler_whose_answer_is_none_stops_nobody_else(value: Any) -> None:
+def test_a_labeler_whose_answer_is_none_stops_nobody_else(value):
     region = {"type": "pairwise", "from_name": "pref", "to_name": "a", "value": value}
     (found,) = parse_delivery(label_studio(), told({"prompt": "?"}, annotated(region)))
     (kept,) = json.loads(found.body)["annotations"][0]["result"]
     assert kept["value"] == {}
 
 
-def test_a_task_that_no_reader_of_files_takes_is_a_dead_letter() -> None:
+def test_a_task_that_no_reader_of_files_takes_is_a_dead_letter():
     parse_delivery(label_studio(), told({"prompt": nested(90)}, annotated()))
     with pytest.raises(ConnectorError, match="expected valid JSON"):
         parse_delivery(label_studio(), told({"prompt": nested(120)}, annotated()))
 
 
-def test_a_small_body_does_not_become_very_many_large_answers() -> None:
+def test_a_small_body_does_not_become_very_many_large_answers():
     body = told({"prompt": "x" * 100_000}, *[annotated()] * 1_000)
     with pytest.raises(ConnectorError, match="annotation: expected at most 33,554,432 characters"):
         parse_delivery(label_studio(), body)
 
 
 @pytest.mark.slow
-def test_a_database_that_does_not_answer_is_not_ready(
-    made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_does_not_answer_is_not_ready(made, monkeypatch):
     answers = threading.Event()
     asked: list[int] = []
 
-    def wait(_: Inbox) -> int:
+    def wait(_):
         asked.append(1)
         answers.wait(60)
         return 0
@@ -191,9 +179,7 @@ def test_a_database_that_does_not_answer_is_not_ready(
 
 
 @pytest.mark.slow
-def test_dead_letters_do_not_fill_the_disk_and_answers_come_in_all_the_same(
-    made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_letters_do_not_fill_the_disk_and_answers_come_in_all_the_same(made, monkeypatch):
     monkeypatch.setattr(inboxes, "LETTERS", 3)
     monkeypatch.setattr(inboxes, "LETTERS_BYTES", 3 * 16_384)
     with client(made) as (tool, inbox):

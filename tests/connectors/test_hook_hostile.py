@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -63,20 +61,20 @@ class Running:
     app: ASGIApp
     loop: asyncio.Runner
 
-    def status(self, scope: dict[str, Any], parts: list[bytes | None]) -> int:
+    def status(self, scope, parts):
         """What a request is answered with; a part that is None ends the connection."""
         return self.loop.run(self._ask(scope, list(parts)))
 
-    async def _ask(self, scope: dict[str, Any], parts: list[bytes | None]) -> int:
+    async def _ask(self, scope, parts):
         statuses: list[int] = []
 
-        async def receive() -> dict[str, Any]:
+        async def receive():
             part = parts.pop(0) if parts else None
             if part is None:
                 return {"type": "http.disconnect"}
             return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
-        async def send(message: Any) -> None:
+        async def send(message):
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
 
@@ -86,7 +84,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in ("ARGILLA", "LABEL_STUDIO"):
@@ -97,7 +95,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         loop = stack.enter_context(asyncio.Runner())
         hook = Hook(Endpoints.of(made).served, inbox, Limits(body_bytes=20_000))
 
-        async def start() -> None:
+        async def start():
             hook.writer.start()
 
         loop.run(start())
@@ -124,7 +122,7 @@ UGLY = st.one_of(
 
 
 @st.composite
-def bodies(draw: st.DrawFn) -> bytes:
+def bodies(draw):
     """A tool's event with some of its values exchanged or gone; or bytes of any kind."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
@@ -159,7 +157,7 @@ HEADERS = st.lists(
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes | None]]:
+def requests(draw):
     """A scope, and the parts of a body."""
     path, body = draw(PATHS), draw(bodies())
     headers = draw(HEADERS)
@@ -187,14 +185,12 @@ def requests(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes | None]]:
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_an_ugly_request_is_refused_and_what_is_accepted_can_be_used(
-    running: Running, count: int
-) -> None:
+def test_an_ugly_request_is_refused_and_what_is_accepted_can_be_used(running, count):
     seen: dict[int, int] = {}
 
     @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(requests())
-    def ask(request: tuple[dict[str, Any], list[bytes | None]]) -> None:
+    def ask(request):
         before = running.inbox.waiting()
         status = running.status(*request)
         assert status in STATUSES

@@ -8,8 +8,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -20,23 +18,21 @@ from support.hooks import Server
 from support.rounds import MORE_ROUNDS
 from support.sockets import answer, head, post, run_with
 
-from labelguard.project.project import Project
-
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def made(tmp_path, monkeypatch):
     return hooks.project(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def own(made: Project) -> Iterator[Server]:
+def own(made):
     """A server that the test may end."""
     with hooks.serving(made, "--no-worker") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     """One server for all tests that leave it as it was."""
     with pytest.MonkeyPatch.context() as patch:
         served = hooks.project(tmp_path_factory.mktemp("served"), patch)
@@ -45,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_told_to_end_it_stores_what_it_accepted_and_ends_well(own: Server, made: Project) -> None:
+def test_told_to_end_it_stores_what_it_accepted_and_ends_well(own, made):
     body = hooks.body(1)
     with own.connect() as connection:
         connection.sendall(head(len(body)) + body[:10])
@@ -61,11 +57,11 @@ def test_told_to_end_it_stores_what_it_accepted_and_ends_well(own: Server, made:
     assert hooks.stored(made) == {"a1": 1}
 
 
-def _wait_for(server: Server, path: str) -> None:
+def _wait_for(server, path):
     assert httpx2.get(server.url + path).status_code == 200
 
 
-def _until_refused(server: Server) -> None:
+def _until_refused(server):
     """Until nobody listens any more."""
     for _ in range(600):
         try:
@@ -77,7 +73,7 @@ def _until_refused(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_connections_that_say_nothing_stop_nobody(server: Server) -> None:
+def test_a_thousand_connections_that_say_nothing_stop_nobody(server):
     idle = [server.connect() for _ in range(1_000)]
     try:
         for number, connection in enumerate(idle[:500]):
@@ -90,9 +86,7 @@ def test_a_thousand_connections_that_say_nothing_stop_nobody(server: Server) -> 
 
 
 @pytest.mark.slow
-def test_headers_and_bodies_that_never_end_are_given_up(
-    made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_and_bodies_that_never_end_are_given_up(made, monkeypatch):
     server = run_with(made, monkeypatch, "header_seconds=0.5, body_seconds=0.5")
     try:
         with server.connect() as silent, server.connect() as headers, server.connect() as body:
@@ -115,7 +109,7 @@ def test_headers_and_bodies_that_never_end_are_given_up(
     assert hooks.stored(made) == {"a1": 1}
 
 
-def _drip(connection: socket.socket) -> None:
+def _drip(connection):
     """A byte now and then, until the other side has had enough."""
     try:
         for _ in range(600):
@@ -126,9 +120,7 @@ def _drip(connection: socket.socket) -> None:
 
 
 @pytest.mark.slow
-def test_of_too_many_connections_the_longest_waiting_makes_room(
-    made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_too_many_connections_the_longest_waiting_makes_room(made, monkeypatch):
     server = run_with(made, monkeypatch, "connections=20")
     try:
         with server.connect() as first:
@@ -141,7 +133,7 @@ def test_of_too_many_connections_the_longest_waiting_makes_room(
         server.stop()
 
 
-def test_headers_without_end_and_bodies_too_large_are_refused(server: Server) -> None:
+def test_headers_without_end_and_bodies_too_large_are_refused(server):
     with server.connect() as connection:
         connection.sendall(head(4 * Limits().body_bytes + 1))
         assert answer(connection).startswith(b"HTTP/1.1 413")
@@ -153,7 +145,7 @@ def test_headers_without_end_and_bodies_too_large_are_refused(server: Server) ->
 
 
 @pytest.mark.slow
-def test_who_sends_too_much_or_to_nobody_hears_why(server: Server) -> None:
+def test_who_sends_too_much_or_to_nobody_hears_why(server):
     body = bytes(Limits().body_bytes)
     for name, content, status in (
         ("clinic", body + b"x", 413),
@@ -165,7 +157,7 @@ def test_who_sends_too_much_or_to_nobody_hears_why(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_bodies_in_chunks_are_bodies_and_large_ones_are_refused(server: Server) -> None:
+def test_bodies_in_chunks_are_bodies_and_large_ones_are_refused(server):
     told = hooks.body(1)
     start = head(0).replace(
         b"Content-Length: 0", b"Transfer-Encoding: chunked\r\nConnection: close"
@@ -182,7 +174,7 @@ def test_bodies_in_chunks_are_bodies_and_large_ones_are_refused(server: Server) 
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_said_in_one_line(server: Server, made: Project) -> None:
+def test_a_port_that_is_taken_is_said_in_one_line(server, made):
     with pytest.raises(AssertionError) as caught:
         Server(made, "--no-worker", "--port", str(server.port))
     assert f"cannot listen on 127.0.0.1, port {server.port}: Address already in use" in str(
@@ -190,9 +182,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(server: Server, made: Project)
     )
 
 
-def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
-    own: Server, made: Project
-) -> None:
+def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(own, made):
     said = (hooks.LABEL, hooks.PROMPT, hooks.LABELER, hooks.SECRET, "another-wrong-secret")
     url, body, right = own.url, hooks.body(1), hooks.headers()
     ugly = json.dumps({"answers": [{hooks.PROMPT: hooks.LABEL, "id": hooks.LABELER}]}).encode()
@@ -224,7 +214,7 @@ def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
     assert len(dead_letters(made)) == 3
 
 
-def _hammer(port: int, numbers: Iterator[int], known: list[int], turn: threading.Lock) -> None:
+def _hammer(port, numbers, known, turn):
     """Deliver until nobody answers; `known` are those that were answered with 200."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
@@ -242,9 +232,7 @@ def _hammer(port: int, numbers: Iterator[int], known: list[int], turn: threading
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [4 * MORE_ROUNDS])
-def test_every_event_that_was_answered_for_is_there_after_a_power_cut(
-    made: Project, rounds: int
-) -> None:
+def test_every_event_that_was_answered_for_is_there_after_a_power_cut(made, rounds):
     known: list[int] = []
     numbers, turn = itertools.count(1), threading.Lock()
     for round_ in range(rounds):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
@@ -16,7 +15,6 @@ import pytest
 from support import hooks, tools
 
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 RELEASE = """
@@ -28,9 +26,7 @@ push = true
 
 
 @pytest.fixture
-def clinic(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Project, tools.Desk]:
+def clinic(project, tmp_path, monkeypatch):
     """A project with a policy, whose hook listens to a tool."""
     policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=50"])
     policies.activate("clinic", project)
@@ -38,13 +34,13 @@ def clinic(
     return tools.connected(project, tmp_path, monkeypatch, RELEASE)
 
 
-def children(process: int) -> list[int]:
+def children(process):
     """The processes that a process started."""
     threads = Path(f"/proc/{process}/task").glob("*/children")
     return sorted({int(one) for path in threads for one in path.read_text().split()})
 
 
-def wait(what: str, seconds: int, done: Callable[[], object]) -> None:
+def wait(what, seconds, done):
     """Until it is so; so many seconds are for machines that are busy."""
     for _ in range(seconds * 10):
         if done():
@@ -53,7 +49,7 @@ def wait(what: str, seconds: int, done: Callable[[], object]) -> None:
     raise AssertionError(what)
 
 
-def alive(process: int) -> bool:
+def alive(process):
     try:
         return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -61,9 +57,7 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.parametrize("end", [pytest.param("told", marks=pytest.mark.slow), "killed"])
-def test_what_a_tool_delivers_is_released_and_published_by_the_worker(
-    clinic: tuple[Project, tools.Desk], end: str
-) -> None:
+def test_what_a_tool_delivers_is_released_and_published_by_the_worker(clinic, end):
     made, desk = clinic
     told = [desk.answer(f"worker {n % 3}", n, "left" if n % 2 else "right") for n in range(1, 7)]
     with hooks.serving(made) as server:
@@ -90,9 +84,7 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_serve_and_its_worker_end_well_at_sigterm(
-    times: int, clinic: tuple[Project, tools.Desk]
-) -> None:
+def test_serve_and_its_worker_end_well_at_sigterm(times, clinic):
     made, _ = clinic
     for _ in range(times):
         with hooks.serving(made) as server:
@@ -103,7 +95,7 @@ def test_serve_and_its_worker_end_well_at_sigterm(
 
 
 @pytest.mark.slow
-def test_a_worker_that_died_is_started_again(clinic: tuple[Project, tools.Desk]) -> None:
+def test_a_worker_that_died_is_started_again(clinic):
     made, _ = clinic
     with hooks.serving(made) as server:
         wait("no worker", 30, lambda: children(server.process.pid))
@@ -116,7 +108,7 @@ def test_a_worker_that_died_is_started_again(clinic: tuple[Project, tools.Desk])
         wait("the worker works on", 60, lambda: not any(map(alive, others)))
 
 
-def refused(made: Project, *options: str) -> str:
+def refused(made, *options):
     """What `labelguard serve` says before it ends with 1."""
     command = [sys.executable, "-m", "labelguard", "serve", "--port", "0", *options]
     ran = subprocess.run(
@@ -132,8 +124,8 @@ def refused(made: Project, *options: str) -> str:
 
 @pytest.mark.slow
 def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, tmp_path, monkeypatch
+):
     monkeypatch.setenv("LABELGUARD_DESK_HOOK_SECRET", hooks.SECRET)
     made, _ = tools.connected(project, tmp_path, monkeypatch, RELEASE)
     assert refused(made).startswith("labelguard: the hook releases under a policy in force")
@@ -149,14 +141,12 @@ def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
         (("--host", "no such host"), "cannot listen on no such host"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_said_in_one_line(
-    clinic: tuple[Project, tools.Desk], options: tuple[str, ...], said: str
-) -> None:
+def test_an_address_that_cannot_be_had_is_said_in_one_line(clinic, options, said):
     error = refused(clinic[0], "--no-worker", *options)
     assert said in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.slow
-def test_a_project_without_connectors_is_not_served(project: Project) -> None:
+def test_a_project_without_connectors_is_not_served(project):
     assert "labelguard.toml has no [connectors.NAME]" in refused(project)

@@ -24,13 +24,11 @@ OLD, NEW = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYs
 PLAIN_OLD, PLAIN_NEW = "correct-horse-battery", "staple-ñ-secret"
 
 
-def scheme(name: str, kind: str = "tool", **hook: object) -> Scheme:
+def scheme(name, kind="tool", **hook):
     return Scheme.of(Settings.of("clinic", {"kind": kind, "hook": {"scheme": name, **hook}}))
 
 
-def standard(
-    secret: str, *, ago: float = 0, body: bytes = BODY, number: str = "msg_1"
-) -> dict[str, str]:
+def standard(secret, *, ago=0, body=BODY, number="msg_1"):
     """Headers as the library of Standard Webhooks makes them."""
     at = datetime.now(UTC) - timedelta(seconds=ago)
     return {
@@ -40,7 +38,7 @@ def standard(
     }
 
 
-def timestamped(secret: str, *, ago: float = 0, body: bytes = BODY) -> dict[str, str]:
+def timestamped(secret, *, ago=0, body=BODY):
     """Headers as Prolific documents them: base64 HMAC-SHA256 of timestamp and body."""
     stamp = str(int(time.time() - ago))
     digest = hmac.new(secret.encode(), stamp.encode() + body, hashlib.sha256).digest()
@@ -50,12 +48,12 @@ def timestamped(secret: str, *, ago: float = 0, body: bytes = BODY) -> dict[str,
     }
 
 
-def hexed(secret: str, *, body: bytes = BODY) -> dict[str, str]:
+def hexed(secret, *, body=BODY):
     digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     return {"x-hub-signature-256": f"sha256={digest}"}
 
 
-def shared(secret: str) -> dict[str, str]:
+def shared(secret):
     # What arrives are bytes; ASGI servers and we read them as Latin-1.
     return {"x-labelguard-secret": secret.encode().decode("latin-1")}
 
@@ -70,9 +68,7 @@ PROOFS: list[tuple[str, Proof, str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
-def test_either_secret_proves_a_delivery_while_one_replaces_another(
-    name: str, proof: Proof, old: str, new: str
-) -> None:
+def test_either_secret_proves_a_delivery_while_one_replaces_another(name, proof, old, new):
     found = scheme(name)
     for secret in (old, new):
         for both in ((old, new), (new, old), (secret,)):
@@ -83,13 +79,13 @@ def test_either_secret_proves_a_delivery_while_one_replaces_another(
 
 
 @pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS[:3])
-def test_a_signature_is_of_this_body_alone(name: str, proof: Proof, old: str, new: str) -> None:
+def test_a_signature_is_of_this_body_alone(name, proof, old, new):
     with pytest.raises(Refused):
         scheme(name).verify((old, new), proof(old), BODY + b" ")
 
 
 @pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
-def test_a_proof_is_compared_to_its_end(name: str, proof: Proof, old: str, new: str) -> None:
+def test_a_proof_is_compared_to_its_end(name, proof, old, new):
     *named, last = proof(old).items()
     for wrong in (last[1][:-1], last[1][:-4] + "0000"):
         with pytest.raises(Refused):
@@ -97,7 +93,7 @@ def test_a_proof_is_compared_to_its_end(name: str, proof: Proof, old: str, new: 
 
 
 @pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
-def test_without_its_headers_nothing_is_proven(name: str, proof: Proof, old: str, new: str) -> None:
+def test_without_its_headers_nothing_is_proven(name, proof, old, new):
     headers = proof(old)
     for left_out in headers:
         rest = {key: value for key, value in headers.items() if key != left_out}
@@ -109,7 +105,7 @@ def test_without_its_headers_nothing_is_proven(name: str, proof: Proof, old: str
     ("name", "proof", "secret"),
     [("standard-webhooks", standard, OLD), ("hmac-timestamp", timestamped, PLAIN_OLD)],
 )
-def test_a_signed_time_is_within_five_minutes_of_now(name: str, proof: Proof, secret: str) -> None:
+def test_a_signed_time_is_within_five_minutes_of_now(name, proof, secret):
     found = scheme(name)
     for ago in (-290, 0, 290):
         found.verify((secret,), proof(secret, ago=ago), BODY)
@@ -118,7 +114,7 @@ def test_a_signed_time_is_within_five_minutes_of_now(name: str, proof: Proof, se
             found.verify((secret,), proof(secret, ago=ago), BODY)
 
 
-def test_standard_webhooks_are_signed_as_their_specification_shows() -> None:
+def test_standard_webhooks_are_signed_as_their_specification_shows():
     at = datetime.fromtimestamp(1614265330, UTC)
     signed = Webhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").sign(
         "msg_p5jXN8AQM9LWM0D4loKWxJek", at, '{"test": 2432232314}'
@@ -126,7 +122,7 @@ def test_standard_webhooks_are_signed_as_their_specification_shows() -> None:
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_the_hmac_of_a_body_is_that_of_its_vector() -> None:
+def test_the_hmac_of_a_body_is_that_of_its_vector():
     # RFC 4231, case 2.
     digest = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
     headers = {"x-signature": f"sha256={digest}"}
@@ -159,9 +155,7 @@ def test_the_hmac_of_a_body_is_that_of_its_vector() -> None:
     ),
     st.binary(max_size=50),
 )
-def test_whatever_the_headers_a_delivery_that_is_not_proven_is_refused(
-    proof: tuple[str, Proof, str, str], headers: dict[str, str], body: bytes
-) -> None:
+def test_whatever_the_headers_a_delivery_that_is_not_proven_is_refused(proof, headers, body):
     name, _, old, new = proof
     with pytest.raises(Refused):
         scheme(name).verify((old, new), headers, body)
@@ -180,7 +174,7 @@ def test_whatever_the_headers_a_delivery_that_is_not_proven_is_refused(
         (None, False),
     ],
 )
-def test_only_addresses_on_the_list_may_deliver(address: str | None, admitted: bool) -> None:
+def test_only_addresses_on_the_list_may_deliver(address, admitted):
     found = scheme("shared-secret", addresses=["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"])
     if admitted:
         found.check_address(address)
@@ -202,18 +196,18 @@ def test_only_addresses_on_the_list_may_deliver(address: str | None, admitted: b
         ("label-studio", {"addresses": ["example.com"]}, "hook.addresses.0: expected an address"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(kind: str, hook: dict[str, object], said: str) -> None:
+def test_settings_that_cannot_be_are_refused(kind, hook, said):
     with pytest.raises(ConnectorError, match=said):
         Scheme.of(Settings.of("clinic", {"kind": kind, "hook": hook}))
 
 
-def test_tools_that_are_known_need_no_scheme() -> None:
+def test_tools_that_are_known_need_no_scheme():
     assert Scheme.of(Settings.of("argilla", {})).name == "standard-webhooks"
     assert Scheme.of(Settings.of("ours", {"kind": "label-studio"})).name == "shared-secret"
 
 
 @pytest.mark.parametrize("secret", ["this-is-not-base64!", "whsec_==========", "ä" * 20])
-def test_a_secret_that_cannot_be_one_of_standard_webhooks_is_refused_unshown(secret: str) -> None:
+def test_a_secret_that_cannot_be_one_of_standard_webhooks_is_refused_unshown(secret):
     with pytest.raises(ConnectorError, match="hook_secret must be base64") as caught:
         scheme("standard-webhooks").check_secrets("clinic", [secret])
     assert secret not in str(caught.value)
@@ -221,7 +215,7 @@ def test_a_secret_that_cannot_be_one_of_standard_webhooks_is_refused_unshown(sec
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in PROOFS])
-def test_a_phrase_is_not_as_many_secrets_as_it_has_words(name: str) -> None:
+def test_a_phrase_is_not_as_many_secrets_as_it_has_words(name):
     secrets = (NEW, "correct", "horse", "battery", "staple")
     with pytest.raises(ConnectorError, match="at least 16 characters") as caught:
         scheme(name).check_secrets("clinic", secrets)

@@ -15,21 +15,13 @@ from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, PolicyError, ProjectError
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 
 class Clinic:
     """A project with a policy, a tool, and a worker whose days pass when it is told so."""
 
-    def __init__(
-        self,
-        project: Project,
-        directory: Path,
-        patch: pytest.MonkeyPatch,
-        release: str,
-        allow: str = "rr:labels=50",
-    ) -> None:
+    def __init__(self, project, directory, patch, release, allow="rr:labels=50"):
         policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=[allow])
         policies.activate("clinic", project)
         self.project, self.desk = tools.connected(
@@ -37,11 +29,11 @@ class Clinic:
         )
         self.day, self.task = 1, 0
 
-    def worker(self) -> Worker:
+    def worker(self):
         """A worker that has just been started."""
         return Worker(self.project, lambda: f"2026-11-{self.day:02}")
 
-    def annotate(self, answers: int) -> None:
+    def annotate(self, answers):
         """So many answers are given, and the hook hears them."""
         told = []
         for _ in range(answers):
@@ -55,17 +47,17 @@ Make = Callable[..., Clinic]
 
 
 @pytest.fixture
-def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(project, tmp_path, monkeypatch):
     """A clinic with these lines of [hook.release], and what its policy allows."""
     return partial(Clinic, project, tmp_path, monkeypatch)
 
 
-def rows(project: Project) -> list[int | None]:
+def rows(project):
     """How many labels each release has."""
     return [line.rows for line in overview.releases(project)]
 
 
-def test_every_n_answers_there_is_a_release_of_all_so_far(make: Make) -> None:
+def test_every_n_answers_there_is_a_release_of_all_so_far(make):
     clinic = make('when = "every:10"\nmechanism = "rr"')
     worker = clinic.worker()
     clinic.annotate(9)
@@ -81,7 +73,7 @@ def test_every_n_answers_there_is_a_release_of_all_so_far(make: Make) -> None:
     assert worker.turn().releases == []
 
 
-def test_every_day_there_is_a_release_if_there_is_something_new(make: Make) -> None:
+def test_every_day_there_is_a_release_if_there_is_something_new(make):
     clinic = make('when = "daily"\nmechanism = "rr"')
     worker = clinic.worker()
     clinic.annotate(5)
@@ -94,7 +86,7 @@ def test_every_day_there_is_a_release_if_there_is_something_new(make: Make) -> N
     assert worker.turn().releases == []
 
 
-def test_by_hand_nothing_is_released_but_what_was_heard_is_taken_in(make: Make) -> None:
+def test_by_hand_nothing_is_released_but_what_was_heard_is_taken_in(make):
     clinic = make('when = "manual"')
     clinic.annotate(5)
     done = clinic.worker().turn()
@@ -102,7 +94,7 @@ def test_by_hand_nothing_is_released_but_what_was_heard_is_taken_in(make: Make) 
 
 
 @pytest.mark.slow
-def test_once_a_day_what_the_hook_missed_is_read_from_the_tool(make: Make) -> None:
+def test_once_a_day_what_the_hook_missed_is_read_from_the_tool(make):
     clinic = make('when = "manual"')
     worker = clinic.worker()
     clinic.desk.answer("worker 1", 1, "left")  # nobody heard it
@@ -113,14 +105,12 @@ def test_once_a_day_what_the_hook_missed_is_read_from_the_tool(make: Make) -> No
     assert worker.turn().answers == 1
 
 
-def test_releases_are_published_once_and_again_after_a_failure(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_releases_are_published_once_and_again_after_a_failure(make, monkeypatch):
     clinic = make('when = "every:5"\nmechanism = "rr"\npush = true')
     clinic.annotate(5)
     pushed: list[str] = []
 
-    def refuse(self: object, release: Path, name: str, progress: object) -> str:
+    def refuse(self, release, name, progress):
         pushed.append(name)
         raise ConnectorError("the tool is down")
 
@@ -137,7 +127,7 @@ def test_releases_are_published_once_and_again_after_a_failure(
     assert clinic.worker().turn().published == []
 
 
-def test_no_release_is_made_where_labelers_are_exhausted(make: Make) -> None:
+def test_no_release_is_made_where_labelers_are_exhausted(make):
     clinic = make('when = "every:8"\nmechanism = "rr"', "rr:labels=2")
     clinic.annotate(8)
     worker = clinic.worker()
@@ -149,9 +139,7 @@ def test_no_release_is_made_where_labelers_are_exhausted(make: Make) -> None:
     assert worker.turn().failed == []
 
 
-def test_a_machine_agrees_to_no_policy(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_agrees_to_no_policy(project, tmp_path, monkeypatch):
     found, _ = tools.connected(project, tmp_path, monkeypatch, '[hook.release]\nwhen = "daily"')
     with pytest.raises(PolicyError, match="there is none: make one"):
         Worker(found)
@@ -159,13 +147,13 @@ def test_a_machine_agrees_to_no_policy(
         release_export(tmp_path / "export.json", None, found)
 
 
-def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make: Make) -> None:
+def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make):
     clinic = make('when = "every:10"\nmechanism = "statistic"', "statistic:releases=1")
     with pytest.raises(PolicyError, match=r"and policy clinic allows 1; let a policy name"):
         clinic.worker()
 
 
-def test_it_says_how_long_the_allowance_lasts(make: Make) -> None:
+def test_it_says_how_long_the_allowance_lasts(make):
     clinic = make('when = "every:8"', "rr:labels=6")
     clinic.annotate(8)
     assert clinic.worker().outlook == [
@@ -185,15 +173,13 @@ def test_it_says_how_long_the_allowance_lasts(make: Make) -> None:
         ('when = "completed"', "connector desk .desk. cannot tell"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(make: Make, line: str, said: str) -> None:
+def test_settings_that_cannot_be_are_refused(make, line, said):
     with pytest.raises((ProjectError, ConnectorError), match=said):
         make(line).worker()
 
 
 @pytest.mark.slow
-def test_completed_waits_until_the_tool_says_so(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completed_waits_until_the_tool_says_so(make, monkeypatch):
     said = [False]
     monkeypatch.setattr(tools.DeskConnector, "completed", lambda self: said[0], raising=False)
     clinic = make('when = "completed"\nmechanism = "rr"')
@@ -205,7 +191,7 @@ def test_completed_waits_until_the_tool_says_so(
     assert worker.turn().releases == []
 
 
-def test_while_another_job_holds_the_project_it_waits(make: Make) -> None:
+def test_while_another_job_holds_the_project_it_waits(make):
     clinic = make('when = "every:4"\nmechanism = "rr"')
     clinic.annotate(4)
     worker = clinic.worker()
@@ -215,7 +201,7 @@ def test_while_another_job_holds_the_project_it_waits(make: Make) -> None:
     assert len(worker.turn().releases) == 1
 
 
-def test_a_file_that_is_not_the_workers_stops_it(make: Make) -> None:
+def test_a_file_that_is_not_the_workers_stops_it(make):
     clinic = make('when = "manual"')
     (clinic.project.state / "worker.json").write_text("[]")
     with pytest.raises(ProjectError, match="is not what a worker wrote"):
@@ -224,7 +210,7 @@ def test_a_file_that_is_not_the_workers_stops_it(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_an_export_is_released_and_published_once(make: Make) -> None:
+def test_an_export_is_released_and_published_once(make):
     clinic = make('mechanism = "rr"\npush = true')
     clinic.annotate(6)
     export = clinic.project.state.parent / "export.json"

@@ -41,11 +41,11 @@ MESSAGE = re.compile(rf"Label Studio event: ({_NAME}(\.{_NAME})*: )?(missing|exp
 """Every message there may be: none of them has anything of an event in it."""
 
 
-def hearing() -> LabelStudio:
+def hearing():
     return LabelStudio(Settings.of("label-studio", TABLE))
 
 
-def heard(event: Any) -> list[Answer] | None:
+def heard(event):
     """What is heard of an event; None where it is refused, as any event may be."""
     try:
         answers = list(hearing().parse_event(event))
@@ -59,7 +59,7 @@ def heard(event: Any) -> list[Answer] | None:
     return answers
 
 
-def assert_body(answer: Answer) -> None:
+def assert_body(answer):
     """A body is JSON of a task with one annotation, and has no member besides."""
     answer.body.encode()
     task = json.loads(answer.body, parse_constant=lambda name: pytest.fail(name))
@@ -75,11 +75,11 @@ def assert_body(answer: Answer) -> None:
         assert len(region["value"]) <= 1
 
 
-def test_the_entry_point_is_this_connector() -> None:
+def test_the_entry_point_is_this_connector():
     assert isinstance(connector(Settings.of("label-studio", TABLE)), LabelStudio)
 
 
-def test_recorded_events_tell_each_answer_with_its_labeler() -> None:
+def test_recorded_events_tell_each_answer_with_its_labeler():
     told = [
         (event["action"], answer.record, answer.labeler, answer.is_deleted)
         for event in EVENTS
@@ -101,7 +101,7 @@ def test_recorded_events_tell_each_answer_with_its_labeler() -> None:
     ]
 
 
-def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else() -> None:
+def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else():
     event = BY_ACTION["ANNOTATION_UPDATED"]
     annotation = event["annotation"]
     (answer,) = hearing().parse_event(event)
@@ -126,7 +126,7 @@ def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else() -> None:
     }
 
 
-def test_regions_of_free_text_and_tokens_stay_behind() -> None:
+def test_regions_of_free_text_and_tokens_stay_behind():
     (created, *_) = (event for event in TELLING if event["action"] == "ANNOTATION_CREATED")
     assert "sister" in json.dumps(created) and "TOKEN" in json.dumps(created)
     (answer,) = hearing().parse_event(created)
@@ -136,7 +136,7 @@ def test_regions_of_free_text_and_tokens_stay_behind() -> None:
     assert repr(answer) == "Answer(…)"
 
 
-def test_beside_an_answer_in_its_region_nothing_is_kept() -> None:
+def test_beside_an_answer_in_its_region_nothing_is_kept():
     event = copy.deepcopy(next(one for one in TELLING if one["action"] == "ANNOTATION_CREATED"))
     for region in event["annotation"]["result"]:
         region["value"] |= {"text": ["my sister"], "start": 1}
@@ -145,14 +145,14 @@ def test_beside_an_answer_in_its_region_nothing_is_kept() -> None:
     assert [list(one["value"]) for one in kept] == [["selected"], ["choices"], ["rating"]]
 
 
-def test_a_skip_is_told_as_cancelled() -> None:
+def test_a_skip_is_told_as_cancelled():
     told = [event for event in TELLING if event["action"] == "ANNOTATION_CREATED"]
     skipped = [event for event in told if event["annotation"]["was_cancelled"]]
     ((answer,),) = (hearing().parse_event(event) for event in skipped)
     assert json.loads(answer.body)["annotations"][0]["was_cancelled"] is True
 
 
-def test_a_version_is_the_time_of_change_in_microseconds() -> None:
+def test_a_version_is_the_time_of_change_in_microseconds():
     event = copy.deepcopy(BY_ACTION["ANNOTATION_UPDATED"])
     versions = []
     for time in (
@@ -166,7 +166,7 @@ def test_a_version_is_the_time_of_change_in_microseconds() -> None:
     assert versions == [1, 1795302000000000, 1795302000000000]
 
 
-def test_other_projects_and_other_actions_are_not_heard() -> None:
+def test_other_projects_and_other_actions_are_not_heard():
     event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
     event["project"] = {"id": PROJECT + 1}
     assert heard(event) == []
@@ -175,19 +175,19 @@ def test_other_projects_and_other_actions_are_not_heard() -> None:
     assert heard({"action": "LABEL_LINK_CREATED", "project": None}) == []
 
 
-def test_a_project_may_be_told_by_its_id_alone_but_must_be_told() -> None:
+def test_a_project_may_be_told_by_its_id_alone_but_must_be_told():
     event = BY_ACTION["ANNOTATIONS_DELETED"]
     assert heard(event | {"project": PROJECT}) == heard(event)
     with pytest.raises(ConnectorError, match="send its payload"):
         hearing().parse_event({"action": "ANNOTATION_CREATED"})
 
 
-def test_one_deleted_annotation_may_be_told_alone() -> None:
+def test_one_deleted_annotation_may_be_told_alone():
     event = {"action": "ANNOTATION_DELETED", "annotation": {"id": 7}, "project": PROJECT}
     assert heard(event) == [Answer("7", 0)]
 
 
-def test_a_labeler_may_be_told_with_more_about_her() -> None:
+def test_a_labeler_may_be_told_with_more_about_her():
     event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
     (plain,) = hearing().parse_event(event)
     event["annotation"]["completed_by"] = {"id": int(plain.labeler), "email": "ada@example.com"}
@@ -195,7 +195,7 @@ def test_a_labeler_may_be_told_with_more_about_her() -> None:
     assert (answer.labeler, answer.body) == (plain.labeler, plain.body)
 
 
-def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out() -> None:
+def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out():
     event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
     event["annotation"]["completed_by"] = None
     assert heard(event) == []
@@ -227,9 +227,7 @@ def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out() -> None:
         (("task", "data", "answer1"), "\ud800", "expected valid JSON"),
     ],
 )
-def test_what_is_unexpected_is_named_without_what_is_in_it(
-    path: tuple[str | int, ...], value: Any, message: str
-) -> None:
+def test_what_is_unexpected_is_named_without_what_is_in_it(path, value, message):
     event = replaced(BY_ACTION["ANNOTATION_CREATED"], path, value)
     with pytest.raises(ConnectorError, match=re.escape(message)):
         hearing().parse_event(event)
@@ -237,7 +235,7 @@ def test_what_is_unexpected_is_named_without_what_is_in_it(
 
 
 @pytest.mark.parametrize("broken", [7, None, [], "left", {}, {"type": "pairwise"}, {"type": []}])
-def test_a_region_that_is_none_is_left_out(broken: Any) -> None:
+def test_a_region_that_is_none_is_left_out(broken):
     event = BY_ACTION["ANNOTATION_CREATED"]
     regions = event["annotation"]["result"]
     (answer,) = hearing().parse_event(event)
@@ -247,7 +245,7 @@ def test_a_region_that_is_none_is_left_out(broken: Any) -> None:
     assert answer == other
 
 
-def regions(count: int, word: str = "left") -> dict[str, Any]:
+def regions(count, word="left"):
     """An event with so many regions."""
     event = BY_ACTION["ANNOTATION_CREATED"]
     region = {"type": "pairwise", "from_name": "better", "to_name": "answer1"}
@@ -255,7 +253,7 @@ def regions(count: int, word: str = "left") -> dict[str, Any]:
     return replaced(event, ("annotation", "result"), [region] * count)
 
 
-def test_an_answer_that_is_too_large_is_refused_by_bounds_that_are_public() -> None:
+def test_an_answer_that_is_too_large_is_refused_by_bounds_that_are_public():
     assert hearing().parse_event(regions(64))
     for event, bound in ((regions(65), "64 regions"), (regions(1, "l" * 9_000), "8,192")):
         with pytest.raises(OutOfBounds, match=bound):
@@ -265,7 +263,7 @@ def test_an_answer_that_is_too_large_is_refused_by_bounds_that_are_public() -> N
         hearing().parse_event(wide)
 
 
-def test_the_size_of_a_body_does_not_follow_what_is_said() -> None:
+def test_the_size_of_a_body_does_not_follow_what_is_said():
     sizes = set()
     for word in ("left", "right", 'a "quoted" word', "ü" * 40, None, float("nan"), ["left"]):
         event = BY_ACTION["ANNOTATION_CREATED"]
@@ -276,7 +274,7 @@ def test_the_size_of_a_body_does_not_follow_what_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_any_hostile_value_anywhere_is_an_answer_or_refused() -> None:
+def test_any_hostile_value_anywhere_is_an_answer_or_refused():
     tried = refused = 0
     for event in TELLING:
         for path in paths(event):
@@ -286,7 +284,7 @@ def test_any_hostile_value_anywhere_is_an_answer_or_refused() -> None:
     assert tried >= 10_000 and 0 < refused < tried
 
 
-def test_any_missing_member_is_an_answer_or_refused() -> None:
+def test_any_missing_member_is_an_answer_or_refused():
     for event in TELLING:
         for path in paths(event):
             if path:
@@ -311,7 +309,7 @@ JSON = st.recursive(
 
 @settings(max_examples=400, deadline=None)
 @given(JSON)
-def test_any_json_is_answers_or_refused(body: Any) -> None:
+def test_any_json_is_answers_or_refused(body):
     heard(body)
 
 
@@ -327,13 +325,13 @@ def test_any_json_is_answers_or_refused(body: Any) -> None:
         ),
     ],
 )
-def test_an_address_that_may_hold_a_secret_or_is_none_is_refused_and_not_shown(url: str) -> None:
+def test_an_address_that_may_hold_a_secret_or_is_none_is_refused_and_not_shown(url):
     with pytest.raises(ConnectorError, match="url: expected one like") as refused:
         LabelStudio(Settings.of("pairs", {"url": url, "project": 1}))
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("project", [None, "1", True, 1.0])
-def test_a_project_is_named_by_its_number(project: Any) -> None:
+def test_a_project_is_named_by_its_number(project):
     with pytest.raises(ConnectorError, match="project: "):
         LabelStudio(Settings.of("pairs", {"url": "https://example.com", "project": project}))

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
@@ -17,7 +15,7 @@ import pytest
 from labelguard_connectors import http
 from labelguard_connectors.label_studio import LabelStudio
 from labelguard_connectors.label_studio import rest as label_studio_rest
-from support.replies import Reply, Server, serving
+from support.replies import Server, serving
 from tenacity import wait_none
 
 from labelguard.answers.connector import Answer, Page, Settings
@@ -35,7 +33,7 @@ SECRET = "what-the-server-said"
 class Tool(Server):
     """Answers from a list, its last answer for ever; else as Label Studio, of recorded tasks."""
 
-    def reply(self, method: str, path: str) -> Reply:
+    def reply(self, method, path):
         if self.replies:
             return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if urlsplit(path).path.endswith(f"/api/projects/{PROJECT}/"):
@@ -53,7 +51,7 @@ class Tool(Server):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch):
     """A server, and the key for it in the environment; nobody waits between tries."""
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", KEY)
     monkeypatch.setattr(http, "backoff", wait_none())
@@ -62,19 +60,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
-def here(server: Server) -> LabelStudio:
+def here(server):
     return LabelStudio(Settings.of("pairs", {"url": server.url, "project": PROJECT}))
 
 
-def keys(server: Server) -> list[str]:
+def keys(server):
     return [sent.get("Authorization", "") for sent in server.headers]
 
 
-def pulled(connector: LabelStudio, cursor: str = "") -> list[Answer]:
+def pulled(connector, cursor=""):
     return [answer for page in connector.pull(cursor) for answer in page.answers]
 
 
-def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server: Server) -> None:
+def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server):
     latest: dict[str, Answer] = {}
     for event in EVENTS:
         for answer in here(server).parse_event(event):
@@ -87,9 +85,7 @@ def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server: Server
 @pytest.mark.quick("1-1", "2-1")
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 @pytest.mark.parametrize("answers", [1, 2])
-def test_from_every_page_a_pull_goes_on_without_a_gap(
-    server: Server, tasks: int, answers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_every_page_a_pull_goes_on_without_a_gap(server, tasks, answers, monkeypatch):
     whole = pulled(here(server))
     monkeypatch.setattr(label_studio_rest, "_TASKS", tasks)
     monkeypatch.setattr(label_studio_rest, "_ANSWERS", answers)
@@ -103,9 +99,7 @@ def test_from_every_page_a_pull_goes_on_without_a_gap(
         assert {one.record for one in (*stored, *rest)} == {one.record for one in whole}
 
 
-def test_a_later_pull_asks_for_what_changed_ten_minutes_before_the_last_one_began(
-    server: Server,
-) -> None:
+def test_a_later_pull_asks_for_what_changed_ten_minutes_before_the_last_one_began(server):
     *_, last = here(server).pull()
     newest = max(task["updated_at"] for task in TASKS)
     server.asked.clear()
@@ -120,14 +114,14 @@ def test_a_later_pull_asks_for_what_changed_ten_minutes_before_the_last_one_bega
     assert (minutes[0] - minutes[1]) % 60 == 10 and asked[16:] == newest[16:]
 
 
-def test_a_clock_that_is_ahead_does_not_hide_what_changes_until_then(server: Server) -> None:
+def test_a_clock_that_is_ahead_does_not_hide_what_changes_until_then(server):
     ahead = [{"id": 1, "updated_at": "2999-01-01T00:00:00Z", "annotations": [], "data": {}}]
     server.replies = [(200, {}, {"tasks": ahead}), (200, {}, {"tasks": []})]
     *_, last = here(server).pull()
     assert json.loads(last.cursor)["since"] < 4_000_000_000_000_000  # before 2097
 
 
-def test_of_an_empty_project_the_next_pull_tells_everything(server: Server) -> None:
+def test_of_an_empty_project_the_next_pull_tells_everything(server):
     server.replies = [(200, {}, {"tasks": []})]
     (page,) = here(server).pull()
     server.replies = []
@@ -135,7 +129,7 @@ def test_of_an_empty_project_the_next_pull_tells_everything(server: Server) -> N
 
 
 @pytest.mark.parametrize("cursor", ["[]", "{}x", '{"until": true}', '{"other": 1}'])
-def test_a_cursor_of_something_else_is_refused(server: Server, cursor: str) -> None:
+def test_a_cursor_of_something_else_is_refused(server, cursor):
     with pytest.raises(ConnectorError, match="no cursor of a Label Studio connector"):
         pulled(here(server), cursor)
 
@@ -144,9 +138,7 @@ def test_a_cursor_of_something_else_is_refused(server: Server, cursor: str) -> N
     ("status", "what"),
     [(401, "API key"), (403, "role"), (404, "url and project"), (400, "400"), (302, "check url")],
 )
-def test_what_is_refused_is_asked_once_and_said_what_to_check(
-    server: Server, status: int, what: str
-) -> None:
+def test_what_is_refused_is_asked_once_and_said_what_to_check(server, status, what):
     server.replies = [(status, {"Location": f"{server.url}/{SECRET}"}, {"detail": SECRET})]
     with pytest.raises(ConnectorError, match=what) as refused:
         pulled(here(server))
@@ -162,18 +154,14 @@ def test_what_is_refused_is_asked_once_and_said_what_to_check(
         {"tasks": [{"id": 1, "updated_at": "2026-11-22T07:00:00Z", "annotations": [{"id": 1}]}]},
     ],
 )
-def test_something_else_than_label_studio_is_refused_and_not_shown(
-    server: Server, body: Any
-) -> None:
+def test_something_else_than_label_studio_is_refused_and_not_shown(server, body):
     server.replies = [(200, {}, body)]
     with pytest.raises(ConnectorError) as refused:
         pulled(here(server))
     assert_silent(refused.value)
 
 
-def test_nothing_is_written_twice_where_it_may_have_been_taken(
-    server: Server, tmp_path: Path
-) -> None:
+def test_nothing_is_written_twice_where_it_may_have_been_taken(server, tmp_path):
     columns = {"prompt": ["p"], "chosen": ["a"], "rejected": ["b"], "item_id": ["i"]}
     frame = pl.DataFrame({**columns, "label_probability": [0.7]})
     frame.write_parquet(tmp_path / "data.parquet")
@@ -194,26 +182,20 @@ def test_nothing_is_written_twice_where_it_may_have_been_taken(
 
 
 @pytest.mark.parametrize("name", ["", "ab", " ab ", "x" * 51])
-def test_a_name_that_is_too_short_or_long_is_refused_before_anything(
-    server: Server, name: str, tmp_path: Path
-) -> None:
+def test_a_name_that_is_too_short_or_long_is_refused_before_anything(server, name, tmp_path):
     with pytest.raises(ConnectorError, match="3 to 50 characters"):
         here(server).push(tmp_path, name, no_progress)
     assert server.asked == []
 
 
-def test_what_is_no_release_of_pairs_is_refused_before_anything(
-    server: Server, tmp_path: Path
-) -> None:
+def test_what_is_no_release_of_pairs_is_refused_before_anything(server, tmp_path):
     pl.DataFrame({"prompt": ["p"]}).write_parquet(tmp_path / "data.parquet")
     with pytest.raises(ConnectorError, match="no release of pairs"):
         here(server).push(tmp_path, "a name", no_progress)
     assert server.asked == []
 
 
-def test_a_personal_token_is_exchanged_again_when_its_time_is_over(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_personal_token_is_exchanged_again_when_its_time_is_over(server, monkeypatch):
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", "personal.access.token")
     page = (200, {}, {"tasks": TASKS})
     server.replies = [
@@ -228,9 +210,7 @@ def test_a_personal_token_is_exchanged_again_when_its_time_is_over(
     assert not any("personal.access.token" in key for key in keys(server))
 
 
-def test_a_personal_token_that_is_refused_is_said_to_be(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_personal_token_that_is_refused_is_said_to_be(server, monkeypatch):
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", "personal.access.token")
     server.replies = [(401, {}, {"detail": SECRET})]
     with pytest.raises(ConnectorError, match="the API key is not accepted") as refused:
@@ -239,14 +219,14 @@ def test_a_personal_token_that_is_refused_is_said_to_be(
     assert server.asked == [("POST", "/api/token/refresh/")]
 
 
-def test_an_address_may_have_a_path(server: Server) -> None:
+def test_an_address_may_have_a_path(server):
     below = {"url": f"{server.url}/tools/label-studio/", "project": PROJECT}
     connector = LabelStudio(Settings.of("pairs", below))
     pulled(connector)
     assert all(path.startswith("/tools/label-studio/api/") for _, path in server.asked)
 
 
-def test_the_key_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_read_when_it_is_needed(monkeypatch):
     monkeypatch.delenv("LABELGUARD_PAIRS_API_KEY", raising=False)
     connector = LabelStudio(Settings.of("pairs", {"url": "http://127.0.0.1:9", "project": PROJECT}))
     assert connector.parse_event(EVENTS[1])
@@ -254,9 +234,7 @@ def test_the_key_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
         connector.about()
 
 
-def test_neither_logs_nor_reprs_hold_key_or_answers(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_neither_logs_nor_reprs_hold_key_or_answers(server, caplog):
     caplog.set_level(logging.DEBUG)
     connector = here(server)
     pages: list[Page] = list(connector.pull())
@@ -266,7 +244,7 @@ def test_neither_logs_nor_reprs_hold_key_or_answers(
     assert not any(answer.body in shown for page in pages for answer in page.answers)
 
 
-def assert_silent(error: ConnectorError) -> None:
+def assert_silent(error):
     """No key, no word of the server, no query, in the error and what it would show."""
     shown = f"{error}{error!r}{error.__cause__}"
     assert KEY not in shown and SECRET not in shown and "query" not in shown

@@ -33,7 +33,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("block", TABLES)
-def test_tables_of_labelguard_toml_are_understood(block: str) -> None:
+def test_tables_of_labelguard_toml_are_understood(block):
     told = tomllib.loads(block)
     assert set(told) <= {"connectors", "ingest", "hook"}
     for name, table in told.get("connectors", {}).items():
@@ -45,12 +45,12 @@ def test_tables_of_labelguard_toml_are_understood(block: str) -> None:
 
 
 @pytest.mark.parametrize("line", sorted(set(LINES)))
-def test_commands_and_options_are_those_of_the_command_line(line: str) -> None:
+def test_commands_and_options_are_those_of_the_command_line(line):
     check_command(shlex.split(line)[1:])
 
 
 @pytest.mark.parametrize("page", ["label-studio.md", "argilla.md"])
-def test_the_extras_that_a_page_installs_are_there(page: str) -> None:
+def test_the_extras_that_a_page_installs_are_there(page):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ((line),) = [c for _, b in blocks(page, "console") for c in commands(b) if "pip install" in c]
     named = re.search(r"\[([\w,-]+)\]", line)
@@ -58,7 +58,7 @@ def test_the_extras_that_a_page_installs_are_there(page: str) -> None:
     assert set(named[1].split(",")) <= set(project["optional-dependencies"])
 
 
-def test_the_table_of_connectors_names_every_key() -> None:
+def test_the_table_of_connectors_names_every_key():
     page = (DOCS / "configuration.md").read_text()
     keys = set(re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", page))))
     own: dict[str, Any] = Settings.__dataclass_fields__
@@ -71,14 +71,14 @@ def test_the_table_of_connectors_names_every_key() -> None:
     assert all(f"`{kind}`" in page for kind in kinds())
 
 
-def test_metrics_and_alarms_are_about_what_the_hook_counts() -> None:
+def test_metrics_and_alarms_are_about_what_the_hook_counts():
     counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", page))
     assert documented == {name for name in counted if not name.endswith("_created")}
 
 
-def test_the_statuses_of_the_page_are_those_of_the_hook() -> None:
+def test_the_statuses_of_the_page_are_those_of_the_hook():
     page = (DOCS / "connectors.md").read_text()
     rows = re.findall(r"(?m)^\| ([\d, ]+) \|", page)
     assert {int(code) for row in rows for code in row.split(",")} == set(STATUSES)

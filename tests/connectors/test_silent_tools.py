@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from labelguard_connectors import http
@@ -30,13 +28,13 @@ class Tool:
     asked: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
 
-    def serve(self, listener: socket.socket) -> None:
+    def serve(self, listener):
         while not self.ended.is_set():
             with contextlib.suppress(OSError):
                 taken, _ = listener.accept()
                 threading.Thread(target=self.answer, args=(taken,), daemon=True).start()
 
-    def answer(self, taken: socket.socket) -> None:
+    def answer(self, taken):
         with contextlib.suppress(OSError), taken:
             taken.recv(65_536)
             self.asked.set()
@@ -46,7 +44,7 @@ class Tool:
 
 
 @pytest.fixture(params=[b"", b" "], ids=["silent", "slow"])
-def tool(request: pytest.FixtureRequest) -> Iterator[Tool]:
+def tool(request):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.1)
         found = Tool(f"http://127.0.0.1:{listener.getsockname()[1]}", request.param)
@@ -61,8 +59,8 @@ def tool(request: pytest.FixtureRequest) -> Iterator[Tool]:
     ids=["label-studio", "argilla"],
 )
 def test_while_a_tool_is_silent_others_work_and_then_it_is_given_up(
-    tool: Tool, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tool, table, tmp_path, monkeypatch
+):
     monkeypatch.setattr(http, "SECONDS", 0.7)
     monkeypatch.setenv("LABELGUARD_TOOL_API_KEY", "a-key")
     made = lg.init(tmp_path / "p")
@@ -71,7 +69,7 @@ def test_while_a_tool_is_silent_others_work_and_then_it_is_given_up(
     project: Project = find(made.state.parent)
     refused: list[str] = []
 
-    def pull() -> None:
+    def pull():
         with pytest.raises(ConnectorError) as error:
             ingestion.pull("tool", project)
         refused.append(str(error.value))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ from support import hooks
 from support.clients import client, post
 
 import labelguard as lg
-from labelguard.answers.connector import Page
 from labelguard.project import ingestion
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 
 TABLE = '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\nquestion = "pref"\n'
 HONEST, SWOLLEN = 6, 4
@@ -25,7 +23,7 @@ Task = Mapping[str, Any]
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def made(tmp_path, monkeypatch):
     project = lg.init(tmp_path / "p")
     path = project.state / CONFIG
     path.write_text(path.read_text() + TABLE)
@@ -33,7 +31,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return find(project.state.parent)
 
 
-def region() -> dict[str, Any]:
+def region():
     return {
         "id": "r",
         "type": "pairwise",
@@ -43,7 +41,7 @@ def region() -> dict[str, Any]:
     }
 
 
-def task(number: int, regions: int = 1) -> dict[str, Any]:
+def task(number, regions=1):
     """A task with one annotation."""
     own = {
         "id": number,
@@ -56,19 +54,17 @@ def task(number: int, regions: int = 1) -> dict[str, Any]:
     return {"id": number, "data": data, "annotations": [own], "updated_at": own["updated_at"]}
 
 
-def tasks() -> list[dict[str, Any]]:
+def tasks():
     """Those of honest accounts, and of one that sends 10,000 regions at a time."""
     return [task(n, 1 if n <= HONEST else 10_000) for n in range(1, HONEST + SWOLLEN + 1)]
 
 
-def event(own: Task) -> bytes:
+def event(own):
     told = {"action": "ANNOTATION_CREATED", "project": 1, "annotation": own["annotations"][0]}
     return json.dumps({**told, "task": {"id": own["id"], "data": own["data"]}}).encode()
 
 
-def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_released(
-    made: Project,
-) -> None:
+def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_released(made):
     with client(made) as (tool, _):
         found = [post(tool, event(one), "label-studio")[0] for one in tasks()]
     ingestion.ingest(made)
@@ -80,10 +76,10 @@ def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_relea
     }
 
 
-def listed(found: Sequence[Task]) -> Any:
+def listed(found):
     """Label Studio's data manager with these tasks."""
 
-    def page(filters: Sequence[Mapping[str, Any]], order: str, size: int, _: str) -> list[Any]:
+    def page(filters, order, size, _):
         if order.startswith("-"):
             return list(found[:1])
         after = next(one["value"] for one in filters if one["filter"] == "filter:tasks:id")
@@ -94,11 +90,11 @@ def listed(found: Sequence[Task]) -> Any:
 
 @pytest.mark.slow
 def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_released(
-    made: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    made, monkeypatch
+):
     there = tasks()
 
-    def pull(_: LabelStudio, cursor: str = "") -> Iterator[Page]:
+    def pull(_, cursor=""):
         return label_studio_rest.pull_pages(listed(there), cursor)
 
     monkeypatch.setattr(LabelStudio, "pull", pull)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from pathlib import Path
 
 import pytest
 from labelguard_connectors.hook.worker import Worker, release_export
@@ -12,13 +11,10 @@ from support import hooks, tools
 
 from labelguard.answers.inbox import FILE
 from labelguard.project import policies
-from labelguard.project.project import Project
 
 
 @pytest.fixture
-def connected(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Project, tools.Desk]:
+def connected(project, tmp_path, monkeypatch):
     policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=50"])
     policies.activate("clinic", project)
     config = '[hook.release]\nwhen = "every:4"\nmechanism = "rr"\npush = true'
@@ -26,14 +22,12 @@ def connected(
 
 
 def test_an_error_that_nobody_foresaw_neither_ends_the_worker_nor_is_repeated(
-    connected: tuple[Project, tools.Desk],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    connected, monkeypatch, capfd
+):
     project, desk = connected
     tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
 
-    def stumble(*_: object) -> str:
+    def stumble(*_):
         raise KeyError(hooks.LABEL)
 
     monkeypatch.setattr(tools.DeskConnector, "push", stumble)
@@ -42,9 +36,7 @@ def test_an_error_that_nobody_foresaw_neither_ends_the_worker_nor_is_repeated(
     assert hooks.LABEL not in "".join(capfd.readouterr())
 
 
-def test_the_length_of_what_waits_does_not_tell_a_label(
-    connected: tuple[Project, tools.Desk],
-) -> None:
+def test_the_length_of_what_waits_does_not_tell_a_label(connected):
     project, desk = connected
     record = desk.answer("worker 1", 1, "left")["record"]
     tools.deliver(project, desk.change(record, "left"), desk.change(record, "right"))
@@ -55,9 +47,7 @@ def test_the_length_of_what_waits_does_not_tell_a_label(
     assert lengths[0] == lengths[1]
 
 
-def test_an_export_that_is_released_does_not_let_the_worker_publish_again(
-    connected: tuple[Project, tools.Desk],
-) -> None:
+def test_an_export_that_is_released_does_not_let_the_worker_publish_again(connected):
     project, desk = connected
     tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
     assert len(Worker(project).turn().published) == 1

@@ -12,7 +12,7 @@ from faults import run
 FAULTS = run.faults()
 
 
-def test_every_fault_can_be_planted_at_one_place(tmp_path: Path) -> None:
+def test_every_fault_can_be_planted_at_one_place(tmp_path):
     for fault in FAULTS:
         assert (run.ROOT / fault.file).read_text(encoding="utf-8").count(fault.old) == 1, fault.name
     one = FAULTS[0]
@@ -22,7 +22,7 @@ def test_every_fault_can_be_planted_at_one_place(tmp_path: Path) -> None:
         one.plant(tmp_path)
 
 
-def test_every_fault_names_tests_that_there_are() -> None:
+def test_every_fault_names_tests_that_there_are():
     for fault in FAULTS:
         assert fault.tests, fault.name
         for test in fault.tests:
@@ -30,12 +30,12 @@ def test_every_fault_names_tests_that_there_are() -> None:
             assert f"def {name or 'test_'}" in (run.ROOT / file).read_text(encoding="utf-8"), test
 
 
-def test_faults_have_names_of_their_own() -> None:
+def test_faults_have_names_of_their_own():
     assert max(Counter(fault.name for fault in FAULTS).values()) == 1
 
 
 @pytest.mark.slow
-def test_a_change_that_is_no_fault_is_not_caught_nor_one_whose_tests_are_slow() -> None:
+def test_a_change_that_is_no_fault_is_not_caught_nor_one_whose_tests_are_slow():
     one, slow = (
         FAULTS[0],
         "test_a_change_that_is_no_fault_is_not_caught_nor_one_whose_tests_are_slow",

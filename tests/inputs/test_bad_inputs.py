@@ -29,8 +29,6 @@ from labelguard.inputs.pairs import find_distinct_pairs
 from labelguard.inputs.readers import translate_error
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import Project
-from labelguard.release.writer import Release
 from labelguard.report import overview
 
 SECRET = "SECRET-CONTENT"
@@ -40,10 +38,10 @@ Refusal: TypeAlias = Callable[..., str]
 
 
 @pytest.fixture
-def refusal(tmp_path: Path) -> Refusal:
+def refusal(tmp_path):
     """The message of a refusal, which told no content in one line."""
 
-    def refuse(source: Any, **columns: str) -> str:
+    def refuse(source, **columns):
         options = StagingOptions(Reading(columns), "files")
         with pytest.raises(LabelguardError) as caught:
             staged = stage(source, tmp_path / "staged", KeyRing.public(), options)
@@ -56,40 +54,40 @@ def refusal(tmp_path: Path) -> Refusal:
     return refuse
 
 
-def privatize(project: Project, source: Any, **options: Any) -> Release:
+def privatize(project, source, **options):
     budget = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
     return labelguard.privatize(source, **{**budget, "project": project, **options})
 
 
-def good(number: int = 0, **changes: Any) -> dict[str, Any]:
+def good(number=0, **changes):
     row = {"labeler_id": f"x{number}", "prompt": f"{SECRET} p{number}", "label": number % 2}
     return row | {"response_a": f"{SECRET} a", "response_b": f"{SECRET} b", **changes}
 
 
-def table(*rows: dict[str, Any]) -> pa.Table:
+def table(*rows):
     return pa.Table.from_pylist([good(1), good(2), *rows])
 
 
-def one(row: dict[str, Any]) -> pa.Table:
+def one(row):
     return pa.Table.from_pylist([row])
 
 
-def rename_columns(**names: str) -> pa.Table:
+def rename_columns(**names):
     return table().rename_columns([names.get(name, name) for name in table().column_names])
 
 
-def is_untouched(project: Project) -> bool:
+def is_untouched(project):
     kinds = [entry.kind for entry in overview.journal(project.state)]
     folders = [*project.releases.iterdir(), *project.private_maps.iterdir()]
     folders += [*project.quarantine.iterdir()]
     return set(kinds) <= {"created"} and not folders and not project.work.exists()
 
 
-def with_chosen(**changes: Any) -> dict[str, Any]:
+def with_chosen(**changes):
     return {"labeler_id": "x", "prompt": "p", "chosen": "c", "rejected": "r", **changes}
 
 
-def with_ranks(**changes: Any) -> dict[str, Any]:
+def with_ranks(**changes):
     ranks = [1.0, 2.0, 3.0]
     return {"labeler_id": "x", "prompt": "p", "responses": list("abc"), "ranks": ranks, **changes}
 
@@ -125,7 +123,7 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_a_bad_row_is_named(case: str, refusal: Refusal) -> None:
+def test_a_bad_row_is_named(case, refusal):
     row, change, expected = ROWS[case]
     message = refusal(pa.Table.from_pylist([row, row, row | change, row | change]))
     assert message.startswith(THREE + expected)
@@ -146,14 +144,14 @@ LABELS: dict[str, pa.Array] = {
 
 
 @pytest.mark.parametrize("case", LABELS)
-def test_a_label_outside_its_domain_is_named_but_not_shown(case: str, refusal: Refusal) -> None:
+def test_a_label_outside_its_domain_is_named_but_not_shown(case, refusal):
     label = table().column_names.index("label")
     message = refusal(table(good(3)).set_column(label, "label", LABELS[case]))
     assert OUTSIDE in message
     assert "--label-values a-b" in message  # whatever the label is
 
 
-def test_an_error_does_not_tell_whether_chosen_or_rejected_was_empty(refusal: Refusal) -> None:
+def test_an_error_does_not_tell_whether_chosen_or_rejected_was_empty(refusal):
     messages = {
         refusal(pa.Table.from_pylist([with_chosen(), with_chosen(**{side: None})]))
         for side in ("chosen", "rejected")
@@ -162,9 +160,7 @@ def test_an_error_does_not_tell_whether_chosen_or_rejected_was_empty(refusal: Re
     assert f"table row 2: column chosen or rejected: {TEXT}" in messages.pop()
 
 
-def test_an_error_does_not_tell_whether_chosen_or_rejected_is_no_text(
-    refusal: Refusal, tmp_path: Path
-) -> None:
+def test_an_error_does_not_tell_whether_chosen_or_rejected_is_no_text(refusal, tmp_path):
     """The types of JSON columns follow from the rows, and so from the labels."""
     path = tmp_path / "x.jsonl"
     for strange in (["list"], {"an": "object"}, SAY, [[]], [1, "a"]):
@@ -223,12 +219,12 @@ COLUMNS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", COLUMNS)
-def test_wrong_columns_and_tables_are_refused(case: str, refusal: Refusal) -> None:
+def test_wrong_columns_and_tables_are_refused(case, refusal):
     source, expected = COLUMNS[case]
     assert expected in refusal(source)
 
 
-def test_roles_that_are_named_wrongly_are_refused(refusal: Refusal) -> None:
+def test_roles_that_are_named_wrongly_are_refused(refusal):
     unknown = refusal(table(), labeller_id="labeler_id")
     assert "unknown role 'labeller_id' (did you mean 'labeler_id'?)" in unknown
     assert "'prompts' (given for prompt) (did you mean" in refusal(table(), prompt="prompts")
@@ -239,43 +235,43 @@ def test_roles_that_are_named_wrongly_are_refused(refusal: Refusal) -> None:
 HEADER = "labeler_id,prompt,response_a,response_b,label\n"
 
 
-def bad_strings() -> pa.Array:
+def bad_strings():
     offsets = pa.array([0, 2, 2 + len(INVALID_UTF8)], pa.int32()).buffers()[1]
     return pa.Array.from_buffers(
         pa.string(), 2, [None, offsets, pa.py_buffer(b"ok" + INVALID_UTF8)]
     )
 
 
-def with_texts(texts: pa.Array) -> pa.Table:
+def with_texts(texts):
     rows = table()
     for name in ("prompt", "response_a", "response_b"):
         rows = rows.set_column(rows.column_names.index(name), name, texts)
     return rows
 
 
-def bad_chat_table() -> pa.Table:
+def bad_chat_table():
     messages = pa.StructArray.from_arrays([bad_strings(), bad_strings()], ["role", "content"])
     return with_texts(pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), messages))
 
 
-def parquet(rows: pa.Table) -> bytes:
+def parquet(rows):
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink)
     return bytes(sink.getvalue())
 
 
-def arrow(rows: pa.Table) -> bytes:
+def arrow(rows):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
     return bytes(sink.getvalue())
 
 
-def jsonl(*rows: Any) -> bytes:
+def jsonl(*rows):
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def csv(*lines: str) -> bytes:
+def csv(*lines):
     return "".join([HEADER, *lines]).encode()
 
 
@@ -335,7 +331,7 @@ FILES: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_broken_files_are_refused(case: str, refusal: Refusal, tmp_path: Path) -> None:
+def test_broken_files_are_refused(case, refusal, tmp_path):
     name, content, expected = FILES[case]
     (tmp_path / name).write_bytes(content)
     message = refusal(tmp_path / name)
@@ -343,13 +339,13 @@ def test_broken_files_are_refused(case: str, refusal: Refusal, tmp_path: Path) -
     assert expected in message
 
 
-def test_invalid_text_in_a_table_is_refused(refusal: Refusal) -> None:
+def test_invalid_text_in_a_table_is_refused(refusal):
     bad = with_texts(bad_strings())
     assert f"table: {NOT_UTF8}" in refusal(bad)
     assert f"table: {NOT_UTF8}" in refusal(pa.concat_tables([table(), bad]))
 
 
-def test_labels_as_directories_are_refused(refusal: Refusal, tmp_path: Path) -> None:
+def test_labels_as_directories_are_refused(refusal, tmp_path):
     """Files in order of their labels would make the order of rows tell them."""
     for name in ("label", "chosen", "Rejected", "tie", "ranks", "verdict"):
         for label in (0, 1):
@@ -362,7 +358,7 @@ def test_labels_as_directories_are_refused(refusal: Refusal, tmp_path: Path) -> 
         assert f"{name}=" not in message
 
 
-def test_missing_files_and_the_one_of_several_are_named(refusal: Refusal, tmp_path: Path) -> None:
+def test_missing_files_and_the_one_of_several_are_named(refusal, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "nowhere.parquet: no such file" in refusal(tmp_path / "nowhere.parquet")
     assert "no such file" in refusal(str(tmp_path / "*.parquet"))
@@ -389,13 +385,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("expected", REQUESTS)
-def test_a_refusal_leaves_the_project_as_it_was(expected: str, project: Project) -> None:
+def test_a_refusal_leaves_the_project_as_it_was(expected, project):
     with pytest.raises(LabelguardError, match=expected):
         privatize(project, **{"source": table()} | REQUESTS[expected])
     assert is_untouched(project)
 
 
-def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) -> None:
+def test_the_output_directory_must_be_empty(project, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("x")
     (tmp_path / "file").write_text("x")
@@ -415,14 +411,14 @@ def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) ->
     assert len(overview.releases(project.state)) == 1
 
 
-def test_an_item_id_keeps_its_content_over_releases(project: Project) -> None:
+def test_an_item_id_keeps_its_content_over_releases(project):
     privatize(project, one(good(item_id="i")))
     with pytest.raises(InvalidLabels, match="another content in an earlier release"):
         privatize(project, one(good(item_id="i", prompt="another")))
     assert len(overview.releases(project.state)) == 1
 
 
-def test_a_project_that_cannot_be_written_is_refused(project: Project) -> None:
+def test_a_project_that_cannot_be_written_is_refused(project):
     lock = project.state / "lock"
     lock.unlink(missing_ok=True)
     lock.mkdir()
@@ -436,7 +432,7 @@ def test_a_project_that_cannot_be_written_is_refused(project: Project) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_bad_rows_are_set_aside_for_the_owner_only(project: Project, tmp_path: Path) -> None:
+def test_bad_rows_are_set_aside_for_the_owner_only(project, tmp_path):
     path = tmp_path / "x.jsonl"
     rows = [good(1), good(2, prompt=None), good(3), good(4, labeler_id=""), good(5, row=1)]
     path.write_bytes(jsonl(*rows))
@@ -456,7 +452,7 @@ def test_bad_rows_are_set_aside_for_the_owner_only(project: Project, tmp_path: P
         assert SECRET.encode() not in public.read_bytes() or public.name == "data.parquet"
 
 
-def test_whole_rankings_are_set_aside(project: Project) -> None:
+def test_whole_rankings_are_set_aside(project):
     rows = [with_ranks(), with_ranks(prompt=None), with_ranks(responses=None)]
     made = privatize(project, pa.Table.from_pylist(rows), bad_rows="quarantine")
     assert (made.card["counts"]["set_aside"], made.card["counts"]["rows"]) == (2, 3)
@@ -464,10 +460,8 @@ def test_whole_rankings_are_set_aside(project: Project) -> None:
     assert pq.read_table(file)["input_row"].to_pylist() == [2, 3]
 
 
-def test_the_command_line_answers_in_one_line_with_an_exit_code(
-    project: Project, tmp_path: Path
-) -> None:
-    def command(*arguments: str) -> tuple[int, str]:
+def test_the_command_line_answers_in_one_line_with_an_exit_code(project, tmp_path):
+    def command(*arguments):
         where = ("--project", str(project.state))
         result = CliRunner().invoke(main, [*PRIVATIZE, *arguments, *where])
         assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -488,7 +482,7 @@ def test_the_command_line_answers_in_one_line_with_an_exit_code(
     assert is_untouched(project)
 
 
-def test_too_little_memory_is_said_alike_whether_anything_would_be_charged_or_not() -> None:
+def test_too_little_memory_is_said_alike_whether_anything_would_be_charged_or_not():
     engine = duckdb.connect(config={"memory_limit": "2MB", "temp_directory": ""})
     with pytest.raises(duckdb.Error) as raised:
         engine.execute("SELECT list(range) FROM range(10_000_000)").fetchall()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -13,7 +10,6 @@ from support import exports
 
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import pairs
-from labelguard.inputs.pairs import Pairs
 
 ROW = {"prompt": "p", "response_a": "x", "response_b": "y", "label": 1, "labeler_id": "u"}
 ROW |= {"model_a": "one", "model_b": "two", "language": "de"}
@@ -25,32 +21,32 @@ NAMES = ("source_model_first", "source_model_second", "stratum_language")
 DECLARED = ("model", "language", "chosen", "topic", "score", "label")
 
 
-def read_pairs(source: Any, **options: Any) -> Pairs:
+def read_pairs(source, **options):
     """Pairs of a table whose columns were declared public, unless others are."""
     return pairs.read_pairs(source, **{"public_columns": DECLARED} | options)
 
 
-def feature_rows(read: Pairs) -> list[tuple[Any, ...]]:
+def feature_rows(read):
     """First and second side with what came along, sorted."""
     names = ["first", "second", *(name for name in NAMES if name in read.table.column_names)]
     return sorted(zip(*(read.table[name].to_pylist() for name in names), strict=True))
 
 
-def swap_sides(row: Mapping[str, Any]) -> dict[str, Any]:
+def swap_sides(row):
     """The same comparison, its sides called the other way round."""
     ends = {"_a": "_b", "_b": "_a"}
     turned = {name[:-2] + ends[name[-2:]]: row[name] for name in row if name[-2:] in ends}
     return {**row, **turned, "label": 1 - row["label"]}
 
 
-def test_sources_turn_with_the_sides() -> None:
+def test_sources_turn_with_the_sides():
     rows = [ROW, swap_sides(ROW), {**ROW, "labeler_id": "v"}]
     read = read_pairs(pl.DataFrame(rows), features=SPEC)
     assert feature_rows(read) == [("x", "y", "one", "two", "de")]
     assert len(read.rows) == 2
 
 
-def test_chosen_and_rejected_tell_no_order_of_sources() -> None:
+def test_chosen_and_rejected_tell_no_order_of_sources():
     sides = {"chosen": "y", "rejected": "x", "model_chosen": "two", "model_rejected": "one"}
     row = {"prompt": "p", "labeler_id": "u", "language": "de"}
     other = {"chosen": "x", "rejected": "y", "model_chosen": "one", "model_rejected": "two"}
@@ -59,7 +55,7 @@ def test_chosen_and_rejected_tell_no_order_of_sources() -> None:
         assert feature_rows(read) == [("x", "y", "one", "two", "de")]
 
 
-def test_one_response_has_one_source_and_one_pair_has_one_stratum() -> None:
+def test_one_response_has_one_source_and_one_pair_has_one_stratum():
     """What has several was not made of the response alone; what two systems said is of A+B."""
     elsewhere = {**ROW, "response_b": "z", "model_a": "three"}
     turned = {**ROW, "response_a": "y", "response_b": "x"}
@@ -75,7 +71,7 @@ def test_one_response_has_one_source_and_one_pair_has_one_stratum() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_rankings_have_a_list_of_sources(suffix: str, tmp_path: Path) -> None:
+def test_rankings_have_a_list_of_sources(suffix, tmp_path):
     path = tmp_path / f"ranked{suffix}"
     rows = [RANKED, {**RANKED, "labeler_id": "v"}]
     if suffix == ".parquet":
@@ -89,7 +85,7 @@ def test_rankings_have_a_list_of_sources(suffix: str, tmp_path: Path) -> None:
     assert set(found) == {*PAIRS} | (numbered if suffix == ".jsonl" else set())
 
 
-def test_equal_responses_of_two_sources_are_refused_in_either_order() -> None:
+def test_equal_responses_of_two_sources_are_refused_in_either_order():
     """Which of two equal responses comes first tells nothing of who wrote which: it is refused."""
     one = RANKED | {"responses": ["aa", "aa", "c"], "model": ["m", "n", "o"]}
     two = RANKED | {"responses": ["aa", "aa", "c"], "model": ["n", "m", "o"]}
@@ -101,7 +97,7 @@ def test_equal_responses_of_two_sources_are_refused_in_either_order() -> None:
     assert len(said) == 1
 
 
-def test_columns_of_other_names_are_named_in_pairs() -> None:
+def test_columns_of_other_names_are_named_in_pairs():
     """It is the column that is declared, whatever features call it."""
     columns = {"system_a": "model_a", "system_b": "model_b"}
     for declared in ("system", "model_a", ()):
@@ -120,7 +116,7 @@ def test_columns_of_other_names_are_named_in_pairs() -> None:
         read_pairs(pl.DataFrame([ROW]), columns=wrong, features="source:system")
 
 
-def test_battles_of_two_models_have_their_names() -> None:
+def test_battles_of_two_models_have_their_names():
     said = [{"role": "user", "content": "p"}, {"role": "assistant", "content": "x"}]
     other = [said[0], {"role": "assistant", "content": "y"}]
     battle = {"conversation_a": other, "conversation_b": said, "winner": "model_a"}
@@ -131,7 +127,7 @@ def test_battles_of_two_models_have_their_names() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_completions_say_which_model_wrote_them(as_json: bool, tmp_path: Path) -> None:
+def test_completions_say_which_model_wrote_them(as_json, tmp_path):
     completions = [
         {"response": text, "model": f"of {text}", "overall_score": score}
         for text, score in (("b", 1.0), ("a", 2.0), ("c", 2.0))
@@ -148,7 +144,7 @@ def test_completions_say_which_model_wrote_them(as_json: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", [None, "", "  "])
-def test_a_side_without_a_source_is_a_bad_row(name: str | None) -> None:
+def test_a_side_without_a_source_is_a_bad_row(name):
     rows = [ROW, {**ROW, "model_b": name}, {**ROW, "model_a": name, "labeler_id": "v"}]
     table = pl.DataFrame(rows)
     missing = r"row 2: column model_a or model_b: expected the name .* \(1 more bad rows\)"
@@ -159,7 +155,7 @@ def test_a_side_without_a_source_is_a_bad_row(name: str | None) -> None:
     assert read_pairs(table).skipped == 0  # who does not ask for it need not have it
 
 
-def test_a_row_without_a_stratum_and_lists_that_do_not_fit_are_bad() -> None:
+def test_a_row_without_a_stratum_and_lists_that_do_not_fit_are_bad():
     with pytest.raises(InvalidLabels, match="row 1: column language: expected a name"):
         read_pairs(pl.DataFrame([{**ROW, "language": None}, ROW]), features=SPEC)
     for models in (["of b", "of a"], ["of b", None, "of c"], None):
@@ -168,7 +164,7 @@ def test_a_row_without_a_stratum_and_lists_that_do_not_fit_are_bad() -> None:
             read_pairs(pl.DataFrame(rows), features="source:model")
 
 
-def test_the_side_that_lacks_a_source_is_not_told() -> None:
+def test_the_side_that_lacks_a_source_is_not_told():
     """Of chosen and rejected, which one it is would be the label."""
     row = {"prompt": "p", "labeler_id": "u", "chosen": "x", "rejected": "y"}
     said = set()
@@ -193,21 +189,19 @@ def test_the_side_that_lacks_a_source_is_not_told() -> None:
         ("source:system", "column topic_chosen tells of the text that was chosen"),
     ],
 )
-def test_columns_that_are_missing_private_or_no_names_are_refused(
-    features: str, message: str
-) -> None:
+def test_columns_that_are_missing_private_or_no_names_are_refused(features, message):
     more = {"chosen": "x", "topic_chosen": "t", "score_a": 0.5, "score_b": 1.5}
     columns = {"system_a": "topic_chosen", "system_b": "model_b"} if "system" in features else {}
     with pytest.raises(InvalidLabels, match=message):
         read_pairs(pl.DataFrame([ROW | more]), columns=columns, features=features)
 
 
-def strict_answers() -> exports.Export:
+def strict_answers():
     """Answers without ties, which some tools do not have."""
     return [{**row, "label": int(row["label"] > 0)} for row in exports.answers()]
 
 
-def with_models(task: dict[str, Any], number: int) -> dict[str, Any]:
+def with_models(task, number):
     """A task with the names of what wrote its responses, where its tool keeps such things."""
     names = {"model_a": f"model {number % 3}", "model_b": f"model {number % 2}"}
     if "metadata" in task:
@@ -223,7 +217,7 @@ def with_models(task: dict[str, Any], number: int) -> dict[str, Any]:
         *(exports.label_studio_rows, exports.potato_jsonl),
     ],
 )
-def test_exports_of_tools_have_their_names(tool: exports.Writer, tmp_path: Path) -> None:
+def test_exports_of_tools_have_their_names(tool, tmp_path):
     rows = strict_answers()
     prompts = sorted({row["prompt"] for row in rows})
     path = tmp_path / "export.jsonl"
@@ -248,9 +242,7 @@ def test_exports_of_tools_have_their_names(tool: exports.Writer, tmp_path: Path)
         (exports.potato_csv, f"{exports.NAME}.selection"),
     ],
 )
-def test_what_was_answered_in_a_tool_is_no_stratum(
-    tool: exports.Writer, answer: str, tmp_path: Path
-) -> None:
+def test_what_was_answered_in_a_tool_is_no_stratum(tool, answer, tmp_path):
     path = exports.write(
         tmp_path / "export.jsonl", [with_models(task, 0) for task in tool(strict_answers())]
     )

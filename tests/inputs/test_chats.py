@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from labelguard.inputs import canonical
@@ -13,11 +11,11 @@ T = "VARCHAR"
 PLAIN = {"role": T, "content": T}
 
 
-def chat(**members: Any) -> list[dict[str, Any]]:
+def chat(**members):
     return [PLAIN | members]
 
 
-def part(**members: Any) -> list[dict[str, Any]]:
+def part(**members):
     return chat(content=[{"type": T, **members}])
 
 
@@ -35,7 +33,7 @@ def part(**members: Any) -> list[dict[str, Any]]:
         ([part(text=T), part(url=T)], Content(True, True, frozenset({"url"}))),
     ],
 )
-def test_texts_and_chats_of_texts_are_content(structures: list[Any], content: Content) -> None:
+def test_texts_and_chats_of_texts_are_content(structures, content):
     assert canonical.content_of_structures(structures) == content
 
 
@@ -56,6 +54,6 @@ def test_texts_and_chats_of_texts_are_content(structures: list[Any], content: Co
         [chat(content=[{"text": T}])],
     ],
 )
-def test_a_number_another_member_or_two_kinds_at_once_are_none(structures: list[Any]) -> None:
+def test_a_number_another_member_or_two_kinds_at_once_are_none(structures):
     with pytest.raises(NotContent):
         canonical.content_of_structures(structures)

@@ -25,7 +25,7 @@ INVISIBLE = "\x00\u00ad\u034f\u115f\u180b\u200b\u200d\u2066\u2800\u3164\ufe0f\uf
 FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
 
-def _orderly(text: str) -> bool:
+def _orderly(text):
     """Without the iota below a letter, which capitals write beside it: marks change places."""
     return "\u0345" not in unicodedata.normalize("NFKD", text)
 
@@ -35,7 +35,7 @@ texts = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=12).fil
 words = st.text("abcdefghijklmnopqrstuvwxyz0123456789.,?!-", min_size=1, max_size=8)
 
 
-def form(text: str) -> str:
+def form(text):
     [found] = canonical.normalize_words(pa.array([text], pa.string())).to_pylist()
     assert isinstance(found, str)
     return found
@@ -49,7 +49,7 @@ def form(text: str) -> str:
         )
     )
 )
-def test_nothing_that_cannot_be_seen_makes_another_unit(parts: list[tuple[str, str]]) -> None:
+def test_nothing_that_cannot_be_seen_makes_another_unit(parts):
     plain = "".join(character for character, _ in parts)
     assert form("".join(map("".join, parts))) == form(plain)
 
@@ -58,7 +58,7 @@ def test_nothing_that_cannot_be_seen_makes_another_unit(parts: list[tuple[str, s
 @pytest.mark.parametrize("kind", ["NFC", "NFD", "NFKC", "NFKD"])
 @settings(deadline=None, max_examples=200)
 @given(text=texts)
-def test_no_compatibility_form_makes_another_unit(kind: Any, text: str) -> None:
+def test_no_compatibility_form_makes_another_unit(kind, text):
     assert form(unicodedata.normalize(kind, text)) == form(text)
     assert form(text.translate(FULL_WIDTH)) == form(text)
 
@@ -70,7 +70,7 @@ CASES: list[Callable[[str], str]] = [str.upper, str.lower, str.casefold, str.swa
 @pytest.mark.parametrize("case", CASES)
 @settings(deadline=None, max_examples=200)
 @given(text=texts)
-def test_no_case_makes_another_unit(case: Callable[[str], str], text: str) -> None:
+def test_no_case_makes_another_unit(case, text):
     composed = unicodedata.normalize("NFKC", text)
     assert form(case(composed)) == form(composed)
 
@@ -86,13 +86,13 @@ def test_no_case_makes_another_unit(case: Callable[[str], str], text: str) -> No
         ("a\u00a8", "ä"),  # NFKC writes ¨ as a space and a mark
     ],
 )
-def test_two_ways_to_write_it_are_one(one: str, other: str) -> None:
+def test_two_ways_to_write_it_are_one(one, other):
     assert form(one) == form(other)
 
 
 @settings(deadline=None)
 @given(st.lists(words, unique=True, min_size=2, max_size=20))
-def test_other_words_have_another_form(different: list[str]) -> None:
+def test_other_words_have_another_form(different):
     assert len(set(map(form, different))) == len(different)
 
 
@@ -104,7 +104,7 @@ contents = st.lists(
 )
 
 
-def units(rows: list[Row], **columns: str) -> list[str]:
+def units(rows, **columns):
     """The unit of every row, in the order of the input, pairs of one ranking once."""
     with tempfile.TemporaryDirectory() as scratch:
         reading = Reading(columns, "item", labelled=False)
@@ -118,33 +118,33 @@ def units(rows: list[Row], **columns: str) -> list[str]:
         return [blocks.to_hex(unit) for unit in buckets.blocks(table, "unit")]
 
 
-def plain(prompt: str, a: str, b: str) -> Row:
+def plain(prompt, a, b):
     return {"prompt": prompt, "response_a": a, "response_b": b}
 
 
-def chat(role: str, content: Any) -> list[Row]:
+def chat(role, content):
     return [{"role": role, "content": content}]
 
 
-def as_chat(prompt: str, a: str, b: str) -> Row:
+def as_chat(prompt, a, b):
     sides = {"response_a": chat("assistant", a), "response_b": chat("bot", b)}
     return {"prompt": chat("user", prompt)} | sides
 
 
-def in_parts(prompt: str, a: str, b: str) -> Row:
-    def parts(text: str) -> list[Row]:
+def in_parts(prompt, a, b):
+    def parts(text):
         halves = text[:3], text[3:]
         return chat("user", [{"type": "text", "text": half} for half in halves])
 
     return {"prompt": parts(prompt), "response_a": parts(a), "response_b": parts(b)}
 
 
-def of_two_messages(prompt: str, a: str, b: str) -> Row:
+def of_two_messages(prompt, a, b):
     spoken = chat("system", prompt[:2]) + chat("user", prompt[2:])
     return {"prompt": spoken, "response_a": chat("x", a), "response_b": chat("x", b)}
 
 
-def shifted(prompt: str, a: str, b: str) -> Row:
+def shifted(prompt, a, b):
     """The prompt ends after its first character."""
     return plain(prompt[0], prompt[1:] + a, prompt[1:] + b)
 
@@ -168,14 +168,14 @@ DRESSES: dict[str, Callable[[str, str, str], Row]] = {
 @settings(deadline=None, max_examples=4)
 @given(compared=contents)
 @example(compared=[["0", ".0", "7.0"]])  # of ids that look like numbers none is refused
-def test_a_content_is_one_unit_in_every_dress(dress: str, compared: list[list[str]]) -> None:
+def test_a_content_is_one_unit_in_every_dress(dress, compared):
     expected = units([plain(*content) for content in compared])
     assert units([DRESSES[dress](*content) for content in compared]) == expected
 
 
 @settings(deadline=None, max_examples=8)
 @given(compared=contents)
-def test_a_question_makes_no_other_unit(compared: list[list[str]]) -> None:
+def test_a_question_makes_no_other_unit(compared):
     expected = units([plain(*content) for content in compared])
     asked = [plain(*content) | {"question": f"{n} better?"} for n, content in enumerate(compared)]
     assert units(asked, question="question") == expected
@@ -183,13 +183,13 @@ def test_a_question_makes_no_other_unit(compared: list[list[str]]) -> None:
 
 @settings(deadline=None, max_examples=8)
 @given(st.lists(words, unique=True, min_size=3, max_size=12))
-def test_other_responses_are_another_unit(different: list[str]) -> None:
+def test_other_responses_are_another_unit(different):
     """Of any length, under one prompt."""
     rows = [plain("Which?", different[0], other) for other in different[1:]]
     assert len(set(units(rows))) == len(rows)
 
 
-def test_a_form_that_keeps_what_cannot_be_seen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_keeps_what_cannot_be_seen_is_found(monkeypatch):
     monkeypatch.setattr(canonical, "_INVISIBLE", r"[\s\p{Z}]")
     with pytest.raises(AssertionError):
         test_nothing_that_cannot_be_seen_makes_another_unit()

@@ -47,13 +47,13 @@ KEEP_SKIPS = {name for name in CASES if name.startswith("argilla") or name.endsw
 KEEP_SKIPS.remove("argilla nested")  # it does not tell the status of responses
 
 
-def question_of(name: str) -> dict[str, Any]:
+def question_of(name):
     return {"question": NAME} if name in NAMED else {}
 
 
 @pytest.mark.quick("argilla flattened", "argilla records", "label-studio choices", "potato jsonl")
 @pytest.mark.parametrize("name", CASES)
-def test_an_export_holds_the_answers_that_were_given(name: str, tmp_path: Path) -> None:
+def test_an_export_holds_the_answers_that_were_given(name, tmp_path):
     writer, suffix, rows = CASES[name]
     path = write(tmp_path / f"export{suffix}", writer(rows))
     given = read(exports.plain(rows), tmp_path)
@@ -64,7 +64,7 @@ def test_an_export_holds_the_answers_that_were_given(name: str, tmp_path: Path) 
 
 @pytest.mark.quick("argilla Parquet", "argilla page")
 @pytest.mark.parametrize("name", sorted(KEEP_SKIPS))
-def test_a_discarded_or_cancelled_answer_is_a_skip(name: str, tmp_path: Path) -> None:
+def test_a_discarded_or_cancelled_answer_is_a_skip(name, tmp_path):
     writer, suffix, _ = CASES[name]
     path = write(tmp_path / f"export{suffix}", writer(SKIPPING))
     found = read(path, tmp_path, **question_of(name))
@@ -74,7 +74,7 @@ def test_a_discarded_or_cancelled_answer_is_a_skip(name: str, tmp_path: Path) ->
 
 @pytest.mark.quick("argilla flattened", "argilla nested", "label-studio CSV")
 @pytest.mark.parametrize("name", CASES)
-def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: Path) -> None:
+def test_how_an_export_is_read_does_not_depend_on_answers(name, tmp_path):
     writer, suffix, rows = CASES[name]
     others = [row | {"label": 1 if row["label"] != 1 else 0} for row in rows]
     seen = []
@@ -93,9 +93,7 @@ def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: P
 
 @pytest.mark.quick("7", "junk2")
 @pytest.mark.parametrize("junk", [7, ["response_a"], {"word": "x"}, "neither", ""])
-def test_an_answer_that_means_nothing_is_a_bad_label_not_another_format(
-    junk: object, tmp_path: Path
-) -> None:
+def test_an_answer_that_means_nothing_is_a_bad_label_not_another_format(junk, tmp_path):
     good, bad = exports.argilla_flat(ROWS), exports.argilla_flat(ROWS)
     bad[0][f"{NAME}.responses"][0] = junk
     one = read(write(tmp_path / "good.jsonl", good), tmp_path)
@@ -104,7 +102,7 @@ def test_an_answer_that_means_nothing_is_a_bad_label_not_another_format(
     assert other["label"].to_list() != one["label"].to_list()
 
 
-def test_words_of_answers_mean_what_label_values_say(tmp_path: Path) -> None:
+def test_words_of_answers_mean_what_label_values_say(tmp_path):
     rows = exports.argilla_flat(ROWS)
     for record in rows:
         said = {"response_a": "first", "response_b": "second", "tie": "same"}
@@ -115,7 +113,7 @@ def test_words_of_answers_mean_what_label_values_say(tmp_path: Path) -> None:
     assert set(read(path, tmp_path)["label"]) == {100}
 
 
-def test_a_ranking_of_two_is_a_preference_with_ties_where_ranks_are_told(tmp_path: Path) -> None:
+def test_a_ranking_of_two_is_a_preference_with_ties_where_ranks_are_told(tmp_path):
     ranked = {"response_a": (1, 2), "response_b": (2, 1), "tie": (1, 1)}
     records = exports.argilla_records(ROWS)
     for response in (response for record in records for response in record["responses"]):
@@ -128,7 +126,7 @@ def test_a_ranking_of_two_is_a_preference_with_ties_where_ranks_are_told(tmp_pat
     assert found.equals(read(exports.plain(ROWS), tmp_path))
 
 
-def test_a_ranking_of_more_responses_is_all_its_pairs(tmp_path: Path) -> None:
+def test_a_ranking_of_more_responses_is_all_its_pairs(tmp_path):
     record = {
         "prompt": "why",
         **{f"response_{place}": f"text {place}" for place in (1, 2, 3)},
@@ -146,7 +144,7 @@ def test_a_ranking_of_more_responses_is_all_its_pairs(tmp_path: Path) -> None:
     assert found.equals(read(pl.DataFrame(ranking, strict=False), tmp_path))
 
 
-def test_chats_within_records_stay_chats(tmp_path: Path) -> None:
+def test_chats_within_records_stay_chats(tmp_path):
     records = exports.argilla_records(ROWS)
     for record in records:
         words = record["fields"].items()
@@ -159,15 +157,15 @@ def test_chats_within_records_stay_chats(tmp_path: Path) -> None:
     assert found["prompt"][0][0]["content"].startswith("question")
 
 
-def test_fields_are_item_ids_only_where_they_are_named(tmp_path: Path) -> None:
+def test_fields_are_item_ids_only_where_they_are_named(tmp_path):
     path = write(tmp_path / "export.jsonl", exports.label_studio(STRICT))
     assert "item_id" not in read(path, tmp_path).columns
     named = read(path, tmp_path, columns={"item_id": "external_id"})
     assert set(named["item_id"]) <= {f"task {number}" for number in range(5)}
 
 
-def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
-    def rename_fields(**names: str) -> Path:
+def test_other_names_of_fields_are_understood_or_named(tmp_path):
+    def rename_fields(**names):
         tasks = exports.label_studio(STRICT)
         for task in tasks:
             task["data"] = {names.get(name, name): text for name, text in task["data"].items()}
@@ -187,7 +185,7 @@ def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
         read(own, tmp_path, columns={**columns, "response_b": "r"})
 
 
-def test_the_left_text_is_the_one_that_the_tool_shows_there(tmp_path: Path) -> None:
+def test_the_left_text_is_the_one_that_the_tool_shows_there(tmp_path):
     tasks = exports.label_studio(STRICT)
     for task in tasks:
         for annotation in task["annotations"]:
@@ -228,21 +226,19 @@ REFUSED: dict[str, tuple[Export, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_cannot_be_read_rightly_is_refused_with_what_to_do(
-    message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_read_rightly_is_refused_with_what_to_do(message, tmp_path):
     rows, reading = REFUSED[message]
     with pytest.raises(InvalidLabels, match=message):
         read(write(tmp_path / "export.jsonl", rows), tmp_path, **reading)
 
 
-def _truths(rows: exports.Rows) -> Export:
+def _truths(rows):
     one, other, *tasks = exports.label_studio(rows)
     one["annotations"] = [said | {"ground_truth": True} for said in one["annotations"]]
     return [one, other | {"drafts": [{"id": 1}, {"id": 2}]}, *tasks]
 
 
-def _drafts(rows: exports.Rows, flat: bool = False) -> Export:
+def _drafts(rows, flat=False):
     records = exports.argilla_flat(rows) if flat else exports.argilla_records(rows)
     for record in records:
         if flat:
@@ -262,9 +258,7 @@ LEFT_OUT: dict[str, tuple[Writer, dict[str, int]]] = {
 
 @pytest.mark.quick("label-studio", "argilla")
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_is_left_out_is_counted_by_public_reasons_whatever_was_answered(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_is_left_out_is_counted_by_public_reasons_whatever_was_answered(name, tmp_path):
     writer, expected = LEFT_OUT[name]
     said = (1, 0) if name == "potato" else (1, 0, None)
     for shift in range(len(said)):
@@ -295,7 +289,7 @@ RECORDED = {
 @pytest.mark.shared_data
 @pytest.mark.skipif(not SHARED.is_dir(), reason="LABELGUARD_SHARED_DATA names no directory")
 @pytest.mark.parametrize("name", RECORDED)
-def test_exports_of_real_servers_are_read(name: str, tmp_path: Path) -> None:
+def test_exports_of_real_servers_are_read(name, tmp_path):
     path = SHARED.parent / "payloads" / name
     question = "preference" if name.startswith("argilla") else "pref"
     label = read(path, tmp_path, question=question)["label"]
@@ -313,9 +307,7 @@ def test_exports_of_real_servers_are_read(name: str, tmp_path: Path) -> None:
         ("potato csv", "user_id"),
     ],
 )
-def test_messages_name_who_answered_as_the_export_does(
-    name: str, column: str, tmp_path: Path
-) -> None:
+def test_messages_name_who_answered_as_the_export_does(name, column, tmp_path):
     writer, suffix, rows = CASES[name]
     nobody = [row | {"labeler_id": " "} for row in rows]
     path = write(tmp_path / f"export{suffix}", writer(nobody))
@@ -327,7 +319,7 @@ def test_messages_name_who_answered_as_the_export_does(
 @pytest.mark.quick("7-users", "submitted-status")
 @pytest.mark.parametrize("end", ["users", "status"])
 @pytest.mark.parametrize("wrong", [7, "submitted", {"one": "two"}])
-def test_what_is_no_list_of_responses_is_named(end: str, wrong: object, tmp_path: Path) -> None:
+def test_what_is_no_list_of_responses_is_named(end, wrong, tmp_path):
     rows = exports.argilla_flat(ROWS)
     rows[1][f"{NAME}.responses.{end}"] = wrong
     for found in (rows, rows[1:2]):

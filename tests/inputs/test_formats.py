@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from support.published import (
     SHAPES,
     Outcome,
     Preference,
-    Rows,
     as_jsonl,
     as_table,
     assistant,
@@ -35,31 +31,31 @@ FLIP = {"a": "b", "b": "a", "tie": "tie", None: None}
 
 
 @pytest.fixture(scope="module")
-def keys() -> KeyRing:
+def keys():
     return KeyRing.public()
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Iterator[Path]:
+def places(tmp_path):
     return (tmp_path / f"staged-{number}" for number in itertools.count())
 
 
-def reading(shape: str, **choices: Any) -> Reading:
+def reading(shape, **choices):
     labeler = SHAPES[shape].labeler
     columns = {} if labeler in ("judge", "judge_hash") else {"labeler_id": labeler}
     return Reading(columns, **choices)
 
 
-def preferences(shape: str) -> list[Preference]:
+def preferences(shape):
     found: list[Preference] = ["a", "b", "tie", "b", "a", "b"]
     return [*found, None] if SHAPES[shape].blank else found
 
 
-def rows(shape: str, wanted: list[Preference]) -> Rows:
+def rows(shape, wanted):
     return SHAPES[shape].rows(wanted)
 
 
-def expected_preferences(wanted: list[Preference]) -> set[tuple[str, str]]:
+def expected_preferences(wanted):
     """What was asked, and the response that is preferred."""
     return {
         (question(n), "a tie" if p == "tie" else sides(n)[0 if p == "a" else 1])
@@ -70,9 +66,7 @@ def expected_preferences(wanted: list[Preference]) -> set[tuple[str, str]]:
 
 @pytest.mark.quick("pairs", "rankings", "scores", "implicit", "binarized", "helpsteer", "arena")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_is_recognised_and_says_who_prefers_what(
-    shape: str, keys: KeyRing, places: Iterator[Path]
-) -> None:
+def test_every_shape_is_recognised_and_says_who_prefers_what(shape, keys, places):
     wanted = preferences(shape)
     found = read(as_table(rows(shape, wanted)), next(places), keys, reading(shape))
     assert found.public[1] == {SHAPES[shape].format}
@@ -82,13 +76,11 @@ def test_every_shape_is_recognised_and_says_who_prefers_what(
 @pytest.mark.quick("jsonl-pairs", "jsonl-hh-rlhf", "jsonl-helpsteer")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", [pytest.param("table", marks=pytest.mark.slow), "jsonl"])
-def test_other_labels_change_nothing_but_the_labels(
-    shape: str, kind: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+def test_other_labels_change_nothing_but_the_labels(shape, kind, keys, places, tmp_path):
     """Strengths, scores and reasons change along with the labels."""
     wanted = preferences(shape)
 
-    def outcome(changed: list[Preference]) -> Outcome:
+    def outcome(changed):
         made = rows(shape, changed)
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
         source = as_table(made) if kind == "table" else as_jsonl(made, path, sparse=True)
@@ -108,7 +100,7 @@ def test_other_labels_change_nothing_but_the_labels(
     assert outcome([p and "b" for p in wanted]).public == first.public
 
 
-def dialogues(chosen: Any, rejected: Any, **row: Any) -> Rows:
+def dialogues(chosen, rejected, **row):
     return [{"labeler_id": "w", "chosen": chosen, "rejected": rejected, **row}]
 
 
@@ -130,7 +122,7 @@ BEGINNINGS = {
 
 @pytest.mark.quick("turns", "one has a further turn", "a blank more")
 @pytest.mark.parametrize("case", BEGINNINGS)
-def test_the_prompt_of_dialogues_is_their_common_beginning(case: str) -> None:
+def test_the_prompt_of_dialogues_is_their_common_beginning(case):
     prompt, one, other = BEGINNINGS[case]
     for first, second in ((one, other), (other, one)):
         table = read_pairs(as_table(dialogues(prompt + first, prompt + second))).table
@@ -138,11 +130,11 @@ def test_the_prompt_of_dialogues_is_their_common_beginning(case: str) -> None:
         assert {table["first"][0].as_py(), table["second"][0].as_py()} == {one, other}
 
 
-def staged_table(rows: Rows, **options: Any) -> pa.Table:
+def staged_table(rows, **options):
     return read_pairs(as_table(rows), **options).table
 
 
-def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says() -> None:
+def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says():
     hello, hi, ask = user("Hello"), assistant("Hi"), user("Ask")
     one, other = assistant("one"), assistant("other")
     whole = staged_table(dialogues([hello, hi, ask, one], [hello, hi, ask, other], prompt="Ask"))
@@ -154,7 +146,7 @@ def test_a_prompt_of_text_is_what_both_sides_begin_with_or_what_a_user_says() ->
         assert alone["first"].to_pylist()[0] in sides_alone
 
 
-def test_a_prompt_of_parts_makes_parts_of_sides_of_text() -> None:
+def test_a_prompt_of_parts_makes_parts_of_sides_of_text():
     part = {"type": "text", "text": "Ask"}
     prompt = [{"role": "user", "content": [part]}]
     found = staged_table(dialogues("one", "other", prompt=prompt))
@@ -163,7 +155,7 @@ def test_a_prompt_of_parts_makes_parts_of_sides_of_text() -> None:
     ]
 
 
-def test_an_empty_text_is_a_response_and_a_prompt(tmp_path: Path) -> None:
+def test_an_empty_text_is_a_response_and_a_prompt(tmp_path):
     row = {"labeler_id": "w", "prompt": "", "response_a": "", "response_b": "b", "label": 1}
     expected = [{"prompt": "", "first": "", "second": "b"}]
     assert staged_table([row]).select(["prompt", "first", "second"]).to_pylist() == expected
@@ -175,9 +167,7 @@ def test_an_empty_text_is_a_response_and_a_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [{"score_a": 1.0, "score_b": 2.0}, {"winner": "model_b"}])
-def test_a_plain_label_beside_two_responses_is_the_label(
-    beside: dict[str, Any], keys: KeyRing, places: Iterator[Path]
-) -> None:
+def test_a_plain_label_beside_two_responses_is_the_label(beside, keys, places):
     plain = rows("pairs", ["a", "b", "tie"])
     more = as_table([row | beside for row in plain])
     found = read(more, next(places), keys, Reading({}))
@@ -196,9 +186,7 @@ OUTSIDE: dict[str, tuple[str, list[Any]]] = {
 
 @pytest.mark.quick("helpsteer")
 @pytest.mark.parametrize("shape", OUTSIDE)
-def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
-    shape: str, tmp_path: Path
-) -> None:
+def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(shape, tmp_path):
     column, values = OUTSIDE[shape]
     wrong = "arena" if shape == "votes" else shape
     for number, value in enumerate(values):
@@ -229,13 +217,11 @@ TELLING = {
 
 @pytest.mark.quick("scores", "helpsteer2")
 @pytest.mark.parametrize("shape", TELLING)
-def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(
-    shape: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(shape, keys, places, tmp_path):
     whole = rows(shape, ["a", "b", "tie"])
     blind = reading(shape, labelled=False, format=SHAPES[shape].format)
 
-    def outcome(source: Any) -> str:
+    def outcome(source):
         public = str(read(source, next(places), keys, blind).public)
         return public.replace(str(tmp_path / "x.jsonl"), "input")
 
@@ -256,7 +242,7 @@ def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(
 
 @pytest.mark.quick("scores", "helpsteer2")
 @pytest.mark.parametrize("shape", [s for s, names in TELLING.items() if names and s != "kaggle"])
-def test_columns_of_labels_can_be_nothing_else(shape: str) -> None:
+def test_columns_of_labels_can_be_nothing_else(shape):
     name = TELLING[shape][0]
     source = as_table(rows(shape, ["a", "b"]))
     columns = reading(shape).columns
@@ -271,7 +257,7 @@ def test_columns_of_labels_can_be_nothing_else(shape: str) -> None:
         assert "feature_score" in found.table.column_names
 
 
-def test_directories_named_by_a_winner_are_refused(tmp_path: Path) -> None:
+def test_directories_named_by_a_winner_are_refused(tmp_path):
     for row in rows("arena", ["a", "b"]):
         folder = tmp_path / f"winner={row.pop('winner')}"
         folder.mkdir()
@@ -280,7 +266,7 @@ def test_directories_named_by_a_winner_are_refused(tmp_path: Path) -> None:
         read_pairs(tmp_path)
 
 
-def test_what_a_format_makes_cannot_be_named() -> None:
+def test_what_a_format_makes_cannot_be_named():
     source = as_table(rows("arena", ["a", "b"]))
     with pytest.raises(InvalidLabels, match="format arena makes response_a of conversation_a"):
         read_pairs(source, columns={"response_a": "conversation_b"})
@@ -289,7 +275,7 @@ def test_what_a_format_makes_cannot_be_named() -> None:
         read_pairs(as_table(dialogues("a", "b")), columns=columns, format="hh-rlhf")
 
 
-def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> None:
+def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first():
     dialogues = rows("hh-rlhf", ["a", "b"])
     renamed = [
         {"won": row["chosen"], "lost": row["rejected"], "worker": row["labeler_id"]}
@@ -305,8 +291,8 @@ def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> 
     assert read_pairs(as_table(battles), columns={"labeler_id": "worker"}).rows.units == 3
 
 
-def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are() -> None:
-    def refusal(source: Any) -> str:
+def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are():
+    def refusal(source):
         with pytest.raises(InvalidLabels) as refused:
             read_pairs(source, columns={"labeler_id": "worker"})
         return str(refused.value)
@@ -323,7 +309,7 @@ def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are() -> 
 
 @pytest.mark.quick("hh-rlhf")
 @pytest.mark.parametrize("shape", ["hh-rlhf", "ultrafeedback", "helpsteer", "arena", "kaggle"])
-def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: str) -> None:
+def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape):
     labeler = SHAPES[shape].labeler
     nameless = [{k: v for k, v in row.items() if k != labeler} for row in rows(shape, ["a"])]
     with pytest.raises(InvalidLabels) as caught:
@@ -335,7 +321,7 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: 
     assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 
-def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
+def test_a_format_that_is_named_must_fit(tmp_path):
     source = as_table(rows("pairs", ["a"]))
     with pytest.raises(InvalidLabels, match="table: not of format helpsteer"):
         read_pairs(source, format="helpsteer")
@@ -347,5 +333,5 @@ def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
         stage(as_table(bare), tmp_path, KeyRing.public(), options)
 
 
-def test_every_format_has_a_name_for_commands() -> None:
+def test_every_format_has_a_name_for_commands():
     assert set(FORMATS) <= set(FORMAT_NAMES)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from support import world, worlds
 from support.label_changes import parts
 from support.preferences import (
@@ -37,7 +34,6 @@ from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
 from labelguard.inputs.pairs import find_distinct_pairs
-from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
@@ -48,7 +44,6 @@ from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.mechanisms import rr
 from labelguard.release.mechanisms import statistic_design as design
-from labelguard.release.selection import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.executor import Threads, over_buckets
 
@@ -74,19 +69,14 @@ class Home:
     releases: int = 0
 
     @property
-    def keys(self) -> KeyRing:
+    def keys(self):
         return KeyRing(self.project.keys)
 
     @property
-    def groups(self) -> UnitGroups:
+    def groups(self):
         return read_groups(self.members, self.keys, "files")[0]
 
-    def release(
-        self,
-        table: Any,
-        look: Callable[[Staged, PlannedRows], None] = lambda staged, plan: None,
-        **of: Any,
-    ) -> PlannedRows:
+    def release(self, table, look=lambda staged, plan: None, **of):
         """One release; what it charges is written down. `look` sees its files."""
         earlier = [f"r{number + 1}" for number in range(self.releases)]
         self.releases += 1
@@ -131,7 +121,7 @@ class Home:
             self.used[name] += int(charged)
         return plan
 
-    def drawn(self) -> dict[bytes, dict[str, Any]]:
+    def drawn(self):
         """The private map of all releases, by row key."""
         rows = [
             row | {"bucket": int(path.stem.removeprefix("bucket="))}
@@ -142,27 +132,27 @@ class Home:
 
 
 @pytest.fixture(autouse=True)
-def same_keys_in_every_project(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_keys_in_every_project(monkeypatch):
     world.fix_randomness(monkeypatch)
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path):
     return Home(lg.init(tmp_path / "home"))
 
 
-def unit_of(home: Home, labeler: str) -> bytes:
+def unit_of(home, labeler):
     return blocks.to_bytes(home.groups.unit_of(home.keys.labeler_keys("files", [labeler])))
 
 
 # ---------------------------------------------------------------- who belongs together
 
 
-def equal(one: UnitGroups, other: UnitGroups) -> bool:
+def equal(one, other):
     return np.array_equal(one.labelers, other.labelers) and np.array_equal(one.units, other.units)
 
 
-def test_groups_are_read_from_every_format(home: Home, tmp_path: Path) -> None:
+def test_groups_are_read_from_every_format(home, tmp_path):
     expected = home.groups
     for suffix in ("csv", "parquet", "jsonl"):
         path = write(MEMBERS, tmp_path / f"groups.{suffix}")
@@ -181,7 +171,7 @@ def test_groups_are_read_from_every_format(home: Home, tmp_path: Path) -> None:
             read_groups(pa.table({"labeler_id": ["a"], "group_id": column}), home.keys, "files")
 
 
-def test_a_group_is_nobody_and_who_is_in_none_is_themselves(home: Home) -> None:
+def test_a_group_is_nobody_and_who_is_in_none_is_themselves(home):
     names = ["a", "b", "worker 0"]
     groups, _ = read_groups(
         pa.table({"labeler_id": names, "group_id": names[::-1]}), home.keys, "files"
@@ -212,16 +202,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_bad_groups_are_refused_with_their_row_and_without_ids(
-    text: str, home: Home, tmp_path: Path
-) -> None:
+def test_bad_groups_are_refused_with_their_row_and_without_ids(text, home, tmp_path):
     path = tmp_path / "groups.csv"
     path.write_text(text)
     with pytest.raises(InvalidLabels, match=BAD[text]):
         read_groups(path, home.keys, "files")[0]
 
 
-def test_groups_go_with_their_unit_and_need_labelers(home: Home, tmp_path: Path) -> None:
+def test_groups_go_with_their_unit_and_need_labelers(home, tmp_path):
     for unit, groups in (("item", home.groups), ("group", None)):
         with pytest.raises(InvalidLabels, match="go with --unit group"):
             StagingOptions(Reading({}, unit), "files", groups=groups)
@@ -235,7 +223,7 @@ def test_groups_go_with_their_unit_and_need_labelers(home: Home, tmp_path: Path)
 
 @pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_who_belongs_together_changes_no_coin(layout: str, tmp_path: Path) -> None:
+def test_who_belongs_together_changes_no_coin(layout, tmp_path):
     table, drawn = LAYOUTS[layout](ASKED, RANKS), []
     for members in (MEMBERS, ALONE):
         home = Home(lg.init(tmp_path / str(len(drawn))), members, Bound(128))
@@ -245,9 +233,7 @@ def test_who_belongs_together_changes_no_coin(layout: str, tmp_path: Path) -> No
     assert drawn[0] == drawn[1]
 
 
-def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_labeler(
-    home: Home,
-) -> None:
+def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_labeler(home):
     home.release(pairs(ASKED, RANKS))
     expected: Counter[tuple[bytes, int, int]] = Counter()
     for name in pairs(ASKED, RANKS)["labeler_id"].to_pylist():
@@ -260,7 +246,7 @@ def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_la
     assert found == expected
 
 
-def test_two_members_who_label_one_item_give_two_labels(home: Home) -> None:
+def test_two_members_who_label_one_item_give_two_labels(home):
     asked = Public(np.array([0, 1, 0, 4]), np.zeros(4, np.int64))
     plan = home.release(pairs(asked, opinions(4, 1)))
     assert plan.drawn == 3 and plan.duplicates == 1
@@ -268,7 +254,7 @@ def test_two_members_who_label_one_item_give_two_labels(home: Home) -> None:
     assert unit_of(home, "worker 0") == unit_of(home, "worker 1")
 
 
-def test_labels_of_all_members_take_the_places_of_their_group(home: Home) -> None:
+def test_labels_of_all_members_take_the_places_of_their_group(home):
     home.release(pairs(ASKED, RANKS))
     places = {n: home.places[unit_of(home, f"worker {n}")] for n in range(7)}
     assert places == {0: 32, 1: 32, 2: 32, 3: 32, 4: 16, 5: 16, 6: 16}
@@ -283,9 +269,7 @@ def test_labels_of_all_members_take_the_places_of_their_group(home: Home) -> Non
     again=st.booleans(),
 )
 @settings(max_examples=15, deadline=None)
-def test_no_sequence_of_runs_takes_more_than_a_groups_places(
-    runs: list[set[int]], places: int, again: bool, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_sequence_of_runs_takes_more_than_a_groups_places(runs, places, again, tmp_path_factory):
     asked = Public(np.arange(40) % 2, np.arange(40) // 2)
     home = Home(lg.init(tmp_path_factory.mktemp("runs")), bound=Bound(places))
     for rows in runs:
@@ -296,14 +280,14 @@ def test_no_sequence_of_runs_takes_more_than_a_groups_places(
     assert used <= places and (again or used == min(places, seen))
 
 
-def test_without_a_group_the_same_labelers_take_their_places_twice(tmp_path: Path) -> None:
+def test_without_a_group_the_same_labelers_take_their_places_twice(tmp_path):
     asked = Public(np.arange(40) % 2, np.arange(40) // 2)
     home = Home(lg.init(tmp_path), ALONE, Bound(5))
     home.release(pairs(asked, RANKS[:40]))
     assert sorted(home.used.values()) == [5, 5]
 
 
-def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path: Path) -> None:
+def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path):
     """Of n members who rank the same three responses, places for two rankings keep two."""
     members = pa.table({"labeler_id": [f"worker {n}" for n in range(5)], "group_id": ["g"] * 5})
     home = Home(lg.init(tmp_path), members, Bound(8))
@@ -315,11 +299,11 @@ def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path: Path) 
 # ---------------------------------------------------------------- features
 
 
-def read_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
+def read_features(home):
     """Coordinates, rows and labels as a statistic release of these groups would take them."""
     found: list[Any] = []
 
-    def look(staged: Staged, plan: PlannedRows) -> None:
+    def look(staged, plan):
         pair = find_distinct_pairs(staged)
         z = np.random.default_rng(0).standard_normal((len(pair), 3)).astype(np.float32)
         labels = [
@@ -337,7 +321,7 @@ def read_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
     return found[0], found[1], found[2].astype(np.uint8)
 
 
-def test_a_statistic_is_clipped_and_bounded_by_group(home: Home, tmp_path: Path) -> None:
+def test_a_statistic_is_clipped_and_bounded_by_group(home, tmp_path):
     z, rows, labels = read_features(home)
     assert rows.units == 5 and sorted(np.bincount(rows.unit)) == [12, 12, 12, 24, 24]
     assert sorted(home.used.values()) == [1] * 5
@@ -363,9 +347,7 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home: Home, tmp_path: Path)
 # ---------------------------------------------------------------- noninterference
 
 
-def observe(
-    here: Path, layout: str, ranks: NDArray[np.int64], coins: worlds.Coins
-) -> dict[str, Any]:
+def observe(here, layout, ranks, coins):
     """All that is left and planned in a project where `ranks` were raw labels."""
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
@@ -373,7 +355,7 @@ def observe(
         home = Home(lg.init(here), bound=Bound(30))
         found: dict[str, Any] = {}
 
-        def look(staged: Staged, plan: PlannedRows) -> None:
+        def look(staged, plan):
             name = f"release {home.releases}: "
             found[name + "digest"] = staged.public_digest
             found[name + "plan"] = {
@@ -397,9 +379,7 @@ def observe(
 
 @pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_but_released_labels_depends_on_raw_labels_of_groups(
-    layout: str, tmp_path: Path
-) -> None:
+def test_nothing_but_released_labels_depends_on_raw_labels_of_groups(layout, tmp_path):
     coins = worlds.Coins({}, replayed=False)
     (tmp_path / "w").mkdir()
     one = observe(tmp_path / "w", layout, RANKS, coins)

@@ -25,8 +25,6 @@ import labelguard
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import Project
-from labelguard.release.writer import Release
 
 Rows = list[dict[str, Any]]
 Read: TypeAlias = Callable[..., Outcome]
@@ -34,11 +32,11 @@ KEYS = KeyRing.public()
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Read:
+def read(tmp_path):
     """What staging makes of an input: labels by labeler and item, of several the latest."""
     places = (tmp_path / f"staged {number}" for number in itertools.count())
 
-    def staged(source: Any, **columns: str) -> Outcome:
+    def staged(source, **columns):
         found = published.read(source, next(places), KEYS, Reading(columns))
         assert found.labels, found.public
         return found
@@ -46,21 +44,21 @@ def read(tmp_path: Path) -> Read:
     return staged
 
 
-def release(project: Project, source: Any, **options: Any) -> Release:
+def release(project, source, **options):
     options = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, **options}
     return labelguard.privatize(source, project=project, **options)
 
 
-def data(made: Release) -> pa.Table:
+def data(made):
     return pq.read_table(made.path / "data.parquet")
 
 
-def count_charges(made: Release) -> int:
+def count_charges(made):
     """New charges of a release; a repeated command is answered by the release it made before."""
     return 0 if made.reused else int(made.card["counts"]["charged"])
 
 
-def base_rows() -> Rows:
+def base_rows():
     texts = ["plain", 'quote " and, comma', "line\nbreak", "emoji 🦊 é"]
     texts += ["tab\tand ; semicolon", "007"]
     rows = []
@@ -79,28 +77,28 @@ def base_rows() -> Rows:
     return rows
 
 
-def write_jsonl(path: Path, rows: Rows) -> Path:
+def write_jsonl(path, rows):
     return write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_text(path, text):
     compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
     with pa.output_stream(str(path), compression=compression) as stream:
         stream.write(text.encode())
     return path
 
 
-def write_csv(path: Path, rows: Rows) -> Path:
+def write_csv(path, rows):
     delimiter = "\t" if ".tsv" in path.name else ","
     return write_text(path, pd.DataFrame(rows).to_csv(index=False, sep=delimiter))
 
 
-def write_parquet(path: Path, rows: Rows) -> Path:
+def write_parquet(path, rows):
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path
 
 
-def write_dataset(path: Path, rows: Rows) -> Path:
+def write_dataset(path, rows):
     """A directory as `datasets.Dataset.save_to_disk` leaves it, with a leftover cache file."""
     table = pa.Table.from_pylist(rows)
     path.mkdir()
@@ -117,14 +115,14 @@ def write_dataset(path: Path, rows: Rows) -> Path:
     return path
 
 
-def write_arrow_file(path: Path, rows: Rows) -> Path:
+def write_arrow_file(path, rows):
     table = pa.Table.from_pylist(rows)
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
     return path
 
 
-def write_partitioned(path: Path, rows: Rows) -> Path:
+def write_partitioned(path, rows):
     table = pa.Table.from_pylist(rows)
     schema = pa.schema([("labeler_id", pa.string())])
     pa_dataset.write_dataset(
@@ -133,7 +131,7 @@ def write_partitioned(path: Path, rows: Rows) -> Path:
     return path
 
 
-def write_partitioned_jsonl(path: Path, rows: Rows) -> str:
+def write_partitioned_jsonl(path, rows):
     for labeler in sorted({row["labeler_id"] for row in rows}):
         folder = path / f"labeler_id={labeler}"
         folder.mkdir(parents=True)
@@ -146,7 +144,7 @@ def write_partitioned_jsonl(path: Path, rows: Rows) -> str:
     return str(path / "*" / "*.jsonl")
 
 
-def swap_sides(rows: Rows) -> Rows:
+def swap_sides(rows):
     return [
         row
         | {"response_a": row["response_b"], "response_b": row["response_a"]}
@@ -155,7 +153,7 @@ def swap_sides(rows: Rows) -> Rows:
     ]
 
 
-def chosen_layout(rows: Rows) -> Rows:
+def chosen_layout(rows):
     layout = []
     for row in rows:
         order = "ba" if row["label"] == 0 else "ab"
@@ -224,18 +222,14 @@ FORMATS: dict[str, Callable[[Path, Rows], Any]] = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_items_and_labels(
-    name: str, read: Read, tmp_path: Path
-) -> None:
+def test_every_format_gives_the_same_items_and_labels(name, read, tmp_path):
     given = read(pa.Table.from_pylist(base_rows()))
     found = read(FORMATS[name](tmp_path, base_rows()))
     assert len(given.labels) == 24
     assert (found.labels, found.told) == (given.labels, given.told)
 
 
-def test_columns_may_have_any_name_and_be_exchanged_and_others_are_ignored(
-    read: Read, tmp_path: Path
-) -> None:
+def test_columns_may_have_any_name_and_be_exchanged_and_others_are_ignored(read, tmp_path):
     rows = base_rows()
     given = read(pa.Table.from_pylist(rows))
     named = [{WEIRD[key]: v for key, v in row.items()} | {"duration_s": 3} for row in rows]
@@ -264,7 +258,7 @@ TIES: dict[str, pa.Array] = {
 }
 
 
-def test_labels_and_tie_flags_of_every_type_mean_the_same(read: Read) -> None:
+def test_labels_and_tie_flags_of_every_type_mean_the_same(read):
     texts = {"labeler_id": ["x"] * 4, "prompt": ["p1", "p2", "p3", "p4"]}
     texts |= {"response_a": ["a"] * 4, "response_b": ["b"] * 4}
     pairs = [(labels, TIES["booleans"]) for labels in LABELS.values()]
@@ -275,7 +269,7 @@ def test_labels_and_tie_flags_of_every_type_mean_the_same(read: Read) -> None:
     assert set(read(null.append_column("tie", pa.array([True]))).labels.values()) == {2}
 
 
-def test_whole_number_ids_are_the_same_as_text(read: Read, tmp_path: Path) -> None:
+def test_whole_number_ids_are_the_same_as_text(read, tmp_path):
     rows = [pair(0, 1, labeler_id=7)]
     as_text = [row | {"labeler_id": "7"} for row in rows]
     wide = pa.Table.from_pylist(rows)
@@ -292,8 +286,8 @@ def test_whole_number_ids_are_the_same_as_text(read: Read, tmp_path: Path) -> No
     assert found == [found[0]] * len(found) and len(found[0]) == 1
 
 
-def chats() -> Rows:
-    def say(role: str, content: str, **extra: Any) -> list[dict[str, Any]]:
+def chats():
+    def say(role, content, **extra):
         return [{"role": role, "content": content, **extra}]
 
     return [
@@ -308,7 +302,7 @@ def chats() -> Rows:
     ]
 
 
-def test_chats_are_the_same_in_every_format(read: Read, tmp_path: Path) -> None:
+def test_chats_are_the_same_in_every_format(read, tmp_path):
     rows = chats()
     given = read(write_parquet(tmp_path / "c.parquet", rows))
     assert len(given.labels) == 4
@@ -337,9 +331,7 @@ def test_chats_are_the_same_in_every_format(read: Read, tmp_path: Path) -> None:
         assert found.public[-1] == given.public[-1]  # the type of contents
 
 
-def test_which_side_was_chosen_does_not_show_in_the_type_of_chats(
-    read: Read, tmp_path: Path
-) -> None:
+def test_which_side_was_chosen_does_not_show_in_the_type_of_chats(read, tmp_path):
     """Members that only one side has make the columns' types follow the labels."""
     with_x = [{"role": "assistant", "content": "a", "name": "x"}]
     with_y = [{"role": "assistant", "content": "b", "tool_calls": [{"y": 0.5}]}]
@@ -351,7 +343,7 @@ def test_which_side_was_chosen_does_not_show_in_the_type_of_chats(
     assert seen[0] == seen[1]
 
 
-def ranking_rows() -> Rows:
+def ranking_rows():
     return [
         {"labeler_id": "r1", "prompt": "p1", "responses": list("abcd"), "ranks": [2, 1, 2, 4]},
         {"labeler_id": "r1", "prompt": "p2", "responses": ["x", "y"], "ranks": [1, 2]},
@@ -359,7 +351,7 @@ def ranking_rows() -> Rows:
     ]
 
 
-def test_rankings_become_all_their_pairs(read: Read, tmp_path: Path) -> None:
+def test_rankings_become_all_their_pairs(read, tmp_path):
     rows = ranking_rows()
     given = read(pa.Table.from_pylist(rows))
     assert len(given.labels) == 6 + 1 + 2  # of three pairs of one ranking, one has equal sides
@@ -378,7 +370,7 @@ def test_rankings_become_all_their_pairs(read: Read, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_the_bound_keeps_or_drops_a_ranking_whole(project: Project, listed: bool) -> None:
+def test_the_bound_keeps_or_drops_a_ranking_whole(project, listed):
     rows: Rows = [
         {"labeler_id": "r", "prompt": f"p{n}", "responses": list("abc"), "ranks": [3, 1, 2]}
         for n in range(4)
@@ -395,13 +387,13 @@ def test_the_bound_keeps_or_drops_a_ranking_whole(project: Project, listed: bool
     assert set(data(made)["prompt"].value_counts().field("counts").to_pylist()) == {3}
 
 
-def pair(number: int, label: Any, **more: Any) -> dict[str, Any]:
+def pair(number, label, **more):
     row = {"labeler_id": "x", "prompt": f"p{number}", "response_a": "a", "response_b": "b"}
     return row | {"label": label, "tie": label in (None, 0.5)} | more
 
 
 @pytest.mark.parametrize(("ties", "rows"), [("coin", 6), ("drop", 4)])
-def test_ties_are_treated_as_the_policy_says(project: Project, ties: str, rows: int) -> None:
+def test_ties_are_treated_as_the_policy_says(project, ties, rows):
     labels = [0, 1, 0.5, None, 1, 0]
     table = pa.Table.from_pylist([pair(number, label) for number, label in enumerate(labels)])
     made = release(project, table, ties=ties, tie_status_public=ties == "drop" or None)
@@ -409,7 +401,7 @@ def test_ties_are_treated_as_the_policy_says(project: Project, ties: str, rows: 
     assert counts["charged"] == counts["rows"] == data(made).num_rows == rows
 
 
-def test_unit_item_needs_no_labelers_and_takes_one_label_of_each(tmp_path: Path) -> None:
+def test_unit_item_needs_no_labelers_and_takes_one_label_of_each(tmp_path):
     project, other = (labelguard.init(tmp_path / name) for name in ("one", "other"))
     nameless = pa.Table.from_pylist([pair(0, 1), pair(0, 0), pair(1, 1)])
     nameless = nameless.drop_columns("labeler_id")
@@ -440,9 +432,7 @@ TIMES: dict[str, Sequence[Any]] = {
 
 
 @pytest.mark.parametrize("kind", TIMES)
-def test_the_latest_submission_counts_in_every_format(
-    kind: str, read: Read, tmp_path: Path
-) -> None:
+def test_the_latest_submission_counts_in_every_format(kind, read, tmp_path):
     latest = 2 if kind == "one missing" else 0
     rows = [pair(0, int(row == latest), submitted_at=time) for row, time in enumerate(TIMES[kind])]
     sources = [pa.Table.from_pylist(rows), pa.Table.from_pylist(rows[::-1])]
@@ -451,7 +441,7 @@ def test_the_latest_submission_counts_in_every_format(
     assert [list(read(source).labels.values()) for source in sources] == [[1]] * len(sources)
 
 
-def test_the_latest_submission_counts(tmp_path: Path) -> None:
+def test_the_latest_submission_counts(tmp_path):
     """The side that was chosen tells which of three submissions was taken: ε is so large."""
     project = labelguard.init(tmp_path, max_epsilon=20_000)
     rows = [pair(0, int(row == 0), submitted_at=time) for row, time in enumerate(TIMES["iso"])]
@@ -461,9 +451,7 @@ def test_the_latest_submission_counts(tmp_path: Path) -> None:
         assert made.card["counts"]["duplicates"] == 2
 
 
-def test_record_ids_decide_between_equal_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_ids_decide_between_equal_times(tmp_path, monkeypatch):
     """Whatever order the two come in, and whatever they say, the same one wins."""
     world.fix_randomness(monkeypatch)
     made = []
@@ -482,9 +470,7 @@ def test_record_ids_decide_between_equal_times(
     assert len(set(one["chosen"].to_pylist())) == 2
 
 
-def test_long_texts_emoji_and_nul_characters_come_out_as_they_went_in(
-    project: Project, tmp_path: Path
-) -> None:
+def test_long_texts_emoji_and_nul_characters_come_out_as_they_went_in(project, tmp_path):
     texts = ["long " * 1_000_000, "\0", "a\0b", "🦊" * 3, "e\u0301", "é", " ", "\r", "\ufeff"]
     rows = [
         pair(0, 1, labeler_id=str(n), response_a=text, response_b=f"{n}", item_id=f"item {n}")
@@ -502,16 +488,14 @@ def test_long_texts_emoji_and_nul_characters_come_out_as_they_went_in(
 NAMES = ["a[1].csv", "b*.csv", "c?.csv", "d e.csv", "f'g.csv", "h\\i.csv", "{j,k}.csv", "l=m.csv"]
 
 
-def test_file_names_may_hold_signs_of_globs(read: Read, tmp_path: Path) -> None:
+def test_file_names_may_hold_signs_of_globs(read, tmp_path):
     for number, name in enumerate(NAMES):
         write_csv(tmp_path / name, [pair(number, 1)])
     assert [len(read(tmp_path / name).labels) for name in NAMES] == [1] * len(NAMES)
     assert len(read(str(tmp_path / "*.csv")).labels) == len(NAMES)
 
 
-def test_partitions_are_read_whether_the_shell_or_labelguard_expands_the_glob(
-    read: Read, tmp_path: Path
-) -> None:
+def test_partitions_are_read_whether_the_shell_or_labelguard_expands_the_glob(read, tmp_path):
     rows = [pair(n, 1, labeler_id=name) for n, name in enumerate(["a/b c", "ü", "007"])]
     root = write_partitioned(tmp_path / "hive", rows)
     given = read(pa.Table.from_pylist(rows))
@@ -519,7 +503,7 @@ def test_partitions_are_read_whether_the_shell_or_labelguard_expands_the_glob(
         assert read(source).labels == given.labels
 
 
-def test_extra_columns_of_unreadable_types_are_ignored(read: Read, tmp_path: Path) -> None:
+def test_extra_columns_of_unreadable_types_are_ignored(read, tmp_path):
     floats = pa.array([[1.0]], pa.list_(pa.float16()))
     table = pa.Table.from_pylist([pair(0, 1)]).append_column("embedding", floats)
     with pa.ipc.new_stream(tmp_path / "x.arrow", table.schema) as writer:
@@ -528,7 +512,7 @@ def test_extra_columns_of_unreadable_types_are_ignored(read: Read, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_memory_stays_bounded_when_rows_grow_wider(tmp_path: Path) -> None:
+def test_memory_stays_bounded_when_rows_grow_wider(tmp_path):
     """400 MB of text, of which the first rows are short, are staged with less than that."""
     script = f"""
 import resource, pyarrow as pa, pyarrow.parquet as pq, pathlib, labelguard

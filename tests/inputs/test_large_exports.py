@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ ROWS, TEXT = 40_000, "x" * 4_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["label-studio", "chats"])
-def test_what_is_looked_at_first_does_not_need_all_texts_at_once(kind: str, tmp_path: Path) -> None:
+def test_what_is_looked_at_first_does_not_need_all_texts_at_once(kind, tmp_path):
     path = tmp_path / "export.jsonl"
     region = {"from_name": "p", "to_name": "a", "type": "pairwise", "value": {"selected": "left"}}
     with path.open("w") as file:

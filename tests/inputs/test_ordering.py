@@ -6,7 +6,6 @@ Every table here is full of rows that are equal in much or all of what is public
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 
-def export(columns: tuple[str, ...], seed: int = 0) -> pa.Table:
+def export(columns, seed=0):
     """Labels of few labelers on few pairs, again and again."""
     rng = np.random.default_rng(seed)
     item = rng.integers(0, 4, ROWS)
@@ -52,7 +51,7 @@ def export(columns: tuple[str, ...], seed: int = 0) -> pa.Table:
     return pa.table(table)
 
 
-def ranked(seed: int = 0) -> pa.Table:
+def ranked(seed=0):
     rng = np.random.default_rng(seed)
     item = rng.integers(0, 3, ROWS)
     table = {
@@ -64,7 +63,7 @@ def ranked(seed: int = 0) -> pa.Table:
     return pa.table(table)
 
 
-def staged_rows(table: pa.Table, directory: Path, unit: str = "labeler") -> list[dict[str, Any]]:
+def staged_rows(table, directory, unit="labeler"):
     """What is kept of every row, in order, but its running number in the input."""
     ring = KeyRing.public()
     names = table.column_names
@@ -78,7 +77,7 @@ def staged_rows(table: pa.Table, directory: Path, unit: str = "labeler") -> list
     return [row for one in buckets if one is not None for row in one.drop("row").to_pylist()]
 
 
-def shuffles(table: pa.Table) -> list[pa.Table]:
+def shuffles(table):
     """The table in other orders, sorted by its labels among them."""
     rng = np.random.default_rng(1)
     label = "ranks" if "ranks" in table.column_names else "label"
@@ -100,9 +99,7 @@ def shuffles(table: pa.Table) -> list[pa.Table]:
         for columns in (*COLUMNS, "lists")
     ],
 )
-def test_the_order_of_the_input_moves_no_staged_row(
-    columns: str, unit: str, tmp_path: Path
-) -> None:
+def test_the_order_of_the_input_moves_no_staged_row(columns, unit, tmp_path):
     table = ranked() if columns == "lists" else export(COLUMNS[columns])
     expected = staged_rows(table, tmp_path / "0", unit)
     assert len(expected) == (3 * ROWS if columns == "lists" else ROWS)
@@ -112,7 +109,7 @@ def test_the_order_of_the_input_moves_no_staged_row(
 
 @pytest.mark.quick("nothing")
 @pytest.mark.parametrize("columns", ["nothing", "times", "everything"])
-def test_labels_come_last_in_the_order(columns: str, tmp_path: Path) -> None:
+def test_labels_come_last_in_the_order(columns, tmp_path):
     """Other labels change no other column of any row."""
     table = export(COLUMNS[columns])
     other = table.set_column(4, "label", pa.array(1 - table["label"].to_numpy()))
@@ -125,9 +122,7 @@ def test_labels_come_last_in_the_order(columns: str, tmp_path: Path) -> None:
 
 @pytest.mark.quick("author_hi")
 @pytest.mark.parametrize("left_out", ["author_hi", "submitted", "tiebreak", "label"])
-def test_an_order_that_looks_at_some_columns_only_is_found(
-    left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_that_looks_at_some_columns_only_is_found(left_out, tmp_path, monkeypatch):
     omitted = {left_out, left_out.replace("hi", "lo")}
     if left_out != "label":
         omitted.add("tiebreak")  # it stands for every public column
@@ -142,10 +137,8 @@ def test_an_order_that_looks_at_some_columns_only_is_found(
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_of_several_choices_of_one_labeler_one_is_taken_whole(
-    recorded: bool, tmp_path: Path
-) -> None:
-    def latest(choices: list[int]) -> tuple[int, ...]:
+def test_of_several_choices_of_one_labeler_one_is_taken_whole(recorded, tmp_path):
+    def latest(choices):
         rows = [
             {"labeler_id": "v", "prompt": "p", "responses": ["a", "b", "c", "d"], "choice": choice}
             | ({"record_id": f"r{choice}"} if recorded else {})

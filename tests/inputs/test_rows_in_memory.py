@@ -32,11 +32,11 @@ ITSELF: list[Any] = []
 ITSELF.append(ITSELF)
 
 
-def row(**changed: Any) -> dict[str, Any]:
+def row(**changed):
     return {"prompt": "p", "response_a": "x", "response_b": "y", "label": 1, **changed}
 
 
-def test_rows_and_their_table_are_the_same_release(tmp_path: Path) -> None:
+def test_rows_and_their_table_are_the_same_release(tmp_path):
     project = lg.init(str(tmp_path))
     asked: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
     made = lg.privatize(TABLE, **asked)
@@ -52,13 +52,13 @@ NAN = {
 }
 
 
-def _dataset(table: pa.Table) -> Any:
+def _dataset(table):
     import datasets
 
     return datasets.Dataset(table)
 
 
-def _parquet(table: pa.Table, directory: Path) -> Path:
+def _parquet(table, directory):
     pq.write_table(table, directory / "t.parquet")
     return directory / "t.parquet"
 
@@ -75,7 +75,7 @@ INPUTS: dict[str, Callable[[pa.Table, Path], Any]] = {
 
 @pytest.mark.quick("pandas", "polars", "rows", "parquet")
 @pytest.mark.parametrize("kind", INPUTS)
-def test_a_number_that_is_none_is_a_blank_in_every_type_of_input(kind: str, tmp_path: Path) -> None:
+def test_a_number_that_is_none_is_a_blank_in_every_type_of_input(kind, tmp_path):
     texts = {one: [f"{one} {n}" for n in range(4)] for one in row(labeler_id=1) if one != "label"}
     for names in (("label",), ("label", "tie"), ("score_a", "score_b")):
         numbers = {name: NAN[name] for name in names}
@@ -86,7 +86,7 @@ def test_a_number_that_is_none_is_a_blank_in_every_type_of_input(kind: str, tmp_
         assert tied.equals(read(INPUTS[kind](null, tmp_path), tmp_path, skips="tie"))
 
 
-def test_what_a_row_lacks_is_null_wherever_it_is_lacking() -> None:
+def test_what_a_row_lacks_is_null_wherever_it_is_lacking():
     for lacking in (row(labeler_id=1), row(labeler_id=1, tie=None)):
         for rows in (
             [lacking, row(labeler_id=2, tie=True)],
@@ -98,13 +98,13 @@ def test_what_a_row_lacks_is_null_wherever_it_is_lacking() -> None:
             assert (found.labels, found.labelers and found.labelers.count) == (2, 2)
 
 
-def test_the_order_of_columns_does_not_follow_from_which_rows_have_a_label() -> None:
+def test_the_order_of_columns_does_not_follow_from_which_rows_have_a_label():
     lacking = {name: value for name, value in row(labeler_id=1).items() if name != "label"}
     said = {lg.inspect(rows, columns={}).roles for rows in ([row(), lacking], [lacking, row()])}
     assert len(said) == 1
 
 
-def test_numbers_beside_texts_are_read_as_in_json(tmp_path: Path) -> None:
+def test_numbers_beside_texts_are_read_as_in_json(tmp_path):
     rows = [
         row(labeler_id=who, prompt=f"p{number}", label=label)
         for who in (7, "7", "x")
@@ -123,7 +123,7 @@ def test_numbers_beside_texts_are_read_as_in_json(tmp_path: Path) -> None:
     assert len({str(row["unit_hi"]) for row in found[0][0]}) == 2
 
 
-def test_chats_are_nested_rows() -> None:
+def test_chats_are_nested_rows():
     answers = {"chosen": [{"role": "assistant", "content": "4"}], "rejected": CHAT}
     found = lg.inspect([{"prompt": CHAT, "labeler_id": 7, **answers}])
     assert (found.labels, found.examples[0].prompt, found.problems) == (1, "user: 2 + 2?", ())
@@ -148,16 +148,14 @@ def test_chats_are_nested_rows() -> None:
         ([row(Label=0)], "rows: two columns have one name"),
     ],
 )
-def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows: Any, message: str) -> None:
+def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows, message):
     with pytest.raises(InvalidLabels, match=message) as refused:
         lg.inspect(rows)
     said = str(refused.value)
     assert "\n" not in said and SECRET not in said and len(said) < 300
 
 
-def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
     (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "known = (" in c)
@@ -170,7 +168,7 @@ def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(
     assert lg.inspect("pairs.parquet").labels == 1
 
 
-def test_splits_by_name_are_no_rows() -> None:
+def test_splits_by_name_are_no_rows():
     with pytest.raises(InvalidLabels, match="choose one, as in --split"):
         lg.inspect([{"train": TABLE, "test": TABLE}])
     assert lg.inspect([{"train": TABLE}]).labels == lg.inspect({"train": pa.table(TABLE)}).labels

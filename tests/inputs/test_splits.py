@@ -22,7 +22,7 @@ from labelguard.inputs.sources import resolve_input
 TRAIN, TEST = as_table(pairs(["a", "b", "a"])), as_table(pairs(["b", "a"] * 4))
 
 
-def files(directory: Path, train: str, test: str) -> Path:
+def files(directory, train, test):
     for name, table in ((train, TRAIN), (test, TEST)):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def files(directory: Path, train: str, test: str) -> Path:
     return directory
 
 
-def write_dataset_dict(directory: Path) -> Path:
+def write_dataset_dict(directory):
     """As `DatasetDict.save_to_disk` leaves it."""
     name = "data-00000-of-00001.arrow"
     files(directory, f"train/{name}", f"held_out/{name}")
@@ -64,7 +64,7 @@ SPLITS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 @pytest.mark.quick("shards", "folders")
 @pytest.mark.parametrize("case", SPLITS)
-def test_one_of_several_splits_must_be_named(case: str, tmp_path: Path) -> None:
+def test_one_of_several_splits_must_be_named(case, tmp_path):
     other, make = SPLITS[case]
     source = make(tmp_path / "set")
     message = f"splits (train[a-z_]*, {other}|{other}, train[a-z_]*); choose one, as in --split"
@@ -75,14 +75,14 @@ def test_one_of_several_splits_must_be_named(case: str, tmp_path: Path) -> None:
     assert len(read_pairs(source, split=other).rows) == TEST.num_rows
 
 
-def test_one_split_alone_need_not_be_named(tmp_path: Path) -> None:
+def test_one_split_alone_need_not_be_named(tmp_path):
     pq.write_table(TRAIN, tmp_path / "train-00000-of-00001.parquet")
     assert len(read_pairs(tmp_path).rows) == TRAIN.num_rows
     assert len(read_pairs(tmp_path, split="train").rows) == TRAIN.num_rows
     assert len(read_pairs({"train": TRAIN}).rows) == TRAIN.num_rows
 
 
-def test_files_that_do_not_all_look_like_splits_are_one_dataset(tmp_path: Path) -> None:
+def test_files_that_do_not_all_look_like_splits_are_one_dataset(tmp_path):
     source = files(tmp_path, "monday.jsonl", "test.jsonl")
     assert len(resolve_input(source)) == 2
     with pytest.raises(InvalidLabels, match="--split test: the input has no splits; leave it out"):
@@ -91,14 +91,14 @@ def test_files_that_do_not_all_look_like_splits_are_one_dataset(tmp_path: Path) 
         read_pairs(TRAIN, split="train")
 
 
-def test_what_is_said_of_a_dataset_is_no_data(tmp_path: Path) -> None:
+def test_what_is_said_of_a_dataset_is_no_data(tmp_path):
     source = files(tmp_path, "monday.jsonl", "tuesday.jsonl")
     for name in ("card.json", "dataset_info.json", "state.json"):
         (source / name).write_text('{"rows": 3}')
     assert len(resolve_input(source)) == 2
 
 
-def test_a_dataset_is_read_in_its_own_order_and_selection() -> None:
+def test_a_dataset_is_read_in_its_own_order_and_selection():
     datasets = pytest.importorskip("datasets")
     rows = pairs(["a", "b", "a", "b"])
     dataset = datasets.Dataset.from_list(rows)
@@ -113,7 +113,7 @@ def test_a_dataset_is_read_in_its_own_order_and_selection() -> None:
         read_pairs(dataset.to_iterable_dataset())
 
 
-def run_with_input(content: bytes, code: str) -> subprocess.CompletedProcess[bytes]:
+def run_with_input(content, code):
     program = f"from labelguard.inputs.pairs import read_pairs\n{code}"
     return subprocess.run([sys.executable, "-c", program], input=content, capture_output=True)
 
@@ -122,7 +122,7 @@ TWICE = "print(len(read_pairs('-').rows), read_pairs('-').table.equals(read_pair
 
 
 @pytest.mark.slow
-def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_path: Path) -> None:
+def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_path):
     rows = pairs(["a", "b", "tie"])
     columns = list(rows[0])
     lines = [",".join(columns), *(",".join(map(str, row.values())) for row in rows)]
@@ -135,9 +135,7 @@ def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_pa
         assert found.stdout.decode().strip() == "3 True", found.stderr.decode()[-300:]
 
 
-def test_standard_input_leaves_nothing_behind_and_has_a_name_in_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_leaves_nothing_behind_and_has_a_name_in_messages(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     broken = arena(["a"])
     del broken[0]["judge"]

@@ -20,9 +20,7 @@ CHAT |= {"completion": [{"role": "assistant", "content": "a"}]}
 
 
 @pytest.mark.parametrize("texts", [{"prompt": "p", "completion": "a"}, CHAT])
-def test_single_labels_are_named_whether_or_not_a_label_is_there(
-    texts: dict[str, object], tmp_path: Path
-) -> None:
+def test_single_labels_are_named_whether_or_not_a_label_is_there(texts, tmp_path):
     rows = pl.DataFrame([texts | {"label": up, "labeler_id": "u"} for up in (1, 0)])
     said = set()
     for frame in (rows, rows.drop("label")):
@@ -46,8 +44,8 @@ def test_single_labels_are_named_whether_or_not_a_label_is_there(
 
 @pytest.mark.slow
 def test_the_page_makes_rankings_of_thumbs_that_exist_whatever_the_thumbs_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text(encoding="utf-8")
     (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "thumbs" in c)

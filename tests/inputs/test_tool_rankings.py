@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -23,15 +22,15 @@ ORDERS = [dict(zip(ITEMS, ranks, strict=True)) for ranks in permutations((1, 2, 
 TAG, STAR = "best", "*-rating"
 
 
-def text(item: object, task: int) -> str:
+def text(item, task):
     return f"response {item} of {task}"
 
 
-def sort_items(ranks: Order) -> list[str]:
+def sort_items(ranks):
     return sorted(ranks, key=lambda item: ranks[item])
 
 
-def task(number: int, data: Mapping[str, Any], result: Sequence[Any] | None) -> dict[str, Any]:
+def task(number, data, result):
     """A task that another labeler answered each; cancelled where there is no result."""
     annotation = {"id": number + 1, "completed_by": number, "updated_at": exports.NOON}
     annotation |= {"was_cancelled": result is None, "ground_truth": False, "result": result or []}
@@ -39,13 +38,11 @@ def task(number: int, data: Mapping[str, Any], result: Sequence[Any] | None) -> 
     return {"id": number, "data": data, "annotations": [annotation]}
 
 
-def region(name: str, kind: str, value: Any, about: str = "answers") -> dict[str, Any]:
+def region(name, kind, value, about="answers"):
     return {"from_name": name, "to_name": about, "type": kind, "value": {kind: value}}
 
 
-def ranking_tasks(
-    said: Callable[[Order], Any] = sort_items, orders: Sequence[Order | None] = ORDERS
-) -> list[dict[str, Any]]:
+def ranking_tasks(said=sort_items, orders=ORDERS):
     """A task for each order, with a list of items, and what a <Ranker> says."""
     return [
         task(
@@ -60,7 +57,7 @@ def ranking_tasks(
     ]
 
 
-def plain_rankings(ranks: Sequence[Any], items: Sequence[object] = ITEMS) -> list[dict[str, Any]]:
+def plain_rankings(ranks, items=ITEMS):
     return [
         {
             "prompt": f"question {number}",
@@ -72,27 +69,25 @@ def plain_rankings(ranks: Sequence[Any], items: Sequence[object] = ITEMS) -> lis
     ]
 
 
-def as_rankings(tmp_path: Path, orders: Sequence[Order | None] = ORDERS) -> pl.DataFrame:
+def as_rankings(tmp_path, orders=ORDERS):
     ranks = [None if one is None else [float(one[item]) for item in ITEMS] for one in orders]
     return read(plain(plain_rankings(ranks)), tmp_path)
 
 
-def read_tasks(tasks: Export, tmp_path: Path, **reading: Any) -> pl.DataFrame:
+def read_tasks(tasks, tmp_path, **reading):
     return read(write(tmp_path / "export.json", tasks), tmp_path, **reading)
 
 
-def same(one: pl.DataFrame, given: pl.DataFrame) -> bool:
+def same(one, given):
     return one.select(given.columns).equals(given)
 
 
-def is_bad(one: pl.DataFrame, good: set[Any]) -> bool:
+def is_bad(one, good):
     """Whether the first task has labels that no sound one has."""
     return good.isdisjoint(one.filter(pl.col("prompt") == "question 0")["label"])
 
 
-def tasks_with_member(
-    member: str, value: Callable[[int, dict[str, Any]], Any]
-) -> list[dict[str, Any]]:
+def tasks_with_member(member, value):
     """Tasks whose items have another member in place of `body`, or another id."""
     tasks = ranking_tasks(
         lambda order: [value(ITEMS.index(i), {"id": i})["id"] for i in sort_items(order)]
@@ -103,7 +98,7 @@ def tasks_with_member(
     return tasks
 
 
-def rename_body(member: str) -> Callable[[int, dict[str, Any]], Any]:
+def rename_body(member):
     return lambda n, item: {member if k == "body" else k: v for k, v in item.items()}
 
 
@@ -120,16 +115,14 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.quick("a list", "under the tag's name", "html")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_ranker_of_a_list_is_a_ranking(form: str, tmp_path: Path) -> None:
+def test_a_ranker_of_a_list_is_a_ranking(form, tmp_path):
     given = as_rankings(tmp_path)
     assert same(read_tasks(FORMS[form], tmp_path), given) and len(given) == len(ORDERS) * 3
     lines = write(tmp_path / "export.jsonl", FORMS[form])
     assert same(read(lines, tmp_path), given)
 
 
-def test_a_cancelled_ranking_is_a_skip_and_where_that_is_private_its_tag_is_named(
-    tmp_path: Path,
-) -> None:
+def test_a_cancelled_ranking_is_a_skip_and_where_that_is_private_its_tag_is_named(tmp_path):
     tasks, given = ranking_tasks(orders=[None, *ORDERS]), as_rankings(tmp_path, [None, *ORDERS])
     one = read_tasks(tasks, tmp_path)
     assert same(one, given) and one.filter(pl.col("label") == LABEL_SKIP).height == 3
@@ -146,9 +139,7 @@ def test_a_cancelled_ranking_is_a_skip_and_where_that_is_private_its_tag_is_name
         [{"id": "b"}, "c", "a"],
     ],
 )
-def test_a_ranking_of_something_else_is_a_bad_label_and_no_other_format(
-    said: Any, tmp_path: Path
-) -> None:
+def test_a_ranking_of_something_else_is_a_bad_label_and_no_other_format(said, tmp_path):
     given = as_rankings(tmp_path)
     tasks = ranking_tasks()
     tasks[0]["annotations"][0]["result"][0]["value"]["ranker"] = said
@@ -157,7 +148,7 @@ def test_a_ranking_of_something_else_is_a_bad_label_and_no_other_format(
     assert is_bad(one, set(given["label"]))
 
 
-def test_items_that_cannot_be_told_apart_and_buckets_are_bad_labels(tmp_path: Path) -> None:
+def test_items_that_cannot_be_told_apart_and_buckets_are_bad_labels(tmp_path):
     tasks = ranking_tasks()
     for item in tasks[0]["data"]["items"]:
         item["id"] = "b"
@@ -173,7 +164,7 @@ def test_items_that_cannot_be_told_apart_and_buckets_are_bad_labels(tmp_path: Pa
     assert buckets[0].equals(buckets[1]) and set(buckets[0]["label"]) == {103}
 
 
-def test_of_several_lists_one_is_named(tmp_path: Path) -> None:
+def test_of_several_lists_one_is_named(tmp_path):
     tasks = ranking_tasks()
     for one in tasks:
         one["data"]["sources"] = [{"id": "s", "body": "where it is from"}]
@@ -189,7 +180,7 @@ def test_of_several_lists_one_is_named(tmp_path: Path) -> None:
 RATINGS = {"a": [(5, 1), (1, 5), (3, 3)], "b": [(5, 1, 3), (1, 5, 3), (2, 2, 4)]}
 
 
-def rating_tasks(ratings: Sequence[Sequence[Any]], *others: Any) -> list[dict[str, Any]]:
+def rating_tasks(ratings, *others):
     """A task for each of these ratings, with a response for each of its numbers."""
     return [
         task(
@@ -208,7 +199,7 @@ def rating_tasks(ratings: Sequence[Sequence[Any]], *others: Any) -> list[dict[st
     ]
 
 
-def test_the_higher_rating_is_preferred(tmp_path: Path) -> None:
+def test_the_higher_rating_is_preferred(tmp_path):
     rows = [
         {
             "prompt": f"question {number}",
@@ -228,16 +219,14 @@ def test_the_higher_rating_is_preferred(tmp_path: Path) -> None:
 @pytest.mark.quick("a-many", "a-junk4", "b-inf", "b-None")
 @pytest.mark.parametrize("junk", ["many", "nan", "inf", [5], {"stars": 5}, True, None])
 @pytest.mark.parametrize("kind", RATINGS)
-def test_a_rating_that_is_no_number_is_a_bad_label_and_none_is_a_skip(
-    kind: str, junk: object, tmp_path: Path
-) -> None:
+def test_a_rating_that_is_no_number_is_a_bad_label_and_none_is_a_skip(kind, junk, tmp_path):
     good = read_tasks(rating_tasks(RATINGS[kind]), tmp_path)
     one = read_tasks(rating_tasks([[junk, *RATINGS[kind][0][1:]], *RATINGS[kind][1:]]), tmp_path)
     assert one.drop("label").equals(good.drop("label")) and is_bad(one, set(good["label"]))
     assert (LABEL_SKIP in one["label"].to_list()) == (junk is None)
 
 
-def test_ratings_that_leave_a_doubt_are_refused(tmp_path: Path) -> None:
+def test_ratings_that_leave_a_doubt_are_refused(tmp_path):
     again = region("other stars", "rating", 1, "answer1")
     with pytest.raises(InvalidLabels, match=r"one control tag Rating.* answer1 has not"):
         read_tasks(rating_tasks(RATINGS["a"], again), tmp_path)
@@ -245,7 +234,7 @@ def test_ratings_that_leave_a_doubt_are_refused(tmp_path: Path) -> None:
         read_tasks(rating_tasks([(5, None), (1, None)]), tmp_path)
 
 
-def test_a_preference_counts_more_than_ratings_beside_it(tmp_path: Path) -> None:
+def test_a_preference_counts_more_than_ratings_beside_it(tmp_path):
     left = {"from_name": TAG, "to_name": "answer1", "type": "pairwise"}
     one = read_tasks(rating_tasks(RATINGS["a"], {**left, "value": {"selected": "left"}}), tmp_path)
     firsts = {row["first"] == text("0", n) for n, row in enumerate(one.to_dicts())}
@@ -265,7 +254,7 @@ STARS: dict[float | None, dict[str, Any]] = {
 }
 
 
-def starred_records(rows: Sequence[Any] = ROWS, name: str = STAR, others: Any = None) -> Export:
+def starred_records(rows=ROWS, name=STAR, others=None):
     """Records in which both responses were rated instead; a skip rates only one of them."""
     records = exports.argilla_records(rows)
     labels = {(row["prompt"], row["labeler_id"]): row["label"] for row in rows}
@@ -280,7 +269,7 @@ def starred_records(rows: Sequence[Any] = ROWS, name: str = STAR, others: Any = 
 
 
 @pytest.mark.parametrize("name", [STAR, "rating_*", "*"])
-def test_the_higher_rating_of_a_question_each_is_preferred(name: str, tmp_path: Path) -> None:
+def test_the_higher_rating_of_a_question_each_is_preferred(name, tmp_path):
     records, given = starred_records(name=name), read(plain(ROWS), tmp_path)
     one = read_tasks(records, tmp_path, question=name)
     assert same(one, given) and one.filter(pl.col("label") == LABEL_SKIP).height == len(ROWS[::5])
@@ -288,13 +277,13 @@ def test_the_higher_rating_of_a_question_each_is_preferred(name: str, tmp_path: 
     assert read_tasks(page, tmp_path, question=name).equals(one)
 
 
-def with_three_responses(records: Export) -> Export:
+def with_three_responses(records):
     """The same records with three responses."""
     texts = {f"response_{place}": f"text {place}" for place in (1, 2, 3)}
     return [r | {"fields": {"prompt": r["fields"]["prompt"], **texts}} for r in records]
 
 
-def test_ratings_of_more_responses_are_all_their_pairs(tmp_path: Path) -> None:
+def test_ratings_of_more_responses_are_all_their_pairs(tmp_path):
     said = {"response_1": 1, "response_2": 5, "response_3": 5}
     one = read_tasks(
         with_three_responses(starred_records(ROWS[:3], others=said)), tmp_path, question=STAR
@@ -309,7 +298,7 @@ def test_ratings_of_more_responses_are_all_their_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("responses", [2, 3])
-def test_answers_that_are_no_ratings_are_bad_rows(tmp_path: Path, responses: int) -> None:
+def test_answers_that_are_no_ratings_are_bad_rows(tmp_path, responses):
     names = ("response_a", "response_b") if responses == 2 else ("response_1", "response_2")
     said = dict.fromkeys(names, "a reason") | ({"response_3": 4} if responses == 3 else {})
     records = starred_records(ROWS[:3], others=said)
@@ -319,7 +308,7 @@ def test_answers_that_are_no_ratings_are_bad_rows(tmp_path: Path, responses: int
     assert len(one) and set(one["label"]) & {100, 103} == set(one["label"])
 
 
-def test_what_holds_no_rating_of_every_response_is_refused(tmp_path: Path) -> None:
+def test_what_holds_no_rating_of_every_response_is_refused(tmp_path):
     with pytest.raises(InvalidLabels, match="no question 'response_b-rating' was answered"):
         read_tasks(starred_records(others={"response_a": 1}), tmp_path, question=STAR)
     with pytest.raises(InvalidLabels, match="take the REST interface"):
@@ -340,7 +329,7 @@ SAID: dict[str, tuple[Sequence[Export], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", SAID)
-def test_how_answers_are_read_does_not_depend_on_them(case: str, tmp_path: Path) -> None:
+def test_how_answers_are_read_does_not_depend_on_them(case, tmp_path):
     seen = []
     path = tmp_path / "export.json"
     for tasks in SAID[case][0]:

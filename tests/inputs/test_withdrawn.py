@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +10,6 @@ import pytest
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
-from labelguard.project.project import Project
 
 OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 2000.0, "delta": 0.0, "workers": 1}
 OPEN |= {"max_labels_per_labeler": 16, "accept_delta": True}
@@ -19,11 +17,11 @@ EARLY, LATE, LATEST = "2026-01-01", "2026-01-02", "2026-01-03"
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
 
 
-def table(*rows: tuple[str, str, str | None, str | None], **more: list[Any]) -> pa.Table:
+def table(*rows, **more):
     """Rows of (labeler, prompt, label, time)."""
     return pa.table(
         {
@@ -38,12 +36,12 @@ def table(*rows: tuple[str, str, str | None, str | None], **more: list[Any]) -> 
     )
 
 
-def released(rows: pa.Table, project: Project, **options: Any) -> list[tuple[str, str]]:
+def released(rows, project, **options):
     found = lg.load(lg.privatize(rows, project=project, **OPEN | options))
     return sorted(found.select("prompt", "chosen").iter_rows())
 
 
-def test_a_skip_takes_back_what_was_said_before_it_and_nothing_else(project: Project) -> None:
+def test_a_skip_takes_back_what_was_said_before_it_and_nothing_else(project):
     rows = table(
         ("maria", "p", "1", EARLY),
         ("maria", "p", None, LATE),
@@ -55,7 +53,7 @@ def test_a_skip_takes_back_what_was_said_before_it_and_nothing_else(project: Pro
     assert released(rows, project) == [("p", "a"), ("q", "b")]
 
 
-def test_the_order_of_rows_decides_nothing(tmp_path: Path) -> None:
+def test_the_order_of_rows_decides_nothing(tmp_path):
     rows = table(
         ("maria", "p", "1", EARLY), ("maria", "p", None, LATE), ("maria", "p", "0", LATEST)
     )
@@ -64,7 +62,7 @@ def test_the_order_of_rows_decides_nothing(tmp_path: Path) -> None:
         assert released(rows.take(list(order)), own) == [("p", "b")]
 
 
-def test_a_skip_at_the_same_time_counts_whatever_the_other_says(tmp_path: Path) -> None:
+def test_a_skip_at_the_same_time_counts_whatever_the_other_says(tmp_path):
     for label in ("0", "1"):
         own = lg.init(tmp_path / label, max_epsilon=10_000.0, max_delta=0.5)
         rows = table(
@@ -73,13 +71,13 @@ def test_a_skip_at_the_same_time_counts_whatever_the_other_says(tmp_path: Path) 
         assert released(rows, own) == [("p", "a")]
 
 
-def test_without_times_or_labelers_a_skip_is_only_a_row_without_a_label(project: Project) -> None:
+def test_without_times_or_labelers_a_skip_is_only_a_row_without_a_label(project):
     rows = table(("maria", "p", "1", EARLY), ("maria", "p", None, LATE))
     untimed = rows.drop_columns(["submitted_at"])
     assert released(untimed, project) == [("p", "a")]
 
 
-def test_single_labels_are_not_taken_back_by_others(tmp_path: Path) -> None:
+def test_single_labels_are_not_taken_back_by_others(tmp_path):
     own = lg.init(tmp_path / "own", max_epsilon=10_000.0, max_delta=0.5)
     rows = table(("maria", "p", "1", EARLY), ("otto", "p", None, LATE))
     assert released(rows.drop_columns(["labeler_id"]), own, unit="item") == [("p", "a")]
@@ -88,13 +86,13 @@ def test_single_labels_are_not_taken_back_by_others(tmp_path: Path) -> None:
     assert released(rows, other, unit="item") == [("p", "a")]
 
 
-def test_where_all_was_taken_back_there_is_nothing_to_release(project: Project) -> None:
+def test_where_all_was_taken_back_there_is_nothing_to_release(project):
     rows = table(("maria", "p", "1", EARLY), ("maria", "p", None, LATE))
     with pytest.raises(InvalidLabels, match="no usable row"):
         lg.privatize(rows, project=project, **OPEN)
 
 
-def test_more_skips_that_take_nothing_back_are_the_same_request(project: Project) -> None:
+def test_more_skips_that_take_nothing_back_are_the_same_request(project):
     rows = [("maria", "p", "1", EARLY), ("otto", "p", "0", EARLY)]
     first = lg.privatize(table(*rows), project=project, **OPEN)
     more = [*rows, ("zoe", "p", None, LATE), ("maria", "q", None, LATE)]
@@ -106,7 +104,7 @@ def test_more_skips_that_take_nothing_back_are_the_same_request(project: Project
     assert (lg.load(first).height, lg.load(second).height) == (2, 1)
 
 
-def test_of_rankings_a_skip_takes_the_whole_list_back(project: Project) -> None:
+def test_of_rankings_a_skip_takes_the_whole_list_back(project):
     rows = pa.table(
         {
             "labeler_id": ["maria", "maria", "otto"],
@@ -121,7 +119,7 @@ def test_of_rankings_a_skip_takes_the_whole_list_back(project: Project) -> None:
     assert chosen == [("b", "a"), ("c", "a"), ("c", "b")]
 
 
-def test_who_only_skipped_was_not_met(project: Project) -> None:
+def test_who_only_skipped_was_not_met(project):
     rows = table(("maria", "p", "1", EARLY), ("Otto", "p", None, EARLY))
     lg.privatize(rows, project=project, **OPEN)
     # Spelled otherwise Otto is nobody the project knows: there is no double to refuse.
@@ -129,7 +127,7 @@ def test_who_only_skipped_was_not_met(project: Project) -> None:
     assert released(rows, project) == [("p", "a"), ("q", "a")]
 
 
-def test_a_tie_that_is_dropped_takes_back_what_was_said_before_it(project: Project) -> None:
+def test_a_tie_that_is_dropped_takes_back_what_was_said_before_it(project):
     rows = table(
         ("maria", "p", "1", EARLY),
         ("maria", "p", "0.5", LATE),

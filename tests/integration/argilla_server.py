@@ -11,7 +11,6 @@ import os
 import socket
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ class Server:
     url: str
     owner: User
 
-    def users(self, *names: str, role: str = "annotator") -> list[User]:
+    def users(self, *names, role="annotator"):
         """New members of the workspace."""
         workspace = self.workspace()
         made = []
@@ -67,17 +66,12 @@ class Server:
             made.append(User(told["id"], name, told["api_key"]))
         return made
 
-    def workspace(self) -> str:
+    def workspace(self):
         """The id of the workspace that there is from the beginning."""
         found = self.call("GET", "/me/workspaces")["items"]
         return str(next(one["id"] for one in found if one["name"] == WORKSPACE))
 
-    def dataset(
-        self,
-        name: str,
-        questions: Sequence[Question],
-        records: Sequence[Mapping[str, Any]],
-    ) -> Dataset:
+    def dataset(self, name, questions, records):
         """A published data set whose `records` have these fields: texts, or chats."""
         made = self.call("POST", "/datasets", {"name": name, "workspace_id": self.workspace()})
         path = f"/datasets/{made['id']}"
@@ -90,40 +84,40 @@ class Server:
         self.call("PUT", f"{path}/publish")
         return Dataset(made["id"], name, tuple(self.add(made["id"], records)))
 
-    def add(self, dataset: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    def add(self, dataset, records):
         """More records for a data set (id); their ids."""
         items = [{"fields": record, "external_id": uuid.uuid4().hex} for record in records]
         made = self.call("POST", f"/datasets/{dataset}/records/bulk", {"items": items})
         return [one["id"] for one in made["items"]]
 
-    def answer(self, user: User, record: str, **values: Any) -> str:
+    def answer(self, user, record, **values):
         """Submit an answer to each question named; the response's id."""
         return self._respond(user, record, "submitted", values)
 
-    def discard(self, user: User, record: str, **values: Any) -> str:
+    def discard(self, user, record, **values):
         """Skip a record; the response's id."""
         return self._respond(user, record, "discarded", values)
 
-    def draft(self, user: User, record: str, **values: Any) -> str:
+    def draft(self, user, record, **values):
         """Begin an answer; the response's id."""
         return self._respond(user, record, "draft", values)
 
-    def update(self, user: User, response: str, status: str = "submitted", **values: Any) -> None:
+    def update(self, user, response, status="submitted", **values):
         """Change a response."""
         said = {"status": status, "values": _said(values)}
         self.call("PUT", f"/responses/{response}", said, user)
 
-    def delete(self, user: User, response: str) -> None:
+    def delete(self, user, response):
         """Take a response back."""
         self.call("DELETE", f"/responses/{response}", user=user)
 
-    def add_webhook(self, url: str, events: Sequence[str] = ()) -> str:
+    def add_webhook(self, url, events=()):
         """Send events there, by default those of responses; the secret that signs them."""
         wanted = events or [f"response.{what}" for what in ("created", "updated", "deleted")]
         made = self.call("POST", "/webhooks", {"url": url, "events": [*wanted]})
         return str(made["secret"])
 
-    def call(self, method: str, path: str, body: Any = None, user: User | None = None) -> Any:
+    def call(self, method, path, body=None, user=None):
         """What the REST interface answers the owner, or another user."""
         headers = {"X-Argilla-Api-Key": (user or self.owner).api_key}
         address = f"{self.url}/api/v1{path}"
@@ -132,45 +126,45 @@ class Server:
             raise RuntimeError(f"{method} {path}: HTTP {response.status_code}: {response.text}")
         return response.json() if response.content else None
 
-    def _respond(self, user: User, record: str, status: str, values: Mapping[str, Any]) -> str:
+    def _respond(self, user, record, status, values):
         said = {"status": status, "values": _said(values)}
         return str(self.call("POST", f"/records/{record}/responses", said, user)["id"])
 
 
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+def _said(values):
     return {name: {"value": value} for name, value in values.items()}
 
 
-def choice(name: str, *options: str) -> Question:
+def choice(name, *options):
     """A question for one of several labels."""
     labels = [{"value": option, "text": option} for option in options]
     return _question(name, {"type": "label_selection", "options": labels})
 
 
-def ranking(name: str, *options: str) -> Question:
+def ranking(name, *options):
     """A question for an order, with ties, of several."""
     ranked = [{"value": option, "text": option} for option in options]
     return _question(name, {"type": "ranking", "options": ranked})
 
 
-def rating(name: str, best: int = 5) -> Question:
+def rating(name, best=5):
     """A question for a number from 1."""
     numbers = [{"value": number} for number in range(1, best + 1)]
     return _question(name, {"type": "rating", "options": numbers})
 
 
-def text(name: str) -> Question:
+def text(name):
     """A question for a text."""
     return _question(name, {"type": "text", "use_markdown": False})
 
 
-def _question(name: str, settings: Mapping[str, Any]) -> Question:
+def _question(name, settings):
     # One question at least must be required; those after the first are told apart by this name.
     return {"name": name, "title": name, "required": name == "preference", "settings": settings}
 
 
 @contextlib.contextmanager
-def running(directory: Path) -> Iterator[Server]:
+def running(directory):
     """A server whose data are in an empty directory; it ends, and what it keeps in Redis is gone,
     when the context is left. Raises `RuntimeError` where it does not start.
     """
@@ -190,7 +184,7 @@ def running(directory: Path) -> Iterator[Server]:
         log = stack.enter_context((directory / "server.log").open("w"))
         shared: dict[str, Any] = {"cwd": APP, "env": environment, "stdout": log, "stderr": log}
 
-        def command(*words: str) -> list[str]:
+        def command(*words):
             return [str(python), "-m", *words]
 
         owner, password = uuid.uuid4().hex, uuid.uuid4().hex
@@ -213,7 +207,7 @@ def running(directory: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def _process(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[Any]:
+def _process(command, options):
     process = subprocess.Popen(command, **options)
     try:
         yield process
@@ -227,7 +221,7 @@ def _process(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[Any
 
 
 @contextlib.contextmanager
-def _redis() -> Iterator[str]:
+def _redis():
     """The URL of a numbered database that is empty, and that no other test of this user has."""
     for number in REDIS_DATABASES:
         lock = filelock.FileLock(CACHE / f"redis-{number}.lock")
@@ -249,7 +243,7 @@ def _redis() -> Iterator[str]:
     raise RuntimeError(f"no database {REDIS_DATABASES} of {REDIS} is free")
 
 
-def _command(number: int, words: str) -> str:
+def _command(number, words):
     """What Redis answers to a command in one of its databases, in its own one-line notation."""
     where = urlsplit(REDIS)
     address = (where.hostname or "127.0.0.1", where.port or 6379)

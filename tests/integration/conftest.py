@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from integration.label_studio_server import LabelStudioServer, label_studio_server
+from integration.label_studio_server import label_studio_server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    pass
 
 
 @pytest.fixture(scope="session")
-def label_studio() -> Iterator[LabelStudioServer]:
+def label_studio():
     """A Label Studio server."""
     with label_studio_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     """Debian's Chromium, by Playwright."""
     pytest.importorskip("playwright", reason="Playwright is not installed")
     from integration.label_studio_page import CHROMIUM, chromium

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from integration.label_studio_server import PASSWORD
-from playwright.sync_api import Browser, Locator, Page, Response, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 _SIZE = {"width": 1000, "height": 640}
@@ -22,7 +21,7 @@ class Person:
     page: Page = field(repr=False)
     url: str
 
-    def enter_webhook(self, project: int, url: str, headers: dict[str, str]) -> None:
+    def enter_webhook(self, project, url, headers):
         """Fill the form in the project's settings, and leave it open."""
         self.page.goto(f"{self.url}/projects/{project}/settings/webhooks")
         self.page.get_by_role("button", name="Add Webhook").first.click()
@@ -33,49 +32,49 @@ class Person:
             self.page.get_by_placeholder("header").nth(number).fill(name)
             self.page.get_by_placeholder("value").nth(number).fill(value)
 
-    def save_webhook(self) -> None:
+    def save_webhook(self):
         """Send the form, which says that it is saved."""
         with self._answered("/api/webhooks"):
             self.page.get_by_role("button", name="Add Webhook").click()
         self.page.get_by_text("Saved!").wait_for()
 
-    def label_all(self, project: int) -> None:
+    def label_all(self, project):
         """Open the stream of tasks that she has not answered."""
         self.page.goto(f"{self.url}/projects/{project}/data?labeling=1")
 
-    def open(self, project: int, task: int) -> None:
+    def open(self, project, task):
         """Open one task, with her answer to it."""
         self.page.goto(f"{self.url}/projects/{project}/data?task={task}")
 
-    def click(self, text: str) -> None:
+    def click(self, text):
         """Click the response that reads so."""
         self._text(text).click()
 
-    def submit(self) -> None:
+    def submit(self):
         """Press Submit."""
         with self._answered("/annotations"):
             self.page.get_by_role("button", name="Submit current annotation").click()
 
-    def update(self) -> None:
+    def update(self):
         """Press Update."""
         with self._answered("/api/annotations/"):
             self.page.get_by_text("Update", exact=True).click()
 
-    def skip(self, text: str) -> None:
+    def skip(self, text):
         """Press Skip once the task with this text is there."""
         self._text(text).wait_for()
         with self._answered("/annotations"):
             self.page.get_by_role("button", name="Skip").click()
 
-    def _text(self, text: str) -> Locator:
+    def _text(self, text):
         # The list of tasks beside it has the same texts.
         return self.page.locator(".lsf-richtext__line").get_by_text(text, exact=True)
 
     @contextmanager
-    def _answered(self, path: str) -> Iterator[None]:
+    def _answered(self, path):
         """Wait for what the server says to the write that is made meanwhile."""
 
-        def is_it(answer: Response) -> bool:
+        def is_it(answer):
             return path in answer.url and answer.request.method in _WRITES
 
         with self.page.expect_response(is_it) as told:
@@ -84,7 +83,7 @@ class Person:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium():
     """A headless browser: Debian's."""
     with sync_playwright() as playwright:
         # Chromium's own sandbox does not start for root, who runs containers of CI.
@@ -97,7 +96,7 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-def login(browser: Browser, url: str, email: str) -> Person:
+def login(browser, url, email):
     """Log in by the form, in a window that shares nothing with others."""
     page = browser.new_context(viewport=_SIZE, locale="en-US").new_page()
     page.goto(f"{url}/user/login/")

@@ -11,11 +11,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 from filelock import FileLock
@@ -52,7 +50,7 @@ class LabelStudioServer:
     admin: User
     api_key: str = field(repr=False)  # the admin's personal access token
 
-    def user(self, email: str) -> User:
+    def user(self, email):
         """A new account in the admin's organization."""
         link = self.admin.http.get("/api/invite").raise_for_status().json()["invite_url"]
         http = httpx.Client(base_url=self.url, timeout=60)
@@ -61,7 +59,7 @@ class LabelStudioServer:
         _submit(http, link, form)
         return _known(http, email)
 
-    def project(self, tasks: Sequence[Mapping[str, Any]], config: str = CONFIG) -> int:
+    def project(self, tasks, config=CONFIG):
         """A new project with tasks of these data."""
         settings = {"title": "pairs", "label_config": config, "show_skip_button": True}
         project = self.admin.http.post("/api/projects/", json=settings).raise_for_status()
@@ -71,51 +69,51 @@ class LabelStudioServer:
             self.admin.http.post(where, json=[{"data": task} for task in tasks]).raise_for_status()
         return number
 
-    def tasks(self, project: int) -> list[dict[str, Any]]:
+    def tasks(self, project):
         """Its tasks by their ids, with annotations."""
         asked = {"project": project, "fields": "all", "page_size": 10_000}
         found = self.admin.http.get("/api/tasks", params=asked).raise_for_status().json()["tasks"]
         return sorted(found, key=lambda task: int(task["id"]))
 
-    def annotate(self, user: User, task: int, side: str, **more: str) -> int:
+    def annotate(self, user, task, side, **more):
         """`user` prefers the side (left or right); `more` answers other control tags. The id."""
         return self.submit(user, task, {"result": regions(side, **more)})
 
-    def skip(self, user: User, task: int) -> int:
+    def skip(self, user, task):
         """`user` skips the task; the id of the cancelled annotation."""
         return self.submit(user, task, {"result": [], "was_cancelled": True})
 
-    def submit(self, user: User, task: int, annotation: Mapping[str, Any]) -> int:
+    def submit(self, user, task, annotation):
         """Any annotation, as the interface takes it; its id."""
         answer = user.http.post(f"/api/tasks/{task}/annotations/", json=annotation)
         return int(answer.raise_for_status().json()["id"])
 
-    def update(self, user: User, annotation: int, side: str, **more: str) -> None:
+    def update(self, user, annotation, side, **more):
         """`user` changes her mind."""
         self.change(user, annotation, {"result": regions(side, **more)})
 
-    def change(self, user: User, annotation: int, members: Mapping[str, Any]) -> None:
+    def change(self, user, annotation, members):
         """Change any members of an annotation."""
         user.http.patch(f"/api/annotations/{annotation}/", json=members).raise_for_status()
 
-    def delete(self, annotation: int) -> None:
+    def delete(self, annotation):
         """The admin deletes an annotation."""
         self.admin.http.delete(f"/api/annotations/{annotation}/").raise_for_status()
 
-    def act(self, project: int, action: str, tasks: Sequence[int]) -> None:
+    def act(self, project, action, tasks):
         """An action of the data manager on some tasks, like `delete_tasks`."""
         selected = {"selectedItems": {"all": False, "included": list(tasks)}, "project": project}
         where = f"/api/dm/actions?id={action}&project={project}"
         self.admin.http.post(where, json=selected).raise_for_status()
 
-    def add_webhook(self, project: int, url: str, headers: Mapping[str, str]) -> None:
+    def add_webhook(self, project, url, headers):
         """Send every event of the project to `url` with these headers."""
         hook = {"url": url, "headers": dict(headers), "project": project, "send_payload": True}
         hook |= {"send_for_all_actions": True, "is_active": True}
         self.admin.http.post("/api/webhooks/", json=hook).raise_for_status()
 
 
-def regions(side: str, **more: str) -> list[dict[str, Any]]:
+def regions(side, **more):
     """The result of an annotation that prefers `side` under `better`, and others under `more`."""
     said = {"better": side, **more}
     return [
@@ -131,7 +129,7 @@ def regions(side: str, **more: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def label_studio_server() -> Iterator[LabelStudioServer]:
+def label_studio_server():
     """A fresh server with an admin and no project, stopped and deleted at the end."""
     template = _template()
     with tempfile.TemporaryDirectory(prefix="label-studio-") as name:
@@ -143,7 +141,7 @@ def label_studio_server() -> Iterator[LabelStudioServer]:
             yield LabelStudioServer(url, admin, token)
 
 
-def _template() -> Path:
+def _template():
     """A data directory whose database is migrated and has the admin; made once."""
     installed("label-studio", "label-studio", "label-studio>=1.23,<2")
     template = CACHE / "label-studio-data"
@@ -159,7 +157,7 @@ def _template() -> Path:
 
 
 @contextmanager
-def _running(data: Path) -> Iterator[str]:
+def _running(data):
     """The server's process on `data`; its URL, once it answers."""
     port = free_port()
     command = [CACHE / "label-studio/bin/label-studio", "start", "--no-browser"]
@@ -192,21 +190,21 @@ def _running(data: Path) -> Iterator[str]:
             process.wait(timeout=60)
 
 
-def _login(url: str) -> User:
+def _login(url):
     http = httpx.Client(base_url=url, timeout=60)
     http.get("/user/login/").raise_for_status()
     _submit(http, "/user/login/", {"email": ADMIN, "password": PASSWORD})
     return _known(http, ADMIN)
 
 
-def _submit(http: httpx.Client, where: str, form: Mapping[str, str]) -> None:
+def _submit(http, where, form):
     token = {"csrfmiddlewaretoken": http.cookies["csrftoken"]}
     answer = http.post(where, data={**form, **token}, headers={"Referer": str(http.base_url)})
     if answer.status_code != 302:
         raise RuntimeError(f"Label Studio took no form at {where.split('?')[0]}")
 
 
-def _known(http: httpx.Client, email: str) -> User:
+def _known(http, email):
     """Whose session it is; what the session writes carries the token against forged requests."""
     http.headers["X-CSRFToken"] = http.cookies["csrftoken"]
     http.headers["Referer"] = str(http.base_url)

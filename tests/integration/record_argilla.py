@@ -11,9 +11,8 @@ import json
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from integration.argilla_server import Server, choice, ranking, rating, running, text
+from integration.argilla_server import choice, ranking, rating, running, text
 from integration.webhook_receiver import webhook_receiver
 
 OUT = Path(__file__).parents[1] / "connectors" / "recordings" / "argilla"
@@ -39,7 +38,7 @@ EVENTS = [
 ]
 
 
-def main() -> None:
+def main():
     """Act as two labelers, and write down what the server says."""
     with (
         webhook_receiver() as receiver,
@@ -59,7 +58,7 @@ def main() -> None:
         _write(f"{name}.json", page)
 
 
-def _act(server: Server) -> dict[str, Any]:
+def _act(server):
     ann, bob = server.users("private-ann", "private-bob")
     dataset = server.dataset("prefs", QUESTIONS, RECORDS)
     one, other = dataset.records
@@ -79,14 +78,14 @@ def _act(server: Server) -> dict[str, Any]:
     }
 
 
-def _until_quiet(heard: list[Any]) -> None:
+def _until_quiet(heard):
     known = -1
     while known != len(heard):
         known = len(heard)
         time.sleep(3)
 
 
-def _write(name: str, told: Any) -> None:
+def _write(name, told):
     (OUT / name).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from integration.label_studio_server import LabelStudioServer, label_studio_server
+from integration.label_studio_server import label_studio_server
 from integration.webhook_receiver import webhook_receiver
 
 FOLDER = Path(__file__).parents[1] / "connectors/recordings/label_studio"
@@ -37,13 +37,13 @@ TASKS = [
 ]
 
 
-def region(name: str, kind: str, value: dict[str, Any]) -> dict[str, Any]:
+def region(name, kind, value):
     """A region about the first response."""
     said = {"id": name, "from_name": name, "to_name": "answer1", "type": kind, "value": value}
     return {**said, "origin": "manual"}
 
 
-def answer(side: str) -> list[dict[str, Any]]:
+def answer(side):
     """An annotation's result with a region of every kind."""
     return [
         region("better", "pairwise", {"selected": side}),
@@ -53,7 +53,7 @@ def answer(side: str) -> list[dict[str, Any]]:
     ]
 
 
-def play(server: LabelStudioServer, url: str) -> int:
+def play(server, url):
     """What happens; the project."""
     project = server.project([], CONFIG)
     server.add_webhook(project, url, {"X-Secret": "of tests"})
@@ -79,7 +79,7 @@ def play(server: LabelStudioServer, url: str) -> int:
     return project
 
 
-def scrubbed(body: Any) -> Any:
+def scrubbed(body):
     """Without the project's token."""
     if isinstance(body, dict):
         return {
@@ -89,7 +89,7 @@ def scrubbed(body: Any) -> Any:
     return [scrubbed(one) for one in body] if isinstance(body, list) else body
 
 
-def main() -> None:
+def main():
     """Write the recordings."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with label_studio_server() as server, webhook_receiver() as receiver:

@@ -15,7 +15,7 @@ from filelock import FileLock
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "labelguard-integration"
 
 
-def installed(name: str, program: str, *requirements: str) -> Path:
+def installed(name, program, *requirements):
     """The programs of an environment of that name, which is made where `program` is missing."""
     environment = CACHE / name
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -27,13 +27,13 @@ def installed(name: str, program: str, *requirements: str) -> Path:
     return environment / "bin"
 
 
-def free_port() -> int:
+def free_port():
     """A port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
-def wait_for(address: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+def wait_for(address, process, log, seconds):
     """Wait until a server answers there. Raises `RuntimeError` if it ends or takes longer."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:

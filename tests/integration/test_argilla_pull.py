@@ -6,16 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from integration.argilla_server import (
     Dataset,
-    Server,
     User,
     choice,
     ranking,
@@ -28,7 +25,7 @@ from labelguard_connectors.argilla.rest import list_pages
 from support.exports import read, write
 
 import labelguard
-from labelguard.answers.connector import Answer, Settings
+from labelguard.answers.connector import Settings
 from labelguard.errors import ConnectorError
 from labelguard.text import no_progress
 
@@ -66,19 +63,19 @@ class Annotated:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     with running(tmp_path_factory.mktemp("argilla")) as started:
         yield started
 
 
 @pytest.fixture
-def key(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+def key(server, monkeypatch):
     monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", server.owner.api_key)
     return server.owner.api_key
 
 
 @pytest.fixture(scope="module")
-def annotated(server: Server) -> Annotated:
+def annotated(server):
     """Three people's work, with second thoughts; and a fourth's, who was deleted."""
     people = server.users("ann", "bob", "cat", "dan")
     ann, bob, cat, dan = people
@@ -109,18 +106,18 @@ def annotated(server: Server) -> Annotated:
     return found
 
 
-def argilla(server: Server, **options: str) -> Argilla:
+def argilla(server, **options):
     table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
     return Argilla(Settings.of("argilla", {**table, **options}))
 
 
-def pulled(connector: Argilla, cursor: str = "") -> list[Answer]:
+def pulled(connector, cursor=""):
     found = list(connector.pull(cursor))
     assert {page.cursor for page in found} <= {""}
     return [answer for page in found for answer in page.answers]
 
 
-def states(answers: list[Answer]) -> dict[tuple[str, str], tuple[str, dict[str, Any]]]:
+def states(answers):
     """Status and values by labeler and record."""
     told = {}
     for answer in answers:
@@ -132,9 +129,7 @@ def states(answers: list[Answer]) -> dict[tuple[str, str], tuple[str, dict[str, 
 
 
 @pytest.mark.usefixtures("key")
-def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(
-    server: Server, annotated: Annotated
-) -> None:
+def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(server, annotated):
     answers = pulled(argilla(server))
     assert states(answers) == annotated.expected
     assert len({answer.record for answer in answers}) == len(answers) == len(annotated.expected)
@@ -142,7 +137,7 @@ def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(
 
 
 @pytest.mark.usefixtures("key")
-def test_nobody_is_named_in_what_is_pulled(server: Server, annotated: Annotated) -> None:
+def test_nobody_is_named_in_what_is_pulled(server, annotated):
     bodies = [answer.body for answer in pulled(argilla(server))]
     for body in bodies:
         assert list(json.loads(body)) == [
@@ -153,14 +148,14 @@ def test_nobody_is_named_in_what_is_pulled(server: Server, annotated: Annotated)
 
 
 @pytest.mark.usefixtures("key")
-def test_a_data_set_named_by_its_id_is_the_same(server: Server, annotated: Annotated) -> None:
+def test_a_data_set_named_by_its_id_is_the_same(server, annotated):
     by_id = argilla(server, dataset=annotated.dataset.id)
     assert pulled(by_id) == pulled(argilla(server))
     assert by_id.about() == argilla(server).about()
 
 
 @pytest.mark.usefixtures("key")
-def test_pages_of_any_size_hold_the_same_records(server: Server, annotated: Annotated) -> None:
+def test_pages_of_any_size_hold_the_same_records(server, annotated):
     connector = argilla(server)
     for limit in (3, 4, 11, 500):
         with connector._client() as client:
@@ -173,7 +168,7 @@ def test_pages_of_any_size_hold_the_same_records(server: Server, annotated: Anno
 
 
 @pytest.mark.usefixtures("key", "annotated")
-def test_what_is_pulled_can_be_released(server: Server, tmp_path: Path) -> None:
+def test_what_is_pulled_can_be_released(server, tmp_path):
     bodies = [json.loads(answer.body) for answer in pulled(argilla(server))]
     path = write(tmp_path / "bodies.jsonl", bodies)
     found = read(path, tmp_path, question="preference")
@@ -184,7 +179,7 @@ def test_what_is_pulled_can_be_released(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("key")
-def test_about_says_what_there_is(server: Server, annotated: Annotated) -> None:
+def test_about_says_what_there_is(server, annotated):
     assert argilla(server).about() == {
         "dataset": annotated.dataset.name,
         "questions": "preference (label_selection), order (ranking), confidence (rating), "
@@ -193,9 +188,7 @@ def test_about_says_what_there_is(server: Server, annotated: Annotated) -> None:
     }
 
 
-def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(
-    server: Server, key: str
-) -> None:
+def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(server, key):
     (eve,) = server.users("eve")
     dataset = server.dataset("logged", QUESTIONS, RECORDS[:2])
     record = server.call("GET", f"/records/{dataset.records[0]}")["external_id"]
@@ -212,7 +205,7 @@ def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(
 
 
 @pytest.mark.usefixtures("key", "annotated")
-def test_a_data_set_is_completed_once_every_record_is(server: Server) -> None:
+def test_a_data_set_is_completed_once_every_record_is(server):
     (gil,) = server.users("gil")
     dataset = server.dataset("completed", QUESTIONS, RECORDS[:2])
     connector = argilla(server, dataset="completed")
@@ -224,7 +217,7 @@ def test_a_data_set_is_completed_once_every_record_is(server: Server) -> None:
 
 
 @pytest.mark.usefixtures("key", "annotated")
-def test_a_response_need_not_touch_its_record(server: Server) -> None:
+def test_a_response_need_not_touch_its_record(server):
     """Why every pull reads all: nothing in a record tells that a response has changed."""
     (fay,) = server.users("fay")
     dataset = server.dataset("touched", QUESTIONS, RECORDS[:1])
@@ -235,9 +228,7 @@ def test_a_response_need_not_touch_its_record(server: Server) -> None:
 
 
 @pytest.mark.parametrize("role", ["annotator", "admin", None])
-def test_the_key_must_be_of_somebody_who_sees_all(
-    server: Server, annotated: Annotated, monkeypatch: pytest.MonkeyPatch, role: str | None
-) -> None:
+def test_the_key_must_be_of_somebody_who_sees_all(server, annotated, monkeypatch, role):
     key = server.users(f"user-{role}", role=role)[0].api_key if role else "no-such-key"
     monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", key)
     connector = argilla(server)
@@ -252,7 +243,7 @@ def test_the_key_must_be_of_somebody_who_sees_all(
 
 
 @pytest.mark.usefixtures("key", "annotated")
-def test_what_is_not_there_is_said(server: Server) -> None:
+def test_what_is_not_there_is_said(server):
     with pytest.raises(ConnectorError, match="no dataset of that name"):
         argilla(server, dataset="others").about()
     with pytest.raises(ConnectorError, match="no workspace of that name"):
@@ -263,10 +254,10 @@ def test_what_is_not_there_is_said(server: Server) -> None:
         argilla(server, url=f"{server.url}/elsewhere").about()
 
 
-def _release(directory: Path, chats: bool) -> tuple[Path, pl.DataFrame]:
+def _release(directory, chats):
     """A release of the answers of five labelers to six pairs."""
 
-    def content(role: str, said: str) -> Any:
+    def content(role, said):
         return [{"role": role, "content": said}] if chats else said
 
     rows = [
@@ -289,9 +280,7 @@ def _release(directory: Path, chats: bool) -> tuple[Path, pl.DataFrame]:
 
 @pytest.mark.usefixtures("key", "annotated")
 @pytest.mark.parametrize("chats", [False, True])
-def test_a_release_is_a_data_set_of_pairs_without_labelers(
-    server: Server, tmp_path: Path, chats: bool
-) -> None:
+def test_a_release_is_a_data_set_of_pairs_without_labelers(server, tmp_path, chats):
     release, frame = _release(tmp_path / "project", chats)
     name = f"released {chats}"
     url = argilla(server).push(release, name, no_progress)
@@ -319,12 +308,10 @@ def test_a_release_is_a_data_set_of_pairs_without_labelers(
 
 
 @pytest.mark.usefixtures("annotated")
-def test_a_data_set_that_cannot_be_filled_is_removed(
-    server: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_that_cannot_be_filled_is_removed(server, key, tmp_path, monkeypatch):
     release, _ = _release(tmp_path / "project", chats=False)
 
-    def stop(step: str, share: float | None) -> None:
+    def stop(step, share):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

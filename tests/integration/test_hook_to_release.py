@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from integration.argilla_server import WORKSPACE, Server, choice, running
-from integration.label_studio_server import LabelStudioServer
+from integration.argilla_server import WORKSPACE, choice, running
 from integration.servers import free_port
 from support.hooks import serving
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 from labelguard.report import overview
 
 pytestmark = pytest.mark.integration
@@ -37,7 +34,7 @@ WITHIN_S = 60
 """How long after the last click a release may take; more is a failure."""
 
 
-def prepared(directory: Path, table: str) -> Project:
+def prepared(directory, table):
     """A project with a connector, and a policy by which the hook may release.
 
     It has so much ε that no label is flipped, whatever the coins.
@@ -55,7 +52,7 @@ def prepared(directory: Path, table: str) -> Project:
     return find(made.state.parent)
 
 
-def rows(project: Project) -> list[tuple[str, str]]:
+def rows(project):
     """Prompt and chosen response of every row of the newest release."""
     made = [one.id for one in overview.releases(project) if one.state == "committed"]
     if not made:
@@ -64,7 +61,7 @@ def rows(project: Project) -> list[tuple[str, str]]:
     return sorted(found.select("prompt", "chosen").iter_rows())
 
 
-def until(seen: Callable[[], object], expected: object) -> None:
+def until(seen, expected):
     """Wait for it."""
     end = time.monotonic() + WITHIN_S
     while (found := seen()) != expected:
@@ -73,8 +70,8 @@ def until(seen: Callable[[], object], expected: object) -> None:
 
 
 def test_three_clicks_in_label_studio_are_released_and_so_is_what_the_hook_missed(
-    label_studio: LabelStudioServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    label_studio, tmp_path, monkeypatch
+):
     number = label_studio.project(PAIRS, INTERFACE)
     tasks = [int(task["id"]) for task in label_studio.tasks(number)]
     maria, otto, zoe = (label_studio.user(f"{n}-{number}@example.com") for n in ("m", "o", "z"))
@@ -111,14 +108,14 @@ def test_three_clicks_in_label_studio_are_released_and_so_is_what_the_hook_misse
 
 
 @pytest.fixture(scope="module")
-def argilla(tmp_path_factory: pytest.TempPathFactory) -> object:
+def argilla(tmp_path_factory):
     with running(tmp_path_factory.mktemp("argilla")) as server:
         yield server
 
 
 def test_answers_in_argilla_are_released_and_so_is_what_it_does_not_announce(
-    argilla: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    argilla, tmp_path, monkeypatch
+):
     better = choice("better", "response_a", "response_b", "tie")
     made = argilla.dataset("pairs", [{**better, "required": True}], RECORDS)
     maria, otto = argilla.users("maria-of-this-test", "otto-of-this-test")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from integration.label_studio_server import LabelStudioServer, User
+from integration.label_studio_server import User
 from integration.webhook_receiver import Receiver, webhook_receiver
 from labelguard_connectors.label_studio import LabelStudio
 from labelguard_connectors.label_studio import rest as label_studio_rest
@@ -43,7 +42,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(label_studio: LabelStudioServer) -> Iterator[Scene]:
+def scene(label_studio):
     """Three people answer, change their minds, skip; some of it is deleted or ground truth."""
     server = label_studio
     users = [server.user(f"annotator-{n}@example.com") for n in range(3)]
@@ -73,25 +72,23 @@ def scene(label_studio: LabelStudioServer) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def connector(
-    label_studio: LabelStudioServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> LabelStudio:
+def connector(label_studio, scene, monkeypatch):
     """The connector of the scene's project, with the admin's token."""
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", label_studio.api_key)
     return LabelStudio(settings(label_studio, scene.project))
 
 
-def settings(server: LabelStudioServer, project: int) -> Settings:
+def settings(server, project):
     return Settings.of(
         "pairs", {"kind": "label-studio", "url": server.url + "/", "project": project}
     )
 
 
-def told(connector: LabelStudio, cursor: str = "") -> list[Answer]:
+def told(connector, cursor=""):
     return [answer for page in connector.pull(cursor) for answer in page.answers]
 
 
-def side(row: Mapping[str, Any]) -> str:
+def side(row):
     """Which side a canonical row prefers; there sides stand in the order of their contents."""
     if row["label"] == LABEL_SKIP:
         return "skip"
@@ -100,7 +97,7 @@ def side(row: Mapping[str, Any]) -> str:
     return "left" if preferred in {task["answer1"] for task in TASKS} else "right"
 
 
-def states(answers: Sequence[Answer]) -> dict[int, tuple[int, str]]:
+def states(answers):
     """What bodies say about the question `better`."""
     found = {}
     for answer in answers:
@@ -116,9 +113,7 @@ def states(answers: Sequence[Answer]) -> dict[int, tuple[int, str]]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 200])
-def test_every_annotation_is_pulled_once_as_it_is_now(
-    connector: LabelStudio, scene: Scene, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_annotation_is_pulled_once_as_it_is_now(connector, scene, size, monkeypatch):
     monkeypatch.setattr(label_studio_rest, "_TASKS", size)
     monkeypatch.setattr(label_studio_rest, "_ANSWERS", size)
     answers = told(connector)
@@ -126,7 +121,7 @@ def test_every_annotation_is_pulled_once_as_it_is_now(
     assert len(answers) == len(scene.said)
 
 
-def test_hooks_tell_what_a_pull_tells(connector: LabelStudio, scene: Scene) -> None:
+def test_hooks_tell_what_a_pull_tells(connector, scene):
     heard = [answer for event in scene.heard.bodies for answer in connector.parse_event(event)]
     assert {int(answer.record) for answer in heard if answer.is_deleted} == scene.deleted
     latest: dict[str, Answer] = {}
@@ -142,9 +137,7 @@ def test_hooks_tell_what_a_pull_tells(connector: LabelStudio, scene: Scene) -> N
     }
 
 
-def test_the_format_reads_what_was_said(
-    connector: LabelStudio, scene: Scene, tmp_path: Path
-) -> None:
+def test_the_format_reads_what_was_said(connector, scene, tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text("".join(answer.body + "\n" for answer in told(connector)))
     rows = exports.read(path, tmp_path, question="better")
@@ -155,7 +148,7 @@ def test_the_format_reads_what_was_said(
     assert other.height == rows.height
 
 
-def test_bodies_hold_nothing_of_a_person_but_her_id(connector: LabelStudio) -> None:
+def test_bodies_hold_nothing_of_a_person_but_her_id(connector):
     for answer in told(connector):
         assert "example.com" not in answer.body
         task = json.loads(answer.body)
@@ -163,9 +156,7 @@ def test_bodies_hold_nothing_of_a_person_but_her_id(connector: LabelStudio) -> N
         assert task["data"] in TASKS
 
 
-def test_a_pull_goes_on_where_it_was_broken_off(
-    connector: LabelStudio, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_goes_on_where_it_was_broken_off(connector, scene, monkeypatch):
     monkeypatch.setattr(label_studio_rest, "_TASKS", 2)
     monkeypatch.setattr(label_studio_rest, "_ANSWERS", 4)
     for stop in range(1, 6):
@@ -176,12 +167,7 @@ def test_a_pull_goes_on_where_it_was_broken_off(
         assert states(answers) == scene.said
 
 
-def test_a_later_pull_tells_what_changed_since(
-    label_studio: LabelStudioServer,
-    connector: LabelStudio,
-    scene: Scene,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_later_pull_tells_what_changed_since(label_studio, connector, scene, monkeypatch):
     monkeypatch.setattr(label_studio_rest, "_OVERLAP", timedelta(0))
     server, user = label_studio, scene.users[0]
     project = server.project(TASKS[:3])
@@ -208,9 +194,7 @@ def test_a_later_pull_tells_what_changed_since(
     assert states(told(here, changed[-1].cursor)) == {first: (user.id, "left")}  # by the overlap
 
 
-def test_annotations_of_a_deleted_account_are_nobodys(
-    label_studio: LabelStudioServer, scene: Scene, connector: LabelStudio
-) -> None:
+def test_annotations_of_a_deleted_account_are_nobodys(label_studio, scene, connector):
     server = label_studio
     project = server.project(TASKS[:1])
     (task,) = (int(task["id"]) for task in server.tasks(project))
@@ -223,9 +207,7 @@ def test_annotations_of_a_deleted_account_are_nobodys(
     assert states(told(here)) == {kept: (scene.users[0].id, "left")}
 
 
-def test_predictions_made_annotations_are_heard_as_they_are_pulled(
-    label_studio: LabelStudioServer, scene: Scene, connector: LabelStudio
-) -> None:
+def test_predictions_made_annotations_are_heard_as_they_are_pulled(label_studio, scene, connector):
     server = label_studio
     project = server.project([])
     region = {"from_name": "better", "to_name": "answer1", "type": "pairwise"}
@@ -244,9 +226,7 @@ def test_predictions_made_annotations_are_heard_as_they_are_pulled(
     assert [one.labeler for one in heard] == [str(server.admin.id)]
 
 
-def test_keys_of_both_kinds_are_taken(
-    label_studio: LabelStudioServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_both_kinds_are_taken(label_studio, scene, monkeypatch):
     http = label_studio.admin.http
     http.post("/api/jwt/settings", json={"legacy_api_tokens_enabled": True}).raise_for_status()
     token = http.get("/api/current-user/token").raise_for_status().json()["token"]
@@ -254,7 +234,7 @@ def test_keys_of_both_kinds_are_taken(
     assert states(told(LabelStudio(settings(label_studio, scene.project)))) == scene.said
 
 
-def test_about_says_what_the_project_is(connector: LabelStudio, scene: Scene) -> None:
+def test_about_says_what_the_project_is(connector, scene):
     about = connector.about()
     assert about["project"] == "pairs"
     assert about["questions"] == "better, safer"
@@ -262,9 +242,7 @@ def test_about_says_what_the_project_is(connector: LabelStudio, scene: Scene) ->
     assert about["url"].endswith(f"/projects/{scene.project}")
 
 
-def test_a_project_is_completed_once_every_task_is(
-    label_studio: LabelStudioServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_is_completed_once_every_task_is(label_studio, monkeypatch):
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", label_studio.api_key)
     user = label_studio.user("completes@example.com")
     project = label_studio.project(TASKS[:2])
@@ -277,18 +255,14 @@ def test_a_project_is_completed_once_every_task_is(
 
 
 @pytest.mark.parametrize("key", ["0123456789abcdef", "not\nakey", "ключ", "a.b.c"])
-def test_a_wrong_key_is_refused_and_not_shown(
-    label_studio: LabelStudioServer, scene: Scene, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_refused_and_not_shown(label_studio, scene, key, monkeypatch):
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", key)
     with pytest.raises(ConnectorError) as refused:
         LabelStudio(settings(label_studio, scene.project)).about()
     assert key not in str(refused.value)
 
 
-def test_a_project_that_there_is_none_of_is_named_as_what_to_check(
-    label_studio: LabelStudioServer, connector: LabelStudio
-) -> None:
+def test_a_project_that_there_is_none_of_is_named_as_what_to_check(label_studio, connector):
     nowhere = LabelStudio(settings(label_studio, 4711))
     for act in (nowhere.about, lambda: told(nowhere)):
         with pytest.raises(ConnectorError, match="check url and project"):
@@ -304,7 +278,7 @@ CHATS: dict[str, Any] = {
 }
 
 
-def write_release(directory: Path, kind: str) -> Path:
+def write_release(directory, kind):
     """Four rows of three pairs; one pair was preferred both ways, one has no probability."""
     content, made = CHATS[kind]
     rows = [("p0", "b", "a", "i0", 0.9), ("p0", "a", "b", "i0", 0.3)]
@@ -324,9 +298,7 @@ def write_release(directory: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", CHATS)
-def test_a_release_becomes_a_project_of_its_pairs(
-    kind: str, label_studio: LabelStudioServer, connector: LabelStudio, tmp_path: Path
-) -> None:
+def test_a_release_becomes_a_project_of_its_pairs(kind, label_studio, connector, tmp_path):
     made = CHATS[kind][1]
     url = connector.push(write_release(tmp_path / "release", kind), f"released {kind}", no_progress)
     project = int(url.rsplit("/", 1)[1])
@@ -361,10 +333,8 @@ def test_a_release_becomes_a_project_of_its_pairs(
     assert (row["labeler"], row["label"]) == (str(annotator.id), LABEL_A)
 
 
-def test_a_push_that_fails_leaves_no_project(
-    label_studio: LabelStudioServer, connector: LabelStudio, tmp_path: Path
-) -> None:
-    def fail(step: str, share: float | None) -> None:
+def test_a_push_that_fails_leaves_no_project(label_studio, connector, tmp_path):
+    def fail(step, share):
         raise KeyboardInterrupt
 
     before = label_studio.admin.http.get("/api/projects/").json()["count"]

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from integration.label_studio_server import ADMIN, LabelStudioServer
-from support.hooks import Server, serving, stored
+from integration.label_studio_server import ADMIN
+from support.hooks import serving, stored
 
 import labelguard as lg
 from labelguard.project import policies
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 
 if TYPE_CHECKING:
-    from integration.label_studio_page import Person
-    from playwright.sync_api import Browser
+    pass
 
 pytestmark = pytest.mark.browser
 IMAGE = Path(__file__).parents[2] / "docs/images/label-studio-webhook.png"
@@ -52,15 +51,13 @@ PATIENCE = 120  # seconds; the worker looks every fifteen
 
 
 @pytest.fixture
-def numbered(label_studio: LabelStudioServer) -> int:
+def numbered(label_studio):
     """A project of Label Studio with three pairs."""
     return label_studio.project(TASKS, INTERFACE)
 
 
 @pytest.fixture
-def project(
-    tmp_path: Path, label_studio: LabelStudioServer, numbered: int, monkeypatch: pytest.MonkeyPatch
-) -> Project:
+def project(tmp_path, label_studio, numbered, monkeypatch):
     """A project with a connector to it, and a policy that its worker releases under."""
     made = lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
     policies.new("open", project=made, epsilon=EPSILON, delta=1e-9, allow=["rr:labels=4"])
@@ -73,8 +70,8 @@ def project(
 
 
 def test_what_is_clicked_changed_and_skipped_is_released_so(
-    browser: Browser, label_studio: LabelStudioServer, numbered: int, project: Project
-) -> None:
+    browser, label_studio, numbered, project
+):
     from integration.label_studio_page import login
 
     label_studio.user(ANNOTATOR)
@@ -102,9 +99,7 @@ def test_what_is_clicked_changed_and_skipped_is_released_so(
     assert sorted(rows) == [("question 0", "two 0", "one 0"), ("question 1", "two 1", "one 1")]
 
 
-def test_a_webhook_without_the_secret_tells_nothing(
-    browser: Browser, label_studio: LabelStudioServer, numbered: int, project: Project
-) -> None:
+def test_a_webhook_without_the_secret_tells_nothing(browser, label_studio, numbered, project):
     from integration.label_studio_page import login
 
     admin = login(browser, label_studio.url, ADMIN)
@@ -119,7 +114,7 @@ def test_a_webhook_without_the_secret_tells_nothing(
     assert stored(project) == {}
 
 
-def logged(hook: Server, event: str) -> dict[str, Any]:
+def logged(hook, event):
     """What the server or its worker logs of an event, once it does."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -131,7 +126,7 @@ def logged(hook: Server, event: str) -> dict[str, Any]:
     raise AssertionError(f"not {event}: {hook.lines}")
 
 
-def _shown_in_the_docs(admin: Person, numbered: int) -> None:
+def _shown_in_the_docs(admin, numbered):
     """Take the picture of the form, if asked, as docs/label-studio.md tells to fill it."""
     if os.environ.get(ASKED):
         headers = {"X-Labelguard-Secret": "what hook-secret.txt holds"}

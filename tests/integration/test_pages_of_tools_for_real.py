@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,7 +17,6 @@ from urllib.request import urlopen
 import polars as pl
 import pytest
 from integration import argilla_server
-from integration.label_studio_server import LabelStudioServer
 from integration.servers import free_port
 from support.hooks import Server
 from support.pages import blocks, commands
@@ -53,7 +52,7 @@ class Reader:
     hook: Server | None = None
     printed: list[str] = field(default_factory=list)
 
-    def follow(self, page: str) -> None:
+    def follow(self, page):
         for language, block in blocks(page, "toml", "console"):
             if language == "toml":
                 with (self.here / STATE / CONFIG).open("a") as file:
@@ -62,12 +61,12 @@ class Reader:
                 for line in commands(block):
                     self._do(self._here(line))
 
-    def _here(self, text: str) -> str:
+    def _here(self, text):
         for example, real in self.replaced.items():
             text = text.replace(example, real)
         return text
 
-    def _do(self, line: str) -> None:
+    def _do(self, line):
         if line.startswith("pip install"):
             return
         if line == "labelguard ingest":
@@ -85,7 +84,7 @@ class Reader:
         else:
             self._run(["bash", "-c", line])
 
-    def _run(self, command: list[str]) -> str:
+    def _run(self, command):
         done = subprocess.run(
             command,
             cwd=self.here,
@@ -98,7 +97,7 @@ class Reader:
         assert done.returncode == 0, f"{command[-1]}: {done.stderr}"
         return done.stdout
 
-    def _wait_for_deliveries(self) -> None:
+    def _wait_for_deliveries(self):
         assert self.hook
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
@@ -110,7 +109,7 @@ class Reader:
 
 
 @contextlib.contextmanager
-def reading(reader: Reader, patch: pytest.MonkeyPatch) -> Iterator[Reader]:
+def reading(reader, patch):
     """A reader whose hook is stopped and whose variables are forgotten afterwards."""
     for name in list(os.environ):
         if name.startswith("LABELGUARD_"):
@@ -128,19 +127,17 @@ def reading(reader: Reader, patch: pytest.MonkeyPatch) -> Iterator[Reader]:
 
 
 @pytest.fixture
-def port() -> int:
+def port():
     return free_port()
 
 
-def _released(reader: Reader) -> list[int]:
+def _released(reader):
     """How many labels each release holds, in their order."""
     found = sorted((reader.here / STATE / "releases").glob("r*/data.parquet"))
     return [pl.read_parquet(path).height for path in found]
 
 
-def test_label_studio(
-    label_studio: LabelStudioServer, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_label_studio(label_studio, port, tmp_path, monkeypatch):
     server = label_studio
     users = [server.user(f"reader-{n}@example.com") for n in range(3)]
     number = server.project(PAIRS, FORM)
@@ -149,7 +146,7 @@ def test_label_studio(
         for task in tasks[:3]:
             server.submit(user, task, _left())
 
-    def given() -> None:
+    def given():
         # The form is filled by a person in test_label_studio_page.py.
         secret = (tmp_path / "hook-secret.txt").read_text().strip()
         url = f"http://127.0.0.1:{port}/hooks/label-studio"
@@ -167,12 +164,12 @@ def test_label_studio(
     assert (tmp_path / "api-key.txt").stat().st_mode & 0o077 == 0
 
 
-def _left() -> Mapping[str, object]:
+def _left():
     region = {"from_name": "preference", "to_name": "response_a", "type": "pairwise"}
     return {"result": [{**region, "value": {"selected": "left"}}]}
 
 
-def test_argilla(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_argilla(port, tmp_path, monkeypatch):
     home, here = tmp_path / "argilla", tmp_path / "here"
     home.mkdir()
     here.mkdir()
@@ -184,7 +181,7 @@ def test_argilla(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             for record in dataset.records[:3]:
                 server.answer(user, record, preference="response_a")
 
-        def given() -> None:
+        def given():
             server.answer(users[0], dataset.records[3], preference="response_b")
 
         replaced = {

@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from support.arenas import SOURCES, arena
@@ -29,7 +29,7 @@ from labelguard.report.page import write, write_leaderboard
 from labelguard.simulation import simulate
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import BrowserContext
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ WIDTHS, MODES = (1280, 390), ("light", "dark")
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(tmp_path_factory):
     """Reports: of a project with everything in it, of one of its releases, and of an empty one."""
     here = tmp_path_factory.mktemp("report")
     empty = lg.init(here / "empty")
@@ -81,7 +81,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: here / f"{name}.html" for name in names}
 
 
-def run(week: int, release: str) -> JobRun:
+def run(week, release):
     at = clock.format_time(MONDAY + timedelta(weeks=week))
     judged = {"measure": "accuracy", "candidate": 0.6 + week / 50, "current": 0.6}
     curve = [{"step": n, "loss": 0.7 / (1 + n)} for n in range(30)]
@@ -91,7 +91,7 @@ def run(week: int, release: str) -> JobRun:
     )
 
 
-def opened(browser: Browser, path: Path, said: list[str], **options: Any) -> Page:
+def opened(browser, path, said, **options):
     """The page, which adds to `said` whatever the browser says, and whatever it asks for."""
     context: BrowserContext = browser.new_context(**options)
     page = context.new_page()
@@ -106,9 +106,7 @@ def opened(browser: Browser, path: Path, said: list[str], **options: Any) -> Pag
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["full", "release", "empty", "broken", "board"])
-def test_it_opens_without_a_word_and_asks_for_nothing(
-    browser: Browser, pages: dict[str, Path], name: str, mode: Any, width: int
-) -> None:
+def test_it_opens_without_a_word_and_asks_for_nothing(browser, pages, name, mode, width):
     said: list[str] = []
     size = {"width": width, "height": 900}
     page = opened(browser, pages[name], said, viewport=size, color_scheme=mode)
@@ -126,9 +124,7 @@ def test_it_opens_without_a_word_and_asks_for_nothing(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["full", "empty", "broken", "board"])
-def test_axe_finds_nothing_to_object_to(
-    browser: Browser, pages: dict[str, Path], name: str, mode: Any
-) -> None:
+def test_axe_finds_nothing_to_object_to(browser, pages, name, mode):
     if not AXE.exists():
         pytest.skip("axe-core is not there (make test-browser fetches it)")
     for width in WIDTHS:
@@ -144,7 +140,7 @@ def test_axe_finds_nothing_to_object_to(
         page.context.close()
 
 
-def test_the_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_keyboard_reaches_everything(browser, pages):
     page = opened(browser, pages["full"], [], viewport={"width": 390, "height": 800})
     here = "document.activeElement"
     page.keyboard.press("Tab")
@@ -166,9 +162,7 @@ def test_the_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path
     page.context.close()
 
 
-def test_print_is_light_and_shows_the_numbers_of_charts(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_print_is_light_and_shows_the_numbers_of_charts(browser, pages):
     page = opened(browser, pages["full"], [], color_scheme="dark")
     page.emulate_media(media="print")
     background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -182,7 +176,7 @@ def test_print_is_light_and_shows_the_numbers_of_charts(
     page.context.close()
 
 
-def test_names_do_not_run(browser: Browser, pages: dict[str, Path]) -> None:
+def test_names_do_not_run(browser, pages):
     page = opened(browser, pages["full"], [])
     assert page.evaluate("document.scripts.length") == 0
     assert "<img src=x onerror=alert(1)>" in page.inner_text("main")
@@ -190,7 +184,7 @@ def test_names_do_not_run(browser: Browser, pages: dict[str, Path]) -> None:
     page.context.close()
 
 
-def test_tables_say_that_there_is_more(browser: Browser, pages: dict[str, Path]) -> None:
+def test_tables_say_that_there_is_more(browser, pages):
     """A caption stays while its table scrolls, and the table of runs needs no scrolling at all."""
     page = opened(browser, pages["full"], [], viewport={"width": 1280, "height": 900})
     regions = page.locator(".scroll")
@@ -207,7 +201,7 @@ def test_tables_say_that_there_is_more(browser: Browser, pages: dict[str, Path])
     page.context.close()
 
 
-def test_no_line_ends_within_a_budget(browser: Browser, pages: dict[str, Path]) -> None:
+def test_no_line_ends_within_a_budget(browser, pages):
     page = opened(browser, pages["full"], [], viewport={"width": 390, "height": 900})
     lines = """[...document.querySelectorAll('p, dd')].flatMap(e => [...e.childNodes])
         .filter(n => n.nodeType === 3)
@@ -220,9 +214,7 @@ def test_no_line_ends_within_a_budget(browser: Browser, pages: dict[str, Path]) 
     page.context.close()
 
 
-def test_paper_holds_the_newest_runs_and_says_how_many_more_there_are(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_paper_holds_the_newest_runs_and_says_how_many_more_there_are(browser, pages):
     page = opened(browser, pages["full"], [])
     rows = page.locator(".scroll[aria-labelledby=job-nightly-table] tbody tr")
     note = page.locator("#job-nightly-table .paper")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,24 +18,24 @@ class Receiver:
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
 
-    def actions(self) -> list[str]:
+    def actions(self):
         """What Label Studio says happened."""
         return [body["action"] for body in self.bodies]
 
 
 @contextmanager
-def webhook_receiver() -> Iterator[Receiver]:
+def webhook_receiver():
     """A receiver that answers 200 to everything."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             receiver.headers.append(dict(self.headers.items()))
             receiver.bodies.append(json.loads(body))
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             """Nothing on the terminal."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

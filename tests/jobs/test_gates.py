@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.models import Models
-from labelguard.jobs.steps import TrainedModel, TrainingTask
 from labelguard.mechanisms.clustered import paired_standard_error
 from labelguard.release.pairs_file import hold_out, item_keys
 
@@ -46,28 +40,28 @@ class Opinions:
     gates: tuple[str, ...] = ("released", "probes")
     holdout: float = 0.3
 
-    def check(self, mechanism: str, coordinates: Path | None) -> None: ...
+    def check(self, mechanism, coordinates): ...
 
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self):
         return {}
 
-    def train(self, task: TrainingTask) -> TrainedModel:
+    def train(self, task):
         raise NotImplementedError
 
-    def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
+    def margins(self, model, pairs):
         wrong = set(model.read_text().split())
         return np.array(
             [-1.0 if prompt in wrong else 1.0 for prompt in pairs["prompt"].to_pylist()]
         )
 
 
-def _model(path: Path, wrong: list[str]) -> Path:
+def _model(path, wrong):
     path.write_text(" ".join(wrong))
     return path
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
+def base(tmp_path):
     """A hundred probes; `good` errs in 10 of them, `bad` in these and 20 more."""
     prompts = [f"p{number}" for number in range(100)]
     pl.DataFrame({"prompt": prompts, "chosen": "a", "rejected": "b"}).write_parquet(
@@ -78,9 +72,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _judged(
-    gate: Gate, base: Path, candidate: str, current: str | None, step: Opinions | None = None
-) -> gates.Judgement:
+def _judged(gate, base, candidate, current, step=None):
     return gates.judge(
         gate,
         step or Opinions(),
@@ -94,14 +86,14 @@ def _judged(
     )
 
 
-def test_a_first_model_is_promoted_if_it_reaches_what_is_asked(base: Path) -> None:
+def test_a_first_model_is_promoted_if_it_reaches_what_is_asked(base):
     found = _judged(Gate(), base, "good", None)
     assert (found.promote, found.candidate, found.current) == (True, 0.9, None)
     assert not _judged(Gate(at_least=0.95), base, "good", None).promote
     assert _judged(Gate(by="none"), base, "bad", "good").promote
 
 
-def test_a_first_model_needs_more_than_an_estimate_and_a_later_one_does_not(base: Path) -> None:
+def test_a_first_model_needs_more_than_an_estimate_and_a_later_one_does_not(base):
     """Of 100 probes 70 are right: 0.7 ± 0.09."""
     first = _judged(Gate(at_least=0.65), base, "bad", None)
     assert not first.promote and first.interval == pytest.approx((0.61, 0.79), abs=0.02)
@@ -110,13 +102,13 @@ def test_a_first_model_needs_more_than_an_estimate_and_a_later_one_does_not(base
     assert _judged(Gate(at_least=0.65), base, "bad", "bad").promote
 
 
-def test_a_coin_is_no_first_model(base: Path) -> None:
+def test_a_coin_is_no_first_model(base):
     _model(base / "coin", [f"p{number}" for number in range(42)])
     assert not _judged(Gate(), base, "coin", None).promote
     assert _judged(Gate(at_least=0.4), base, "coin", None).promote
 
 
-def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base: Path) -> None:
+def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base):
     """Of a model that agrees with all labels, of which 40% are flipped, the estimate is 3."""
     pairs, flips = pl.read_parquet(base / "probes.parquet").to_arrow(), np.full(100, 0.4)
     model = [_model(base / "all", [])]
@@ -126,7 +118,7 @@ def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base: Path) 
     assert judged.promote and (judged.candidate, judged.interval) == (1.0, (1.0, 1.0))
 
 
-def test_a_worse_model_is_kept_out_unless_the_margin_lets_it_in(base: Path) -> None:
+def test_a_worse_model_is_kept_out_unless_the_margin_lets_it_in(base):
     found = _judged(Gate(), base, "bad", "good")
     assert found.difference == pytest.approx(-0.2) and not found.promote
     assert found.rows == 100 and found.cost == "nothing" and "-0.200" in found.why
@@ -136,14 +128,14 @@ def test_a_worse_model_is_kept_out_unless_the_margin_lets_it_in(base: Path) -> N
     assert _judged(Gate(), base, "good", "good").promote
 
 
-def test_confidence_asks_for_more_than_an_estimate(base: Path) -> None:
+def test_confidence_asks_for_more_than_an_estimate(base):
     better = _judged(Gate(confidence=0.95), base, "good", "bad")
     assert better.promote and better.standard_error is not None and better.standard_error < 0.06
     assert not _judged(Gate(confidence=0.95), base, "good", "good").promote
     assert _judged(Gate(confidence=0.95, margin=0.05), base, "good", "good").promote
 
 
-def test_what_cannot_judge_is_refused_before_anything_is_charged(base: Path) -> None:
+def test_what_cannot_judge_is_refused_before_anything_is_charged(base):
     step, nothing = Opinions(), Models(base / "models", "job", "project")
     gates.check_gate(Gate(), step, "rr", nothing, base)
     for gate, mechanism, said in (
@@ -157,7 +149,7 @@ def test_what_cannot_judge_is_refused_before_anything_is_charged(base: Path) -> 
         gates.check_gate(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
 
 
-def _released(directory: Path, seed: int, *, gamma: float = 0.2) -> list[str]:
+def _released(directory, seed, *, gamma=0.2):
     """A release of rows that say `a` was preferred in truth, each flipped with probability γ."""
     draw = np.random.default_rng(seed)
     prompts = [f"p{number}" for number in range(400)]
@@ -178,12 +170,12 @@ def _released(directory: Path, seed: int, *, gamma: float = 0.2) -> list[str]:
 class Contents(Opinions):
     """Prefers `a`, but for the prompts that it gets wrong."""
 
-    def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
+    def margins(self, model, pairs):
         first = np.where(np.array(pairs["chosen"].to_pylist()) == "a", 1.0, -1.0)
         return first * super().margins(model, pairs)
 
 
-def test_flips_do_not_count_against_a_model(base: Path) -> None:
+def test_flips_do_not_count_against_a_model(base):
     """Of two models that disagree with 20 and 35 of 100 labels, of which 20 are flipped."""
     pairs = pl.read_parquet(base / "probes.parquet").to_arrow()
     prompts = pairs["prompt"].to_pylist()
@@ -194,7 +186,7 @@ def test_flips_do_not_count_against_a_model(base: Path) -> None:
 
 
 @pytest.mark.slow
-def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path: Path) -> None:
+def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path):
     estimates, out = [], np.zeros(0, bool)
     for seed in range(40):
         prompts = _released(tmp_path, seed)
@@ -214,14 +206,14 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
     assert abs(mean[1] + truth) < 4.5 * error[1]
 
 
-def test_coins_judge_nobody(tmp_path: Path) -> None:
+def test_coins_judge_nobody(tmp_path):
     _released(tmp_path, 1, gamma=0.5)
     _model(tmp_path / "one", [])
     with pytest.raises(LabelguardError, match="are coins"):
         _judged(Gate(by="released", probes=None), tmp_path, "one", None, Contents())
 
 
-def _covered(claimed: float, gamma: float) -> float:
+def _covered(claimed, gamma):
     """How often a difference ± 1.96 errors holds the truth, four labels an item; errors are scaled
     by `claimed`.
     """
@@ -240,6 +232,6 @@ def _covered(claimed: float, gamma: float) -> float:
 
 @pytest.mark.quick("0.0")
 @pytest.mark.parametrize("gamma", [0.0, 0.2, 0.4])
-def test_the_error_of_a_difference_covers_it_and_less_would_not(gamma: float) -> None:
+def test_the_error_of_a_difference_covers_it_and_less_would_not(gamma):
     assert _covered(1.0, gamma) > COVERAGE
     assert _covered(0.7, gamma) < COVERAGE

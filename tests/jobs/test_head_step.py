@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,17 +13,15 @@ import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.steps import TrainingTask, open_step
-from labelguard.project.project import Project
 from labelguard.release.head import Head
 from labelguard.release.pairs_file import hold_out, item_keys, read_preferred
-from labelguard.release.writer import Release
 from labelguard.text import no_progress
 
 WEEKS = 3
 
 
 @pytest.fixture(scope="module")
-def labels() -> pa.Table:
+def labels():
     """Simulated labels; every pair is labeled once."""
     table = lg.simulate(labelers=60, labels=1800, items=1800, tie_rate=0.0)
     frame = pl.from_arrow(table)
@@ -34,7 +30,7 @@ def labels() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def flipped(labels: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+def flipped(labels, tmp_path_factory):
     """Labels by randomized response."""
     project = lg.init(tmp_path_factory.mktemp("flipped"), max_epsilon=100)
     yield lg.privatize(
@@ -43,9 +39,7 @@ def flipped(labels: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="module")
-def weekly(
-    labels: pa.Table, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Project, list[Release]]:
+def weekly(labels, tmp_path_factory):
     """A statistic released in three windows."""
     project = lg.init(tmp_path_factory.mktemp("weekly"))
     releases = [
@@ -68,21 +62,19 @@ def weekly(
     return project, releases
 
 
-def _task(release: Release, output: Path, previous: Path | None = None) -> TrainingTask:
+def _task(release, output, previous=None):
     project = lg.find(release.path.parents[2])
     return TrainingTask(release.path, project, output, previous, no_progress)
 
 
-def _step(**options: Any) -> HeadStep:
+def _step(**options):
     step = open_step("head", options, Path())
     assert isinstance(step, HeadStep)
     step.check("rr", None)
     return step
 
 
-def test_a_head_learns_from_flipped_labels_what_people_prefer(
-    flipped: Release, labels: pa.Table, tmp_path: Path
-) -> None:
+def test_a_head_learns_from_flipped_labels_what_people_prefer(flipped, labels, tmp_path):
     step = _step(features="length+text", holdout=0.2)
     learned = step.train(_task(flipped, tmp_path / "model"))
     file = flipped.path / "data.parquet"
@@ -104,7 +96,7 @@ def test_a_head_learns_from_flipped_labels_what_people_prefer(
     assert np.allclose(step.margins(tmp_path / "model", turned), -margins, atol=1e-5)
 
 
-def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> None:
+def test_what_is_held_out_teaches_nothing(flipped, tmp_path):
     """The same head, to the last bit, whatever the held-out labels say."""
     step = _step(features="length", holdout=0.3)
     step.train(_task(flipped, tmp_path / "one"))
@@ -128,9 +120,7 @@ def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_next_model_has_the_coordinates_of_the_one_in_use(
-    flipped: Release, tmp_path: Path
-) -> None:
+def test_the_next_model_has_the_coordinates_of_the_one_in_use(flipped, tmp_path):
     step = _step(features="length+text", components=8)
     step.train(_task(flipped, tmp_path / "first"))
     step.train(_task(flipped, tmp_path / "second", tmp_path / "first"))
@@ -143,9 +133,7 @@ def test_the_next_model_has_the_coordinates_of_the_one_in_use(
 
 
 @pytest.mark.slow
-def test_a_statistic_has_its_head_and_the_newest_windows_make_another(
-    weekly: tuple[Project, list[Release]], tmp_path: Path
-) -> None:
+def test_a_statistic_has_its_head_and_the_newest_windows_make_another(weekly, tmp_path):
     _, releases = weekly
     last = releases[-1]
     assert last.card["statistic"]["windows"] == WEEKS
@@ -166,15 +154,13 @@ def test_a_statistic_has_its_head_and_the_newest_windows_make_another(
     assert early.facts["windows"] == 1  # it knows no later one
 
 
-def test_a_kill_leaves_a_model_or_none(
-    flipped: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_leaves_a_model_or_none(flipped, tmp_path, monkeypatch):
     step, task = _step(features="length"), _task(flipped, tmp_path / "model")
 
     class Killed(BaseException):
         pass
 
-    def killed(*_: object) -> None:
+    def killed(*_):
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
@@ -200,17 +186,17 @@ def test_a_kill_leaves_a_model_or_none(
         ({"features": "length+columns:a"}, "no such columns"),
     ],
 )
-def test_options_that_cannot_be_are_named(options: dict[str, Any], said: str) -> None:
+def test_options_that_cannot_be_are_named(options, said):
     with pytest.raises(LabelguardError, match=said):
         open_step("head", options, Path()).check("rr", None)
 
 
-def test_a_step_that_is_not_installed_is_named() -> None:
+def test_a_step_that_is_not_installed_is_named():
     with pytest.raises(LabelguardError, match=r"no 'haed'; available: dpo, head, reward"):
         open_step("haed", {}, Path())
 
 
-def test_labels_without_flips_or_head_teach_none(flipped: Release, tmp_path: Path) -> None:
+def test_labels_without_flips_or_head_teach_none(flipped, tmp_path):
     other = tmp_path / "release"
     other.mkdir()
     card = (flipped.path / "card.json").read_text().replace('"forward"', '"plain"')

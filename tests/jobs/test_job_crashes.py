@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import world
@@ -28,12 +27,12 @@ from labelguard.report import overview
 
 
 @pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_in_every_process(monkeypatch):
     world.fix(monkeypatch)
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     """A project whose job ran once, and has new labels."""
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch)
@@ -43,19 +42,19 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.path
 
 
-def copy(base: Path, here: Path) -> Desk:
+def copy(base, here):
     shutil.copytree(base, here, symlinks=True)
     return Desk(here)
 
 
-def seen(one: Desk) -> dict[str, object]:
+def seen(one):
     """Everything in a project, and every file of its models."""
     own = {f"models/{name}": data for name, data in files(one.models).items()}
     return seen_of_project(one.path) | own
 
 
 @pytest.mark.slow
-def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
+def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(base, tmp_path):
     whole = copy(base, tmp_path / "whole")
     retrain(whole.job)
     expected = seen(whole)
@@ -79,9 +78,7 @@ def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(base: Path, tmp_pat
     ("moment", "uses"),
     [("charge", 90), ("start", 120), ("draw", 90), ("publish", 90), ("commit", 90)],
 )
-def test_labels_that_come_in_between_are_not_charged_twice(
-    moment: str, uses: int, base: Path, tmp_path: Path
-) -> None:
+def test_labels_that_come_in_between_are_not_charged_twice(moment, uses, base, tmp_path):
     """But for labels that were being drawn: what was charged for them stays charged."""
     one = copy(base, tmp_path / "desk")
     killed({"do": "retrain", "project": str(one.path), "kill_after": moment})
@@ -100,9 +97,7 @@ def test_labels_that_come_in_between_are_not_charged_twice(
 @pytest.mark.slow
 @pytest.mark.quick("charge")
 @pytest.mark.parametrize("moment", ["charge", "draw", "commit"])
-def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(
-    moment: str, base: Path, tmp_path: Path
-) -> None:
+def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(moment, base, tmp_path):
     one = copy(base, tmp_path / "desk")
     killed({"do": "retrain", "project": str(one.path), "kill_after": moment})
     said, charged = dry_run(one.job), one.charged()
@@ -116,9 +111,7 @@ def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_is_left_to_do_of_a_run(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_says_what_is_left_to_do_of_a_run(base, tmp_path, monkeypatch):
     one = copy(base, tmp_path / "desk")
     found = []
     for step in ("judge", "promote", "history"):
@@ -147,7 +140,7 @@ class Killed(BaseException):
     """The end of a process, but for the process."""
 
 
-def fatal(*_: object, **__: object) -> None:
+def fatal(*_, **__):
     raise Killed
 
 
@@ -161,7 +154,7 @@ def test_a_run_goes_on_from_the_step_that_it_had_come_to(
     owner, name = STEPS[step]
     work = getattr(owner, name)
 
-    def late(*arguments: object, **options: object) -> None:
+    def late(*arguments, **options):
         work(*arguments, **options)
         raise Killed
 
@@ -177,9 +170,7 @@ def test_a_run_goes_on_from_the_step_that_it_had_come_to(
 
 
 @pytest.mark.slow
-def test_the_release_of_another_job_is_not_taken_for_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_release_of_another_job_is_not_taken_for_ones_own(tmp_path, monkeypatch):
     one = desk(tmp_path / "desk", name="one", input="labels/1.parquet")
     one.label(2)
     one.asks(name="other", input="labels/2.parquet", promote={"directory": "others"})
@@ -187,7 +178,7 @@ def test_the_release_of_another_job_is_not_taken_for_ones_own(
     one.asks(name="one", input="labels/1.parquet")
     intend = RunInProgress.record_intent
 
-    def fatal(*arguments: Any, **facts: Any) -> None:
+    def fatal(*arguments, **facts):
         intend(*arguments, **facts)
         raise Killed
 
@@ -201,9 +192,7 @@ def test_the_release_of_another_job_is_not_taken_for_ones_own(
 
 
 @pytest.mark.slow
-def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
-    base: Path, tmp_path: Path
-) -> None:
+def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(base, tmp_path):
     one = copy(base, tmp_path / "desk")
     killed({"do": "retrain", "project": str(one.path), "kill_after": "commit"})
     one.asks(train={"options": {"features": "length", "components": 1, "ridge": 9.0}})
@@ -215,9 +204,7 @@ def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
 
 
 @pytest.mark.slow
-def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(base, tmp_path, monkeypatch):
     one = copy(base, tmp_path / "desk")
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Models, "promote", fatal)
@@ -230,9 +217,7 @@ def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(
 
 
 @pytest.mark.slow
-def test_whom_to_tell_is_no_change_of_a_job(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whom_to_tell_is_no_change_of_a_job(base, tmp_path, monkeypatch):
     one = copy(base, tmp_path / "desk")
     killed({"do": "retrain", "project": str(one.path), "kill_after": "commit"})
     monkeypatch.setenv("SECRET", SECRET)
@@ -241,12 +226,10 @@ def test_whom_to_tell_is_no_change_of_a_job(
 
 
 @pytest.mark.slow
-def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(base, tmp_path, monkeypatch):
     one = copy(base, tmp_path / "desk")
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise LabelguardError("no")
 
     with monkeypatch.context() as patch, pytest.raises(Killed):

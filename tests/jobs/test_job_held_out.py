@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from support import world
-from support.job_projects import Desk, desk
+from support.job_projects import desk
 
 from labelguard.budget.events import describe_uses
 from labelguard.cli.main import main
@@ -17,12 +16,11 @@ from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import releases
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
-from labelguard.release.writer import Release
 from labelguard.report import overview
 
 
 @pytest.fixture(autouse=True)
-def the_same_are_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def the_same_are_held_out(monkeypatch):
     world.fix(monkeypatch)
 
 
@@ -30,15 +28,15 @@ GATE = {"by": "held-out", "margin": 9.0, "at_least": -99.0}
 BOTH = ("rr:labels=64", "statistic:releases=3")
 
 
-def judged(here: Path) -> Desk:
+def judged(here):
     return desk(here / "desk", BOTH, 0.5, gate=GATE)
 
 
-def mechanisms(small: Desk) -> list[str]:
+def mechanisms(small):
     return [one.mechanism for one in overview.releases(small.path) if one.state == "committed"]
 
 
-def test_every_model_is_judged_by_one_charged_statistic(tmp_path: Path) -> None:
+def test_every_model_is_judged_by_one_charged_statistic(tmp_path):
     small = judged(tmp_path)
     assert "charges each of them one" in dry_run(small.job).gate
     first = retrain(small.job)
@@ -66,7 +64,7 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path: Path) -> None:
     assert " randomized labels and " in charged and charged in " ".join(said.split())
 
 
-def test_a_first_evaluation_promotes_by_its_whole_interval(tmp_path: Path) -> None:
+def test_a_first_evaluation_promotes_by_its_whole_interval(tmp_path):
     small = desk(tmp_path / "desk", BOTH, 0.5, gate={"by": "held-out", "at_least": -0.6})
     first = retrain(small.job)
     assert (first.outcome, first.model) == ("kept", None) and first.judgement
@@ -74,7 +72,7 @@ def test_a_first_evaluation_promotes_by_its_whole_interval(tmp_path: Path) -> No
     assert low < -0.6 < first.judgement["candidate"] < high < 0
 
 
-def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_path: Path) -> None:
+def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_path):
     small = judged(tmp_path)
     first = retrain(small.job)
     options = {"features": "length", "components": 1, "holdout": 0.2}
@@ -87,7 +85,7 @@ def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_pa
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_path: Path) -> None:
+def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_path):
     small = desk(tmp_path / "desk", ("rr:labels=64", "statistic:releases=1"), 0.5, gate=GATE)
     first = retrain(small.job)
     assert first.budget == "left"
@@ -104,13 +102,11 @@ class Killed(BaseException):
     """The end of a process, but for the process."""
 
 
-def test_an_evaluation_is_charged_once_whatever_kills_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_is_charged_once_whatever_kills_the_run(tmp_path, monkeypatch):
     small = judged(tmp_path)
     whole = releases.privatize
 
-    def fatal(*arguments: Any, **options: Any) -> Release:
+    def fatal(*arguments, **options):
         made = whole(*arguments, **options)
         if options["mechanism"] == "evaluation":
             raise Killed
@@ -127,7 +123,7 @@ def test_an_evaluation_is_charged_once_whatever_kills_the_run(
 
 
 @pytest.mark.slow
-def test_heads_in_other_coordinates_are_refused_before_anything_is_charged(tmp_path: Path) -> None:
+def test_heads_in_other_coordinates_are_refused_before_anything_is_charged(tmp_path):
     small = judged(tmp_path)
     retrain(small.job)
     spent = small.charged()
@@ -145,8 +141,8 @@ AXES = {"features": "text+length", "components": 2}
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [(), ("models",), ("models", ".labelguard/jobs")])
 def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the_first(
-    lost: tuple[str, ...], tmp_path: Path
-) -> None:
+    lost, tmp_path
+):
     """Kept out by the gate, or gone with a restored backup: the next is judged all the same."""
     gate = GATE if lost else GATE | {"at_least": 9.0}
     small = desk(tmp_path / "desk", BOTH, 0.5, gate=gate, train={"options": AXES})
@@ -160,9 +156,7 @@ def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the
 
 
 @pytest.mark.slow
-def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_charged(
-    tmp_path: Path,
-) -> None:
+def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_charged(tmp_path):
     small = desk(tmp_path / "desk", BOTH, 0.5, train={"options": AXES})
     retrain(small.job)  # there is a model, and no evaluation
     spent = small.charged()
@@ -188,8 +182,8 @@ def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_c
     [(("rr:labels=64",), 0.5, "paid for as statistic"), (BOTH, 0.0, "--held-out")],
 )
 def test_a_policy_that_does_not_pay_for_the_gate_is_refused_at_the_start(
-    allow: tuple[str, ...], share: float, said: str, tmp_path: Path
-) -> None:
+    allow, share, said, tmp_path
+):
     small = desk(tmp_path / "desk", allow, share, gate={"by": "held-out"})
     with pytest.raises(PolicyError, match=said):
         retrain(small.job)
@@ -197,7 +191,7 @@ def test_a_policy_that_does_not_pay_for_the_gate_is_refused_at_the_start(
 
 
 @pytest.mark.slow
-def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path: Path) -> None:
+def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path):
     options = {"features": "length", "components": 1, "whitening": 0.5, "floor": 1e-3}
     options |= {"clip_quantile": 0.5, "ridge": 1.0, "workers": 1}
     statistic = {"mechanism": "statistic", "options": options}

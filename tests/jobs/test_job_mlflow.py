@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support.job_projects import Desk, desk
+from support.job_projects import desk
 
 from labelguard.jobs import models as model_registry
 from labelguard.jobs.run import retrain
@@ -16,24 +14,22 @@ mlflow = pytest.importorskip("mlflow")
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return (tmp_path / "mlruns").as_uri()
 
 
-def registering(here: Path, store: str) -> Desk:
+def registering(here, store):
     return desk(here / "desk", promote={"mlflow": {"model": "preferences", "uri": store}})
 
 
-def versions(store: str) -> list[Any]:
+def versions(store):
     found = mlflow.MlflowClient(store, store).search_model_versions("name = 'preferences'")
     return sorted(found, key=lambda one: int(one.version))
 
 
-def test_every_promoted_model_is_a_version_and_the_alias_is_in_use(
-    store: str, tmp_path: Path
-) -> None:
+def test_every_promoted_model_is_a_version_and_the_alias_is_in_use(store, tmp_path):
     small = registering(tmp_path, store)
     for batch in (2, 3):
         retrain(small.job)
@@ -46,15 +42,13 @@ def test_every_promoted_model_is_a_version_and_the_alias_is_in_use(
     assert files == {"model/head.npz", "model/TRAINING_CARD.md"}
 
 
-def test_a_run_that_is_taken_up_registers_its_model_once(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_taken_up_registers_its_model_once(store, tmp_path, monkeypatch):
     small = registering(tmp_path, store)
 
     class Killed(BaseException):
         pass
 
-    def fatal(*arguments: Any) -> None:
+    def fatal(*arguments):
         register(*arguments)
         raise Killed
 
@@ -66,12 +60,12 @@ def test_a_run_that_is_taken_up_registers_its_model_once(
     assert len(versions(store)) == 1
 
 
-def in_use(store: str) -> Any:
+def in_use(store):
     client = mlflow.MlflowClient(store, store)
     return client.get_model_version_by_alias("preferences", "current")
 
 
-def test_a_number_that_is_given_again_is_another_version(store: str, tmp_path: Path) -> None:
+def test_a_number_that_is_given_again_is_another_version(store, tmp_path):
     small = registering(tmp_path, store)
     retrain(small.job)
     shutil.rmtree(small.models)
@@ -82,7 +76,7 @@ def test_a_number_that_is_given_again_is_another_version(store: str, tmp_path: P
     assert in_use(store).tags["labelguard.release"] == done.release
 
 
-def test_two_projects_have_versions_of_their_own(store: str, tmp_path: Path) -> None:
+def test_two_projects_have_versions_of_their_own(store, tmp_path):
     for name in ("one", "other"):
         small = registering(tmp_path / name, store)
         release = retrain(small.job).release
@@ -90,9 +84,7 @@ def test_two_projects_have_versions_of_their_own(store: str, tmp_path: Path) -> 
     assert len(versions(store)) == 2
 
 
-def test_a_registry_that_is_down_stops_no_promotion_and_hears_of_it_later(
-    store: str, tmp_path: Path
-) -> None:
+def test_a_registry_that_is_down_stops_no_promotion_and_hears_of_it_later(store, tmp_path):
     (tmp_path / "mlruns").touch()
     small = registering(tmp_path, store)
     done = retrain(small.job)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tenacity
-from support.job_projects import Desk, desk
-from support.receivers import SECRET, Receiver, as_text, receiver
+from support.job_projects import desk
+from support.receivers import SECRET, as_text, receiver
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
@@ -20,20 +17,18 @@ from labelguard.jobs.state import JobState
 
 
 @pytest.fixture
-def somebody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+def somebody(monkeypatch):
     monkeypatch.setenv("LABELGUARD_NOTIFY_SECRET", SECRET)
     monkeypatch.setattr(tenacity.nap.time, "sleep", lambda seconds: None)
     with receiver() as found:
         yield found
 
 
-def told(somebody: Receiver, here: Path, allow: str = "rr:labels=64", **settings: Any) -> Desk:
+def told(somebody, here, allow="rr:labels=64", **settings):
     return desk(here / "desk", (allow,), notify={"url": somebody.url}, **settings)
 
 
-def test_a_promotion_is_told_with_its_judgement_and_the_budget(
-    somebody: Receiver, tmp_path: Path
-) -> None:
+def test_a_promotion_is_told_with_its_judgement_and_the_budget(somebody, tmp_path):
     small = told(somebody, tmp_path)
     done = retrain(small.job)
     [message] = somebody.messages()
@@ -45,7 +40,7 @@ def test_a_promotion_is_told_with_its_judgement_and_the_budget(
     assert retrain(small.job).outcome == "unchanged" and len(somebody.requests) == 1
 
 
-def test_nobody_and_no_place_is_in_a_message(somebody: Receiver, tmp_path: Path) -> None:
+def test_nobody_and_no_place_is_in_a_message(somebody, tmp_path):
     small = told(somebody, tmp_path, "rr:labels=8")
     retrain(small.job)
     (small.path / "labels" / "secret place.parquet").write_text("no labels")
@@ -63,9 +58,7 @@ def test_nobody_and_no_place_is_in_a_message(somebody: Receiver, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(
-    somebody: Receiver, tmp_path: Path
-) -> None:
+def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(somebody, tmp_path):
     small = told(somebody, tmp_path)
     somebody.statuses = [503] * 3
     done = retrain(small.job)
@@ -77,9 +70,7 @@ def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(
     assert len(somebody.requests) == 4
 
 
-def test_a_redirect_is_not_followed_and_nobody_may_listen(
-    somebody: Receiver, tmp_path: Path
-) -> None:
+def test_a_redirect_is_not_followed_and_nobody_may_listen(somebody, tmp_path):
     small = told(somebody, tmp_path)
     somebody.statuses = [307]
     assert "HTTP 307" in retrain(small.job).notes[-1]
@@ -88,9 +79,7 @@ def test_a_redirect_is_not_followed_and_nobody_may_listen(
     assert "ConnectError" in retrain(small.job).notes[-1]
 
 
-def test_what_stays_on_this_machine_goes_through_no_proxy(
-    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_stays_on_this_machine_goes_through_no_proxy(somebody, tmp_path, monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     small = told(somebody, tmp_path)
@@ -103,14 +92,14 @@ def test_what_stays_on_this_machine_goes_through_no_proxy(
 
 @pytest.mark.slow
 def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
-    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    somebody, tmp_path, monkeypatch
+):
     small = told(somebody, tmp_path)
 
     class Killed(BaseException):
         pass
 
-    def die(self: JobState, name: str, facts: dict[str, Any]) -> None:
+    def die(self, name, facts):
         if name == "notices.json" and not facts["waiting"]:
             raise Killed
         write(self, name, facts)
@@ -124,7 +113,7 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
 
 
 @pytest.mark.slow
-def test_a_budget_that_runs_low_is_told_once(somebody: Receiver, tmp_path: Path) -> None:
+def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
     small = told(somebody, tmp_path, "rr:labels=14")
     small.asks(notify={"url": somebody.url, "budget_below": 0.3})
     for batch in (2, 3):
@@ -138,7 +127,7 @@ def test_a_budget_that_runs_low_is_told_once(somebody: Receiver, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_run_without_a_gain_is_told_too(somebody: Receiver, tmp_path: Path) -> None:
+def test_a_run_without_a_gain_is_told_too(somebody, tmp_path):
     small = told(somebody, tmp_path, gate={"by": "released", "at_least": 1e6})
     assert retrain(small.job).outcome == "kept"
     [message] = somebody.messages()
@@ -146,8 +135,8 @@ def test_a_run_without_a_gain_is_told_too(somebody: Receiver, tmp_path: Path) ->
 
 
 def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
-    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    somebody, tmp_path, monkeypatch
+):
     small = told(somebody, tmp_path)
     for url in (
         "http://example.org/hook",
@@ -167,9 +156,7 @@ def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
     assert small.charged() == 0
 
 
-def test_the_secret_may_be_in_a_file(
-    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_secret_may_be_in_a_file(somebody, tmp_path, monkeypatch):
     small = told(somebody, tmp_path)
     monkeypatch.delenv("LABELGUARD_NOTIFY_SECRET")
     (tmp_path / "secret").write_text(f"{SECRET}\n")
@@ -181,8 +168,8 @@ def test_the_secret_may_be_in_a_file(
 
 @pytest.mark.parametrize("part", ["notify", "mlflow"])
 def test_what_is_not_installed_is_said_before_anything_is_charged(
-    part: str, somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    part, somebody, tmp_path, monkeypatch
+):
     small = told(somebody, tmp_path)
     if part == "notify":
         monkeypatch.setattr(extras, "missing_packages", lambda extra: ["standardwebhooks"])

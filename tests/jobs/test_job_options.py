@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.doors import install
 
@@ -28,20 +26,20 @@ door = Options
 """
 
 
-def job(text: str, here: Path) -> settings.Job:
+def job(text, here):
     """The job whose options these are."""
     path = here / "own.yaml"
     path.write_text(f"release:\n  options: {{{text}}}\n", encoding="utf-8")
     return settings.load_job(path)
 
 
-def refused(text: str, here: Path) -> str:
+def refused(text, here):
     with pytest.raises(LabelguardError) as caught:
         job(text, here)
     return str(caught.value)
 
 
-def test_a_job_says_no_option_that_its_policy_says() -> None:
+def test_a_job_says_no_option_that_its_policy_says():
     own = set(field_names(options_model()))
     assert {"columns", "features", "workers", "bad_rows"} < own
     of_policies = {"epsilon", "delta", "ties", "unit", "releases", "label_values", "skips"}
@@ -61,13 +59,11 @@ def test_a_job_says_no_option_that_its_policy_says() -> None:
         ("hub_token: x", "hub_token"),
     ],
 )
-def test_what_is_no_option_is_refused_by_its_name(text: str, name: str, tmp_path: Path) -> None:
+def test_what_is_no_option_is_refused_by_its_name(text, name, tmp_path):
     assert refused(text, tmp_path).startswith(f"own.yaml: release.options.{name}: ")
 
 
-def test_options_of_another_packages_mechanism_are_checked_like_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_another_packages_mechanism_are_checked_like_ours(tmp_path, monkeypatch):
     assert "options.width: " in refused("width: 3", tmp_path)
     install(tmp_path / "packages", GROUP, "shapes", OTHERS, monkeypatch)
     assert "options.width: " in refused("width: wide", tmp_path)
@@ -75,7 +71,7 @@ def test_options_of_another_packages_mechanism_are_checked_like_ours(
     assert job("width: 3, shape: flat", tmp_path).options == {"width": 3, "shape": "flat"}
 
 
-def test_paths_are_relative_to_the_file_and_names_stay_names(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file_and_names_stay_names(tmp_path):
     here = tmp_path / "a [b]"
     (here / "base").mkdir(parents=True)
     text = "model: base, head: r0001-5f20d921, also: [more/*.csv], features: length, "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -16,20 +15,20 @@ FACTS = {"run": 1, "release": "r0001"}
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Models:
+def models(tmp_path):
     made = Models(tmp_path / "models", "job", "project")
     made.directory.mkdir()
     return made
 
 
-def candidate(models: Models, text: str = "head") -> Path:
+def candidate(models, text="head"):
     path = models.candidate("lesson")
     path.mkdir(parents=True)
     (path / "head.npz").write_text(text)
     return path
 
 
-def test_a_model_is_numbered_registered_with_its_sums_and_in_use(models: Models) -> None:
+def test_a_model_is_numbered_registered_with_its_sums_and_in_use(models):
     models.promote(candidate(models), models.next_name, FACTS, 5)
     [entry] = models.registry
     assert entry["files"] == {"head.npz": hashlib.sha256(b"head").hexdigest()}
@@ -37,7 +36,7 @@ def test_a_model_is_numbered_registered_with_its_sums_and_in_use(models: Models)
     assert (models.directory / "current/head.npz").read_text() == "head"
 
 
-def test_a_directory_of_models_has_one_job_of_one_project(models: Models) -> None:
+def test_a_directory_of_models_has_one_job_of_one_project(models):
     models.promote(candidate(models), models.next_name, FACTS, 5)
     for job, project, other in (("job", "elsewhere", "project"), ("other", "project", "job")):
         with pytest.raises(LabelguardError, match=f"those of another {other}"):
@@ -53,7 +52,7 @@ def test_a_promotion_that_was_cut_off_is_done_again(
     models.promote(candidate(models, "old"), "0001", FACTS, 1)
     whole = getattr(Models, step)
 
-    def cut(*arguments: object) -> None:
+    def cut(*arguments):
         if not before:
             whole(*arguments)
         raise InterruptedError
@@ -70,11 +69,11 @@ def test_a_promotion_that_was_cut_off_is_done_again(
     assert [one.name for one in models.directory.glob("0*")] == ["0002"]
 
 
-def test_who_reads_the_model_in_use_always_finds_one(models: Models) -> None:
+def test_who_reads_the_model_in_use_always_finds_one(models):
     models.promote(candidate(models, "1"), "0001", FACTS, 99)
     done, missing = threading.Event(), []
 
-    def read() -> None:
+    def read():
         while not done.is_set():
             try:
                 (models.directory / "current" / "head.npz").read_text()
@@ -90,7 +89,7 @@ def test_who_reads_the_model_in_use_always_finds_one(models: Models) -> None:
     assert missing == []
 
 
-def test_a_model_in_use_is_never_removed(models: Models) -> None:
+def test_a_model_in_use_is_never_removed(models):
     for number in (1, 2, 3):
         models.promote(candidate(models), f"{number:04d}", FACTS, 3)
     (models.directory / "current").unlink()
@@ -99,7 +98,7 @@ def test_a_model_in_use_is_never_removed(models: Models) -> None:
     assert {path.name for path in models.directory.glob("0*")} == {"0001", "0003"}
 
 
-def test_two_jobs_do_not_promote_into_one_directory_at_once(models: Models) -> None:
+def test_two_jobs_do_not_promote_into_one_directory_at_once(models):
     with (
         models.lock(),
         pytest.raises(ProjectBusy),
@@ -108,7 +107,7 @@ def test_two_jobs_do_not_promote_into_one_directory_at_once(models: Models) -> N
         pass
 
 
-def test_a_register_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_register_that_is_none_is_refused(tmp_path):
     whole = {"format": 1, "project": "project", "job": "job", "models": []}
     wrong = ({"models": [{}]}, {"job": None}, {"project": 1}, {"format": 2})
     without = [{k: v for k, v in whole.items() if k != name} for name in whole]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 import yaml
-from support import tools
-from support.job_projects import Desk, desk
+from support.job_projects import desk
 from support.tools import connected, deliver
 
 import labelguard as lg
@@ -20,11 +18,10 @@ from labelguard.jobs.run import retrain
 from labelguard.jobs.state import JobState
 from labelguard.project import locking
 from labelguard.project.locking import waiting as patient
-from labelguard.project.project import Project
 
 
 @pytest.fixture
-def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Desk, Project, tools.Desk]:
+def pulled(tmp_path, monkeypatch):
     """A job that pulls from a tool with twelve answers."""
     made = desk(tmp_path / "desk")
     project, tool = connected(lg.find(made.path), tmp_path, monkeypatch)
@@ -32,12 +29,12 @@ def pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Desk, Proje
     return made, project, tool
 
 
-def answer(tool: tools.Desk, numbers: range) -> None:
+def answer(tool, numbers):
     for number in numbers:
         tool.answer(f"annotator {number % 3}", number, "left" if number % 2 else "right")
 
 
-def test_a_run_pulls_what_is_new_and_releases_it(pulled: tuple[Desk, Project, tools.Desk]) -> None:
+def test_a_run_pulls_what_is_new_and_releases_it(pulled):
     small, _, tool = pulled
     small.asks(input=None, pull=["desk"])
     assert retrain(small.job).new_labels == 12
@@ -46,7 +43,7 @@ def test_a_run_pulls_what_is_new_and_releases_it(pulled: tuple[Desk, Project, to
     assert retrain(small.job).new_labels == 12 and small.charged() == 24
 
 
-def test_a_job_of_what_was_pulled_pulls(pulled: tuple[Desk, Project, tools.Desk]) -> None:
+def test_a_job_of_what_was_pulled_pulls(pulled):
     small, *_ = pulled
     small.asks(input=None, pull=["desk"])
     retrain(small.job)
@@ -57,9 +54,7 @@ def test_a_job_of_what_was_pulled_pulls(pulled: tuple[Desk, Project, tools.Desk]
     assert not dry_run(small.job).releases
 
 
-def test_what_a_hook_heard_is_released_without_a_pull(
-    pulled: tuple[Desk, Project, tools.Desk],
-) -> None:
+def test_what_a_hook_heard_is_released_without_a_pull(pulled):
     small, project, tool = pulled
     events = [tool.answer(f"annotator {n % 3}", n, "left") for n in range(20, 33)]
     deliver(project, *events)
@@ -67,9 +62,7 @@ def test_what_a_hook_heard_is_released_without_a_pull(
     assert retrain(small.job).new_labels == 13
 
 
-def test_a_connector_that_there_is_not_is_said_before_anything_is_pulled(
-    pulled: tuple[Desk, Project, tools.Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connector_that_there_is_not_is_said_before_anything_is_pulled(pulled, monkeypatch):
     small, *_ = pulled
     monkeypatch.setattr(runs.ingestion, "pull", lambda *_: pytest.fail("it pulled"))
     small.asks(input=None, pull=["desk", "nowhere"])
@@ -77,13 +70,11 @@ def test_a_connector_that_there_is_not_is_said_before_anything_is_pulled(
         retrain(small.job)
 
 
-def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(
-    pulled: tuple[Desk, Project, tools.Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(pulled, monkeypatch):
     small, *_ = pulled
     small.asks(input=None, pull=["desk"])
 
-    def down(*_: object) -> None:
+    def down(*_):
         raise ConnectorError("it is down")
 
     with monkeypatch.context() as patch, pytest.raises(ConnectorError):
@@ -93,14 +84,12 @@ def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(
     assert retrain(small.job).outcome == "promoted"
 
 
-def test_a_start_that_waits_begins_when_the_other_has_ended(
-    pulled: tuple[Desk, Project, tools.Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_waits_begins_when_the_other_has_ended(pulled, monkeypatch):
     small, project, _ = pulled
     held, said, ended = threading.Event(), threading.Event(), threading.Event()
     monkeypatch.setattr(locking, "pause", lambda seconds: ended.wait(10))
 
-    def hold() -> None:
+    def hold():
         with JobState(project, "job").lock():
             held.set()
             said.wait(10)

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +23,17 @@ from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import JobState
-from labelguard.jobs.steps import TrainedModel, TrainingTask
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject
 from labelguard.release.pairs_file import hold_out, item_keys
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Desk:
+def small(tmp_path):
     return desk(tmp_path / "desk")
 
 
-def test_new_labels_make_a_release_and_a_model_in_use(small: Desk) -> None:
+def test_new_labels_make_a_release_and_a_model_in_use(small):
     done = retrain(small.job)
     assert (done.outcome, done.new_labels, done.charged, done.model) == ("promoted", 30, 30, "0001")
     assert (small.models / "current" / "head.npz").is_file()
@@ -47,7 +45,7 @@ def test_new_labels_make_a_release_and_a_model_in_use(small: Desk) -> None:
     assert run.settings["step"] == "head" and not (small.state / "run.json").exists()
 
 
-def test_without_anything_new_a_run_changes_nothing(small: Desk) -> None:
+def test_without_anything_new_a_run_changes_nothing(small):
     first = retrain(small.job)
     for _ in range(2):
         again = retrain(small.job)
@@ -61,7 +59,7 @@ def test_without_anything_new_a_run_changes_nothing(small: Desk) -> None:
     assert small.charged() == 60 and small.registry()[-1]["model"] == "0002"
 
 
-def test_too_few_new_labels_wait_and_nothing_is_charged(small: Desk) -> None:
+def test_too_few_new_labels_wait_and_nothing_is_charged(small):
     small.asks(release={"min_new_labels": 31})
     done = retrain(small.job)
     assert (done.outcome, done.release, done.charged) == ("unchanged", None, 0)
@@ -70,7 +68,7 @@ def test_too_few_new_labels_wait_and_nothing_is_charged(small: Desk) -> None:
     assert retrain(small.job).new_labels == 60
 
 
-def test_a_gate_keeps_the_model_in_use_and_the_candidate_goes(small: Desk) -> None:
+def test_a_gate_keeps_the_model_in_use_and_the_candidate_goes(small):
     retrain(small.job)
     small.label(2)
     small.asks(gate={"by": "released", "at_least": 1e6})
@@ -82,7 +80,7 @@ def test_a_gate_keeps_the_model_in_use_and_the_candidate_goes(small: Desk) -> No
     assert retrain(small.job).outcome == "unchanged"  # it is not judged twice
 
 
-def test_a_label_that_is_none_is_told_to_who_runs_the_job_alone(small: Desk) -> None:
+def test_a_label_that_is_none_is_told_to_who_runs_the_job_alone(small):
     file = small.path / "labels" / "1.parquet"
     rows = pq.read_table(file)
     place = rows.column_names.index("label")
@@ -93,8 +91,8 @@ def test_a_label_that_is_none_is_told_to_who_runs_the_job_alone(small: Desk) -> 
     assert b"InvalidLabels" not in (small.state / "history.jsonl").read_bytes()
 
 
-def test_the_model_in_use_is_judged_by_no_label_that_it_learned_from(tmp_path: Path) -> None:
-    def taught(holdout: float) -> dict[str, object]:
+def test_the_model_in_use_is_judged_by_no_label_that_it_learned_from(tmp_path):
+    def taught(holdout):
         return {"options": {"features": "length", "components": 1, "holdout": holdout}}
 
     small = desk(tmp_path / "desk", train=taught(0.0))
@@ -115,7 +113,7 @@ def test_the_model_in_use_is_judged_by_no_label_that_it_learned_from(tmp_path: P
     assert retrain(small.job).outcome == "unchanged"
 
 
-def test_a_model_of_a_statistic_is_judged_by_no_released_label(small: Desk) -> None:
+def test_a_model_of_a_statistic_is_judged_by_no_released_label(small):
     retrain(small.job)
     register = small.models / "registry.json"
     text = register.read_text()
@@ -126,7 +124,7 @@ def test_a_model_of_a_statistic_is_judged_by_no_released_label(small: Desk) -> N
 
 
 @pytest.mark.slow
-def test_a_statistic_adds_windows(tmp_path: Path) -> None:
+def test_a_statistic_adds_windows(tmp_path):
     options = {"features": "length", "components": 1, "whitening": 0.5, "floor": 1e-3}
     options |= {"clip_quantile": 0.5, "ridge": 1.0, "workers": 1}
     release = {"mechanism": "statistic", "options": options}
@@ -141,12 +139,12 @@ def test_a_statistic_adds_windows(tmp_path: Path) -> None:
     assert spent.release == done.release
 
 
-def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path: Path) -> None:
+def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path):
     small = desk(tmp_path / "desk", ("rr:labels=6",))
     retrain(small.job)
     small.label(2)
 
-    def invoke(*options: str) -> tuple[int, dict[str, object]]:
+    def invoke(*options):
         result = CliRunner().invoke(main, ["retrain", str(small.job), "--json", *options])
         return result.exit_code, json.loads(result.stdout)
 
@@ -159,7 +157,7 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_path: Path) -> None:
+def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_path):
     small = desk(tmp_path / "desk", ("rr:labels=8",))
     retrain(small.job)
     small.label(2)  # two more of each labeler can be released, and four cannot
@@ -174,7 +172,7 @@ def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_pat
 
 
 @pytest.mark.slow
-def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path: Path) -> None:
+def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path):
     small = desk(tmp_path / "desk", ("rr:labels=6",))
     lg.privatize(str(small.path / "labels/1.parquet"), mechanism="rr", project=small.path)
     small.label(2)
@@ -182,7 +180,7 @@ def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path: Path)
     assert (done.outcome, done.budget, done.charged) == ("promoted", "exhausted", 0)
 
 
-def test_a_machine_agrees_to_nothing(tmp_path: Path) -> None:
+def test_a_machine_agrees_to_nothing(tmp_path):
     small = Desk(tmp_path / "desk")
     (small.path / "labels").mkdir(parents=True)
     lg.init(small.path)
@@ -195,8 +193,8 @@ def test_a_machine_agrees_to_nothing(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_no_model_can_be_promoted_into_is_said_before_anything_begins(
-    small: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small, monkeypatch
+):
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != small.path and access(path, mode))
     for start in (dry_run, retrain):
@@ -208,7 +206,7 @@ def test_a_directory_that_no_model_can_be_promoted_into_is_said_before_anything_
         dry_run(small.job)
 
 
-def test_what_the_policy_does_not_pay_for_is_refused_at_the_start(small: Desk) -> None:
+def test_what_the_policy_does_not_pay_for_is_refused_at_the_start(small):
     small.asks(release={"mechanism": "statistic"})
     for start in (dry_run, retrain):
         with pytest.raises(PolicyError, match="pays for rr only"):
@@ -217,9 +215,9 @@ def test_what_the_policy_does_not_pay_for_is_refused_at_the_start(small: Desk) -
 
 
 def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_released(
-    small: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
+    small, monkeypatch
+):
+    def fail(*_, **__):
         raise LabelguardError("no judge today")
 
     with monkeypatch.context() as patch, pytest.raises(LabelguardError, match="no judge") as error:
@@ -238,11 +236,11 @@ def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_rele
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float32(1)])
 def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
-    number: float, small: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    number, small, monkeypatch
+):
     train = HeadStep.train
 
-    def diverged(self: HeadStep, task: TrainingTask) -> TrainedModel:
+    def diverged(self, task):
         return replace(train(self, task), curve=[{"step": 1.0, "loss": number}])
 
     with monkeypatch.context() as patch:
@@ -253,7 +251,7 @@ def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
     assert retrain(small.job).outcome == "promoted"
 
 
-def test_of_two_at_once_one_works_and_the_other_is_told(small: Desk) -> None:
+def test_of_two_at_once_one_works_and_the_other_is_told(small):
     state = JobState(lg.find(small.path), "job")
     with state.lock():
         result = CliRunner().invoke(main, ["retrain", str(small.job)])
@@ -262,7 +260,7 @@ def test_of_two_at_once_one_works_and_the_other_is_told(small: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_busy_project_leaves_the_run_under_way(small: Desk) -> None:
+def test_a_busy_project_leaves_the_run_under_way(small):
     with OpenProject.job(small.path), pytest.raises(ProjectBusy):
         retrain(small.job)
     assert small.history() == []
@@ -271,7 +269,7 @@ def test_a_busy_project_leaves_the_run_under_way(small: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_person_may_go_back_to_an_older_model(small: Desk) -> None:
+def test_a_person_may_go_back_to_an_older_model(small):
     retrain(small.job)
     small.label(2)
     retrain(small.job)
@@ -282,7 +280,7 @@ def test_a_person_may_go_back_to_an_older_model(small: Desk) -> None:
     assert retrain(small.job).model == "0003"
 
 
-def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(small: Desk) -> None:
+def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(small):
     retrain(small.job)
     for path in (small.state, small.state.parent):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
@@ -296,7 +294,7 @@ def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(sm
 
 
 @pytest.mark.slow
-def test_a_model_that_was_lost_is_learned_again_at_no_price(small: Desk) -> None:
+def test_a_model_that_was_lost_is_learned_again_at_no_price(small):
     retrain(small.job)
     shutil.rmtree(small.models)
     done = retrain(small.job)
@@ -304,9 +302,7 @@ def test_a_model_that_was_lost_is_learned_again_at_no_price(small: Desk) -> None
 
 
 @pytest.mark.slow
-def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
-    small: Desk, tmp_path: Path
-) -> None:
+def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(small, tmp_path):
     models = {"directory": str(tmp_path / "models")}
     small.asks(promote=models)
     retrain(small.job)
@@ -319,7 +315,7 @@ def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
 
 @pytest.mark.quick(".labelguard/jobs", "..")
 @pytest.mark.parametrize("directory", [".labelguard", ".labelguard/jobs", ".", ".."])
-def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -> None:
+def test_models_lie_apart_from_the_projects_state(directory, small):
     small.asks(promote={"directory": directory})
     before = sorted(path.name for path in (small.path / ".labelguard").rglob("*"))
     with pytest.raises(LabelguardError, match=r"promote\.directory"):
@@ -330,7 +326,7 @@ def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -
     assert small.charged() == 0
 
 
-def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:
+def test_labels_of_somebody_who_left_are_in_no_later_model(small):
     retrain(small.job)
     erasure.remove_labeler("worker 1", "erased", project=small.path)
     small.label(2)

@@ -27,17 +27,17 @@ with_systemd = pytest.mark.skipif(
 )
 
 
-def uncommented(text: str) -> str:
+def uncommented(text):
     """The same with the optional settings that stand behind a `#`."""
     return re.sub(r"(?m)^( *)# (?=LoadCredential=|Environment=|LABELGUARD_\w+=)", r"\1", text)
 
 
-def check_retrain(words: list[str]) -> None:
+def check_retrain(words):
     """Raise unless these words run `labelguard retrain` with options that it has."""
     check_command(words[words.index("retrain") :])
 
 
-def test_the_crontab_runs_the_job_every_night() -> None:
+def test_the_crontab_runs_the_job_every_night():
     lines = (FILES / "crontab").read_text().splitlines()
     [line] = [line for line in lines if not line.startswith("#")]
     *fields, command = line.split(" ", 5)
@@ -48,7 +48,7 @@ def test_the_crontab_runs_the_job_every_night() -> None:
     check_retrain(shlex.split(command))
 
 
-def faults(here: Path) -> list[str]:
+def faults(here):
     """What systemd finds wrong with the units."""
     (here / "study").mkdir()
     for name in (SERVICE, TIMER):
@@ -63,7 +63,7 @@ def faults(here: Path) -> list[str]:
 
 
 @with_systemd
-def test_systemd_accepts_the_units_and_their_optional_settings(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units_and_their_optional_settings(tmp_path):
     assert faults(tmp_path) == []
     text = (FILES / TIMER).read_text()
     for calendar in re.findall(r"OnCalendar=(.*)|`(.*)` is every week", text):
@@ -71,12 +71,12 @@ def test_systemd_accepts_the_units_and_their_optional_settings(tmp_path: Path) -
         subprocess.run(command, check=True, capture_output=True)
 
 
-def test_the_service_runs_the_job() -> None:
+def test_the_service_runs_the_job():
     [line] = re.findall(r"(?m)^ExecStart=(.*)$", (FILES / SERVICE).read_text())
     check_retrain(shlex.split(line))
 
 
-def test_kubernetes_accepts_the_cronjob_and_runs_one_job_at_a_time() -> None:
+def test_kubernetes_accepts_the_cronjob_and_runs_one_job_at_a_time():
     text = (FILES / "cronjob.yaml").read_text()
     whole = re.sub(r"(?m)^( *)# (env:|  - name|    valueFrom)", r"\1\2", text)
     for manifest in map(yaml.safe_load, (text, whole)):

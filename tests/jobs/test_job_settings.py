@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -15,7 +14,7 @@ from labelguard.jobs.settings import JobSettings, job_schema, load_job
 from labelguard.jobs.steps import open_step
 
 
-def refused(text: str, here: Path) -> str:
+def refused(text, here):
     path = here / "job.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(LabelguardError) as caught:
@@ -25,14 +24,14 @@ def refused(text: str, here: Path) -> str:
     return said
 
 
-def test_an_empty_job_has_a_default_for_everything(tmp_path: Path) -> None:
+def test_an_empty_job_has_a_default_for_everything(tmp_path):
     (tmp_path / "nightly.yaml").write_text("{}")
     job = load_job(tmp_path / "nightly.yaml")
     assert job.name == "nightly" and job.settings == JobSettings() and job.source is None
     assert job.models == tmp_path / "models"
 
 
-def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     here = tmp_path / "a [b]"
     here.mkdir()
     (here / "job.yaml").write_text("input: [labels/*.parquet, plain.csv]")
@@ -69,22 +68,22 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("a: " + "x" * (65 << 10), "64 KiB"),
     ],
 )
-def test_what_cannot_be_a_job_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_a_job_is_refused_in_one_line(text, said, tmp_path):
     assert said in refused(text, tmp_path)
 
 
-def test_a_line_that_is_wrong_is_not_repeated(tmp_path: Path) -> None:
+def test_a_line_that_is_wrong_is_not_repeated(tmp_path):
     assert "hunter2" not in refused("notify: {url: 7, secret: hunter2}", tmp_path)
     assert "hunter2" not in refused("gate: {by: hunter2}", tmp_path)
 
 
-def test_bombs_of_references_are_not_unfolded(tmp_path: Path) -> None:
+def test_bombs_of_references_are_not_unfolded(tmp_path):
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)]
     assert "references" in refused("\n".join(lines), tmp_path)
 
 
-def test_a_date_is_no_text_and_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_date_is_no_text_and_a_file_that_is_not_there_is_said(tmp_path):
     assert "only texts" in refused("source: 2026-01-01", tmp_path)
     with pytest.raises(LabelguardError, match=r"there is no .*none\.yaml; .* --init writes one"):
         load_job(tmp_path / "none.yaml")
@@ -93,7 +92,7 @@ def test_a_date_is_no_text_and_a_file_that_is_not_there_is_said(tmp_path: Path) 
         load_job(tmp_path / "bytes.yaml")
 
 
-def test_every_job_of_the_docs_is_one(tmp_path: Path) -> None:
+def test_every_job_of_the_docs_is_one(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "retraining.md").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
     assert len(blocks) == 2
@@ -104,7 +103,7 @@ def test_every_job_of_the_docs_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, SETTINGS])
-def test_the_schema_accepts_jobs_and_refuses_what_is_none(settings: dict[str, Any]) -> None:
+def test_the_schema_accepts_jobs_and_refuses_what_is_none(settings):
     jsonschema.Draft202012Validator.check_schema(job_schema())
     validator = jsonschema.Draft202012Validator(job_schema())
     plain = yaml.safe_load(yaml.safe_dump(dict(settings)))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from support import world
-from support.job_projects import Desk, desk, labels
+from support.job_projects import desk, labels
 from support.preferences import files
 
 import labelguard as lg
@@ -27,12 +27,12 @@ from labelguard.report.overview import export
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def enough(path: Path) -> None:
+def enough(path):
     """More labels than a written job waits for."""
     pq.write_table(pa.concat_tables(map(labels, range(4))), path)
 
@@ -46,9 +46,7 @@ def enough(path: Path) -> None:
         (("rr:labels=64", "statistic:releases=4"), "rr", "released"),
     ],
 )
-def test_the_job_that_is_written_runs_under_the_policy_in_force(
-    allow: tuple[str, ...], mechanism: str, gate: str, here: Path
-) -> None:
+def test_the_job_that_is_written_runs_under_the_policy_in_force(allow, mechanism, gate, here):
     small = desk(here / "desk", allow)
     small.job.unlink()
     enough(small.path / "labels.parquet")
@@ -63,7 +61,7 @@ def test_the_job_that_is_written_runs_under_the_policy_in_force(
     assert outcome == "promoted" or (gate == "released" and outcome == "kept")
 
 
-def of_the_release(here: Path, source: str, **options: Any) -> dict[str, Any]:
+def of_the_release(here, source, **options):
     """The job of a project whose first release was this one; a dry run of it passes."""
     lg.init(here)
     lg.privatize(source, epsilon=3.0, project=here, **options)
@@ -74,7 +72,7 @@ def of_the_release(here: Path, source: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_job_takes_over_input_columns_and_mechanism_of_the_last_release(here: Path) -> None:
+def test_a_job_takes_over_input_columns_and_mechanism_of_the_last_release(here):
     (here / "data").mkdir()
     table = labels(1).rename_columns({"labeler_id": "worker"})
     pq.write_table(table, here / "data" / "one.parquet")
@@ -88,7 +86,7 @@ def test_a_job_takes_over_input_columns_and_mechanism_of_the_last_release(here: 
     assert not dry_run(other).releases  # a job elsewhere finds the same files
 
 
-def test_a_job_takes_over_features_and_public_columns_of_the_last_release(here: Path) -> None:
+def test_a_job_takes_over_features_and_public_columns_of_the_last_release(here):
     pq.write_table(labels(1), here / "labels.parquet")
     found = of_the_release(
         here,
@@ -105,9 +103,7 @@ def test_a_job_takes_over_features_and_public_columns_of_the_last_release(here: 
     }
 
 
-def test_a_job_takes_a_gate_that_can_judge_its_heads(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_takes_a_gate_that_can_judge_its_heads(here, monkeypatch):
     world.fix(monkeypatch)
     small = desk(here / "desk", ("rr:labels=64", "statistic:releases=3"), 0.5)
     retrain(small.job)  # a head of length alone
@@ -125,7 +121,7 @@ def test_a_job_takes_a_gate_that_can_judge_its_heads(
         assert not dry_run(small.job).releases
 
 
-def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_leaves_it(here: Path) -> None:
+def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_leaves_it(here):
     pq.write_table(labels(1), here / "the-place.parquet")
     of_the_release(here, "the-place.parquet", mechanism="rr")
     export(here / "ledger.json", here)
@@ -134,9 +130,7 @@ def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_leaves_it(he
         assert path.is_dir() or b"the-place" not in path.read_bytes()
 
 
-def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(here, monkeypatch):
     world.fix(monkeypatch)
     monkeypatch.setattr(start, "_HELD_OUT", 0.5)  # of five people, somebody is
     lg.init(here)
@@ -160,7 +154,7 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(
     assert not start.write_job(here / "job.yaml", here).drafted
 
 
-def test_a_file_that_is_there_stays_as_it_is(here: Path) -> None:
+def test_a_file_that_is_there_stays_as_it_is(here):
     small = desk(here / "desk")
     before = small.job.read_bytes()
     with pytest.raises(LabelguardError, match="exists"):
@@ -172,12 +166,12 @@ def test_a_file_that_is_there_stays_as_it_is(here: Path) -> None:
     assert small.job.read_bytes() == before and not (here / "nowhere.yaml").exists()
 
 
-def seen(small: Desk) -> dict[str, bytes]:
+def seen(small):
     found = files(small.path)
     return {name: data for name, data in found.items() if not name.endswith("lock")}
 
 
-def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here: Path) -> None:
+def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here):
     small = desk(here / "desk")
     before = seen(small)
     said = dry_run(small.job)
@@ -196,6 +190,6 @@ def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here: Path) -> N
     assert few.budget == "left"
 
 
-def test_what_excludes_each_other_is_wrong_usage(here: Path) -> None:
+def test_what_excludes_each_other_is_wrong_usage(here):
     result = CliRunner().invoke(main, ["retrain", "--init", "--dry-run"])
     assert result.exit_code == 2

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
-import polars as pl
 import pytest
 from support.pages import script
 
@@ -15,18 +13,18 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate_year.py"
 
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
+def example():
     return script(EXAMPLE)
 
 
-def follows(weeks: pl.DataFrame) -> bool:
+def follows(weeks):
     """Whether the models in use keep up with the preferences in the last quarter."""
     last = weeks.tail(max(2, len(weeks) // 4))
     return bool((last["at best"] - last["in use"]).mean() < 0.1)  # type: ignore[operator]
 
 
 @pytest.mark.slow  # a run of `retrain` a week, each in a process of its own
-def test_models_follow_the_drift_and_the_project_holds(example: ModuleType, tmp_path: Path) -> None:
+def test_models_follow_the_drift_and_the_project_holds(example, tmp_path):
     weeks = example.simulate_year(tmp_path / "year", 16)
     assert follows(weeks)
     last = weeks.tail(4)
@@ -36,7 +34,5 @@ def test_models_follow_the_drift_and_the_project_holds(example: ModuleType, tmp_
 
 
 @pytest.mark.slow
-def test_a_gate_that_promotes_nothing_does_not_follow_it(
-    example: ModuleType, tmp_path: Path
-) -> None:
+def test_a_gate_that_promotes_nothing_does_not_follow_it(example, tmp_path):
     assert not follows(example.simulate_year(tmp_path / "year", 6, confidence=1 - 1e-12))

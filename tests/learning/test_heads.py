@@ -6,7 +6,6 @@ implementation leaves with a probability below 6e-7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ Floats = NDArray[np.float64]
 FIVE = 5.0
 
 
-def features(pairs: int, components: int, seed: int = 0) -> Floats:
+def features(pairs, components, seed=0):
     """Correlated features of unequal size, as principal components of embeddings are."""
     rng = np.random.default_rng(seed)
     mixing = rng.standard_normal((components, components)) / np.sqrt(components)
@@ -29,30 +28,28 @@ def features(pairs: int, components: int, seed: int = 0) -> Floats:
     return np.asarray(drawn * spread)
 
 
-def fit_labels(x: Any, label: Any, weight: Any = 1.0, ridge: Any = 1.0) -> Floats:
+def fit_labels(x, label, weight=1.0, ridge=1.0):
     """Ordinary logistic regression without intercept."""
     return heads.fit_statistic(x, weight, heads.label_statistic(x, label, weight), ridge)
 
 
-def sigmoid(z: Floats) -> Floats:
+def sigmoid(z):
     return np.asarray((1 + np.tanh(z / 2)) / 2)
 
 
-def labels_of(x: Floats, theta: Floats, seed: int = 1) -> Floats:
+def labels_of(x, theta, seed=1):
     return (np.random.default_rng(seed).random(len(x)) < sigmoid(x @ theta)).astype(np.float64)
 
 
-def flipped(labels: Floats, flip_probability: Floats, seed: int = 2) -> Floats:
+def flipped(labels, flip_probability, seed=2):
     coins = np.random.default_rng(seed).random(len(labels)) < flip_probability
     return np.where(coins, 1 - labels, labels)
 
 
-def objective(
-    x: Floats, weight: Floats, statistic: Floats, ridge: Floats
-) -> Callable[[Floats], float]:
+def objective(x, weight, statistic, ridge):
     """What `fit_statistic` minimises, written down at once."""
 
-    def value(theta: Floats) -> float:
+    def value(theta):
         z = x @ theta
         even = weight @ np.logaddexp(z / 2, -z / 2)
         return float(even - theta @ statistic + (ridge * theta**2).sum() / 2)
@@ -60,12 +57,10 @@ def objective(
     return value
 
 
-def flipped_objective(
-    x: Floats, label: Floats, flip: Floats, ridge: float, loss: str
-) -> Callable[[Floats], float]:
+def flipped_objective(x, label, flip, ridge, loss):
     """The losses of flipped labels by their definitions, `robust` with weights (1−2γ)²."""
 
-    def value(theta: Floats) -> float:
+    def value(theta):
         z = x @ theta
         one, zero = -np.log(sigmoid(z)), -np.log(sigmoid(-z))
         if loss == "forward":
@@ -81,13 +76,13 @@ def flipped_objective(
     return value
 
 
-def slope(value: Callable[[Floats], float], theta: Floats, step: float = 1e-5) -> Floats:
+def slope(value, theta, step=1e-5):
     """The gradient by central differences."""
     units = np.eye(len(theta)) * step
     return np.array([(value(theta + unit) - value(theta - unit)) / (2 * step) for unit in units])
 
 
-def test_the_gradient_vanishes_at_a_fit_with_weights_and_a_ridge_by_component() -> None:
+def test_the_gradient_vanishes_at_a_fit_with_weights_and_a_ridge_by_component():
     rng = np.random.default_rng(3)
     x, weight, ridge = features(400, 7), rng.uniform(0, 2, 400), rng.uniform(0.1, 9, 7)
     statistic = rng.standard_normal(7) * 20
@@ -98,7 +93,7 @@ def test_the_gradient_vanishes_at_a_fit_with_weights_and_a_ridge_by_component() 
 
 
 @pytest.mark.parametrize("ridge", [0.01, 1.0, 100.0])
-def test_labels_give_the_head_of_scikit_learn(ridge: float) -> None:
+def test_labels_give_the_head_of_scikit_learn(ridge):
     x = features(800, 12)
     y = labels_of(x, np.linspace(-2, 2, 12))
     weight = np.random.default_rng(4).uniform(0.1, 3, 800)
@@ -107,7 +102,7 @@ def test_labels_give_the_head_of_scikit_learn(ridge: float) -> None:
     np.testing.assert_allclose(fit_labels(x, y, weight, ridge), expected, atol=1e-5)
 
 
-def test_a_preconditioner_from_a_share_of_the_rows_does_not_move_the_fit() -> None:
+def test_a_preconditioner_from_a_share_of_the_rows_does_not_move_the_fit():
     """Of 300,000 rows every fourth is sampled, where the largest feature is always 0."""
     x = np.random.default_rng(6).standard_normal((300_000, 3))
     x[::4, 0] = 0
@@ -117,7 +112,7 @@ def test_a_preconditioner_from_a_share_of_the_rows_does_not_move_the_fit() -> No
     assert np.linalg.norm(gradient) < 1e-6 * np.linalg.norm(statistic)
 
 
-def test_a_given_curvature_changes_nothing_but_the_way() -> None:
+def test_a_given_curvature_changes_nothing_but_the_way():
     x, weight = features(500, 9), np.random.default_rng(7).uniform(0, 1, 500)
     statistic = np.linspace(-30, 30, 9)
     bound = x.T @ (weight[:, None] * x) / 4
@@ -128,7 +123,7 @@ def test_a_given_curvature_changes_nothing_but_the_way() -> None:
 
 
 @pytest.mark.parametrize("loss", ["forward", "robust"])
-def test_the_gradient_of_a_loss_of_flipped_labels_vanishes_at_its_fit(loss: Any) -> None:
+def test_the_gradient_of_a_loss_of_flipped_labels_vanishes_at_its_fit(loss):
     x, rng = features(300, 5), np.random.default_rng(10)
     flip = rng.uniform(0, 0.5, 300)
     y = flipped(labels_of(x, np.array([2.0, -2, 1, 0, 1])), flip)
@@ -139,14 +134,14 @@ def test_the_gradient_of_a_loss_of_flipped_labels_vanishes_at_its_fit(loss: Any)
 
 
 @pytest.mark.parametrize("loss", ["forward", "robust"])
-def test_labels_that_were_not_flipped_give_the_ordinary_head(loss: Any) -> None:
+def test_labels_that_were_not_flipped_give_the_ordinary_head(loss):
     x = features(300, 5)
     y = np.random.default_rng(11).uniform(0, 1, 300)
     ordinary = fit_labels(x, y, 1.0, 0.5)
     np.testing.assert_allclose(heads.fit_flipped(x, y, 0.0, 0.5, loss), ordinary, atol=1e-7)
 
 
-def test_the_statistic_of_flipped_labels_is_unbiased() -> None:
+def test_the_statistic_of_flipped_labels_is_unbiased():
     """Over 4,000 draws of unequal coins, within five standard errors; ignoring γ is rejected."""
     x, rng = features(60, 3), np.random.default_rng(13)
     y, flip = rng.integers(0, 2, 60).astype(np.float64), rng.uniform(0.05, 0.5, 60)
@@ -154,7 +149,7 @@ def test_the_statistic_of_flipped_labels_is_unbiased() -> None:
     clean = heads.label_statistic(x, y, signal**2)
     draws = [flipped(y, flip, seed) for seed in range(4_000)]
 
-    def off(weight: Floats) -> float:
+    def off(weight):
         sums = np.array([heads.label_statistic(x, draw, weight) for draw in draws])
         error = sums.std(axis=0) / np.sqrt(len(sums))
         return float((np.abs(sums.mean(axis=0) - clean) / error).max())
@@ -163,7 +158,7 @@ def test_the_statistic_of_flipped_labels_is_unbiased() -> None:
     assert off(signal**2) > FIVE
 
 
-def test_the_forward_loss_is_finite_for_every_margin() -> None:
+def test_the_forward_loss_is_finite_for_every_margin():
     margin = np.array([-1e6, -800.0, -30, 0, 30, 800, 1e6])
     for flip in (0.0, 1e-300, 0.3, 0.5):
         for label in (0.0, 0.4, 1.0):
@@ -173,7 +168,7 @@ def test_the_forward_loss_is_finite_for_every_margin() -> None:
     np.testing.assert_allclose(certain, np.logaddexp(0, -margin))
 
 
-def test_a_head_may_be_drawn_toward_another() -> None:
+def test_a_head_may_be_drawn_toward_another():
     x, center = features(300, 4), np.array([1.0, -2, 3, 0])
     y, flip = np.random.default_rng(14).integers(0, 2, 300), 0.3
     for loss in ("forward", "robust"):
@@ -184,7 +179,7 @@ def test_a_head_may_be_drawn_toward_another() -> None:
     np.testing.assert_allclose(slope(value, theta), -5 * (theta - center), atol=1e-4)
 
 
-def test_more_components_than_pairs_and_repeated_features_have_one_defined_head() -> None:
+def test_more_components_than_pairs_and_repeated_features_have_one_defined_head():
     wide = features(20, 60)
     statistic = np.random.default_rng(15).standard_normal(60)
     theta = heads.fit_statistic(wide, 1.0, statistic, 0.1)
@@ -196,7 +191,7 @@ def test_more_components_than_pairs_and_repeated_features_have_one_defined_head(
     np.testing.assert_allclose(repeated, np.repeat(fit_labels(column, y) / 3, 3), atol=1e-8)
 
 
-def test_separable_labels_with_a_tiny_ridge_are_fitted() -> None:
+def test_separable_labels_with_a_tiny_ridge_are_fitted():
     x = features(500, 10)
     y = (x[:, 0] > 0).astype(np.float64)
     theta = fit_labels(x, y, 1.0, 1e-6)
@@ -205,7 +200,7 @@ def test_separable_labels_with_a_tiny_ridge_are_fitted() -> None:
     assert np.abs(gradient).max() < 1e-5
 
 
-def test_without_pairs_the_ridge_alone_decides() -> None:
+def test_without_pairs_the_ridge_alone_decides():
     empty = np.zeros((0, 3))
     theta = heads.fit_statistic(empty, 1.0, np.array([1.0, 2, 3]), np.array([1.0, 2, 4]))
     np.testing.assert_allclose(theta, [1, 1, 0.75])
@@ -226,7 +221,7 @@ def test_without_pairs_the_ridge_alone_decides() -> None:
         ({"curvature": -9 * np.eye(2)}, "indefinite"),
     ],
 )
-def test_unusable_arguments_are_refused(changed: dict[str, Any], message: str) -> None:
+def test_unusable_arguments_are_refused(changed, message):
     usable: dict[str, Any] = {"x": np.ones((4, 2)), "weight": 1.0}
     usable |= {"statistic": np.ones(2), "ridge": 1.0}
     heads.fit_statistic(**usable)
@@ -235,7 +230,7 @@ def test_unusable_arguments_are_refused(changed: dict[str, Any], message: str) -
 
 
 @pytest.mark.parametrize("label", [np.array([0, 1, 7.25]), np.array([0, 1, -7.25])])
-def test_an_unusable_label_is_refused_and_never_named(label: Floats) -> None:
+def test_an_unusable_label_is_refused_and_never_named(label):
     for fit in (fit_labels, lambda x, y: heads.fit_flipped(x, y, 0.1)):
         with pytest.raises(ValueError, match=r"label must be in \[0, 1\]") as refusal:
             fit(np.ones((3, 1)), label)
@@ -243,14 +238,14 @@ def test_an_unusable_label_is_refused_and_never_named(label: Floats) -> None:
 
 
 @pytest.mark.parametrize("flip", [-0.1, 0.6, np.nan])
-def test_unusable_flip_probabilities_and_losses_are_refused(flip: float) -> None:
+def test_unusable_flip_probabilities_and_losses_are_refused(flip):
     with pytest.raises(ValueError, match="flip_probability"):
         heads.fit_flipped(np.ones((2, 1)), [0, 1], flip)
     with pytest.raises(ValueError, match="'forward' or 'robust'"):
         heads.fit_flipped(np.ones((2, 1)), [0, 1], 0.1, 1.0, "squared")  # type: ignore[arg-type]
 
 
-def test_accuracy_counts_strict_labels_and_half_of_undecided_ones() -> None:
+def test_accuracy_counts_strict_labels_and_half_of_undecided_ones():
     assert heads.accuracy([3, -1, 0, 2], [1, 1, 0, 0.5]) == 0.5
     assert heads.accuracy([3, -1], [1, 0]) == 1
     with pytest.raises(ValueError, match="at least one label"):
@@ -259,7 +254,7 @@ def test_accuracy_counts_strict_labels_and_half_of_undecided_ones() -> None:
 
 @pytest.mark.quick("0.25")
 @pytest.mark.parametrize("scale", [0.25, 1.0, 30.0])
-def test_labels_that_cancel_fit_a_head_without_opinion(scale: float) -> None:
+def test_labels_that_cancel_fit_a_head_without_opinion(scale):
     x = np.full((600, 1), scale)
     for seed in range(20):
         labels = np.random.default_rng(seed).permutation(np.repeat([0.0, 1.0], 300))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +19,13 @@ ROUNDING = 1e-5
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def judge(tmp_path_factory):
     """A GPT-2 with one label, random weights, and a chat template."""
     directory = tmp_path_factory.mktemp("judge")
     classifier(1).save_pretrained(directory)
@@ -35,7 +33,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def classifier(labels: int) -> Any:
+def classifier(labels):
     from transformers import GPT2ForSequenceClassification, set_seed
 
     set_seed(3)
@@ -46,11 +44,11 @@ def classifier(labels: int) -> Any:
     return model
 
 
-def pairs() -> pa.Table:
+def pairs():
     return pa.table({"prompt": PROMPTS, "first": ANSWERS, "second": ANSWERS[1:] + ANSWERS[:1]})
 
 
-def chats() -> pa.Table:
+def chats():
     """The same as chats."""
     role = {"prompt": "user", "first": "assistant", "second": "assistant"}
     return pa.table(
@@ -61,7 +59,7 @@ def chats() -> pa.Table:
     )
 
 
-def scores(directory: Path, texts: list[str]) -> np.ndarray[Any, Any]:
+def scores(directory, texts):
     """By the library's own classes, one text after the other, without padding."""
     import torch
     from transformers import GPT2ForSequenceClassification
@@ -76,7 +74,7 @@ def scores(directory: Path, texts: list[str]) -> np.ndarray[Any, Any]:
     return np.concatenate([one.numpy() for one in found])[:, 0]
 
 
-def expected_rewards(directory: Path, *, template: bool = True) -> np.ndarray[Any, Any]:
+def expected_rewards(directory, *, template=True):
     table = pairs().to_pylist()
     shown = "<|user|>{}<eos><|assistant|>{}<eos>" if template else "{}\n{}"
     sides = [[shown.format(row["prompt"], row[side]) for row in table] for side in SIDES]
@@ -87,7 +85,7 @@ def expected_rewards(directory: Path, *, template: bool = True) -> np.ndarray[An
 SIDES = ("first", "second")
 
 
-def compute_rewards(directory: Path, table: pa.Table, options: str = ",dtype=float32") -> Any:
+def compute_rewards(directory, table, options=",dtype=float32"):
     """The unscaled feature of every pair."""
     fitted = open_fitted(f"reward:{directory}{options}", table, no_progress)
     found = fitted(table) / np.float32(fitted.state()["scale"][0])
@@ -96,17 +94,13 @@ def compute_rewards(directory: Path, table: pa.Table, options: str = ",dtype=flo
 
 
 @pytest.mark.parametrize("table", [pairs(), chats()], ids=["texts", "chats"])
-def test_it_is_the_models_scalar_in_the_chat_template_of_its_tokenizer(
-    table: pa.Table, judge: Path
-) -> None:
+def test_it_is_the_models_scalar_in_the_chat_template_of_its_tokenizer(table, judge):
     own = expected_rewards(judge)
     assert np.abs(own).min() > 100 * ROUNDING
     np.testing.assert_allclose(compute_rewards(judge, table), own, atol=10 * ROUNDING)
 
 
-def test_a_tokenizer_without_template_and_padding_scores_the_same(
-    judge: Path, tmp_path: Path
-) -> None:
+def test_a_tokenizer_without_template_and_padding_scores_the_same(judge, tmp_path):
     """Padding is needed for batches alone, and must not be taken for the end of a text."""
     bare = tmp_path / "bare"
     shutil.copytree(judge, bare)
@@ -121,7 +115,7 @@ def test_a_tokenizer_without_template_and_padding_scores_the_same(
     np.testing.assert_allclose(found, expected_rewards(judge, template=False), atol=10 * ROUNDING)
 
 
-def test_an_identity_names_weights_and_precision_but_no_path(judge: Path, tmp_path: Path) -> None:
+def test_an_identity_names_weights_and_precision_but_no_path(judge, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(judge, other)
     same = open_fitted(f"reward:{other},dtype=float32", pairs(), no_progress).identity()
@@ -136,7 +130,7 @@ def test_an_identity_names_weights_and_precision_but_no_path(judge: Path, tmp_pa
     assert len({own, coarse, changed}) == 3
 
 
-def test_models_that_give_no_scalar_are_refused(tmp_path: Path) -> None:
+def test_models_that_give_no_scalar_are_refused(tmp_path):
     classifier(2).save_pretrained(tmp_path / "two")
     with pytest.raises(LabelguardError, match=r"expected one label.*found 2 labels"):
         open_fitted(f"reward:{tmp_path / 'two'}", pairs(), no_progress)
@@ -156,6 +150,6 @@ def test_models_that_give_no_scalar_are_refused(tmp_path: Path) -> None:
         ("reward:.", "no reward model: expected .* found no architecture in config.json"),
     ],
 )
-def test_a_specification_that_makes_no_sense_is_explained(spec: str, message: str) -> None:
+def test_a_specification_that_makes_no_sense_is_explained(spec, message):
     with pytest.raises(LabelguardError, match=message):
         open_fitted(spec, pairs(), no_progress)

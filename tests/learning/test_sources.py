@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,18 +13,18 @@ from labelguard.learning.features import open_provider
 from labelguard.learning.sources import SourceFeatures
 
 
-def pairs(first: list[Any], second: list[Any], stratum: list[str] | None = None) -> pa.Table:
+def pairs(first, second, stratum=None):
     columns = {"source_model_first": first, "source_model_second": second}
     return pa.table(columns | ({"stratum_language": stratum} if stratum else {}))
 
 
-def fitted(table: pa.Table, by: str | None = None) -> SourceFeatures:
+def fitted(table, by=None):
     provider = SourceFeatures("model", by)
     provider.fit(table)
     return provider
 
 
-def test_each_source_counts_plus_one_first_and_minus_one_second() -> None:
+def test_each_source_counts_plus_one_first_and_minus_one_second():
     table = pairs(["a", "b", "c", "a"], ["b", "c", "a", "a"])
     provider = fitted(table)
     assert provider.names() == ("a", "b", "c")
@@ -34,14 +32,14 @@ def test_each_source_counts_plus_one_first_and_minus_one_second() -> None:
     assert provider(table).dtype == np.float32
 
 
-def test_a_source_has_a_coordinate_in_every_stratum_it_is_in() -> None:
+def test_a_source_has_a_coordinate_in_every_stratum_it_is_in():
     table = pairs(["a", "a", "b"], ["b", "c", "a"], ["de", "en", "de"])
     provider = fitted(table, "language")
     assert provider.names() == ("de: a", "de: b", "en: a", "en: c")
     assert provider(table).tolist() == [[1, -1, 0, 0], [0, 0, 1, -1], [-1, 1, 0, 0]]
 
 
-def test_what_is_learnt_depends_on_neither_order_nor_side() -> None:
+def test_what_is_learnt_depends_on_neither_order_nor_side():
     first, second = [f"m{n % 7}" for n in range(40)], [f"m{n % 5}" for n in range(40)]
     one, other = fitted(pairs(first, second)), fitted(pairs(second[::-1], first[::-1]))
     assert one.names() == other.names() and one.identity() == other.identity()
@@ -49,7 +47,7 @@ def test_what_is_learnt_depends_on_neither_order_nor_side() -> None:
     assert np.array_equal(one(pairs(first, second)), -other(pairs(second, first)))
 
 
-def test_a_pair_with_a_source_that_was_not_there_is_zero_on_both_sides() -> None:
+def test_a_pair_with_a_source_that_was_not_there_is_zero_on_both_sides():
     provider = fitted(pairs(["a"], ["b"]))
     later = pairs(["new", "a", "a+new", "a+b", "b"], ["b", "newer", "b", "a", "a"])
     assert provider(later).tolist() == [[0, 0], [0, 0], [0, 0], [-0.5, 0.5], [-1, 1]]
@@ -59,14 +57,14 @@ def test_a_pair_with_a_source_that_was_not_there_is_zero_on_both_sides() -> None
     ).shape == (0,)
 
 
-def test_a_source_of_another_stratum_is_not_known() -> None:
+def test_a_source_of_another_stratum_is_not_known():
     provider = fitted(pairs(["a", "a"], ["b", "c"], ["de", "en"]), "language")
     later = pairs(["a", "a", "a"], ["b", "b", "b"], ["de", "en", "fr"])
     assert provider(later).any(axis=1).tolist() == [True, False, False]
     assert provider.has_known_sources(later).tolist() == [True, False, False]
 
 
-def test_features_beside_sources_say_which_pairs_are_known() -> None:
+def test_features_beside_sources_say_which_pairs_are_known():
     texts = {"prompt": ["p", "p"], "first": ["one", "other"], "second": ["three", "fo"]}
     table = pa.table(texts | {"source_model_first": ["a", "b"], "source_model_second": ["b", "a"]})
     provider = open_provider("length+source:model")
@@ -80,7 +78,7 @@ def test_features_beside_sources_say_which_pairs_are_known() -> None:
     assert plain.has_known_sources(later).all()
 
 
-def test_an_output_of_several_sources_counts_a_share_for_each() -> None:
+def test_an_output_of_several_sources_counts_a_share_for_each():
     table = pairs(["a", "b", "a+b", "c"], ["b", "c", "c", "a+b+c"])
     provider = fitted(table)
     assert provider.names() == ("a", "b", "c")
@@ -90,20 +88,20 @@ def test_an_output_of_several_sources_counts_a_share_for_each() -> None:
 
 
 @pytest.mark.parametrize("name", ["a+rag", "a+", "+", "c++"])
-def test_a_name_with_a_plus_is_a_name_unless_all_its_parts_are(name: str) -> None:
+def test_a_name_with_a_plus_is_a_name_unless_all_its_parts_are(name):
     table = pairs(["a", name], ["b", "b"])
     provider = fitted(table)
     assert provider.names() == tuple(sorted(["a", "b", name]))
     assert np.abs(provider(table)).sum(axis=1).tolist() == [2, 2]
 
 
-def test_a_column_of_texts_is_no_column_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_of_texts_is_no_column_of_sources(monkeypatch):
     monkeypatch.setattr(sources, "MOST_SOURCES", 3)
     with pytest.raises(InvalidLabels, match="source:model: 4 sources; expected the names of sys"):
         fitted(pairs(["a", "b"], ["c", "d"]))
 
 
-def test_a_text_is_no_name_and_one_long_name_costs_itself_alone() -> None:
+def test_a_text_is_no_name_and_one_long_name_costs_itself_alone():
     with pytest.raises(InvalidLabels, match="a name of 3,000 characters in column model; expected"):
         fitted(pairs(["a", "b"], ["c", "x" * 3000]))
     with pytest.raises(InvalidLabels, match="of 257 characters in column language"):
@@ -113,7 +111,7 @@ def test_a_text_is_no_name_and_one_long_name_costs_itself_alone() -> None:
     assert sum(array.nbytes for array in state.values()) <= 400 * 12 + 256 * 3 + 8
 
 
-def test_names_are_told_in_one_line_with_their_strata_apart() -> None:
+def test_names_are_told_in_one_line_with_their_strata_apart():
     table = pairs(["a: b", "x\ny"], ["c", "c"], ["de: en", "de"])
     provider = fitted(table, "language")
     expected = (("de", "c"), ("de", "x\\ny"), ("de: en", "a: b"), ("de: en", "c"))
@@ -123,7 +121,7 @@ def test_names_are_told_in_one_line_with_their_strata_apart() -> None:
     assert fitted(table).parts() == (("", "a: b"), ("", "c"), ("", "x\\ny"))
 
 
-def states() -> dict[str, dict[str, np.ndarray]]:
+def states():
     good = fitted(pairs(["aé"], ["b"])).state()
     ends = good["source_ends"]
     return {
@@ -142,12 +140,12 @@ def states() -> dict[str, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("damage", states())
-def test_a_damaged_state_is_refused(damage: str) -> None:
+def test_a_damaged_state_is_refused(damage):
     with pytest.raises(LabelguardError, match="expected a state of names"):
         SourceFeatures("model", None, states()[damage])
 
 
-def test_missing_columns_and_names_are_named() -> None:
+def test_missing_columns_and_names_are_named():
     with pytest.raises(InvalidLabels, match="no column source_model_first; found prompt"):
         fitted(pa.table({"prompt": ["p"]}))
     with pytest.raises(InvalidLabels, match="source_model_second: 1 of 2 pairs have no name"):
@@ -157,14 +155,14 @@ def test_missing_columns_and_names_are_named() -> None:
 
 
 @pytest.mark.parametrize("spec", ["source:", "source:a,b", "source:a,by=", "source:a,by=b,by=c"])
-def test_a_specification_that_makes_no_sense_is_explained(spec: str) -> None:
+def test_a_specification_that_makes_no_sense_is_explained(spec):
     with pytest.raises(LabelguardError, match="expected source:COLUMN or source:COLUMN,by=COLUMN"):
         open_provider(spec)
     with pytest.raises(LabelguardError, match="expected source:COLUMN"):
         column_features(spec)
 
 
-def test_a_specification_says_what_it_needs_of_an_input() -> None:
+def test_a_specification_says_what_it_needs_of_an_input():
     spec = "length+source:model,by=language+columns:a,b+source:model"
     assert column_features(spec) == (
         FeatureColumn("model", "source"),

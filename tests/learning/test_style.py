@@ -15,11 +15,11 @@ NAMES = [one.name for one in FUNCTIONS]
 PLAIN = "It rains in the sea town. Ships come home."
 
 
-def _pairs(first: list[str], second: list[str], prompt: str = "Why does it rain?") -> pa.Table:
+def _pairs(first, second, prompt="Why does it rain?"):
     return pa.table({"prompt": [prompt] * len(first), "first": first, "second": second})
 
 
-def _raw(response: str, other: str = PLAIN) -> dict[str, float]:
+def _raw(response, other=PLAIN):
     """What one response has more than another, before anything is standardised."""
     features = StyleFeatures({"center": np.zeros(len(NAMES)), "scale": np.full(len(NAMES), 1e-3)})
     found = 1e3 * features(_pairs([response], [other]))[0]
@@ -57,18 +57,18 @@ def _raw(response: str, other: str = PLAIN) -> dict[str, float]:
         ("apologies", "Sorry, it rains in the sea town. Unfortunately, ships come home."),
     ],
 )
-def test_each_function_counts_what_it_is_named_for(name: str, more: str) -> None:
+def test_each_function_counts_what_it_is_named_for(name, more):
     assert _raw(more)[name] > 0
     assert _raw(PLAIN, more)[name] == pytest.approx(-_raw(more)[name])
     assert _raw(more, more)[name] == 0
 
 
-def test_every_function_is_tried_above() -> None:
+def test_every_function_is_tried_above():
     tried = test_each_function_counts_what_it_is_named_for.pytestmark[0].args[1]
     assert [name for name, _ in tried] == NAMES
 
 
-def test_what_is_learnt_depends_on_distinct_responses_alone() -> None:
+def test_what_is_learnt_depends_on_distinct_responses_alone():
     first = [f"Answer {n}: {'very ' * n}well. " + "- item\n" * (n % 3) for n in range(40)]
     second = first[1:] + first[:1]
     one, other = StyleFeatures(), StyleFeatures()
@@ -81,7 +81,7 @@ def test_what_is_learnt_depends_on_distinct_responses_alone() -> None:
     assert x.shape == (40, len(NAMES)) and x.dtype == np.float32
 
 
-def test_one_strange_response_stays_within_five_deviations() -> None:
+def test_one_strange_response_stays_within_five_deviations():
     ordinary = [f"It rains {n} days. " * (1 + n % 3) for n in range(200)]
     features = StyleFeatures()
     features.fit(_pairs(ordinary, ordinary[::-1]))
@@ -90,7 +90,7 @@ def test_one_strange_response_stays_within_five_deviations() -> None:
     assert np.abs(x[0]).max() > CLIP - 1
 
 
-def test_a_restored_provider_computes_the_same_and_says_so() -> None:
+def test_a_restored_provider_computes_the_same_and_says_so():
     chats = [[{"role": "assistant", "content": f"{'well, ' * n}yes?"}] for n in range(9)]
     asked = [[{"role": "user", "content": "Does it?"}]] * 9
     pairs = pa.table({"prompt": asked, "first": chats, "second": chats[::-1]})

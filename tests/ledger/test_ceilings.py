@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.preferences import opinions, pairs, public
@@ -32,15 +31,15 @@ TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
 
 
-def run(project: Project, *arguments: str, **options: Any) -> Result:
+def run(project, *arguments, **options):
     return CliRunner().invoke(main, [*arguments, "--project", str(project.state)], **options)
 
 
-def ceiling(project: Project) -> Ceiling:
+def ceiling(project):
     return OpenProject.open(project.state).ledger.policies.ceiling()
 
 
-def test_init_fixes_it_and_the_defaults_are_those_that_are_told(tmp_path: Path) -> None:
+def test_init_fixes_it_and_the_defaults_are_those_that_are_told(tmp_path):
     assert ceiling(lg.init(tmp_path / "a")) == Ceiling() == Ceiling(10, 1e-4)
     told = CliRunner().invoke(main, ["init", str(tmp_path / "b")]).stdout
     assert "at most ε = 10, δ = 0.0001" in told
@@ -51,7 +50,7 @@ def test_init_fixes_it_and_the_defaults_are_those_that_are_told(tmp_path: Path) 
         lg.init(tmp_path / "d", max_epsilon=float("inf"))
 
 
-def test_an_init_that_is_repeated_after_a_crash_keeps_its_ceiling(tmp_path: Path) -> None:
+def test_an_init_that_is_repeated_after_a_crash_keeps_its_ceiling(tmp_path):
     home = lg.init(tmp_path, max_epsilon=4)
     (home.state / "labelguard.toml").unlink()  # written last
     for path in home.witnesses:
@@ -65,7 +64,7 @@ def test_an_init_that_is_repeated_after_a_crash_keeps_its_ceiling(tmp_path: Path
 # ---------------------------------------------------------------- raising
 
 
-def test_it_is_raised_after_asking_and_never_lowered(project: Project) -> None:
+def test_it_is_raised_after_asking_and_never_lowered(project):
     no = run(project, "project", "ceiling", "--raise", "20,1e-4", input="n\n")
     assert no.exit_code == 1 and "only this is promised" in no.stderr
     assert ceiling(project) == Ceiling()
@@ -81,7 +80,7 @@ def test_it_is_raised_after_asking_and_never_lowered(project: Project) -> None:
     assert ceiling(project) == Ceiling(20)
 
 
-def test_what_is_shown_afterwards_promises_the_raised_one_only(project: Project) -> None:
+def test_what_is_shown_afterwards_promises_the_raised_one_only(project):
     first = lg.privatize(TABLE, **PRICE, project=project)
     assert first.card["privacy"]["ceiling"] == {"epsilon": 10.0, "delta": 1e-4}
     lifetime.raise_ceiling(Ceiling(20, 1e-3), project)
@@ -94,7 +93,7 @@ def test_what_is_shown_afterwards_promises_the_raised_one_only(project: Project)
     assert asdict(shown.left) == pytest.approx({"epsilon": 17, "delta": 0.00099})
 
 
-def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project: Project) -> None:
+def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project):
     """The newest entry is genuine, so the ledger opens; the one that tells the ceiling is not."""
     lg.privatize(TABLE, **PRICE, project=project)
     ledger = OpenProject.open(project.state).ledger
@@ -109,7 +108,7 @@ def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project: Proje
 # ---------------------------------------------------------------- sums
 
 
-def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more() -> None:
+def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more():
     """Sums of binary fractions would miss it by a little, in either direction."""
     total = pricing.total([Total(0.1, 1e-5)] * 10)
     assert total == Total(1.0, 1e-4) and sum([0.1] * 10) != 1.0
@@ -118,9 +117,7 @@ def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more() -> None:
         Ceiling(1.0, 1e-4).check(pricing.total([total, Total(0.1, 1e-5)]))
 
 
-def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(
-    tmp_path: Path,
-) -> None:
+def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(tmp_path):
     keys = KeyRing.create(tmp_path / "keys")
     ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger'}", keys, ceiling=Ceiling(10, 1e-4))
     epoch = ledger.begin_job()
@@ -146,9 +143,7 @@ ACTS = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(acts=st.lists(ACTS, min_size=3, max_size=12), number=st.uuids())
-def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
-    acts: list[tuple[str, Any]], number: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_life_of_a_project_passes_the_ceiling_of_its_time(acts, number, tmp_path_factory):
     """Also: what fits is never refused, so the ceiling does not shrink."""
     directory = tmp_path_factory.mktemp("life")
     keys = KeyRing.create(directory / "keys")
@@ -190,7 +185,7 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
 # ---------------------------------------------------------------- one request
 
 
-def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project: Project) -> None:
+def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project):
     first = lg.privatize(TABLE, **PRICE, project=project)
     before = overview.anchor(project.state)
     more = ({"epsilon": 8}, {"epsilon": 8, "delta": 1e-3})

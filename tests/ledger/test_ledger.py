@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,16 +20,14 @@ from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, KeyProblem, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.journal import Witness
-from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Charge
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
-def released(home: Project) -> Project:
+def released(home):
     """The project with two committed releases."""
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
@@ -40,9 +37,7 @@ def released(home: Project) -> Project:
 
 
 @pytest.fixture(scope="module", params=EACH)
-def original(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Project, str]]:
+def original(request, tmp_path_factory):
     """A project with two committed releases, on each database; every test has a copy."""
     directory = tmp_path_factory.mktemp("original")
     with pytest.MonkeyPatch.context() as patch, on(request.param, directory, patch) as url:
@@ -50,21 +45,19 @@ def original(
 
 
 @pytest.fixture
-def project(
-    original: tuple[Project, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Project]:
+def project(original, tmp_path, monkeypatch):
     """A copy of it."""
     with copy_of(*original, tmp_path / "project", monkeypatch) as home:
         yield home
 
 
 @pytest.fixture
-def on_sqlite(tmp_path: Path) -> Project:
+def on_sqlite(tmp_path):
     """The same, its ledger a file."""
     return released(lg.init(tmp_path / "project"))
 
 
-def change(project: Project, *changes: str) -> None:
+def change(project, *changes):
     """Edit the ledger behind labelguard's back, and what remembers how far it had come."""
     engine = sa.create_engine(project.ledger_url)
     with engine.begin() as connection:
@@ -75,13 +68,13 @@ def change(project: Project, *changes: str) -> None:
     Witness(project.witnesses).replace(*head)
 
 
-def fault(project: Project) -> str:
+def fault(project):
     verdict = overview.verify(project.state)
     assert not verdict.ok
     return str(verdict.fault)
 
 
-def test_an_untouched_ledger_holds(project: Project) -> None:
+def test_an_untouched_ledger_holds(project):
     verdict = overview.verify(project.state)
     assert asdict(verdict) == {
         "ok": True,
@@ -144,7 +137,7 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
         (["UPDATE prices SET price = '1'"], "prices are not those in the journal"),
     ],
 )
-def test_an_altered_ledger_is_found(changes: list[str], found: str, project: Project) -> None:
+def test_an_altered_ledger_is_found(changes, found, project):
     change(project, *changes)
     result = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
     assert result.exit_code == 1 and found in result.stderr and not result.stdout
@@ -162,9 +155,7 @@ def test_an_altered_ledger_is_found(changes: list[str], found: str, project: Pro
     ],
     ids=["altered", "missing"],
 )
-def test_an_altered_release_file_is_found(
-    act: Callable[[Path], object], found: str, name: str, project: Project
-) -> None:
+def test_an_altered_release_file_is_found(act, found, name, project):
     release = overview.releases(project.state)[0]
     path = Path(release.path) / name
     act(path)
@@ -175,13 +166,13 @@ def test_an_altered_release_file_is_found(
 
 
 @pytest.mark.parametrize("used", [9, -1])
-def test_the_database_itself_refuses_more_than_the_places(used: int, project: Project) -> None:
+def test_the_database_itself_refuses_more_than_the_places(used, project):
     change(project, "UPDATE counters SET capacity = 20")
     with pytest.raises(sa.exc.IntegrityError, match="allowance"):
         change(project, f"UPDATE counters SET used = {used} + {20 if used > 0 else 0}")
 
 
-def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Charge:
+def event(labels, capacity=8, key="aa" * 32):
     return Charge(
         mechanism="rr",
         event="rr",
@@ -194,13 +185,11 @@ def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Charge:
     )
 
 
-def opened(project: Project) -> Ledger:
+def opened(project):
     return OpenProject.open(project.state).ledger
 
 
-def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(
-    project_on_each: Project,
-) -> None:
+def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(project_on_each):
     project = project_on_each
     ledger, policy = opened(project), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
@@ -215,7 +204,7 @@ def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(
     assert ledger.releases.labelers("rr").used.tolist() == [8, 8]
 
 
-def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) -> None:
+def test_a_refund_exists_for_reserved_releases_only(project_on_each):
     project = project_on_each
     ledger, policy = opened(project), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
@@ -234,7 +223,7 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) ->
         ledger.commit(computing, epoch, 1, {})
 
 
-def test_a_job_that_another_one_followed_charges_nothing(project_on_each: Project) -> None:
+def test_a_job_that_another_one_followed_charges_nothing(project_on_each):
     ledger, policy = opened(project_on_each), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     kept = ledger.charge(event([2]), policy, epoch)
@@ -249,9 +238,7 @@ def test_a_job_that_another_one_followed_charges_nothing(project_on_each: Projec
     assert ledger.releases.labelers("rr").used.tolist() == [2]
 
 
-def test_a_release_that_is_taken_up_needs_no_more_than_it_was_charged(
-    project_on_each: Project,
-) -> None:
+def test_a_release_that_is_taken_up_needs_no_more_than_it_was_charged(project_on_each):
     ledger, policy = opened(project_on_each), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     crashed = ledger.charge(event([2, 3]), policy, epoch).release
@@ -263,7 +250,7 @@ def test_a_release_that_is_taken_up_needs_no_more_than_it_was_charged(
     assert ledger.releases.labelers("rr").used.tolist() == [2, 3]
 
 
-def test_the_first_release_fixes_the_policy(project: Project) -> None:
+def test_the_first_release_fixes_the_policy(project):
     asked = public(seed=3)
     new = pairs(asked, opinions(len(asked), 3))
     before = dump(project.ledger_url)
@@ -280,7 +267,7 @@ def test_the_first_release_fixes_the_policy(project: Project) -> None:
     assert {**after, "meta": []} == {**before, "meta": []}  # but for the epoch
 
 
-def test_a_shortage_counts_labelers_and_charges_nothing(project: Project) -> None:
+def test_a_shortage_counts_labelers_and_charges_nothing(project):
     asked = public(per_labeler=25, seed=4)
     before = dump(project.ledger_url)
     with pytest.raises(BudgetExceeded, match="allowance") as caught:
@@ -291,13 +278,13 @@ def test_a_shortage_counts_labelers_and_charges_nothing(project: Project) -> Non
     assert {**after, "meta": []} == {**before, "meta": []}
 
 
-def test_the_ledger_holds_no_label_and_no_text(on_sqlite: Project) -> None:
+def test_the_ledger_holds_no_label_and_no_text(on_sqlite):
     content = (on_sqlite.state / "ledger.sqlite3").read_bytes()
     for text in (b"question", b"answer", b"worker"):
         assert text not in content
 
 
-def test_a_journal_continues_from_the_entry_before() -> None:
+def test_a_journal_continues_from_the_entry_before():
     mac = str.swapcase
     first = journal.entry(1, "t", "a", {"x": 1}, journal.GENESIS, mac)
     second = journal.entry(2, "t", "b", {}, first.digest, mac)
@@ -311,9 +298,7 @@ def test_a_journal_continues_from_the_entry_before() -> None:
 
 
 @pytest.mark.parametrize("number", [schema.VERSION - 1, schema.VERSION + 1, "0d7f35ab19ce"])
-def test_a_ledger_with_the_tables_of_another_version_is_refused(
-    number: object, project: Project
-) -> None:
+def test_a_ledger_with_the_tables_of_another_version_is_refused(number, project):
     change(project, f"UPDATE meta SET value = '{number}' WHERE name = 'schema'")
     before, asked = dump(project.ledger_url), public()
     table = pairs(asked, opinions(len(asked), 1))
@@ -323,7 +308,7 @@ def test_a_ledger_with_the_tables_of_another_version_is_refused(
     assert dump(project.ledger_url) == before
 
 
-def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite: Project) -> None:
+def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite):
     (on_sqlite.state / "ledger.sqlite3").unlink()
     asked = public()
     for _ in range(2):
@@ -331,7 +316,7 @@ def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite: Project) -> No
             lg.privatize(pairs(asked, opinions(len(asked), 1)), **PRICE, project=on_sqlite)
 
 
-def test_something_that_is_no_database_is_refused(on_sqlite: Project) -> None:
+def test_something_that_is_no_database_is_refused(on_sqlite):
     (on_sqlite.state / "ledger.sqlite3").write_bytes(b"no database at all" * 100)
     with pytest.raises(LedgerError, match="not a database"):
         opened(on_sqlite)
@@ -349,9 +334,7 @@ def test_something_that_is_no_database_is_refused(on_sqlite: Project) -> None:
         "sqlite:////no/such/directory/ledger",
     ],
 )
-def test_no_message_shows_the_password_of_the_ledger(
-    url: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_message_shows_the_password_of_the_ledger(url, project, tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
     asked = public()
     labels = write(pairs(asked, opinions(len(asked), 1)), tmp_path / "labels.parquet")
@@ -369,9 +352,7 @@ def test_no_message_shows_the_password_of_the_ledger(
     assert other.exit_code == 1 and "Hunter2" not in other.stdout + other.stderr
 
 
-def test_postgresql_keeps_the_same_ledger_as_sqlite(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgresql_keeps_the_same_ledger_as_sqlite(postgres, tmp_path, monkeypatch):
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
     world.fix_clock(monkeypatch)
@@ -401,9 +382,7 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(
 
 
 @pytest.mark.slow  # on PostgreSQL
-def test_a_ledger_of_another_project_is_refused(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_of_another_project_is_refused(postgres, tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
     lg.init(tmp_path / "one")
     with pytest.raises(KeyProblem, match="is not the one the ledger"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -31,7 +30,7 @@ REFUSED = "not what this project last saw"
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory):
     """A directory with a project of two releases, and with its ledger before and after the second.
 
     The project has the older one.
@@ -47,7 +46,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(original: Path, tmp_path: Path) -> Project:
+def project(original, tmp_path):
     """A project whose ledger was put back to an older copy, from before its second release."""
     shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     return find(tmp_path / "project")
@@ -66,7 +65,7 @@ WRITERS: dict[str, Callable[[Project], object]] = {
 @pytest.mark.quick("None-privatize", "state-release abandon", "keys-policy activate")
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("removed", [None, "state", "keys"])
-def test_an_older_ledger_charges_nobody(removed: str | None, writer: str, project: Project) -> None:
+def test_an_older_ledger_charges_nobody(removed, writer, project):
     if removed:
         dict(zip(("state", "keys"), project.witnesses, strict=True))[removed].unlink()
     before = files(project.state)
@@ -76,16 +75,14 @@ def test_an_older_ledger_charges_nobody(removed: str | None, writer: str, projec
     assert dict(files(project.state).items() ^ before.items()).keys() <= {"lock", attempts.FILE}
 
 
-def forget(project: Project) -> None:
+def forget(project):
     """What was seen of the ledger is what it is now."""
     ledger = Ledger(project.ledger_url, KeyRing(project.keys))
     Witness(project.witnesses).replace(*ledger.head())
 
 
 @pytest.mark.parametrize("writer", ["privatize", "privatize again", "backup"])
-def test_where_witnesses_were_set_back_the_newer_releases_tell(
-    writer: str, project: Project
-) -> None:
+def test_where_witnesses_were_set_back_the_newer_releases_tell(writer, project):
     forget(project)
     with pytest.raises(LedgerError, match="r0002-"):
         WRITERS[writer](project)
@@ -94,7 +91,7 @@ def test_where_witnesses_were_set_back_the_newer_releases_tell(
 
 
 @pytest.mark.parametrize("kept", ["releases", "released"])
-def test_either_directory_of_newer_releases_tells(kept: str, project: Project) -> None:
+def test_either_directory_of_newer_releases_tells(kept, project):
     forget(project)
     other = project.private_maps if kept == "releases" else project.releases
     shutil.rmtree(next(other.glob("r0002*")))
@@ -102,16 +99,14 @@ def test_either_directory_of_newer_releases_tells(kept: str, project: Project) -
         lg.privatize(TABLE, **PRICE, project=project)
 
 
-def test_the_newest_ledger_is_taken_again(project: Project, tmp_path: Path) -> None:
+def test_the_newest_ledger_is_taken_again(project, tmp_path):
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
     assert overview.verify(project.state).ok
     assert lg.privatize(TABLE, **PRICE, project=project).reused
 
 
 @pytest.mark.slow  # on PostgreSQL
-def test_a_server_that_was_restored_to_an_older_state_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_was_restored_to_an_older_state_is_refused(tmp_path, monkeypatch):
     with databases.on("postgresql", tmp_path, monkeypatch) as url:
         home = first_release(tmp_path / "project")
         with databases.copied(url) as older:
@@ -124,7 +119,7 @@ def test_a_server_that_was_restored_to_an_older_state_is_refused(
             assert databases.dump(older) == before
 
 
-def test_a_ledger_whose_end_was_rewritten_is_refused(project: Project, tmp_path: Path) -> None:
+def test_a_ledger_whose_end_was_rewritten_is_refused(project, tmp_path):
     """As long as the one that was seen, and another in its last entry."""
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
     ledger = Ledger(project.ledger_url, KeyRing(project.keys))
@@ -136,9 +131,7 @@ def test_a_ledger_whose_end_was_rewritten_is_refused(project: Project, tmp_path:
         overview.verify(project.state)
 
 
-def test_an_older_ledger_put_back_while_it_is_open_is_noticed(
-    project: Project, tmp_path: Path
-) -> None:
+def test_an_older_ledger_put_back_while_it_is_open_is_noticed(project, tmp_path):
     path = project.state / "ledger.sqlite3"
     shutil.copy(tmp_path / "newest", path)
     ledger = OpenProject.open(project).ledger
@@ -147,7 +140,7 @@ def test_an_older_ledger_put_back_while_it_is_open_is_noticed(
         ledger.begin_job()
 
 
-def test_a_witness_that_fell_behind_is_no_fault(project: Project, tmp_path: Path) -> None:
+def test_a_witness_that_fell_behind_is_no_fault(project, tmp_path):
     """A crash between the ledger's commit and the witness's file."""
     path = project.state / "ledger.sqlite3"
     shutil.copy(tmp_path / "older", path)
@@ -162,7 +155,7 @@ def test_a_witness_that_fell_behind_is_no_fault(project: Project, tmp_path: Path
     }
 
 
-def _head(path: Path) -> tuple[int, str]:
+def _head(path):
     with sqlite3.connect(path) as connection:
         query = "SELECT number, digest FROM journal ORDER BY number DESC LIMIT 1"
         found: tuple[int, str] = connection.execute(query).fetchone()
@@ -171,7 +164,7 @@ def _head(path: Path) -> tuple[int, str]:
 
 @pytest.mark.quick("", "5")
 @pytest.mark.parametrize("content", ["", "x", "5", "5 a b", "\xff"])
-def test_a_damaged_witness_is_refused(content: str, project: Project, tmp_path: Path) -> None:
+def test_a_damaged_witness_is_refused(content, project, tmp_path):
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
     project.witnesses[1].write_text(content)
     with pytest.raises(LedgerError, match="is damaged"):
@@ -179,7 +172,7 @@ def test_a_damaged_witness_is_refused(content: str, project: Project, tmp_path: 
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_one_witness_guards_and_the_other_is_written_again(lost: int, tmp_path: Path) -> None:
+def test_one_witness_guards_and_the_other_is_written_again(lost, tmp_path):
     home = lg.init(tmp_path / "project")
     newest = Ledger(home.ledger_url, KeyRing(home.keys)).head()[1]
     assert {path.read_text() for path in home.witnesses} == {f"1 {newest}\n"}
@@ -188,9 +181,7 @@ def test_one_witness_guards_and_the_other_is_written_again(lost: int, tmp_path: 
     assert home.witnesses[0].read_text() == home.witnesses[1].read_text()
 
 
-def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones(
-    lived: Project, tmp_path: Path
-) -> None:
+def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones(lived, tmp_path):
     made = backup(tmp_path / "backup.tar.zst", project=lived)
     for path in lived.witnesses:
         path.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -24,25 +23,25 @@ Floats = NDArray[np.float64]
 Single = NDArray[np.float32]
 
 
-def among(sizes: Iterable[int], unit: Iterable[int] | None = None) -> Choices:
+def among(sizes, unit=None):
     """Choices among `sizes` responses each, by one labeler unless `unit` says whose they are."""
     size = np.array(list(sizes), np.intp)
     whose = np.zeros(len(size), np.intp) if unit is None else np.array(list(unit), np.intp)
     return Choices(np.append(0, size.cumsum()), whose, int(whose.max(initial=0)) + 1)
 
 
-def normal(asked: Choices, components: int, seed: int) -> Single:
+def normal(asked, components, seed):
     shape = (int(asked.offsets[-1]), components)
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def dyadic(asked: Choices, components: int, seed: int) -> Single:
+def dyadic(asked, components, seed):
     """Multiples of 1/8 whose means are, too, where K is a power of two: sums without rounding."""
     shape = (int(asked.offsets[-1]), components)
     return (np.random.default_rng(seed).integers(-40, 41, shape) / 8).astype(np.float32)
 
 
-def test_a_fit_of_choices_between_two_is_that_of_comparisons() -> None:
+def test_a_fit_of_choices_between_two_is_that_of_comparisons():
     rng = np.random.default_rng(6)
     asked = among([2] * 80)
     features = dyadic(asked, 4, 7)
@@ -53,13 +52,13 @@ def test_a_fit_of_choices_between_two_is_that_of_comparisons() -> None:
     assert theta == pytest.approx(heads.fit_statistic(z, weight, released, ridge), rel=1e-6)
 
 
-def test_a_fit_is_the_minimum_of_the_written_objective() -> None:
+def test_a_fit_is_the_minimum_of_the_written_objective():
     rng = np.random.default_rng(8)
     asked = among(rng.integers(2, 7, 30))
     features = normal(asked, 3, 9)
     weight, ridge, released = rng.uniform(0, 1, 30), np.array([0.5, 1, 2]), np.array([3.0, -5, 1])
 
-    def objective(theta: Floats) -> float:
+    def objective(theta):
         value = -float(theta @ released) + float(ridge @ theta**2) / 2
         for j, (first, end) in enumerate(itertools.pairwise(asked.offsets.tolist())):
             own = features[first:end].astype(np.float64)
@@ -72,7 +71,7 @@ def test_a_fit_is_the_minimum_of_the_written_objective() -> None:
     assert objective(theta) <= objective(expected) + 1e-9
 
 
-def probabilities(features: Single, asked: Choices, theta: Floats) -> Floats:
+def probabilities(features, asked, theta):
     score = features @ theta
     top = np.maximum.reduceat(score, asked.offsets[:-1])
     score = np.exp(score - np.repeat(top, asked.size))
@@ -80,7 +79,7 @@ def probabilities(features: Single, asked: Choices, theta: Floats) -> Floats:
     return np.asarray(score / np.repeat(total, asked.size), np.float64)
 
 
-def test_the_expected_statistic_gives_back_the_planted_head() -> None:
+def test_the_expected_statistic_gives_back_the_planted_head():
     asked = among(np.random.default_rng(10).integers(2, 9, 300))
     features, theta = normal(asked, 6, 11), np.array([1.0, -2, 0.5, 0, 3, -1])
     excess = probabilities(features, asked, theta) - np.repeat(1 / asked.size, asked.size)
@@ -88,7 +87,7 @@ def test_the_expected_statistic_gives_back_the_planted_head() -> None:
     assert found == pytest.approx(theta, abs=1e-4)
 
 
-def test_simulated_choices_give_back_the_planted_head() -> None:
+def test_simulated_choices_give_back_the_planted_head():
     """(θ̂ − θ)ᵀ H (θ̂ − θ) is chi-square: beyond the limit with a probability below 1e-6."""
     rng = np.random.default_rng(12)
     asked = among(rng.integers(2, 6, 3000), rng.integers(0, 50, 3000))
@@ -101,7 +100,7 @@ def test_simulated_choices_give_back_the_planted_head() -> None:
     expected = np.add.reduceat(chance[:, None] * features, asked.offsets[:-1], axis=0)
     information = features.T @ (chance[:, None] * features) - expected.T @ expected
 
-    def accepted(candidate: Floats) -> bool:
+    def accepted(candidate):
         off = candidate - theta
         return bool(off @ information @ off < stats.chi2.isf(FALSE_FAILURE, 4))
 
@@ -121,7 +120,7 @@ def test_simulated_choices_give_back_the_planted_head() -> None:
     ],
     ids=str,
 )
-def test_offsets_that_are_none_are_refused(offsets: list[int], message: str) -> None:
+def test_offsets_that_are_none_are_refused(offsets, message):
     with pytest.raises(InvalidLabels, match=message):
         Choices(np.array(offsets), np.zeros(2, np.intp), 1)
 
@@ -130,15 +129,13 @@ def test_offsets_that_are_none_are_refused(offsets: list[int], message: str) -> 
     ("weight", "released", "ridge"),
     [(-1.0, 0.0, 1.0), (1.0, math.nan, 1.0), (1.0, 0.0, 0.0), (np.ones(3), 0.0, 1.0)],
 )
-def test_a_fit_of_wrong_arguments_is_refused(
-    weight: float | Floats, released: float, ridge: float
-) -> None:
+def test_a_fit_of_wrong_arguments_is_refused(weight, released, ridge):
     asked = among([2, 3])
     with pytest.raises(ValueError, match=r"weight|statistic|ridge"):
         choices.fit(normal(asked, 2, 16), asked, weight, released, ridge)
 
 
-def test_chunks_and_a_common_shift_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_and_a_common_shift_change_nothing(monkeypatch):
     """What all responses of a choice share is not part of a choice."""
     rng = np.random.default_rng(19)
     asked = among(rng.choice([2, 4, 8], 25))
@@ -150,7 +147,7 @@ def test_chunks_and_a_common_shift_change_nothing(monkeypatch: pytest.MonkeyPatc
     assert again == pytest.approx(theta, rel=1e-5, abs=1e-8)
 
 
-def test_a_statistic_of_zero_gives_a_head_of_zero() -> None:
+def test_a_statistic_of_zero_gives_a_head_of_zero():
     asked = among([2, 3])
     assert choices.fit(normal(asked, 2, 17), asked, 1.0, 0.0, 1.0) == pytest.approx(
         [0, 0], abs=1e-6
@@ -158,7 +155,7 @@ def test_a_statistic_of_zero_gives_a_head_of_zero() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
-def test_a_fit_far_from_zero_converges(size: float) -> None:
+def test_a_fit_far_from_zero_converges(size):
     """A noisy statistic outside of what choices can give: only the ridge holds the head back."""
     asked = among([3] * 20)
     features = normal(asked, 3, 18) * np.float32(size)

@@ -17,7 +17,7 @@ ROWS = st.lists(st.floats(-1, 1), min_size=1, max_size=40)
 
 @settings(max_examples=200, deadline=None)
 @given(ROWS, st.sampled_from(SCALES))
-def test_a_norm_is_never_below_the_exact_one_nor_far_above(row: list[float], scale: float) -> None:
+def test_a_norm_is_never_below_the_exact_one_nor_far_above(row, scale):
     vector = np.array(row) * scale
     exact = sum(Fraction(float(x)) ** 2 for x in vector)
     found = Fraction(float(clipping.norms(vector[None])[0]))
@@ -29,7 +29,7 @@ def test_a_norm_is_never_below_the_exact_one_nor_far_above(row: list[float], sca
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_is_not_finite_has_an_infinite_norm_and_counts_for_nothing(dtype: type) -> None:
+def test_what_is_not_finite_has_an_infinite_norm_and_counts_for_nothing(dtype):
     rows = np.array([[np.nan, 1], [np.inf, 1], [1, -np.inf], [3, 4]], dtype)
     assert clipping.norms(rows)[:3].tolist() == [np.inf] * 3
     assert not clipping.clip_rows(rows, 1.0)[:3].any()
@@ -39,9 +39,7 @@ def test_what_is_not_finite_has_an_infinite_norm_and_counts_for_nothing(dtype: t
 
 @settings(max_examples=200, deadline=None)
 @given(ROWS, st.sampled_from(SCALES), st.sampled_from([1e-40, 1e-3, 0.7, 1.0, 1e30]))
-def test_on_a_grid_squares_add_up_to_the_bound_at_most_exactly(
-    row: list[float], scale: float, clip: float
-) -> None:
+def test_on_a_grid_squares_add_up_to_the_bound_at_most_exactly(row, scale, clip):
     step = clip * 2.0**-29.5
     [found] = clipping.on_grid(np.array([row]) * scale, clip, step)
     assert sum(int(x) ** 2 for x in found) <= (Fraction(clip) / Fraction(step)) ** 2
@@ -50,14 +48,14 @@ def test_on_a_grid_squares_add_up_to_the_bound_at_most_exactly(
 
 
 @pytest.mark.parametrize("longer", [1 - 1e-12, 1 + 1e-12, 1.005, 1.5, 1e6])
-def test_a_row_that_is_too_long_by_however_little_ends_at_the_clip(longer: float) -> None:
+def test_a_row_that_is_too_long_by_however_little_ends_at_the_clip(longer):
     rows = np.array([[0.6, 0.8], [0.0, -1.0], [2.0**-0.5] * 2]) * longer
     assert np.linalg.norm(clipping.clip_rows(rows, 1.0), axis=1) == pytest.approx(min(longer, 1.0))
     assert (np.linalg.norm(clipping.clip_rows(rows, 1.0), axis=1) <= 1.0).all()
     assert clipping.on_grid(rows, 1.0, 2.0**-30).any(axis=1).all(), "and nothing is left out"
 
 
-def test_the_bound_does_not_rest_on_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_does_not_rest_on_norms(monkeypatch):
     """The control: with norms that say nothing, what is too long counts for nothing."""
     monkeypatch.setattr(clipping, "norms", lambda vectors: np.zeros(len(vectors)))
     whole = 2**20
@@ -68,14 +66,14 @@ def test_the_bound_does_not_rest_on_norms(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.any(axis=1).tolist() == inside
 
 
-def test_one_step_beyond_the_bound_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_step_beyond_the_bound_is_seen(monkeypatch):
     monkeypatch.setattr(clipping, "norms", lambda vectors: np.zeros(len(vectors)))
     legs = np.array([[3.0, 4.0], [3.0, 5.0], [4.0, 3.0], [5.0, 1.0]]) * 2**28
     found = clipping.on_grid(legs, 5.0 * 2**28, 1.0)
     assert found.any(axis=1).tolist() == [True, False, True, False]
 
 
-def test_a_row_is_the_same_whatever_stands_beside_it() -> None:
+def test_a_row_is_the_same_whatever_stands_beside_it():
     rng = np.random.default_rng(0)
     for d in (1, 7, 64, 300):
         rows = rng.normal(size=(50, d)) * 10.0 ** rng.integers(-30, 30, (50, 1))
@@ -86,7 +84,7 @@ def test_a_row_is_the_same_whatever_stands_beside_it() -> None:
             )
 
 
-def test_on_finer_grids_the_bound_is_exact_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_finer_grids_the_bound_is_exact_as_well(monkeypatch):
     monkeypatch.setattr(clipping, "norms", lambda vectors: np.zeros(len(vectors)))
     legs = np.array([[3.0, 4.0], [3.0, 4.0 + 2.0**-45]]) * 2**47
     found = clipping.on_grid(legs, 5.0 * 2**47, 1.0)
@@ -96,6 +94,6 @@ def test_on_finer_grids_the_bound_is_exact_as_well(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("clip", "step"), [(0.0, 1.0), (-1.0, 1.0), (np.inf, 1.0), (1.0, 0.0), (1.0, 2.0**-63)]
 )
-def test_a_clip_that_bounds_nothing_or_a_grid_too_fine_is_refused(clip: float, step: float) -> None:
+def test_a_clip_that_bounds_nothing_or_a_grid_too_fine_is_refused(clip, step):
     with pytest.raises(ValueError, match="clip"):
         clipping.on_grid(np.ones((1, 2)), clip, step)

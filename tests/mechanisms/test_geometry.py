@@ -15,7 +15,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds
 
 
-def test_principal_axes_are_those_of_the_curvature() -> None:
+def test_principal_axes_are_those_of_the_curvature():
     x = coordinates("normal", 40, 5, np.random.default_rng(7))
     spectrum = geometry.spectrum(x)
     curvature = x.astype(np.float64).T @ x / 4
@@ -23,7 +23,7 @@ def test_principal_axes_are_those_of_the_curvature() -> None:
     assert (np.diff(spectrum.values) <= 0).all()
 
 
-def test_axes_have_signs_that_the_order_and_the_sides_of_pairs_do_not_change() -> None:
+def test_axes_have_signs_that_the_order_and_the_sides_of_pairs_do_not_change():
     rng = np.random.default_rng(8)
     x = coordinates("normal", 40, 5, rng)
     x *= np.arange(1, 6)
@@ -36,7 +36,7 @@ def test_axes_have_signs_that_the_order_and_the_sides_of_pairs_do_not_change() -
     assert (geometry.spectrum(x).axes == expected).all()
 
 
-def test_counts_are_repeated_rows() -> None:
+def test_counts_are_repeated_rows():
     rng = np.random.default_rng(9)
     x, counts = coordinates("normal", 30, 4, rng), rng.integers(0, 5, 30)
     counted, repeated = (
@@ -48,7 +48,7 @@ def test_counts_are_repeated_rows() -> None:
 
 
 @pytest.mark.parametrize("whitening", [0, 0.25, 0.5])
-def test_coordinates_are_principal_ones_times_the_metric(whitening: float) -> None:
+def test_coordinates_are_principal_ones_times_the_metric(whitening):
     """At whitening ½ all of them have about one variance, but for the floor."""
     x = coordinates("normal", 200, 3, np.random.default_rng(13))
     x *= np.array([1, 10, 100])
@@ -64,7 +64,7 @@ def test_coordinates_are_principal_ones_times_the_metric(whitening: float) -> No
 
 
 @pytest.mark.parametrize(("pairs", "d", "rank"), [(50, 10, 3), (3, 10, 3), (400, 40, 8), (9, 1, 1)])
-def test_the_rank_counts_directions_in_which_pairs_differ(pairs: int, d: int, rank: int) -> None:
+def test_the_rank_counts_directions_in_which_pairs_differ(pairs, d, rank):
     rng = np.random.default_rng(rank)
     x = (rng.standard_normal((pairs, rank)) @ rng.standard_normal((rank, d))).astype(np.float32)
     spectrum = geometry.spectrum(x)
@@ -73,7 +73,7 @@ def test_the_rank_counts_directions_in_which_pairs_differ(pairs: int, d: int, ra
     assert basis.projection.shape == (d, rank) and basis.metric.shape == (rank,)
 
 
-def test_a_feature_in_small_units_is_a_direction_too() -> None:
+def test_a_feature_in_small_units_is_a_direction_too():
     """Its variance is 1e-8 of the largest, less than what single precision can add up."""
     rng = np.random.default_rng(10)
     x = rng.standard_normal((500, 3)) * [1, 1, 1e-4]
@@ -95,13 +95,13 @@ def test_a_feature_in_small_units_is_a_direction_too() -> None:
     ],
     ids=str,
 )
-def test_a_shape_out_of_range_is_refused(options: dict[str, float], message: str) -> None:
+def test_a_shape_out_of_range_is_refused(options, message):
     with pytest.raises(PolicyError, match=message):
         Shape(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_features_that_are_not_finite_are_refused(bad: float) -> None:
+def test_features_that_are_not_finite_are_refused(bad):
     x = np.ones((4, 3), np.float32)
     x[1, 2] = bad
     with pytest.raises(InvalidLabels, match="expected finite features"):
@@ -110,7 +110,7 @@ def test_features_that_are_not_finite_are_refused(bad: float) -> None:
         statistic.bounds(x, comparisons([2, 2]), 0.5)
 
 
-def test_equal_features_are_refused() -> None:
+def test_equal_features_are_refused():
     nothing = np.zeros((4, 3), np.float32)
     with pytest.raises(InvalidLabels, match="equal features"):
         geometry.spectrum(nothing)

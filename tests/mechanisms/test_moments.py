@@ -14,7 +14,7 @@ from labelguard.mechanisms.statistic import Rows
 TRUE = np.array([0.9, -0.6, 0.4])
 
 
-def world(seed: int = 0, taste: float = 0.0) -> tuple[Comparisons, np.ndarray, np.ndarray]:
+def world(seed=0, taste=0.0):
     """What 200 labelers compared, the metric, and their clipped sum without noise."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(200, 3)).astype(np.float32)
@@ -33,14 +33,14 @@ def world(seed: int = 0, taste: float = 0.0) -> tuple[Comparisons, np.ndarray, n
     return asked, axes.metric, total
 
 
-def on_features(theta: np.ndarray) -> np.ndarray:
+def on_features(theta):
     """Coefficients on x, of coordinates of `world`."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 3)).astype(np.float32)
     return np.asarray(basis(spectrum(x), Shape(3, 0.5, 1e-3, 0.5, 1.0)).projection @ theta)
 
 
-def test_clipped_sums_give_the_coefficients_of_those_who_labeled() -> None:
+def test_clipped_sums_give_the_coefficients_of_those_who_labeled():
     asked, metric, total = world()
     found = moments.estimate([asked], metric, total, 0.0, tastes=(0.0, 0.0))
     assert on_features(found.theta) == pytest.approx(TRUE, abs=0.2)  # four standard errors
@@ -51,7 +51,7 @@ def test_clipped_sums_give_the_coefficients_of_those_who_labeled() -> None:
     assert np.linalg.norm(plain) < 0.85 * np.linalg.norm(TRUE)
 
 
-def test_the_order_of_rows_does_not_matter() -> None:
+def test_the_order_of_rows_does_not_matter():
     asked, metric, total = world()
     other = np.random.default_rng(1).permutation(len(asked.pair))
     shuffled = Comparisons(
@@ -67,13 +67,13 @@ def test_the_order_of_rows_does_not_matter() -> None:
     assert np.array_equal(one.theta, two.theta) and np.array_equal(one.gain, two.gain)
 
 
-def test_what_is_not_known_of_tastes_is_part_of_the_error() -> None:
+def test_what_is_not_known_of_tastes_is_part_of_the_error():
     asked, metric, total = world(taste=0.5)
     found = moments.estimate([asked], metric, total, 0.0)
     assert np.linalg.norm(found.drift) > 0.02 * np.linalg.norm(found.theta)
 
 
-def test_noise_without_end_leaves_the_prior() -> None:
+def test_noise_without_end_leaves_the_prior():
     asked, metric, total = world()
     found = moments.estimate([asked], metric, total, 1e6)
     assert np.abs(on_features(found.theta)).max() < 0.05

@@ -32,12 +32,12 @@ KINDS: tuple[NoiseKind, ...] = ("gaussian", "ball")
 Floats = NDArray[np.float64]
 
 
-def stream(number: int = 0) -> NoiseStream:
+def stream(number=0):
     return NoiseStream(number.to_bytes(32, "big"))
 
 
 @cache
-def draws(kind: NoiseKind, dimension: int, scale: int = LARGE) -> Floats:
+def draws(kind, dimension, scale=LARGE):
     """Noise in units of the scale, (COORDINATES / dimension, dimension), read-only."""
     source = stream(dimension)
     drawn = [sample(kind, scale, dimension, source) for _ in range(COORDINATES // dimension)]
@@ -49,29 +49,27 @@ def draws(kind: NoiseKind, dimension: int, scale: int = LARGE) -> Floats:
 # --- the scale -----------------------------------------------------------------------------------
 
 
-def size(kind: NoiseKind, found: Floats) -> float:
+def size(kind, found):
     """The sum of squares: chi-square. Or of radii, which is Gamma(COORDINATES, s) for the ball."""
     radii = np.linalg.norm(found, axis=1)
     return float((radii**2).sum() if kind == "gaussian" else 2 * radii.sum())
 
 
-def law(kind: NoiseKind, factor: float = 1.0) -> stats.distributions.rv_frozen:
+def law(kind, factor=1.0):
     """Of `size`, of noise that is too large by a factor."""
     if kind == "gaussian":
         return stats.chi2(COORDINATES, scale=factor**2)
     return stats.chi2(2 * COORDINATES, scale=factor)
 
 
-def has_scale(kind: NoiseKind, found: Floats) -> bool:
+def has_scale(kind, found):
     right = law(kind)
     return bool(right.ppf(FALSE_FAILURE / 2) < size(kind, found) < right.isf(FALSE_FAILURE / 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dimension", [1, 2, 5, 40, 1000])
-def test_noise_has_its_scale_and_none_that_is_ten_percent_off(
-    kind: NoiseKind, dimension: int
-) -> None:
+def test_noise_has_its_scale_and_none_that_is_ten_percent_off(kind, dimension):
     found = draws(kind, dimension)
     assert has_scale(kind, found)
     assert not has_scale(kind, 0.9 * found) and not has_scale(kind, 1.1 * found)
@@ -79,9 +77,7 @@ def test_noise_has_its_scale_and_none_that_is_ten_percent_off(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("factor", [0.9, 1.1])
-def test_a_wrong_scale_is_missed_less_often_than_a_right_one_is_rejected(
-    kind: NoiseKind, factor: float
-) -> None:
+def test_a_wrong_scale_is_missed_less_often_than_a_right_one_is_rejected(kind, factor):
     """The power of the test above, by the law under the wrong scale."""
     right, wrong = law(kind), law(kind, factor)
     low, high = right.ppf(FALSE_FAILURE / 2), right.isf(FALSE_FAILURE / 2)
@@ -90,19 +86,19 @@ def test_a_wrong_scale_is_missed_less_often_than_a_right_one_is_rejected(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scale", [LARGE + 12345, 2**56, SCALE_LIMIT])
-def test_large_scales_are_accepted_too(kind: NoiseKind, scale: int) -> None:
+def test_large_scales_are_accepted_too(kind, scale):
     assert has_scale(kind, draws(kind, 10, scale))
 
 
 # --- the shape -----------------------------------------------------------------------------------
 
 
-def follows(values: Floats, expected: stats.distributions.rv_frozen) -> bool:
+def follows(values, expected):
     return bool(stats.kstest(values, expected.cdf).pvalue > FALSE_FAILURE)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 5, 40])
-def test_a_radius_of_the_ball_is_gamma_and_no_normal_one(dimension: int) -> None:
+def test_a_radius_of_the_ball_is_gamma_and_no_normal_one(dimension):
     expected = stats.gamma(dimension)
     assert follows(np.linalg.norm(draws("ball", dimension), axis=1), expected)
     normal = draws("gaussian", dimension)
@@ -111,21 +107,21 @@ def test_a_radius_of_the_ball_is_gamma_and_no_normal_one(dimension: int) -> None
         assert not follows(np.linalg.norm(as_large, axis=1), expected)
 
 
-def test_the_noise_of_one_component_is_laplace_or_normal() -> None:
+def test_the_noise_of_one_component_is_laplace_or_normal():
     ball, normal = draws("ball", 1).ravel(), draws("gaussian", 1).ravel()
     assert follows(ball, stats.laplace()) and not follows(ball, stats.norm(scale=2**0.5))
     assert follows(normal, stats.norm()) and not follows(normal, stats.laplace(scale=0.5**0.5))
 
 
 @pytest.mark.parametrize("dimension", [2, 5, 40, 1000])
-def test_every_coordinate_of_gaussian_noise_is_normal(dimension: int) -> None:
+def test_every_coordinate_of_gaussian_noise_is_normal(dimension):
     found = draws("gaussian", dimension)
     assert follows(found.ravel(), stats.norm())
     assert follows(found[:, 0], stats.norm()) and follows(found[:, -1], stats.norm())
 
 
 @pytest.mark.parametrize("dimension", [2, 3, 5, 40])
-def test_the_direction_is_uniform(dimension: int) -> None:
+def test_the_direction_is_uniform(dimension):
     found = draws("ball", dimension)
     directions = found / np.linalg.norm(found, axis=1, keepdims=True)
     for place in {0, 1, dimension - 1}:  # one of an odd number is half of a pair
@@ -138,7 +134,7 @@ def test_the_direction_is_uniform(dimension: int) -> None:
         assert not follows(along, stats.beta((dimension - 1) / 2, (dimension - 1) / 2))
 
 
-def test_the_angle_of_two_components_is_uniform_whatever_the_radius_is() -> None:
+def test_the_angle_of_two_components_is_uniform_whatever_the_radius_is():
     found = draws("ball", 2)
     angle = np.arctan2(found[:, 1], found[:, 0])
     assert follows(angle, stats.uniform(-np.pi, 2 * np.pi))
@@ -149,14 +145,14 @@ def test_the_angle_of_two_components_is_uniform_whatever_the_radius_is() -> None
     assert stats.chi2_contingency(table).pvalue < FALSE_FAILURE
 
 
-def unrelated(one: Floats, other: Floats) -> bool:
+def unrelated(one, other):
     """Whether the products of independent variables of mean 0 add up to what they may."""
     bound = BEYOND * float(one.std() * other.std()) * np.sqrt(one.size)
     return bool(abs(float((one * other).sum())) < bound)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_coordinates_draws_and_streams_are_independent(kind: NoiseKind) -> None:
+def test_coordinates_draws_and_streams_are_independent(kind):
     found = draws(kind, 40)
     for lag in (1, 2, 20):
         assert unrelated(found[:, lag:], found[:, :-lag])
@@ -173,7 +169,7 @@ def test_coordinates_draws_and_streams_are_independent(kind: NoiseKind) -> None:
 # --- what is public of it ------------------------------------------------------------------------
 
 
-def test_the_deviation_of_a_coordinate_is_that_of_what_is_drawn() -> None:
+def test_the_deviation_of_a_coordinate_is_that_of_what_is_drawn():
     assert Noise("gaussian", 2.5).deviation(7) == 2.5
     assert Noise("ball", 2.0).deviation(8) == 6 and Noise("ball", 2.0, least=8).deviation(3) == 6
     for dimension in (1, 2, 5, 40):
@@ -185,6 +181,6 @@ def test_the_deviation_of_a_coordinate_is_that_of_what_is_drawn() -> None:
         assert error < variance / 4
 
 
-def test_a_price_names_its_noise() -> None:
+def test_a_price_names_its_noise():
     assert noise_of_price({"noise_multiplier": 3.7}) == Noise("gaussian", 3.7)
     assert noise_of_price({"scale": 0.98, "components": 4}) == Noise("ball", 0.98, 4)

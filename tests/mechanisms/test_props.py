@@ -6,9 +6,8 @@ implementation leaves with a probability below 6e-7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,11 +18,9 @@ from labelguard.mechanisms import props
 from labelguard.mechanisms.props_stages import (
     ReleasedLabels,
     StageReport,
-    StageResult,
     assemble,
     run_stages,
 )
-from labelguard.storage.blocks import Blocks
 
 Floats = NDArray[np.float64]
 FIVE = 5.0
@@ -39,12 +36,12 @@ class Relabelled(NamedTuple):
     reports: list[StageReport]
 
 
-def relabel(*arguments: Any, **options: Any) -> Relabelled:
+def relabel(*arguments, **options):
     results = list(run_stages(*arguments, **options))
     return Relabelled(*assemble(results), [result.report for result in results])
 
 
-def digests(items: int, seed: int = 0) -> Blocks:
+def digests(items, seed=0):
     return np.random.default_rng(seed).integers(0, 2**64, (items, 2), np.uint64)
 
 
@@ -57,7 +54,7 @@ class Votes:
     The error of the model grows with γ_r, so that only the right weights give the right mean.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         rng = np.random.default_rng(1)
         self.flip = rng.uniform(0.05, 0.5, ROWS)
         error = 0.1 + 0.6 * self.flip
@@ -72,28 +69,28 @@ class Votes:
         ]
         self.rates = np.array([estimate.rate for estimate in self.estimates])
 
-    def off(self, rates: Floats) -> float:
+    def off(self, rates):
         """Standard errors between the mean of estimates and the truth."""
         error = rates.std() / np.sqrt(SIMULATIONS)
         return float(abs(rates.mean() - self.weighted_error) / error)
 
 
 @pytest.fixture(scope="module")
-def votes() -> Votes:
+def votes():
     return Votes()
 
 
-def test_the_estimated_error_is_unbiased_for_unequal_flip_probabilities(votes: Votes) -> None:
+def test_the_estimated_error_is_unbiased_for_unequal_flip_probabilities(votes):
     assert votes.off(votes.rates) < FIVE
 
 
-def test_the_estimate_for_equal_flip_probabilities_would_be_rejected(votes: Votes) -> None:
+def test_the_estimate_for_equal_flip_probabilities_would_be_rejected(votes):
     """Equation 8 at the mean γ is not it."""
     disagree, mean = (votes.released ^ votes.predicted).mean(axis=1), votes.flip.mean()
     assert votes.off((disagree - mean) / (1 - 2 * mean)) > FIVE
 
 
-def test_the_reported_standard_error_is_the_spread_of_estimates(votes: Votes) -> None:
+def test_the_reported_standard_error_is_the_spread_of_estimates(votes):
     """The spread of 1,400 estimates is known to 1.9%: 10% off has a probability below 2e-7."""
     reported = np.mean([estimate.standard_error for estimate in votes.estimates])
     ratio = reported / votes.rates.std()
@@ -101,14 +98,14 @@ def test_the_reported_standard_error_is_the_spread_of_estimates(votes: Votes) ->
     assert ratio * 1.25 != pytest.approx(1, abs=0.1)
 
 
-def test_equal_flip_probabilities_give_equation_8() -> None:
+def test_equal_flip_probabilities_give_equation_8():
     released, predicted = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 0])
     estimate = props.estimate_error(released, predicted, np.full(5, 0.2))
     assert estimate.rate == pytest.approx((0.6 - 0.2) / 0.6)
     assert estimate.rows == 5
 
 
-def test_a_rate_is_reported_as_it_is_and_clamped_for_use() -> None:
+def test_a_rate_is_reported_as_it_is_and_clamped_for_use():
     ones, flip = np.ones(100), np.full(100, 0.4)
     agrees = props.estimate_error(ones, ones, flip)
     assert agrees.rate == pytest.approx(-2) and agrees.clamped == props.SMALLEST_ERROR_RATE
@@ -116,7 +113,7 @@ def test_a_rate_is_reported_as_it_is_and_clamped_for_use() -> None:
     assert disagrees.rate == pytest.approx(3) and disagrees.clamped == 0.5
 
 
-def test_a_stage_that_cannot_tell_a_model_from_a_coin_is_uninformative() -> None:
+def test_a_stage_that_cannot_tell_a_model_from_a_coin_is_uninformative():
     """One labeler with 50 labels at ε = 1, δ = 1e-5: 30,000 rows tell nothing."""
     rng = np.random.default_rng(2)
     released, predicted = rng.integers(0, 2, (2, 30_000))
@@ -126,7 +123,7 @@ def test_a_stage_that_cannot_tell_a_model_from_a_coin_is_uninformative() -> None
     assert not props.estimate_error(released, predicted, np.full(30_000, 0.3)).uninformative
 
 
-def test_rows_of_pure_noise_and_no_rows_say_nothing_of_a_model() -> None:
+def test_rows_of_pure_noise_and_no_rows_say_nothing_of_a_model():
     for rows in (0, 9):
         estimate = props.estimate_error(np.ones(rows), np.ones(rows), np.full(rows, 0.5))
         assert estimate == props.ErrorEstimate(0.5, np.inf, 0.5, True, rows)
@@ -137,24 +134,24 @@ def test_rows_of_pure_noise_and_no_rows_say_nothing_of_a_model() -> None:
     assert with_noise.standard_error == pytest.approx(without.standard_error)
 
 
-def test_a_model_without_votes_errs_half_the_time() -> None:
+def test_a_model_without_votes_errs_half_the_time():
     released = np.random.default_rng(3).integers(0, 2, 50)
     estimate = props.estimate_error(released, np.full(50, 0.5), np.full(50, 0.1))
     assert estimate.rate == pytest.approx(0.5)
 
 
-def test_a_margin_of_zero_is_no_vote() -> None:
+def test_a_margin_of_zero_is_no_vote():
     assert props.vote([-2.0, -1e-300, 0.0, -0.0, 1e-300, np.inf]).tolist() == [0, 0, 0.5, 0.5, 1, 1]
 
 
 # ---- combination -----------------------------------------------------------------------------
 
 
-def estimated(rate: float) -> props.ErrorEstimate:
+def estimated(rate):
     return props.ErrorEstimate(rate, 0.01, rate, False, 100)
 
 
-def test_the_vote_with_the_smaller_rate_decides_and_a_draw_keeps_the_released_label() -> None:
+def test_the_vote_with_the_smaller_rate_decides_and_a_draw_keeps_the_released_label():
     released = np.array([1, 0, 1, 0, 1, 0])
     predicted = np.array([0, 1, 0, 1, 0.5, 0])
     flip = np.array([0.2, 0.3, 0.3001, 0.49, 0.49, 0.49])
@@ -163,7 +160,7 @@ def test_the_vote_with_the_smaller_rate_decides_and_a_draw_keeps_the_released_la
     assert residual.tolist() == [0.2, 0.3, 0.3, 0.3, 0.49, 0.3]
 
 
-def test_soft_labels_are_the_posterior_of_both_votes() -> None:
+def test_soft_labels_are_the_posterior_of_both_votes():
     released, flip = np.array([1, 0, 1, 0]), np.array([0.2, 0.2, 0.4, 0.5])
     margin = np.array([0.0, 0, -3, 2])
     odds = np.array([4, 1 / 4, 1.5, 1]) * np.exp(0.5 * margin)
@@ -171,13 +168,13 @@ def test_soft_labels_are_the_posterior_of_both_votes() -> None:
     np.testing.assert_allclose(probability, odds / (1 + odds), rtol=1e-12)
 
 
-def test_soft_labels_at_scale_zero_are_what_randomized_response_says() -> None:
+def test_soft_labels_at_scale_zero_are_what_randomized_response_says():
     released, flip = np.array([1, 0, 1, 0]), np.array([0.2, 0.3, 0.5, 0.0])
     probability = props.combine_soft(released, np.array([9.0, 9, 9, 9]), flip, 0.0)
     np.testing.assert_allclose(probability, [0.8, 0.3, 0.5, 0], atol=1e-15)
 
 
-def test_a_certain_label_stays_and_an_empty_one_is_the_models() -> None:
+def test_a_certain_label_stays_and_an_empty_one_is_the_models():
     extreme = np.array([-900.0, 900, -900, 900])
     certain = props.combine_soft([1, 0, 1, 0], extreme, np.zeros(4), 2.0)
     assert certain.tolist() == [1, 0, 1, 0]
@@ -188,16 +185,14 @@ def test_a_certain_label_stays_and_an_empty_one_is_the_models() -> None:
 # ---- scale -----------------------------------------------------------------------------------
 
 
-def draw_labels(
-    log_odds: Floats, flip: Floats, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def draw_labels(log_odds, flip, seed):
     """True labels of these log-odds, and what randomized response makes of them."""
     rng = np.random.default_rng(seed)
     truth = (rng.random(len(log_odds)) < 1 / (1 + np.exp(-log_odds))).astype(np.int64)
     return truth, truth ^ (rng.random(len(log_odds)) < flip)
 
 
-def test_the_scale_makes_margins_log_odds() -> None:
+def test_the_scale_makes_margins_log_odds():
     """The scale's standard error is 0.02 (of 40,000 rows); the truth is 1 and 2."""
     rng = np.random.default_rng(4)
     log_odds, flip = rng.standard_normal(40_000) * 2, rng.uniform(0, 0.3, 40_000)
@@ -208,7 +203,7 @@ def test_the_scale_makes_margins_log_odds() -> None:
         assert np.abs(scale - factor).max() < 0.1 * factor
 
 
-def test_a_useless_models_margins_count_for_nearly_nothing() -> None:
+def test_a_useless_models_margins_count_for_nearly_nothing():
     rng = np.random.default_rng(6)
     flip, folds = np.full(20_000, 0.3), rng.integers(0, 5, 20_000)
     _, released = draw_labels(rng.standard_normal(20_000), flip, 7)
@@ -217,7 +212,7 @@ def test_a_useless_models_margins_count_for_nearly_nothing() -> None:
     assert (props.fit_scale(released, useless, np.full(20_000, 0.5), folds) == 0).all()
 
 
-def test_few_noisy_rows_leave_the_scale_at_the_mode_of_its_prior() -> None:
+def test_few_noisy_rows_leave_the_scale_at_the_mode_of_its_prior():
     rng = np.random.default_rng(8)
     margin = rng.standard_normal(200)
     _, released = draw_labels(margin, np.full(200, 0.49), 9)
@@ -225,7 +220,7 @@ def test_few_noisy_rows_leave_the_scale_at_the_mode_of_its_prior() -> None:
     assert (scale == 0).all()
 
 
-def test_the_scale_of_a_row_does_not_read_the_labels_of_its_fold() -> None:
+def test_the_scale_of_a_row_does_not_read_the_labels_of_its_fold():
     rng = np.random.default_rng(10)
     margin, flip = rng.standard_normal(400) * 2, np.full(400, 0.1)
     folds = np.arange(400) % 4
@@ -242,9 +237,7 @@ def test_the_scale_of_a_row_does_not_read_the_labels_of_its_fold() -> None:
 
 
 @pytest.mark.parametrize("stages", [3, 5])
-def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets(
-    stages: int,
-) -> None:
+def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets(stages):
     """Each of 64 · stages · 5 cells holds 200 ± 14 items; 8 standard errors are allowed."""
     cells = 64 * stages * 5
     items = digests(200 * cells)
@@ -257,7 +250,7 @@ def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets(
 class Simulated:
     """Two labelers a pair, unequal flip probabilities, labels from a head with noise."""
 
-    def __init__(self, pairs: int = 4_000, seed: int = 13) -> None:
+    def __init__(self, pairs=4_000, seed=13):
         rng = np.random.default_rng(seed)
         self.x = rng.standard_normal((pairs, 8)).astype(np.float32)
         items = digests(pairs, seed)
@@ -273,17 +266,17 @@ class Simulated:
             flip,
         )
 
-    def error(self, target: Floats, rows: NDArray[np.bool_] | slice = slice(None)) -> float:
+    def error(self, target, rows=slice(None)):
         return float(np.mean((target[rows] > 0.5) != self.truth[rows]))
 
 
 @pytest.fixture(scope="module")
-def simulated() -> Simulated:
+def simulated():
     return Simulated()
 
 
 @pytest.mark.parametrize("combine", ["hard", "soft"])
-def test_two_stages_better_the_labels(combine: Any, simulated: Simulated) -> None:
+def test_two_stages_better_the_labels(combine, simulated):
     """Of about 4,000 rows .375 are flipped ± .008; five standard errors and more are gained."""
     labels = simulated.labels
     result = relabel(simulated.x, labels, HeadLearner(), combine=combine)
@@ -296,7 +289,7 @@ def test_two_stages_better_the_labels(combine: Any, simulated: Simulated) -> Non
     assert not second.error.uninformative
 
 
-def test_the_report_tells_how_good_the_first_model_is(simulated: Simulated) -> None:
+def test_the_report_tells_how_good_the_first_model_is(simulated):
     """The estimate agrees with the true labels, which it did not see, within five of its errors."""
     labels = simulated.labels
     first, second = run_stages(simulated.x, labels, HeadLearner())
@@ -308,7 +301,7 @@ def test_the_report_tells_how_good_the_first_model_is(simulated: Simulated) -> N
     assert abs(second.report.error.rate - actual) < FIVE * second.report.error.standard_error
 
 
-def test_residual_rates_are_of_whoever_decided(simulated: Simulated) -> None:
+def test_residual_rates_are_of_whoever_decided(simulated):
     result = relabel(simulated.x, simulated.labels, HeadLearner())
     second, flip = result.reports[1], simulated.labels.flip_probability
     assert second.error is not None
@@ -321,7 +314,7 @@ def test_residual_rates_are_of_whoever_decided(simulated: Simulated) -> None:
 
 
 @pytest.mark.parametrize("combine", ["hard", "soft"])
-def test_a_stage_reads_no_labels_of_later_stages(combine: Any, simulated: Simulated) -> None:
+def test_a_stage_reads_no_labels_of_later_stages(combine, simulated):
     labels = simulated.labels
     turned = np.where(labels.stage == 1, 1 - labels.released, labels.released).astype(np.uint8)
     first, second = run_stages(simulated.x, labels, HeadLearner(), combine=combine)
@@ -333,7 +326,7 @@ def test_a_stage_reads_no_labels_of_later_stages(combine: Any, simulated: Simula
 
 
 @pytest.mark.parametrize("combine", ["hard", "soft"])
-def test_nothing_is_drawn_at_random(combine: Any, simulated: Simulated) -> None:
+def test_nothing_is_drawn_at_random(combine, simulated):
     once, again = (
         list(run_stages(simulated.x, simulated.labels, HeadLearner(), combine=combine))
         for _ in range(2)
@@ -343,10 +336,8 @@ def test_nothing_is_drawn_at_random(combine: Any, simulated: Simulated) -> None:
 
 
 @pytest.mark.parametrize("combine", ["hard", "soft"])
-def test_a_resumed_run_ends_like_one_that_was_not_interrupted(
-    combine: Any, simulated: Simulated
-) -> None:
-    def run(**finished: Any) -> list[StageResult]:
+def test_a_resumed_run_ends_like_one_that_was_not_interrupted(combine, simulated):
+    def run(**finished):
         options = {"combine": combine, "stages": 2, **finished}
         return list(run_stages(simulated.x, simulated.labels, HeadLearner(), **options))
 
@@ -360,14 +351,14 @@ def test_a_resumed_run_ends_like_one_that_was_not_interrupted(
         run(finished=[whole[1].state()])
 
 
-def assert_equal_states(one: StageResult, other: StageResult) -> None:
+def assert_equal_states(one, other):
     mine, theirs = one.state(), other.state()
     assert mine.keys() == theirs.keys()
     for name, values in mine.items():
         np.testing.assert_array_equal(values, theirs[name])
 
 
-def test_later_models_continue_from_the_one_before() -> None:
+def test_later_models_continue_from_the_one_before():
     """An empty last stage leaves the model where it was."""
     simulated = Simulated(500)
     results = list(run_stages(simulated.x, simulated.labels, HeadLearner(), stages=3))
@@ -388,12 +379,12 @@ def test_later_models_continue_from_the_one_before() -> None:
         (lambda: props.combine_soft([1], [np.nan], [0.1], 1.0), "finite"),
     ],
 )
-def test_unusable_columns_are_refused(call: Callable[[], object], message: str) -> None:
+def test_unusable_columns_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_unusable_stages_are_refused(simulated: Simulated) -> None:
+def test_unusable_stages_are_refused(simulated):
     labels = simulated.labels
     with pytest.raises(ValueError, match="one shape"):
         replace(labels, fold=labels.fold[1:])

@@ -17,9 +17,6 @@ from support.label_changes import (
     KINDS,
     NO_CLIP,
     ROUNDING,
-    Floats,
-    Labels,
-    Single,
     assert_bounded,
     bad_labels,
     comparisons,
@@ -51,8 +48,8 @@ from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 )
 @settings(max_examples=150, deadline=None)
 def test_no_labels_of_one_labeler_move_the_sum_by_more_than_the_sensitivity(
-    counts: list[int], components: int, kind: str, quantile: float, seed: int
-) -> None:
+    counts, components, kind, quantile, seed
+):
     rng = np.random.default_rng(seed)
     rows = comparisons(counts)
     z = coordinates(kind, len(rows), components, rng)
@@ -69,9 +66,7 @@ def test_no_labels_of_one_labeler_move_the_sum_by_more_than_the_sensitivity(
 
 @pytest.mark.parametrize("components", [1, 2, 6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_all_labels_none_moves_the_sum_by_more_than_the_sensitivity(
-    kind: str, components: int
-) -> None:
+def test_of_all_labels_none_moves_the_sum_by_more_than_the_sensitivity(kind, components):
     rng = np.random.default_rng(components)
     rows = comparisons([4, 1, 2])
     z = coordinates(kind, len(rows), components, rng)
@@ -81,7 +76,7 @@ def test_of_all_labels_none_moves_the_sum_by_more_than_the_sensitivity(
             assert_bounded(z, rows, 0, every_label(4), bounds, step)
 
 
-def test_a_labeler_with_very_many_labels_is_bounded_as_well() -> None:
+def test_a_labeler_with_very_many_labels_is_bounded_as_well():
     rng = np.random.default_rng(0)
     rows = comparisons([40_000, 3, 1])
     z = coordinates("normal", len(rows), 3, rng)
@@ -94,7 +89,7 @@ def test_a_labeler_with_very_many_labels_is_bounded_as_well() -> None:
     assert moved > 0.7 * free.sensitivity
 
 
-def test_the_clip_decides_and_is_attained() -> None:
+def test_the_clip_decides_and_is_attained():
     z, rows = np.ones((16, 2), np.float32), comparisons([16])
     bounds = statistic.bounds(z, rows, 0.5)
     step = statistic.grid(bounds, 2, Noise("gaussian", 1.0)).step
@@ -115,7 +110,7 @@ def test_the_clip_decides_and_is_attained() -> None:
     ],
     ids=["triangle", "spectral", "both"],
 )
-def test_an_unclipped_bound_is_attained(z: Floats, bound: float) -> None:
+def test_an_unclipped_bound_is_attained(z, bound):
     single, rows = z.astype(np.float32), comparisons([8])
     bounds = unclipped(single, rows)
     assert bounds.sensitivity == pytest.approx(bound)
@@ -128,7 +123,7 @@ SIZES = ([2], [3], [4], [2, 2], [3, 2], [3, 3], [4, 2], [4, 3], [2, 2, 2], [3, 2
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_no_ranking_moves_the_sum_by_more_than_the_sensitivity(sizes: list[int]) -> None:
+def test_no_ranking_moves_the_sum_by_more_than_the_sensitivity(sizes):
     rng = np.random.default_rng(sum(sizes))
     for components in (1, 2, 5):
         responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
@@ -143,7 +138,7 @@ def test_no_ranking_moves_the_sum_by_more_than_the_sensitivity(sizes: list[int])
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7])
 @pytest.mark.parametrize("number", [1, 3])
-def test_the_bound_of_rankings_is_attained(size: int, number: int) -> None:
+def test_the_bound_of_rankings_is_attained(size, number):
     """Responses at equal distances on a line, a line for each ranking; turned all round."""
     responses = [np.outer(np.arange(size), axis).astype(np.float32) for axis in np.eye(number)]
     z, rows = rankings(responses, [0] * number)
@@ -156,7 +151,7 @@ def test_the_bound_of_rankings_is_attained(size: int, number: int) -> None:
     assert moved > 0.95 * bounds.sensitivity
 
 
-def of_best(z: Single, rows: Rows) -> tuple[Rows, list[Labels]]:
+def of_best(z, rows):
     """The pairs of one labeler's rankings as those of choices, and the labels of all answers."""
     asked = Rows(rows.pair, rows.unit, rows.units, rows.ranking, rows.size, choices=True)
     sizes = [int(rows.size[rows.ranking == one][0]) for one in np.unique(rows.ranking)]
@@ -171,14 +166,14 @@ def of_best(z: Single, rows: Rows) -> tuple[Rows, list[Labels]]:
     return asked, answers
 
 
-def longest(z: Single, rows: Rows, answers: list[Labels], weight: Floats) -> float:
+def longest(z, rows, answers, weight):
     """max ‖v‖ over all answers of the only labeler."""
     bounds = Bounds(NO_CLIP, weight, 1.0)
     return max(float(np.linalg.norm(parts(z, rows, own, bounds))) for own in answers)
 
 
 @pytest.mark.parametrize("sizes", [[3], [4, 2], [3, 3, 3], [4, 4, 4], [5, 3, 2], [8, 8]], ids=str)
-def test_no_choices_are_clipped_where_nothing_shall_be(sizes: list[int]) -> None:
+def test_no_choices_are_clipped_where_nothing_shall_be(sizes):
     rng = np.random.default_rng(sum(sizes))
     for components in (1, 3, 12):
         responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
@@ -190,7 +185,7 @@ def test_no_choices_are_clipped_where_nothing_shall_be(sizes: list[int]) -> None
 
 
 @pytest.mark.parametrize("size", range(3, 9))
-def test_the_bound_of_choices_is_attained_and_that_of_rankings_would_clip_them(size: int) -> None:
+def test_the_bound_of_choices_is_attained_and_that_of_rankings_would_clip_them(size):
     """One response apart from all others, in three choices at right angles.
 
     With the constant of rankings, K(K+1)/(12(K−1)) in place of 1 − 1/K, labelers who always
@@ -208,7 +203,7 @@ def test_the_bound_of_choices_is_attained_and_that_of_rankings_would_clip_them(s
 
 
 @pytest.mark.parametrize("size", [3, 4])
-def test_pairs_of_identical_responses_may_be_missing(size: int) -> None:
+def test_pairs_of_identical_responses_may_be_missing(size):
     rng = np.random.default_rng(size)
     responses = rng.standard_normal((size, 3)).astype(np.float32)
     responses[1] = responses[0]
@@ -230,8 +225,8 @@ def test_pairs_of_identical_responses_may_be_missing(size: int) -> None:
 )
 @settings(max_examples=100, deadline=None)
 def test_the_same_holds_for_rankings_even_if_pairs_are_missing_or_come_twice(
-    sizes: list[int], components: int, quantile: float, kept: float, seed: int
-) -> None:
+    sizes, components, quantile, kept, seed
+):
     """Then labels need not come from any order, and the sensitivity must not rely on one."""
     rng = np.random.default_rng(seed)
     responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
@@ -248,9 +243,7 @@ def test_the_same_holds_for_rankings_even_if_pairs_are_missing_or_come_twice(
 
 
 @pytest.mark.parametrize("m", [1, 5, 6, 7, 40])
-def test_many_labels_and_few_give_the_same_spectral_bound(
-    m: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_labels_and_few_give_the_same_spectral_bound(m, monkeypatch):
     """Six components: up to six labels go by the Gram matrix, more by the scatter matrix."""
     monkeypatch.setattr(statistic, "_CHUNK", 4)
     z = coordinates("normal", m, 6, np.random.default_rng(m))
@@ -261,7 +254,7 @@ def test_many_labels_and_few_give_the_same_spectral_bound(
         assert statistic._spectral(same, rows, np.arange(m)) == pytest.approx(expected)
 
 
-def test_weights_and_clip_follow_the_norms_without_signal() -> None:
+def test_weights_and_clip_follow_the_norms_without_signal():
     """b = ½, 1 and 2, and a fourth labeler whose pairs do not differ."""
     z = np.array([[1.0, 0], [2, 0], [0, 4], [0, 0]], np.float32)
     bounds = statistic.bounds(z, comparisons([1, 1, 1, 1]), 0.5)
@@ -269,7 +262,7 @@ def test_weights_and_clip_follow_the_norms_without_signal() -> None:
     assert bounds.weight.tolist() == [1, 1, 0.5, 1]
 
 
-def test_a_norm_without_signal_is_that_of_random_labels() -> None:
+def test_a_norm_without_signal_is_that_of_random_labels():
     """E‖v‖² = b² for fair coins: exactly, over all of them."""
     z = coordinates("normal", 5, 3, np.random.default_rng(0))
     squares = [
@@ -281,7 +274,7 @@ def test_a_norm_without_signal_is_that_of_random_labels() -> None:
 
 
 @pytest.mark.parametrize("coarse", [1, 2**24])
-def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse: int) -> None:
+def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse):
     rng = np.random.default_rng(1)
     for number in range(40):
         rows = comparisons([int(rng.integers(1, 9))])
@@ -300,13 +293,13 @@ def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse: int) -> N
 # Negative controls: natural mistakes, judged by the checks above.
 
 
-def aligned() -> tuple[Single, Rows, Bounds]:
+def aligned():
     """41 labelers of 9 equal comparisons each."""
     z, rows = np.ones((1, 1), np.float32), Rows(np.zeros(369, np.intp), np.repeat(range(41), 9), 41)
     return z, rows, statistic.bounds(z, rows, 0.5)
 
 
-def test_a_clip_that_is_skipped_is_caught() -> None:
+def test_a_clip_that_is_skipped_is_caught():
     z, rows, bounds = aligned()
     own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
     moved = largest_change(
@@ -315,7 +308,7 @@ def test_a_clip_that_is_skipped_is_caught() -> None:
     assert moved > 2 * bounds.sensitivity
 
 
-def test_a_sensitivity_of_one_clip_is_caught() -> None:
+def test_a_sensitivity_of_one_clip_is_caught():
     z, rows, bounds = aligned()
     own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
     wrong = Bounds(bounds.clip, bounds.weight, bounds.clip)
@@ -326,12 +319,12 @@ def test_a_sensitivity_of_one_clip_is_caught() -> None:
     assert_bounded(z, rows, 0, own, bounds, statistic.grid(bounds, 1, Noise("gaussian", 1.0)).step)
 
 
-def test_a_clip_and_weights_that_use_the_labels_are_caught() -> None:
+def test_a_clip_and_weights_that_use_the_labels_are_caught():
     """The clip is the median of ‖v_u‖: one labeler moves it, and with it what all others add."""
     z, rows, bounds = aligned()
     step = statistic.grid(bounds, 1, Noise("gaussian", 1.0)).step
 
-    def used(labels: Labels) -> Bounds:
+    def used(labels):
         norm = np.abs(parts(z, rows, labels, bounds, clip=NO_CLIP)[:, 0])
         clip = float(np.median(norm))
         return Bounds(clip, clip / np.maximum(norm, clip), 2 * clip)
@@ -357,7 +350,7 @@ def test_a_clip_and_weights_that_use_the_labels_are_caught() -> None:
     )
 
 
-def test_rounding_to_nearest_is_caught() -> None:
+def test_rounding_to_nearest_is_caught():
     rng = np.random.default_rng(12)
     outside = np.zeros(2, int)
     for _ in range(30):

@@ -17,9 +17,6 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from support.label_changes import (
     ROUNDING,
-    Floats,
-    Labels,
-    Single,
     comparisons,
     coordinates,
     on_grid,
@@ -29,8 +26,8 @@ from support.label_changes import (
 from labelguard.errors import PolicyError
 from labelguard.learning import heads
 from labelguard.mechanisms import geometry, statistic
-from labelguard.mechanisms.geometry import Basis, Shape
-from labelguard.mechanisms.noise import Noise, NoiseKind
+from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.text import LABEL_A, LABEL_TIE
 
@@ -50,8 +47,8 @@ GAUSSIAN = Noise("gaussian", 1.0)
 )
 @settings(max_examples=200, deadline=None)
 def test_the_noise_is_at_least_that_of_the_sensitivity_on_the_grid(
-    clip: float, relative: float, components: int, scale: float, kind: NoiseKind
-) -> None:
+    clip, relative, components, scale, kind
+):
     bounds = Bounds(clip, np.ones(1), relative * clip)
     grid = statistic.grid(bounds, components, Noise(kind, scale, 4))
     assert grid.step == bounds.sensitivity / 2**30
@@ -62,7 +59,7 @@ def test_the_noise_is_at_least_that_of_the_sensitivity_on_the_grid(
     assert grid.deviation == deviation >= (1 - 1e-12) * scale * bounds.sensitivity
 
 
-def test_noise_that_is_not_drawn_is_refused_before_anything_is() -> None:
+def test_noise_that_is_not_drawn_is_refused_before_anything_is():
     bounds = Bounds(1.0, np.ones(1), 2.0)
     with pytest.raises(PolicyError, match="at most 1,073,741,824 sensitivities, found 2e\\+09"):
         statistic.grid(bounds, 1, Noise("gaussian", 2e9))
@@ -71,7 +68,7 @@ def test_noise_that_is_not_drawn_is_refused_before_anything_is() -> None:
     assert statistic.grid(bounds, 1, Noise("gaussian", 1e-12)).scale == 1  # never without noise
 
 
-def test_a_million_labelers_add_up_without_overflow() -> None:
+def test_a_million_labelers_add_up_without_overflow():
     """A part is at most C/h = 2^29 steps in any coordinate, so 2^34 labelers fit into an int64."""
     labelers = 10**6
     rows = Rows(np.zeros(labelers, np.intp), np.arange(labelers), labelers)
@@ -90,9 +87,7 @@ def test_a_million_labelers_add_up_without_overflow() -> None:
     seed=st.integers(0, 2**16),
 )
 @settings(max_examples=100, deadline=None)
-def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(
-    unit: list[int], chunk: int, seed: int
-) -> None:
+def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(unit, chunk, seed):
     """Coordinates are multiples of 1/8, so that sums in floating point are exact in any order."""
     rng = np.random.default_rng(seed)
     rows = Rows(rng.integers(0, 9, len(unit)), np.array(unit, np.intp), 7)
@@ -113,7 +108,7 @@ def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(
     assert again.tolist() == expected.tolist()
 
 
-def test_the_likelihood_is_an_even_part_less_a_linear_one() -> None:
+def test_the_likelihood_is_an_even_part_less_a_linear_one():
     """−Σ w [y log σ(z) + (1−y) log σ(−z)] = Σ w log(2 cosh(z/2)) − θ·S, ties being y = ½."""
     rng = np.random.default_rng(2)
     rows = Rows(rng.integers(0, 30, 90), rng.integers(0, 8, 90), 8)
@@ -131,7 +126,7 @@ def test_the_likelihood_is_an_even_part_less_a_linear_one() -> None:
     assert abs(even - theta @ released - loss) < 8 * step * np.abs(theta).sum() + 1e-10
 
 
-def draw_labels(pairs: int, components: int, seed: int) -> tuple[Single, Rows, Labels]:
+def draw_labels(pairs, components, seed):
     """Labels of a logistic model and ties, of 20 labelers who each saw some of the pairs."""
     rng = np.random.default_rng(seed)
     x = coordinates("normal", pairs, components, rng)
@@ -142,7 +137,7 @@ def draw_labels(pairs: int, components: int, seed: int) -> tuple[Single, Rows, L
     return x, rows, np.where(rng.random(len(rows)) < 0.2, LABEL_TIE, labels).astype(np.uint8)
 
 
-def fitted(z: Single, rows: Rows, labels: Labels, ridge: Floats) -> Floats:
+def fitted(z, rows, labels, ridge):
     """A head from the statistic without noise, clip and (to twelve digits) grid."""
     step = 1e-10
     bounds = Bounds(1e5, np.ones(rows.units), 1.0)
@@ -150,7 +145,7 @@ def fitted(z: Single, rows: Rows, labels: Labels, ridge: Floats) -> Floats:
     return heads.fit_statistic(z, statistic.pair_weights(rows, bounds, len(z)), exact, ridge)
 
 
-def test_without_noise_and_clip_the_head_is_that_of_logistic_regression() -> None:
+def test_without_noise_and_clip_the_head_is_that_of_logistic_regression():
     x, rows, labels = draw_labels(200, 5, 3)
     twice = np.concatenate([x[rows.pair].astype(np.float64)] * 2)
     y = np.repeat([1, 0], len(rows))
@@ -161,7 +156,7 @@ def test_without_noise_and_clip_the_head_is_that_of_logistic_regression() -> Non
     assert theta == pytest.approx(reference.coef_[0], rel=1e-4, abs=1e-6)
 
 
-def rotate(x: Single, shape: Shape) -> tuple[Basis, Floats]:
+def rotate(x, shape):
     """The basis of x, and the principal axes it stands on."""
     spectrum = geometry.spectrum(x)
     basis = geometry.basis(spectrum, shape)
@@ -170,7 +165,7 @@ def rotate(x: Single, shape: Shape) -> tuple[Basis, Floats]:
 
 @pytest.mark.parametrize("whitening", [0, 0.25, 0.5])
 @pytest.mark.parametrize("components", [3, 6])
-def test_a_metric_changes_neither_the_head_nor_its_ridge(whitening: float, components: int) -> None:
+def test_a_metric_changes_neither_the_head_nor_its_ridge(whitening, components):
     """A ridge λ·metric² on coordinates is λ on principal axes; on all of them, λ on features."""
     x, rows, labels = draw_labels(150, 6, 4)
     basis, axes = rotate(x, Shape(components=components, whitening=whitening))
@@ -183,7 +178,7 @@ def test_a_metric_changes_neither_the_head_nor_its_ridge(whitening: float, compo
         assert x @ theta == pytest.approx(x @ direct, rel=1e-3, abs=1e-4)
 
 
-def test_a_noise_aware_ridge_gives_the_posterior_mean() -> None:
+def test_a_noise_aware_ridge_gives_the_posterior_mean():
     """S = hβ + e with Var e = h + ν² and β ~ N(0, 1/λ), for one component h = ¼ Σ W z²."""
     z, weight = coordinates("normal", 50, 1, np.random.default_rng(5)), np.linspace(0.1, 2, 50)
     h, released, noise, penalty = weight @ z[:, 0].astype(np.float64) ** 2 / 4, 7.0, 3.0, 0.7
@@ -193,18 +188,18 @@ def test_a_noise_aware_ridge_gives_the_posterior_mean() -> None:
     assert released / (h + ridge) == pytest.approx(posterior)
 
 
-def nonce(number: int) -> bytes:
+def nonce(number):
     return number.to_bytes(32, "big")
 
 
-def noise(grid: statistic.Grid, nonces: int, components: int) -> Floats:
+def noise(grid, nonces, components):
     """Released less exact statistics in units of the claimed scale, shape (nonces, components)."""
     exact = np.arange(components) * 1_000_003 - 7
     released = [statistic.add_noise(exact, grid, nonce(number)) - exact for number in range(nonces)]
     return np.stack(released).astype(np.float64) / grid.scale
 
 
-def has_scale(kind: NoiseKind, draws: Floats) -> bool:
+def has_scale(kind, draws):
     """Whether squares, which are chi-square, or radii, which are Gamma, add up as they may."""
     radii = np.linalg.norm(draws, axis=1)
     size = float((radii**2).sum() if kind == "gaussian" else 2 * radii.sum())
@@ -212,7 +207,7 @@ def has_scale(kind: NoiseKind, draws: Floats) -> bool:
     return bool(law.ppf(FALSE_FAILURE / 2) < size < law.isf(FALSE_FAILURE / 2))
 
 
-def unrelated(first: Floats, second: Floats) -> bool:
+def unrelated(first, second):
     """Whether the products of independent draws add up to what they may (5 standard errors).
 
     Their sum over a thousand and more is normal far enough: P(beyond 5) < 1e-6.
@@ -220,14 +215,14 @@ def unrelated(first: Floats, second: Floats) -> bool:
     return bool(abs(float((first * second).sum())) < 5 * math.sqrt(first.size))
 
 
-def release_grid(kind: NoiseKind = "gaussian", least: int = 1) -> statistic.Grid:
+def release_grid(kind="gaussian", least=1):
     z = coordinates("normal", 60, 50, np.random.default_rng(6))
     bounds = statistic.bounds(z, comparisons([3] * 20), 0.5)
     return statistic.grid(bounds, 50, Noise(kind, 2.5, least))
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "ball"])
-def test_the_released_statistic_has_the_claimed_noise(kind: NoiseKind) -> None:
+def test_the_released_statistic_has_the_claimed_noise(kind):
     draws = noise(release_grid(kind), SQUARES // 50, 50)
     assert draws.size == SQUARES
     assert has_scale(kind, draws)
@@ -236,7 +231,7 @@ def test_the_released_statistic_has_the_claimed_noise(kind: NoiseKind) -> None:
         assert stats.kstest(draws.ravel(), "norm").pvalue > FALSE_FAILURE
 
 
-def test_noise_is_independent_over_coordinates_and_nonces() -> None:
+def test_noise_is_independent_over_coordinates_and_nonces():
     draws = noise(release_grid(), 60, 50)
     for lag in (1, 2, 25):
         assert unrelated(draws[:, lag:], draws[:, :-lag])
@@ -246,7 +241,7 @@ def test_noise_is_independent_over_coordinates_and_nonces() -> None:
     assert not unrelated(half[:, 1:], half[:, :-1])
 
 
-def test_few_components_get_the_first_ones_of_the_noise_that_was_priced() -> None:
+def test_few_components_get_the_first_ones_of_the_noise_that_was_priced():
     few = noise(replace(release_grid("ball", 8), components=3), SQUARES // 8, 3)
     priced = noise(replace(release_grid("ball"), components=8), SQUARES // 8, 8)
     assert few.tolist() == priced[:, :3].tolist()
@@ -254,7 +249,7 @@ def test_few_components_get_the_first_ones_of_the_noise_that_was_priced() -> Non
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "ball"])
-def test_the_noise_is_that_of_the_nonce_whatever_the_sum_is(kind: NoiseKind) -> None:
+def test_the_noise_is_that_of_the_nonce_whatever_the_sum_is(kind):
     """Whole numbers pass through rounding as they are, even where they exceed 64 bits."""
     grid = release_grid(kind)
     first, second = np.zeros(20, np.int64), np.arange(20) * 10**12

@@ -7,7 +7,6 @@ Counts are of 400,000 draws. Where a count is tested, the chance of a false fail
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -21,11 +20,11 @@ DRAWS = 400_000
 Floats = NDArray[np.float64]
 
 
-def ball(deviation: float = 1.0, least: int = 1) -> ReleasedNoise:
+def ball(deviation=1.0, least=1):
     return ReleasedNoise("ball", deviation, least)
 
 
-def along(direction: Sequence[float], noises: Sequence[ReleasedNoise], variance: float) -> Floats:
+def along(direction, noises, variance):
     """N(0, variance) + Σ cᵀY, shape (DRAWS,)."""
     c, rng = np.array(direction), np.random.default_rng(len(direction))
     total = math.sqrt(variance) * rng.standard_normal(DRAWS)
@@ -34,13 +33,13 @@ def along(direction: Sequence[float], noises: Sequence[ReleasedNoise], variance:
     return total
 
 
-def beyond(values: Floats, t: float, probability: float) -> float:
+def beyond(values, t, probability):
     """By how many standard errors more of the values exceed t than should."""
     error = math.sqrt(probability * (1 - probability) / len(values))
     return (float(np.mean(values > t)) - probability) / error
 
 
-def test_in_one_dimension_it_is_laplace_noise() -> None:
+def test_in_one_dimension_it_is_laplace_noise():
     for probability in (0.4, 0.1, 0.05, 0.01, 1e-4, 1e-8):
         exact = math.log(1 / (2 * probability)) / math.sqrt(2)
         assert exact <= reach(probability, 0.0, [ball()], 1.0, 1) <= 1.01 * exact
@@ -48,7 +47,7 @@ def test_in_one_dimension_it_is_laplace_noise() -> None:
     assert math.exp(-t) / 2 == pytest.approx(0.0187, abs=1e-4)
 
 
-def test_without_ball_noise_it_is_normal() -> None:
+def test_without_ball_noise_it_is_normal():
     noises = [ReleasedNoise("gaussian", 3.0), ReleasedNoise("gaussian", 1.0)]
     assert reach(0.05, 4.0, noises, 2.0, 7) == pytest.approx(1.644854 * math.sqrt(44), rel=1e-6)
     assert reach(0.5, 4.0, [ball()], 2.0, 7) == 0
@@ -59,9 +58,7 @@ def test_without_ball_noise_it_is_normal() -> None:
 
 @pytest.mark.parametrize("variance", [0.0, 0.5])
 @pytest.mark.parametrize("dimensions", [1, 2, 4, 16])
-def test_noise_along_a_direction_exceeds_it_as_often_as_it_says(
-    dimensions: int, variance: float
-) -> None:
+def test_noise_along_a_direction_exceeds_it_as_often_as_it_says(dimensions, variance):
     direction = np.linspace(1, 2, dimensions)
     values = along(direction.tolist(), [ball()], variance)
     for probability in (0.05, 0.01, 0.001):
@@ -71,7 +68,7 @@ def test_noise_along_a_direction_exceeds_it_as_often_as_it_says(
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 4])
-def test_a_normal_quantile_is_exceeded_too_often(dimensions: int) -> None:
+def test_a_normal_quantile_is_exceeded_too_often(dimensions):
     """The negative control: .0187 in place of .01 for one dimension."""
     values = along([1.0] + [0.0] * (dimensions - 1), [ball()], 0.0)
     assert beyond(values, -float(ndtri(0.01)), 0.01) > 20
@@ -80,7 +77,7 @@ def test_a_normal_quantile_is_exceeded_too_often(dimensions: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_mechanism_draws_noise_of_this_law() -> None:
+def test_the_mechanism_draws_noise_of_this_law():
     """Its own sampler, three coordinates of noise in five dimensions: 30,000 draws."""
     stream, unit, released = NoiseStream(bytes(32)), 2**20, Noise("ball", 1.0, 5)
     drawn = np.array([sample("ball", unit, 5, stream)[:3] for _ in range(30_000)], float) / unit
@@ -92,7 +89,7 @@ def test_the_mechanism_draws_noise_of_this_law() -> None:
         assert beyond(drawn @ c, 0.7 * t, probability) > 5  # noise 30 % off is found out
 
 
-def test_windows_of_several_scales_and_kinds_are_never_underrated() -> None:
+def test_windows_of_several_scales_and_kinds_are_never_underrated():
     noises = [ball(1.0), ball(0.3), ReleasedNoise("gaussian", 0.5)]
     values = along([0.6, 0.8], noises, 0.2)
     for probability in (0.05, 0.01):

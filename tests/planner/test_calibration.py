@@ -17,8 +17,8 @@ from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.planner import calibration
-from labelguard.planner.calibration import Calibration, calibrate_head
-from labelguard.planner.prior import Draw, Population, Prior
+from labelguard.planner.calibration import calibrate_head
+from labelguard.planner.prior import Population, Prior
 from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 
 PAIRS = 300
@@ -27,7 +27,7 @@ WORLDS = 12  # a quarter of what a release takes
 Floats = NDArray[np.float64]
 
 
-def asked(labelers: int = 60, each: int = 40) -> Rows:
+def asked(labelers=60, each=40):
     """Every labeler labels as many pairs."""
     return asking.asked(labelers, each, PAIRS, seed=1)
 
@@ -35,7 +35,7 @@ def asked(labelers: int = 60, each: int = 40) -> Rows:
 class Release:
     """A release of six components with Gaussian noise of 2 sensitivities."""
 
-    def __init__(self, rows: Rows, shape: Shape | None = None, d: int = 12) -> None:
+    def __init__(self, rows, shape=None, d=12):
         self.x, self.rows, self.shape = (
             asking.features(PAIRS, d, least=0.3),
             rows,
@@ -47,7 +47,7 @@ class Release:
         self.bounds: Bounds = statistic.bounds(self.z, rows, self.shape.clip_quantile)
         self.noise = 2 * self.bounds.sensitivity
 
-    def calibrated(self, noise: float | None = None, **options: object) -> Calibration:
+    def calibrated(self, noise=None, **options):
         return calibrate_head(
             self.x,
             self.rows,
@@ -58,7 +58,7 @@ class Release:
             **{"worlds": WORLDS} | options,  # type: ignore[arg-type]
         )
 
-    def margins(self, draw: Draw, rng: np.random.Generator) -> Floats:
+    def margins(self, draw, rng):
         """What a head of one world's labels says, by the mechanism's own code."""
         labels = np.where(draw.half == 0, LABEL_TIE, np.where(draw.half > 0, LABEL_A, LABEL_B))
         step = self.bounds.clip * 1e-6
@@ -70,9 +70,7 @@ class Release:
         return self.z @ fit_statistic(self.z, weight, total, ridge)
 
 
-def worlds(
-    release: Release, seed: int, number: int = 6, prior: Prior = PRIOR
-) -> list[tuple[Floats, Floats, Floats]]:
+def worlds(release, seed, number=6, prior=PRIOR):
     """Margins, and E[label − ½] and P(no tie) of fresh labelers, in worlds of another seed."""
     axes = spectrum(release.x)
     z = release.x @ axes.axes.astype(np.float32)
@@ -81,7 +79,7 @@ def worlds(
     return [(release.margins(draw, rng), draw.gain, draw.strict) for draw in draws]
 
 
-def calibration_error(scale: float, found: list[tuple[Floats, Floats, Floats]]) -> float:
+def calibration_error(scale, found):
     """Mean gap between a probability and what it is about, in ten bins, of exact chances."""
     margin, gain, strict = (np.concatenate(part) for part in zip(*found, strict=True))
     order = np.argsort(margin)
@@ -90,7 +88,7 @@ def calibration_error(scale: float, found: list[tuple[Floats, Floats, Floats]]) 
     return float(np.sum(gaps) / strict.sum())
 
 
-def test_probabilities_of_a_scaled_head_mean_what_they_say() -> None:
+def test_probabilities_of_a_scaled_head_mean_what_they_say():
     release = Release(asked())
     scale = release.calibrated().scale
     found = worlds(release, seed=7)
@@ -100,14 +98,14 @@ def test_probabilities_of_a_scaled_head_mean_what_they_say() -> None:
     assert scale > 1.3
 
 
-def test_ball_noise_of_the_same_deviation_needs_about_the_same_scale() -> None:
+def test_ball_noise_of_the_same_deviation_needs_about_the_same_scale():
     release = Release(asked())
     one, other = (release.calibrated(kind=kind).scale for kind in ("gaussian", "ball"))
     assert one == pytest.approx(other, abs=0.35)
     assert one != other
 
 
-def test_the_order_of_rows_changes_nothing() -> None:
+def test_the_order_of_rows_changes_nothing():
     release = Release(asked())
     rows, other = release.rows, np.random.default_rng(3).permutation(len(release.rows))
     shuffled = replace(rows, pair=rows.pair[other], unit=rows.unit[other])
@@ -116,7 +114,7 @@ def test_the_order_of_rows_changes_nothing() -> None:
     assert release.calibrated() != release.calibrated(prior=replace(PRIOR, seed=1))
 
 
-def test_a_scale_neither_turns_a_head_round_nor_explodes() -> None:
+def test_a_scale_neither_turns_a_head_round_nor_explodes():
     release = Release(asked())
     loud = release.calibrated(noise=300 * release.noise)
     assert calibration.SMALLEST <= loud.scale <= calibration.LARGEST
@@ -128,7 +126,7 @@ def test_a_scale_neither_turns_a_head_round_nor_explodes() -> None:
     assert calibration.best_scale(margin, gain, strict) == pytest.approx(np.log(7 / 3), abs=1e-3)
 
 
-def few(epsilon: float) -> Release:
+def few(epsilon):
     """50 labelers, 16 components, and the Gaussian noise of (ε, 1e-5)."""
     release = Release(asked(labelers=50), Shape(components=16), d=32)
     release.noise = gaussian.calibrate(epsilon, 1e-5) * release.bounds.sensitivity
@@ -137,7 +135,7 @@ def few(epsilon: float) -> Release:
 
 @pytest.mark.quick("gaussian")
 @pytest.mark.parametrize("kind", ["gaussian", "ball"])
-def test_noise_makes_heads_too_bold_where_labelers_are_few(kind: str) -> None:
+def test_noise_makes_heads_too_bold_where_labelers_are_few(kind):
     """The less labelers agree and the smaller ε is, the more of a margin is noise."""
     priors = [replace(PRIOR, agreement=one) for one in (0.55, 0.65, 0.8)]
     by_epsilon = [
@@ -150,7 +148,7 @@ def test_noise_makes_heads_too_bold_where_labelers_are_few(kind: str) -> None:
     assert larger[0] < 0.6 and smaller[0] < 0.35
 
 
-def test_a_scale_of_at_least_one_would_leave_bold_heads_bold() -> None:
+def test_a_scale_of_at_least_one_would_leave_bold_heads_bold():
     """Sure of .70 where .55 are right, in worlds of another seed: what a bound of 1 did."""
     prior = replace(PRIOR, agreement=0.6)
     release = few(0.5)
@@ -162,7 +160,7 @@ def test_a_scale_of_at_least_one_would_leave_bold_heads_bold() -> None:
     assert scaled < bound / 2
 
 
-def test_a_window_that_stands_for_two_is_like_twice_the_labelers() -> None:
+def test_a_window_that_stands_for_two_is_like_twice_the_labelers():
     rows = asked()
     twice = Rows(np.tile(rows.pair, 2), np.concatenate([rows.unit, rows.unit + 60]), 120)
     one, both = Release(rows), Release(twice)
@@ -171,21 +169,21 @@ def test_a_window_that_stands_for_two_is_like_twice_the_labelers() -> None:
     assert abs(one.calibrated(noise=both.noise * 2, worlds=24).scale - stands) > 0.15
 
 
-def test_some_of_many_labelers_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_of_many_labelers_stand_for_all(monkeypatch):
     release = Release(asked(labelers=240))
     whole = release.calibrated(worlds=30).scale
     monkeypatch.setattr(calibration, "_MOST_ROWS", 3000)
     assert release.calibrated(worlds=30).scale == pytest.approx(whole, abs=0.2)
 
 
-def test_choices_of_two_are_comparisons() -> None:
+def test_choices_of_two_are_comparisons():
     release = Release(asked())
     plain, rows = release.calibrated(), release.rows
     release.rows = replace(rows, size=np.full(len(rows), 2), choices=True)
     assert release.calibrated() == plain
 
 
-def test_a_head_of_choices_is_scaled_by_its_pairs() -> None:
+def test_a_head_of_choices_is_scaled_by_its_pairs():
     sets, size, rng = 600, 4, np.random.default_rng(5)
     phi = rng.standard_normal((sets, size, 3))
     utility = 1.2 * phi[..., 0] + rng.standard_normal((sets, size))
@@ -211,7 +209,7 @@ def test_a_head_of_choices_is_scaled_by_its_pairs() -> None:
     assert calibration_error(scale, found) < 0.7 * calibration_error(1.0, found)
 
 
-def test_labelers_with_tastes_of_their_own_scatter_more_than_independent_labels() -> None:
+def test_labelers_with_tastes_of_their_own_scatter_more_than_independent_labels():
     wide, short = Release(asked(labelers=30, each=200)), Release(asked(labelers=300, each=2))
     for release in (wide, short):  # the clip hides what it cuts
         release.bounds = replace(release.bounds, clip=100 * release.bounds.clip)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from support import asked as asking
 from support.asked import asked
 
@@ -21,13 +20,13 @@ from labelguard.planner.trials import Worlds
 DELTA = 1e-5
 
 
-def features(pairs: int, d: int = 40) -> NDArray[np.float32]:
+def features(pairs, d=40):
     """Pairs of mean square norm 1."""
     x = asking.features(pairs, d).astype(np.float64)
     return (x / math.sqrt(float((x**2).sum(axis=1).mean()))).astype(np.float32)
 
 
-def test_gains_are_those_of_the_formula() -> None:
+def test_gains_are_those_of_the_formula():
     """Written anew, labeler by labeler, from the formula alone."""
     x, noise = features(60, 7), Noise("gaussian", 3.7)
     rng = np.random.default_rng(1)
@@ -53,7 +52,7 @@ def test_gains_are_those_of_the_formula() -> None:
         assert gain == pytest.approx(sum(e**2 / (e + 1 + r)), rel=1e-4)
 
 
-def test_less_noise_never_asks_for_fewer_components() -> None:
+def test_less_noise_never_asks_for_fewer_components():
     found = Directions.of_features(features(600), asked(50, 20, 600))
     chosen = [found.best(smaller_noise(epsilon, DELTA)) for epsilon in (0.1, 0.5, 1, 3, 8, 30)]
     assert chosen == sorted(chosen)
@@ -63,7 +62,7 @@ def test_less_noise_never_asks_for_fewer_components() -> None:
 @pytest.mark.quick("0.5-20", "3.0-20")
 @pytest.mark.parametrize("labelers", [20, 50, 200, 2000])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
-def test_simulated_worlds_have_no_much_better_number(labelers: int, epsilon: float) -> None:
+def test_simulated_worlds_have_no_much_better_number(labelers, epsilon):
     """Of what is learnt at best, .5 to the accuracy of the best number, a tenth at most is lost."""
     x, rows = features(500), asked(labelers, 20, 500)
     worlds, noises = Worlds.of(x, rows, Prior(), 12), smaller_noise(epsilon, DELTA)
@@ -79,7 +78,7 @@ def test_simulated_worlds_have_no_much_better_number(labelers: int, epsilon: flo
     assert min(right.values()) - 0.5 < 0.9 * (max(right.values()) - 0.5)
 
 
-def test_ball_noise_is_taken_where_it_is_smaller_and_for_one_release_only() -> None:
+def test_ball_noise_is_taken_where_it_is_smaller_and_for_one_release_only():
     for epsilon in (0.5, 1.0, 3.0):
         once, often = smaller_noise(epsilon, DELTA), smaller_noise(epsilon, DELTA, 12)
         sigma = gaussian.calibrate(epsilon, DELTA)
@@ -90,7 +89,7 @@ def test_ball_noise_is_taken_where_it_is_smaller_and_for_one_release_only() -> N
             assert often(count) == Noise("gaussian", gaussian.calibrate(epsilon, DELTA, 12))
 
 
-def test_the_order_of_rows_and_of_pairs_is_of_no_consequence() -> None:
+def test_the_order_of_rows_and_of_pairs_is_of_no_consequence():
     x, rows = features(300, 12), asked(40, 10, 300)
     order = np.random.default_rng(2).permutation(len(rows))
     shuffled = Rows(rows.pair[order], rows.unit[order], rows.units)
@@ -99,14 +98,14 @@ def test_the_order_of_rows_and_of_pairs_is_of_no_consequence() -> None:
     assert one.labelers == pytest.approx(other.labelers, rel=1e-12)
 
 
-def test_the_scale_of_noise_and_not_its_shape_decides_under_a_policy() -> None:
+def test_the_scale_of_noise_and_not_its_shape_decides_under_a_policy():
     found = Directions.of_features(features(600), asked(50, 20, 600))
     least = smaller_noise(1, DELTA)(4)
     assert least.kind == "ball"
     assert found.best(lambda _: least) >= 4  # fewer would have the noise of four
 
 
-def test_rankings_and_choices_are_weighed_as_a_release_weighs_them() -> None:
+def test_rankings_and_choices_are_weighed_as_a_release_weighs_them():
     x, rows = features(120, 6), asked(30, 12, 120)
     size = np.full(len(rows), 4)
     ranking = np.arange(len(rows)) // 6

@@ -11,7 +11,7 @@ from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import flips, tuning
 from labelguard.planner.flips import Flips
-from labelguard.planner.outcomes import Forecast, Sizing
+from labelguard.planner.outcomes import Sizing
 from labelguard.planner.trials import public_side
 
 
@@ -23,7 +23,7 @@ from labelguard.planner.trials import public_side
         *(("monthly", "1y", 12), ("monthly", "90d", 3), ("monthly", "26w", 6)),
     ],
 )
-def test_a_horizon_counts_releases(every: str, length: str, releases: int) -> None:
+def test_a_horizon_counts_releases(every, length, releases):
     horizon = Horizon.parse(every, length)
     assert horizon and horizon.releases == releases
     assert Horizon.parse(None, None) is None
@@ -39,14 +39,12 @@ def test_a_horizon_counts_releases(every: str, length: str, releases: int) -> No
         ("monthly", "2w", "too short for one monthly release"),
     ],
 )
-def test_a_horizon_that_says_nothing_is_refused(
-    every: str | None, length: str | None, message: str
-) -> None:
+def test_a_horizon_that_says_nothing_is_refused(every, length, message):
     with pytest.raises(PolicyError, match=message):
         Horizon.parse(every, length)
 
 
-def rows(counts: list[int]) -> Rows:
+def rows(counts):
     unit = np.repeat(np.arange(len(counts)), counts)
     return Rows(np.random.default_rng(0).integers(60, size=len(unit)), unit, len(counts))
 
@@ -55,20 +53,20 @@ X = np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32)
 MANY = [4] * 60 + [40]
 
 
-def test_a_bound_for_several_periods_is_spent_evenly_and_priced_whole() -> None:
+def test_a_bound_for_several_periods_is_spent_evenly_and_priced_whole():
     found = Flips.of(public_side(X, rows(MANY)), 3.0, 1e-5, 48, periods=12)
     assert found.released.tolist() == [4.0] * 61
     price = randomized_response.calibrate(3.0, 1e-5, 48)
     assert found.every == pytest.approx(randomized_response.flip_probability(price))
 
 
-def test_bounds_for_several_periods_are_of_projected_labels() -> None:
+def test_bounds_for_several_periods_are_of_projected_labels():
     counts = np.array(MANY)
     assert flips.bounds_for(counts, 1) == flips.BOUNDS
     assert flips.bounds_for(counts, 12) == (512, 64, 12, 24, 48, 96, 192, 384)
 
 
-def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases() -> None:
+def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases():
     once, often = (tuning.recommend(X, rows(MANY), 1.0, 1e-5, periods=n) for n in (1, 12))
     assert (once.mechanism, once.releases, once.fits) == ("statistic", 1, 1.0)
     assert (often.mechanism, often.releases, often.periods) == ("statistic", 12, 12)
@@ -78,11 +76,11 @@ def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases() -> 
     assert gaussian.calibrate(1.0, 1e-5, 12) > 3 * gaussian.calibrate(1.0, 1e-5)
 
 
-def _forecasts(periods: int) -> tuple[Forecast, ...]:
+def _forecasts(periods):
     return tuning.forecast(X, rows(MANY), [1.0], 1e-5, draws=6, growth=False, periods=periods)
 
 
-def test_randomized_response_for_several_periods_allows_one_number_for_all() -> None:
+def test_randomized_response_for_several_periods_allows_one_number_for_all():
     every, best = [f for f in _forecasts(12) if f.mechanism == "rr"]
     assert every.max_labels_per_labeler == 512 and every.released == 1
     assert best.max_labels_per_labeler is not None and best.max_labels_per_labeler < 512

@@ -9,14 +9,13 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support.commands import FIRST
 
 from labelguard.budget.policy import usual_delta
@@ -33,26 +32,24 @@ OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length"}
 
 
 @pytest.fixture(scope="module")
-def labels() -> pa.Table:
+def labels():
     """Simulated labels in the layout of pairs."""
     return simulate(labelers=30, labels=900, items=200, seed=3)
 
 
 @pytest.fixture(scope="module")
-def source(labels: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(labels, tmp_path_factory):
     """These labels in a file."""
     path = tmp_path_factory.mktemp("plans") / "labels.parquet"
     pq.write_table(labels, path)
     return path
 
 
-def call(*arguments: object) -> Result:
+def call(*arguments):
     return CliRunner().invoke(Main(commands={"plan": command}), ["plan", *map(str, arguments)])
 
 
-def test_a_plan_is_the_same_with_other_labels_and_without_any(
-    labels: pa.Table, tmp_path: Path
-) -> None:
+def test_a_plan_is_the_same_with_other_labels_and_without_any(labels, tmp_path):
     place = labels.column_names.index("label")
     inverted = labels.set_column(place, "label", pc.subtract(1.0, labels["label"]))
     nonsense = labels.set_column(place, "label", pa.array(["?"] * len(labels)))
@@ -74,7 +71,7 @@ _FILES = ("plan.html", "accuracy.png", "plan.json")
 
 
 @pytest.mark.slow
-def test_a_plan_is_the_same_whichever_side_was_chosen(labels: pa.Table) -> None:
+def test_a_plan_is_the_same_whichever_side_was_chosen(labels):
     names = ["labeler_id", "prompt", "chosen", "rejected"]
     sides = ["response_a", "response_b"]
     one, other = (
@@ -85,7 +82,7 @@ def test_a_plan_is_the_same_whichever_side_was_chosen(labels: pa.Table) -> None:
     assert first == second
 
 
-def test_the_page_and_the_picture_stand_alone(source: Path, tmp_path: Path) -> None:
+def test_the_page_and_the_picture_stand_alone(source, tmp_path):
     found = call(source, "--features", "length", "--epsilons", "1,8", "-o", tmp_path / "plan")
     assert found.exit_code == 0, found.output
     assert "no label was read" in found.output
@@ -97,9 +94,7 @@ def test_the_page_and_the_picture_stand_alone(source: Path, tmp_path: Path) -> N
     assert "labelguard privatize" in page
 
 
-def test_json_holds_forecasts_counts_and_the_recommended_command(
-    labels: pa.Table, tmp_path: Path
-) -> None:
+def test_json_holds_forecasts_counts_and_the_recommended_command(labels, tmp_path):
     source = tmp_path / "my labels.parquet"
     pq.write_table(labels.rename_columns({"labeler_id": "worker"}), source)
     found = call(
@@ -119,7 +114,7 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
         assert "--columns labeler_id=worker" in entry["command"]
 
 
-def test_contents_can_be_planned_without_labelers(labels: pa.Table) -> None:
+def test_contents_can_be_planned_without_labelers(labels):
     bare = labels.drop_columns(["labeler_id", "label", "tie"])
     counts = planner.plan(bare, epsilons=(1,), features="length", unit="item").counts
     assert counts.labels == 900 and counts.labelers == len(set(bare["prompt"].to_pylist()))
@@ -127,12 +122,12 @@ def test_contents_can_be_planned_without_labelers(labels: pa.Table) -> None:
         planner.plan(bare, **OPTIONS)
 
 
-def test_the_bound_of_randomized_response_can_be_fixed(labels: pa.Table) -> None:
+def test_the_bound_of_randomized_response_can_be_fixed(labels):
     found = planner.plan(labels, epsilons=1, features="length", max_labels_per_labeler=4)
     assert {f.max_labels_per_labeler for f in found.forecasts if f.flip_probability} == {4}
 
 
-def test_one_release_is_recommended_with_its_command_or_one_at_every_epsilon(source: Path) -> None:
+def test_one_release_is_recommended_with_its_command_or_one_at_every_epsilon(source):
     found = call(source, "--features", "length", "--epsilons", "8,30", "--all")
     commands = re.findall(r"labelguard privatize .*--epsilon (\d+) ", found.stdout)
     assert commands == ["8", "30"] and "without privacy; about" in found.stdout
@@ -144,7 +139,7 @@ def test_one_release_is_recommended_with_its_command_or_one_at_every_epsilon(sou
 
 
 @pytest.mark.slow
-def test_the_next_command_runs_as_it_stands(source: Path, tmp_path: Path) -> None:
+def test_the_next_command_runs_as_it_stands(source, tmp_path):
     options: dict[str, Any] = {"epsilons": (8,), "features": "length", "periods": 2}
     [recommended] = planner.plan(str(source), **options).recommended
     assert recommended.command
@@ -157,7 +152,7 @@ def test_the_next_command_runs_as_it_stands(source: Path, tmp_path: Path) -> Non
         assert done.exit_code == 0, done.output
 
 
-def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path: Path) -> None:
+def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path):
     source = tmp_path / "labels.parquet"
     pq.write_table(simulate(labelers=24, labels=100, items=60, seed=1), source)
     found = call(source, "--features", "length", "--epsilons", "0.02")
@@ -168,7 +163,7 @@ def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path: Path) ->
     assert "what would help: a larger ε" in found.stderr
 
 
-def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
+def test_nothing_is_recommended_for_fewer_than_twenty_labelers():
     table = simulate(labelers=19, labels=300, items=100, seed=1)
     found = planner.plan(table, epsilons=(1.0, 50.0), features="length")
     assert [(one.mechanism, one.command) for one in found.recommended] == [(None, None)] * 2
@@ -180,9 +175,7 @@ def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
     assert advice.is_worth_it(sure, 20) and not advice.is_worth_it(sure, 19)
 
 
-def test_delta_and_features_are_the_usual_ones_unless_said(
-    labels: pa.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delta_and_features_are_the_usual_ones_unless_said(labels, monkeypatch):
     monkeypatch.setattr(planner, "default_features", lambda: "length")  # no encoder is loaded
     found = planner.plan(labels, epsilons=(1,))
     assert (found.delta, found.features) == (usual_delta(30), "length")
@@ -203,7 +196,7 @@ def test_delta_and_features_are_the_usual_ones_unless_said(
         ({"unit": "item", "periods": 2}, "labeled in one period"),
     ],
 )
-def test_options_are_checked_before_anything_is_read(options: dict[str, Any], message: str) -> None:
+def test_options_are_checked_before_anything_is_read(options, message):
     with pytest.raises(PolicyError, match=message):
         planner.plan("nowhere.parquet", **options)
 
@@ -211,13 +204,13 @@ def test_options_are_checked_before_anything_is_read(options: dict[str, Any], me
 @pytest.mark.parametrize(
     ("option", "value"), [("--epsilons", "1,two"), ("--features", "nothing"), ("--for", "1y")]
 )
-def test_a_refusal_is_one_line(source: Path, option: str, value: str) -> None:
+def test_a_refusal_is_one_line(source, option, value):
     found = call(source, option, value)
     assert found.exit_code == 1 and not found.stdout
     assert found.stderr.count("\n") == 1 and value.split(",")[-1] in found.stderr
 
 
-def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
+def test_a_single_row_is_forecast_too(tmp_path):
     path = tmp_path / "one.csv"
     path.write_text("prompt,response_a,response_b,labeler_id\np,aa,bbb,u\n", encoding="utf-8")
     found = planner.plan(str(path), epsilons=(1.0,), features="length")
@@ -225,7 +218,7 @@ def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
+def test_words_and_plans_need_neither_torch_nor_the_trainer():
     command = (
         "import sys\n"
         "class Missing:\n"
@@ -243,7 +236,7 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=None, automatic=")
 
 
-def test_words_tell_how_much_is_learnt_and_what_a_bound_lets_in() -> None:
+def test_words_tell_how_much_is_learnt_and_what_a_bound_lets_in():
     plain = Forecast("non-private", None, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
     error = Interval(0.27, 0.27, 0.27)
     few = Forecast(*("rr", 1.0, Interval(0.6, 0.55, 0.65), error), None, None, None, 1, 0.05)

@@ -13,7 +13,7 @@ from labelguard.planner import flips, outcomes, tuning
 from labelguard.planner.flips import Flips, TriedBound
 from labelguard.planner.outcomes import INDISTINCT
 from labelguard.planner.prior import Prior
-from labelguard.planner.trials import PublicSide, Worlds, public_side
+from labelguard.planner.trials import Worlds, public_side
 
 DELTA = 1e-5
 
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     rows: Rows
 
 
-def asked(counts: NDArray[np.int64], pairs: int, *, ranked: int = 0) -> Asked:
+def asked(counts, pairs, *, ranked=0):
     """Labelers who label so many pairs each, or rankings of `ranked` responses."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((pairs, 24)) * np.geomspace(1, 0.1, 24)
@@ -38,7 +38,7 @@ def asked(counts: NDArray[np.int64], pairs: int, *, ranked: int = 0) -> Asked:
     return Asked(x.astype(np.float32), rows)
 
 
-def heavy_tailed(labelers: int) -> NDArray[np.int64]:
+def heavy_tailed(labelers):
     """A few labelers give hundreds of labels, most give few."""
     drawn = np.random.default_rng(1).lognormal(2, 1.3, labelers)
     return np.ceil(drawn).astype(np.int64)
@@ -55,7 +55,7 @@ SHAPES = {
 @pytest.mark.quick("few labelers, many labels-0.5", "heavy tails-0.5")
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_recommendation_is_what_the_full_forecast_says(shape: str, epsilon: float) -> None:
+def test_a_recommendation_is_what_the_full_forecast_says(shape, epsilon):
     x, rows = SHAPES[shape]
     found = tuning.recommend(x, rows, epsilon, DELTA)
     forecasts = tuning.forecast(x, rows, [epsilon], DELTA, growth=False)
@@ -66,7 +66,7 @@ def test_a_recommendation_is_what_the_full_forecast_says(shape: str, epsilon: fl
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_public_counts_rule_out_would_give_nothing_better(shape: str) -> None:
+def test_what_public_counts_rule_out_would_give_nothing_better(shape):
     worlds = Worlds.of(*SHAPES[shape], Prior(), 6)
     for epsilon in (0.5, 3.0, 16.0, 60.0):
         options = [Flips.of(worlds.public, epsilon, DELTA, bound) for bound in flips.BOUNDS]
@@ -78,26 +78,26 @@ def test_what_public_counts_rule_out_would_give_nothing_better(shape: str) -> No
         assert of_kept.accuracy.mean() >= of_all.accuracy.mean() - INDISTINCT
 
 
-def public(counts: list[int]) -> PublicSide:
+def public(counts):
     """Labelers with so many labels each."""
     return public_side(*asked(np.array(counts), 40))
 
 
-def test_bounds_that_nobody_reaches_are_ruled_out_by_smaller_ones() -> None:
+def test_bounds_that_nobody_reaches_are_ruled_out_by_smaller_ones():
     side = public([3, 4, 4, 2])
     options = [Flips.of(side, 8.0, DELTA, bound) for bound in flips.BOUNDS]
     assert max(option.bound or 0 for option in flips.drop_dominated(options)) == 4
     assert None not in [option.bound for option in flips.drop_dominated(options)]
 
 
-def test_of_two_bounds_that_release_the_same_the_first_stays() -> None:
+def test_of_two_bounds_that_release_the_same_the_first_stays():
     options = [Flips.of(public([8, 8, 8]), 8.0, DELTA, bound) for bound in (None, 8)]
     assert flips.drop_dominated(options) == options[:1]
     assert flips.drop_dominated(options[::-1]) == options[1:]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_props_is_never_more_accurate_than_the_labels_it_works_on(shape: str) -> None:
+def test_props_is_never_more_accurate_than_the_labels_it_works_on(shape):
     forecasts = tuning.forecast(*SHAPES[shape], [0.5, 3.0, 16.0], DELTA, draws=6, growth=False)
     for one in forecasts:
         if one.mechanism == "props":
@@ -105,7 +105,7 @@ def test_props_is_never_more_accurate_than_the_labels_it_works_on(shape: str) ->
             assert one.accuracy.mean <= same[-1].accuracy.mean + INDISTINCT / 4
 
 
-def test_further_worlds_are_those_that_would_have_come_anyway() -> None:
+def test_further_worlds_are_those_that_would_have_come_anyway():
     x, rows = SHAPES["rankings"]
     grown = Worlds.of(x, rows, Prior(), 2).more(5)
     at_once = Worlds.of(x, rows, Prior(), 5)

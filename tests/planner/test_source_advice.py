@@ -13,7 +13,7 @@ from labelguard.planner.components import Directions, smaller_noise
 from labelguard.planner.forecast import plan
 
 
-def indicators(pairs: list[tuple[int, int]], sources: int) -> np.ndarray:
+def indicators(pairs, sources):
     x = np.zeros((len(pairs), sources), np.float32)
     for row, (one, other) in enumerate(pairs):
         x[row, one] += 1 / 3
@@ -29,21 +29,19 @@ def indicators(pairs: list[tuple[int, int]], sources: int) -> np.ndarray:
         ([(0, 1), (1, 2), (2, 0), (3, 3)], 2),
     ],
 )
-def test_directions_of_comparisons_are_sources_less_islands_of_them(
-    pairs: list[tuple[int, int]], expected: int
-) -> None:
+def test_directions_of_comparisons_are_sources_less_islands_of_them(pairs, expected):
     x = indicators(pairs, 4)
     assert components.count_directions(x) == expected
     assert np.linalg.matrix_rank(x.astype(np.float64)) == expected
 
 
-def test_a_source_that_was_seen_once_among_many_is_a_direction() -> None:
+def test_a_source_that_was_seen_once_among_many_is_a_direction():
     rng = np.random.default_rng(0)
     pairs = [tuple(rng.choice(40, 2, replace=False)) for _ in range(20_000)]
     assert components.count_directions(indicators([*pairs, (40, 0)], 41)) == 40
 
 
-def test_each_epsilon_is_told_what_its_components_have_room_for() -> None:
+def test_each_epsilon_is_told_what_its_components_have_room_for():
     """Sources alone are counted, as a release on them would, whatever stands beside them."""
     rng = np.random.default_rng(0)
     pairs = [tuple(rng.choice(20, 2, replace=False)) for _ in range(2_000)]
@@ -64,7 +62,7 @@ def test_each_epsilon_is_told_what_its_components_have_room_for() -> None:
     assert components.describe_sources(x, rows, groups[:1], buys) == ()
 
 
-def test_a_plan_says_it() -> None:
+def test_a_plan_says_it():
     rng = np.random.default_rng(1)
     first, second = rng.integers(0, 3, (2, 120))
     rows = {

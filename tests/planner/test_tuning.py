@@ -14,13 +14,12 @@ from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, trials, tuning
-from labelguard.planner.outcomes import Forecast
 from labelguard.planner.prior import KINDS, Population, Prior
 
 DELTA = 1e-5
 
 
-def agreement(prior: Prior) -> tuple[float, float]:
+def agreement(prior):
     """Measured agreement of two labelers on strict labels, and the share of ties."""
     pairs = 3000
     x = features(pairs)
@@ -35,7 +34,7 @@ def agreement(prior: Prior) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("wanted", "tie_rate"), [(0.6, 0.0), (0.73, 0.15), (0.85, 0.3)])
-def test_simulated_labelers_agree_and_tie_as_often_as_asked(wanted: float, tie_rate: float) -> None:
+def test_simulated_labelers_agree_and_tie_as_often_as_asked(wanted, tie_rate):
     # At least 8,000 strict meetings (standard error at most .0055) and calibration by 20,000
     # meetings a world (.0015): six standard errors are .035; false failures below 1e-8.
     found, ties = agreement(Prior(wanted, tie_rate=tie_rate))
@@ -44,13 +43,13 @@ def test_simulated_labelers_agree_and_tie_as_often_as_asked(wanted: float, tie_r
     assert ties == pytest.approx(tie_rate, abs=0.018)
 
 
-def test_the_test_of_agreement_tells_another_agreement_apart() -> None:
+def test_the_test_of_agreement_tells_another_agreement_apart():
     found, ties = agreement(Prior(0.8, tie_rate=0.2))
     assert abs(found - 0.73) > 0.035
     assert abs(ties - 0.15) > 0.018
 
 
-def test_without_noise_a_statistic_is_as_good_as_raw_labels() -> None:
+def test_without_noise_a_statistic_is_as_good_as_raw_labels():
     plain, statistic, *_ = tuning.forecast(
         features(600), asked(100, 20, 600), [500.0], DELTA, growth=False
     )
@@ -59,14 +58,12 @@ def test_without_noise_a_statistic_is_as_good_as_raw_labels() -> None:
 
 
 @pytest.fixture(scope="module")
-def forecasts() -> tuple[Forecast, ...]:
+def forecasts():
     """Forecasts at two budgets, with growth."""
     return tuning.forecast(features(600), asked(80, 25, 600), [1.0, 8.0], DELTA)
 
 
-def test_a_forecast_names_every_mechanism_and_its_public_parameters(
-    forecasts: tuple[Forecast, ...],
-) -> None:
+def test_a_forecast_names_every_mechanism_and_its_public_parameters(forecasts):
     assert [(f.mechanism, f.epsilon) for f in forecasts] == [
         ("non-private", None),
         *((m, e) for e in (1.0, 8.0) for m in ("statistic", "rr", "rr", "props", "uls")),
@@ -78,7 +75,7 @@ def test_a_forecast_names_every_mechanism_and_its_public_parameters(
             assert 0 <= interval.low <= interval.mean <= interval.high <= 1
 
 
-def test_a_larger_budget_and_more_labelers_promise_more(forecasts: tuple[Forecast, ...]) -> None:
+def test_a_larger_budget_and_more_labelers_promise_more(forecasts):
     plain = forecasts[0].accuracy.mean
     for mechanism in tuning.MECHANISMS:
         tight, loose = (
@@ -90,11 +87,11 @@ def test_a_larger_budget_and_more_labelers_promise_more(forecasts: tuple[Forecas
         assert tight.twice_labelers > tight.accuracy.mean
 
 
-def test_a_sample_of_labelers_forecasts_like_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_labelers_forecasts_like_all_of_them(monkeypatch):
     """Noise is scaled with the sample: as many labelers by themselves are forecast worse."""
     x, rows = features(500), asked(900, 5, 500)
 
-    def accuracy(rows: Rows) -> float:
+    def accuracy(rows):
         found = tuning.forecast(x, rows, [0.5], DELTA, bounds=(1,), growth=False)
         return found[1].accuracy.mean
 
@@ -103,7 +100,7 @@ def test_a_sample_of_labelers_forecasts_like_all_of_them(monkeypatch: pytest.Mon
     assert abs(accuracy(rows) - everyone) < (everyone - alone) / 2
 
 
-def test_linear_heads_of_trials_decide_like_fitted_heads() -> None:
+def test_linear_heads_of_trials_decide_like_fitted_heads():
     x, rows = features(400, 20), asked(200, 10, 400)
     public = trials.public_side(x, rows)
     size, ridge = public.sizes[-1], public.ridges[2]
@@ -117,7 +114,7 @@ def test_linear_heads_of_trials_decide_like_fitted_heads() -> None:
         assert np.mean((z @ fitted > 0) == (z @ linear > 0)) > 0.97
 
 
-def test_scores_are_those_of_realised_noise() -> None:
+def test_scores_are_those_of_realised_noise():
     x, rows = features(300, 10), asked(60, 10, 300)
     public = trials.public_side(x, rows)
     [trial] = public.trials(Prior(), 1)
@@ -129,7 +126,7 @@ def test_scores_are_those_of_realised_noise() -> None:
         assert expected[0] == pytest.approx(realised.mean(), abs=0.018)
 
 
-def test_fewer_labels_answered_more_truly_teach_more_where_labelers_are_many() -> None:
+def test_fewer_labels_answered_more_truly_teach_more_where_labelers_are_many():
     x, rows = features(800), asked(2000, 20, 800)
     every, one = (
         tuning.forecast(x, rows, [1.0], DELTA, bounds=(bound,), growth=False)[2]
@@ -142,7 +139,7 @@ def test_fewer_labels_answered_more_truly_teach_more_where_labelers_are_many() -
     assert one.label_error.mean == pytest.approx(gamma, abs=1e-4)
 
 
-def test_a_forecast_says_the_shape_and_the_noise_that_a_release_would_have() -> None:
+def test_a_forecast_says_the_shape_and_the_noise_that_a_release_would_have():
     x, rows = np.repeat(features(200, 3), 2, axis=1), asked(40, 10, 200)
     for periods in (1, 4):
         found = tuning.forecast(x, rows, [1.0], DELTA, draws=3, growth=False, periods=periods)[1]
@@ -163,7 +160,7 @@ def test_a_forecast_says_the_shape_and_the_noise_that_a_release_would_have() -> 
         ({"seed": -1}, "seed"),
     ],
 )
-def test_a_prior_outside_its_range_is_refused(options: dict[str, float], message: str) -> None:
+def test_a_prior_outside_its_range_is_refused(options, message):
     with pytest.raises(PolicyError, match=message):
         Prior(**options)  # type: ignore[arg-type]
 
@@ -177,14 +174,12 @@ def test_a_prior_outside_its_range_is_refused(options: dict[str, float], message
         ([1], 0, "delta must be at least 1e-300 and below 1, found 0"),
     ],
 )
-def test_a_budget_that_no_mechanism_has_is_refused(
-    epsilons: list[float], delta: float, message: str
-) -> None:
+def test_a_budget_that_no_mechanism_has_is_refused(epsilons, delta, message):
     with pytest.raises(PolicyError, match=message):
         tuning.forecast(features(10), asked(2, 3, 10), epsilons, delta)
 
 
-def test_the_same_seed_gives_the_same_forecast() -> None:
+def test_the_same_seed_gives_the_same_forecast():
     x, rows = features(200, 8), asked(20, 10, 200)
     one, same, other = (
         tuning.forecast(x, rows, [1.0], DELTA, Prior(seed=seed), draws=3) for seed in (1, 1, 2)
@@ -192,7 +187,7 @@ def test_the_same_seed_gives_the_same_forecast() -> None:
     assert one == same != other
 
 
-def test_pairs_without_features_or_labels_are_refused() -> None:
+def test_pairs_without_features_or_labels_are_refused():
     with pytest.raises(InvalidLabels, match="equal features"):
         tuning.forecast(np.zeros((5, 3), np.float32), asked(2, 3, 5), [1.0], DELTA)
     with pytest.raises(InvalidLabels, match="no labeled pair"):

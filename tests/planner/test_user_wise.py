@@ -11,7 +11,6 @@ from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.head_records import ComparisonRecords, weights
 from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
-from numpy.typing import NDArray
 from support.asked import features
 
 from labelguard.accounting import gaussian, subsampled
@@ -27,7 +26,7 @@ from labelguard.planner.trials import Worlds
 DELTA, PROBABILITY, STEPS, WORLDS, REPEATED = 1e-5, 0.2, 100, 9, 2
 
 
-def heavy_tailed(labelers: int, pairs: int) -> Rows:
+def heavy_tailed(labelers, pairs):
     """A few labelers give hundreds of labels, most give few."""
     rng = np.random.default_rng(1)
     counts = np.ceil(rng.lognormal(2, 1.3, labelers)).astype(int)
@@ -35,7 +34,7 @@ def heavy_tailed(labelers: int, pairs: int) -> Rows:
     return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
 
 
-def measured(worlds: Worlds, x: NDArray[np.float32], rows: Rows, epsilon: float) -> float:
+def measured(worlds, x, rows, epsilon):
     """Mean accuracy of real runs in the worlds of a forecast."""
     multiplier = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
     mean = multiplier / (2 * PROBABILITY * STEPS**0.5)  # of the noise of all steps, as a release's
@@ -65,9 +64,7 @@ def measured(worlds: Worlds, x: NDArray[np.float32], rows: Rows, epsilon: float)
 @pytest.mark.slow
 @pytest.mark.quick("1.0")
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_a_forecast_is_what_runs_of_user_wise_dp_sgd_give(
-    epsilon: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forecast_is_what_runs_of_user_wise_dp_sgd_give(epsilon, monkeypatch):
     """Within .01, with secrets from a seed: nothing here is left to chance."""
     monkeypatch.setattr(keyring, "random_bytes", np.random.default_rng(2).bytes)
     x, rows = features(600), heavy_tailed(200, 600)
@@ -83,18 +80,18 @@ def test_a_forecast_is_what_runs_of_user_wise_dp_sgd_give(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 8.0])
-def test_the_mean_noise_of_a_run_is_that_of_one_release(epsilon: float) -> None:
+def test_the_mean_noise_of_a_run_is_that_of_one_release(epsilon):
     run = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
     mean = run / (2 * PROBABILITY * STEPS**0.5)
     assert mean == pytest.approx(gaussian.calibrate(epsilon, DELTA), rel=0.02)
 
 
-def forecast(mechanism: str, accuracy: float) -> Forecast:
+def forecast(mechanism, accuracy):
     interval = Interval(accuracy, accuracy, accuracy)
     return Forecast(mechanism, 1.0, interval, interval)
 
 
-def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automatic() -> None:
+def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automatic():
     statistic, rr = forecast("statistic", 0.7), forecast("rr", 0.65)
     for gain, wanted in ((INDISTINCT / 2, "statistic"), (2 * INDISTINCT, "uls")):
         every = [statistic, forecast("uls", 0.7 + gain), rr]

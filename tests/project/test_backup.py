@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,44 +33,44 @@ from labelguard.errors import (
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
 from labelguard.project import archive, policies
-from labelguard.project.backup import Backup, backup
+from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 from labelguard.project.restore import restore
 from labelguard.report import overview
 
 
 @pytest.fixture
-def project(lived: Project) -> Project:
+def project(lived):
     """A project with one release of 50 labels."""
     return lived
 
 
 @pytest.fixture
-def made(project: Project, tmp_path: Path) -> Backup:
+def made(project, tmp_path):
     """What a backup of it, at `backup.tar.zst`, said."""
     return backup(tmp_path / "backup.tar.zst", project=project)
 
 
 @pytest.fixture
-def copied(project: Project, tmp_path: Path) -> Path:
+def copied(project, tmp_path):
     """A copy of the keys, as they are when the test begins."""
     return Path(shutil.copytree(project.keys, tmp_path / "copy of the keys"))
 
 
-def restored(made: Backup, project: Project, **options: Any) -> Project:
+def restored(made, project, **options):
     """The project again, in a directory beside it, with a copy of its keys."""
     target = project.state.parents[1] / "restored"
     restore(made.path, target, **{"keys": project.keys} | options)
     return find(target)
 
 
-def lifetime(project: Project) -> tuple[float, float]:
+def lifetime(project):
     total = overview.budget(project.state).lifetime
     return total.epsilon, total.delta
 
 
-def members(path: Path) -> dict[str, bytes]:
+def members(path):
     """What the tar holds, seen with nothing of labelguard."""
     codec = "gzip" if path.suffix == ".gz" else "zstd"
     with pa.input_stream(str(path), compression=codec) as stream:
@@ -80,7 +79,7 @@ def members(path: Path) -> dict[str, bytes]:
         return {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
 
 
-def rewrite(path: Path, act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object]) -> None:
+def rewrite(path, act):
     """Change the members of a backup behind labelguard's back."""
     listed = []
     for name, content in members(path).items():
@@ -96,9 +95,7 @@ def rewrite(path: Path, act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], obj
             tar.addfile(header, io.BytesIO(content))
 
 
-def relist(
-    listed: list[tuple[tarfile.TarInfo, bytes]], act: Callable[[dict[str, Any]], object]
-) -> None:
+def relist(listed, act):
     """Change the manifest of a backup."""
     header, manifest = listed[0]
     fields = json.loads(manifest)
@@ -108,7 +105,7 @@ def relist(
     listed[0] = (header, manifest)
 
 
-def sign(listed: list[tuple[tarfile.TarInfo, bytes]], project: Project) -> None:
+def sign(listed, project):
     """Make its manifest the project's own."""
     listed[1] = (listed[1][0], KeyRing(project.keys).mac("backup", listed[0][1]))
 
@@ -122,9 +119,7 @@ def sign(listed: list[tuple[tarfile.TarInfo, bytes]], project: Project) -> None:
         pytest.param("postgresql", "postgresql", marks=pytest.mark.slow),
     ],
 )
-def test_a_restored_ledger_has_every_row(
-    kind: str, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restored_ledger_has_every_row(kind, to, tmp_path, monkeypatch):
     with on(kind, tmp_path, monkeypatch) as url:
         home = lg.init(tmp_path / "project")
         lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
@@ -143,9 +138,7 @@ def test_a_restored_ledger_has_every_row(
         assert second.reused is False and overview.verify(again.state).ok
 
 
-def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone(
-    made: Backup, project: Project
-) -> None:
+def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone(made, project):
     again = restored(made, project)
     for name in ("releases", "released"):
         assert files(again.state / name) == files(project.state / name)
@@ -156,7 +149,7 @@ def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone
             assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_what_may_have_followed_is_paid_in_full(tmp_path: Path) -> None:
+def test_what_may_have_followed_is_paid_in_full(tmp_path):
     home = lg.init(tmp_path / "project")
     options: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:labels=64"], "project": home}
     policies.new("old", epsilon=4, **options)
@@ -174,9 +167,7 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path: Path) -> None:
     assert overview.verify(again.state).ok
 
 
-def test_an_older_anchor_refutes_no_word_that_nothing_followed(
-    project: Project, tmp_path: Path
-) -> None:
+def test_an_older_anchor_refutes_no_word_that_nothing_followed(project, tmp_path):
     old = Anchor(*OpenProject.open(project).ledger.head())
     lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
@@ -188,9 +179,7 @@ def test_an_older_anchor_refutes_no_word_that_nothing_followed(
     assert overview.verify(find(tmp_path / "third").state).ok
 
 
-def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(
-    made: Backup, project: Project, copied: Path
-) -> None:
+def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(made, project, copied):
     """So does the witness beside the keys; with older ones, and the backup's own anchor, only the
     word of whoever restores tells.
     """
@@ -203,14 +192,14 @@ def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(
     assert overview.budget(again.state).policy is None
 
 
-def test_an_anchor_of_another_history_is_refused(made: Backup, project: Project) -> None:
+def test_an_anchor_of_another_history_is_refused(made, project):
     anchor = Anchor.parse(made.anchor)
     other = Anchor(anchor.number, "0" * 64)
     with pytest.raises(LedgerError, match="another history"):
         restored(made, project, anchor=str(other))
 
 
-def test_what_is_no_anchor_is_refused() -> None:
+def test_what_is_no_anchor_is_refused():
     for text in ("", "labelguard-anchor:1:05:" + "0" * 64, "labelguard-anchor:2:5:" + "0" * 64):
         with pytest.raises(LedgerError, match="no anchor"):
             Anchor.parse(text)
@@ -219,7 +208,7 @@ def test_what_is_no_anchor_is_refused() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".tar.zst", ".tar.gz"])
-def test_no_secret_is_in_a_backup(suffix: str, project: Project, tmp_path: Path) -> None:
+def test_no_secret_is_in_a_backup(suffix, project, tmp_path):
     path = tmp_path / f"backup{suffix}"
     assert "keys" in backup(path, project=project).left_out
     everything = b"".join(members(path).values())
@@ -227,9 +216,7 @@ def test_no_secret_is_in_a_backup(suffix: str, project: Project, tmp_path: Path)
         assert secret[-32:] not in everything
 
 
-def test_the_keys_of_another_project_are_refused(
-    made: Backup, project: Project, tmp_path: Path
-) -> None:
+def test_the_keys_of_another_project_are_refused(made, project, tmp_path):
     with pytest.raises(KeyProblem, match="never regenerated"):
         restored(made, project, keys=None)
     assert not [*(tmp_path / "restored").rglob("project.key")]
@@ -239,8 +226,8 @@ def test_the_keys_of_another_project_are_refused(
 
 
 def test_keys_in_place_are_refused_while_their_project_lives_and_a_copy_tries_the_backup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     keys = tmp_path / "apart" / "keys"
     monkeypatch.setenv("LABELGUARD_KEYS", str(keys))
     home = lg.init(tmp_path / "a project")
@@ -265,9 +252,7 @@ def test_keys_in_place_are_refused_while_their_project_lives_and_a_copy_tries_th
         overview.verify(gone)
 
 
-def test_an_unfinished_release_is_given_up_and_stays_charged(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_release_is_given_up_and_stays_charged(project, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.Run.draw", _fails)
         with pytest.raises(ProjectError):
@@ -283,11 +268,11 @@ def test_an_unfinished_release_is_given_up_and_stays_charged(
     assert overview.verify(again.state).ok
 
 
-def _fails(*_: object) -> None:
+def _fails(*_):
     raise OSError("no space left")
 
 
-def test_a_backup_replaces_no_file(made: Backup, project: Project) -> None:
+def test_a_backup_replaces_no_file(made, project):
     before = Path(made.path).read_bytes()
     with pytest.raises(ProjectError, match="exists"):
         backup(made.path, project=project)
@@ -296,9 +281,7 @@ def test_a_backup_replaces_no_file(made: Backup, project: Project) -> None:
         restore(made.path, project.state.parent, keys=project.keys)
 
 
-def test_a_backup_of_an_altered_release_is_written_and_says_so(
-    made: Backup, project: Project, tmp_path: Path
-) -> None:
+def test_a_backup_of_an_altered_release_is_written_and_says_so(made, project, tmp_path):
     [data] = project.releases.glob("*/data.parquet")
     whole = data.read_bytes()
     data.write_bytes(whole[:-1])
@@ -317,13 +300,11 @@ def test_a_backup_of_an_altered_release_is_written_and_says_so(
 
 @pytest.mark.quick("/etc/x", "releases/../../x")
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "releases/../../x", "releases/a/.x", "lock"])
-def test_a_member_that_is_no_part_of_a_project_is_refused(
-    name: str, made: Backup, project: Project, tmp_path: Path
-) -> None:
+def test_a_member_that_is_no_part_of_a_project_is_refused(name, made, project, tmp_path):
     """Also where the manifest lists it, and is the project's own."""
     member = {"sha256": "", "bytes": 1}
 
-    def add(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    def add(listed):
         relist(listed, lambda manifest: manifest["members"].update({name: member}))
         sign(listed, project)
         extra = tarfile.TarInfo(name)
@@ -339,8 +320,8 @@ def test_a_member_that_is_no_part_of_a_project_is_refused(
 
 @pytest.mark.quick("2")
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
-def test_links_and_directories_are_refused(kind: bytes, made: Backup, project: Project) -> None:
-    def link(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+def test_links_and_directories_are_refused(kind, made, project):
+    def link(listed):
         header = tarfile.TarInfo("labelguard.toml")
         header.type, header.linkname = kind, "/etc/passwd"
         listed[2] = (header, b"")
@@ -350,12 +331,12 @@ def test_links_and_directories_are_refused(kind: bytes, made: Backup, project: P
         restored(made, project)
 
 
-def _altered(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+def _altered(listed):
     header, content = listed[-1]
     listed[-1] = (header, bytes([content[0] ^ 1]) + content[1:])
 
 
-def _relisted(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+def _relisted(listed):
     """A manifest that fits an altered file: only its HMAC tells."""
     removed, _ = listed.pop()
     relist(listed, lambda manifest: manifest["members"].pop(removed.name))
@@ -370,20 +351,14 @@ def _relisted(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         (_relisted, "was altered after it was made"),
     ],
 )
-def test_an_altered_backup_is_refused(
-    act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], object],
-    found: str,
-    made: Backup,
-    project: Project,
-    tmp_path: Path,
-) -> None:
+def test_an_altered_backup_is_refused(act, found, made, project, tmp_path):
     rewrite(Path(made.path), act)
     with pytest.raises(ProjectError, match=found):
         restored(made, project)
     assert not (tmp_path / "restored" / ".labelguard").exists()
 
 
-def test_a_cut_backup_is_refused(made: Backup, project: Project) -> None:
+def test_a_cut_backup_is_refused(made, project):
     path = Path(made.path)
     whole = path.read_bytes()
     for damaged in (b"", b"x", b"x" * 2000, whole[:100], whole[:-1], whole[: len(whole) // 2]):
@@ -396,9 +371,7 @@ def test_a_cut_backup_is_refused(made: Backup, project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_backup_with_a_wrong_bit_is_refused_or_restores_what_was_in_it(
-    made: Backup, project: Project
-) -> None:
+def test_a_backup_with_a_wrong_bit_is_refused_or_restores_what_was_in_it(made, project):
     path = Path(made.path)
     whole = path.read_bytes()
     there = {name: files(project.state / name) for name in ("releases", "released")}
@@ -422,13 +395,8 @@ def test_a_backup_with_a_wrong_bit_is_refused_or_restores_what_was_in_it(
 @pytest.mark.parametrize("every", [max(1, 17 // MORE_ROUNDS)])
 @pytest.mark.parametrize("kind", EACH)
 def test_a_restore_that_crashed_anywhere_can_be_run_again(
-    kind: str,
-    every: int,
-    project: Project,
-    copied: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    kind, every, project, copied, tmp_path, monkeypatch
+):
     made = backup(tmp_path / "backup.tar.zst", project=project)
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     target = tmp_path / "restored"
@@ -457,9 +425,7 @@ def test_a_restore_that_crashed_anywhere_can_be_run_again(
 
 
 @pytest.mark.slow  # on PostgreSQL
-def test_a_database_that_holds_a_ledger_takes_no_other(
-    made: Backup, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_holds_a_ledger_takes_no_other(made, project, tmp_path, monkeypatch):
     with on("postgresql", tmp_path, monkeypatch) as url:
         lg.init(tmp_path / "other")
         before = databases.dump(url)
@@ -469,15 +435,13 @@ def test_a_database_that_holds_a_ledger_takes_no_other(
     assert not (tmp_path / "restored" / ".labelguard").exists()
 
 
-def invoke(*arguments: object, code: int = 0, **options: Any) -> str:
+def invoke(*arguments, code=0, **options):
     result = CliRunner().invoke(project_commands, [str(a) for a in arguments], **options)
     assert result.exit_code == code, result.output
     return result.output
 
 
-def test_the_commands_say_what_is_in_a_backup_and_what_became_of_it(
-    project: Project, tmp_path: Path
-) -> None:
+def test_the_commands_say_what_is_in_a_backup_and_what_became_of_it(project, tmp_path):
     path, target = tmp_path / "backup.tar.zst", tmp_path / "restored"
     text = invoke("backup", path, "--project", project.state)
     assert "keep a copy of the keys" in text and "labelguard-anchor:1:6:" in text
@@ -488,8 +452,8 @@ def test_the_commands_say_what_is_in_a_backup_and_what_became_of_it(
     assert "Pay again" in text and "Repeat departures" in text
 
 
-def test_a_backup_of_another_format_is_refused(made: Backup, project: Project) -> None:
-    def newer(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+def test_a_backup_of_another_format_is_refused(made, project):
+    def newer(listed):
         relist(listed, lambda manifest: manifest.update(format=2))
         sign(listed, project)
 

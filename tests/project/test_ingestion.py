@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tools import Desk, DeskConnector, connected, deliver, take_in
+from support.tools import DeskConnector, connected, deliver, take_in
 
 import labelguard as lg
-from labelguard.answers.connector import Page
 from labelguard.answers.inbox import Inbox
 from labelguard.answers.segments import Segments
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
 from labelguard.ledger import segmentbook
 from labelguard.project import ingestion, retention
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 from labelguard.report import overview
 from labelguard.storage import blocks
 
@@ -34,12 +31,12 @@ OPEN: dict[str, Any] = {
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Project, Desk]:
+def tool(tmp_path, monkeypatch):
     project = lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
     return connected(project, tmp_path, monkeypatch)
 
 
-def released(project: Project, **options: Any) -> dict[tuple[str, str], int]:
+def released(project, **options):
     """How often each response was chosen, by prompt, in a release of what was ingested."""
     rows = lg.load(lg.privatize(project=project, **OPEN | options))
     found: dict[tuple[str, str], int] = {}
@@ -48,7 +45,7 @@ def released(project: Project, **options: Any) -> dict[tuple[str, str], int]:
     return found
 
 
-def test_the_latest_state_of_every_answer_is_released(tool: tuple[Project, Desk]) -> None:
+def test_the_latest_state_of_every_answer_is_released(tool):
     project, desk = tool
     events = [
         desk.answer("maria", 1, "left"),
@@ -73,9 +70,7 @@ def test_the_latest_state_of_every_answer_is_released(tool: tuple[Project, Desk]
     }
 
 
-def test_the_order_of_events_decides_nothing_that_the_tools_clock_decides(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_the_order_of_events_decides_nothing_that_the_tools_clock_decides(tool):
     project, desk = tool
     first = desk.answer("maria", 1, "left")
     second = desk.change("1", "right")
@@ -85,7 +80,7 @@ def test_the_order_of_events_decides_nothing_that_the_tools_clock_decides(
     assert released(project) == {("prompt 1", "right 1"): 1}
 
 
-def test_a_released_value_stays_whatever_happens_in_the_tool(tool: tuple[Project, Desk]) -> None:
+def test_a_released_value_stays_whatever_happens_in_the_tool(tool):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 2, "left"))
     before = released(project)
@@ -95,9 +90,7 @@ def test_a_released_value_stays_whatever_happens_in_the_tool(tool: tuple[Project
     assert after == {**before, ("prompt 1", "right 1"): 1}
 
 
-def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(tool):
     project, desk = tool
     for task in range(7):
         desk.answer("maria", task, "left")
@@ -120,16 +113,14 @@ def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(
     assert found["prompt 2", "right 2"] == found["prompt 2", "left 2"] == 1
 
 
-def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(
-    tool: tuple[Project, Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(tool, monkeypatch):
     project, desk = tool
     for task in range(9):
         desk.answer("maria", task, "left")
     ingestion.pull("desk", project)
     read = DeskConnector.pull
 
-    def reading(self: DeskConnector, cursor: str = "") -> Iterator[Page]:
+    def reading(self, cursor=""):
         pages = list(read(self, cursor))
         gone = [desk.delete(record) for record in "1456789" if record in desk.records]
         take_in(project, *gone, desk.answer("otto", 7, "left"), desk.change("3", "right"))
@@ -146,9 +137,7 @@ def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(
 
 
 @pytest.mark.parametrize("skips", [None, "public", "tie"])
-def test_a_pull_counts_what_no_release_will_and_skips_only_where_they_are_public(
-    skips: str | None, tool: tuple[Project, Desk]
-) -> None:
+def test_a_pull_counts_what_no_release_will_and_skips_only_where_they_are_public(skips, tool):
     project, desk = tool
     if skips:
         price: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "allow": ["rr:labels=9"]}
@@ -162,7 +151,7 @@ def test_a_pull_counts_what_no_release_will_and_skips_only_where_they_are_public
     assert ingestion.pull("desk", project) == ingestion.IngestionResult(0, 0, 0, 0, 0)
 
 
-def test_an_answer_that_a_pull_finds_again_is_there_again(tool: tuple[Project, Desk]) -> None:
+def test_an_answer_that_a_pull_finds_again_is_there_again(tool):
     project, desk = tool
     desk.answer("maria", 1, "left")
     kept = dict(desk.records)
@@ -180,9 +169,7 @@ def test_an_answer_that_a_pull_finds_again_is_there_again(tool: tuple[Project, D
         lg.privatize(project=project, **OPEN)
 
 
-def test_a_tool_that_lists_little_of_what_it_had_deletes_nothing(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_a_tool_that_lists_little_of_what_it_had_deletes_nothing(tool):
     project, desk = tool
     for task in range(30):
         desk.answer("maria", task, "left")
@@ -196,14 +183,12 @@ def test_a_tool_that_lists_little_of_what_it_had_deletes_nothing(
     assert labelers(project) == ["maria"] * 5 + ["otto"]
 
 
-def test_what_was_deleted_goes_also_where_a_crash_came_between(
-    tool: tuple[Project, Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_deleted_goes_also_where_a_crash_came_between(tool, monkeypatch):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
     deliver(project, desk.delete("1"))
 
-    def crash(*_: object) -> None:
+    def crash(*_):
         raise _Crash
 
     with monkeypatch.context() as patch, pytest.raises(_Crash):
@@ -214,7 +199,7 @@ def test_what_was_deleted_goes_also_where_a_crash_came_between(
     assert labelers(project) == ["otto"]
 
 
-def stored(project: Project) -> list[dict[str, Any]]:
+def stored(project):
     """All answers that segments hold."""
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
@@ -222,12 +207,12 @@ def stored(project: Project) -> list[dict[str, Any]]:
     return [row for table in tables if "body" in table.column_names for row in table.to_pylist()]
 
 
-def labelers(project: Project) -> list[str]:
+def labelers(project):
     """Of whom segments hold rows."""
     return sorted(row["labeler"] or "" for row in stored(project))
 
 
-def keep(project: Project, days: str) -> Project:
+def keep(project, days):
     """The project, whose answers are kept so long after their release."""
     with (project.state / CONFIG).open("a") as file:
         file.write(f'\n[ingest]\nkeep = "{days}"\n')
@@ -240,9 +225,7 @@ POINTS = ("claimed", "written", "counted")
 @pytest.mark.quick("ingest-counted")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("how", ["ingest", "pull"])
-def test_whatever_crashes_every_answer_is_there_once(
-    tool: tuple[Project, Desk], point: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_crashes_every_answer_is_there_once(tool, point, how, monkeypatch):
     project, desk = tool
     events = [desk.answer(f"worker {u}", task, "left") for u in range(3) for task in range(4)]
     deliver(project, *events[: 6 if how == "pull" else None])
@@ -262,14 +245,14 @@ class _Crash(BaseException):
     pass
 
 
-def _crash_at(point: str, patch: pytest.MonkeyPatch) -> list[str]:
+def _crash_at(point, patch):
     """Stop once a segment has come so far."""
     met: list[str] = []
 
-    def after(owner: Any, name: str) -> None:
+    def after(owner, name):
         real = getattr(owner, name)
 
-        def crashing(*args: Any, **kwargs: Any) -> None:
+        def crashing(*args, **kwargs):
             real(*args, **kwargs)
             met.append(name)
             raise _Crash
@@ -285,7 +268,7 @@ def _crash_at(point: str, patch: pytest.MonkeyPatch) -> list[str]:
     return met
 
 
-def test_two_questions_about_one_pair_are_two_labels(tool: tuple[Project, Desk]) -> None:
+def test_two_questions_about_one_pair_are_two_labels(tool):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left", harmless="right"))
     with pytest.raises(InvalidLabels, match=r"several control tags; .*question"):
@@ -294,9 +277,7 @@ def test_two_questions_about_one_pair_are_two_labels(tool: tuple[Project, Desk])
     assert released(project, question="harmless") == {("prompt 1", "right 1"): 1}
 
 
-def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wait(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wait(tool):
     project, desk = tool
     for options in ({}, {"namespace": "other"}):
         with pytest.raises(NothingIngested):
@@ -313,9 +294,7 @@ def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wa
     assert ingestion.ingest(find(project.state.parent)).answers == 1
 
 
-def test_a_segment_that_was_altered_or_is_missing_stops_the_project(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_a_segment_that_was_altered_or_is_missing_stops_the_project(tool):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left"))
     [path] = project.labels.iterdir()
@@ -333,9 +312,7 @@ def test_a_segment_that_was_altered_or_is_missing_stops_the_project(
 
 
 @pytest.mark.slow
-def test_labels_are_forgotten_after_their_release_and_pulls_know_them_still(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_labels_are_forgotten_after_their_release_and_pulls_know_them_still(tool):
     project, desk = tool
     for who in ("maria", "otto"):
         for task in range(3):
@@ -363,7 +340,7 @@ def test_labels_are_forgotten_after_their_release_and_pulls_know_them_still(
     assert sum(after.values()) == 1 and before
 
 
-def test_an_answer_is_forgotten_only_once_all_its_rows_were_released() -> None:
+def test_an_answer_is_forgotten_only_once_all_its_rows_were_released():
     one, two, three = (number.to_bytes(16, "big") for number in (1, 2, 3))
     rows = {"both": [one, two], "other": [two], "neither": [three], "some": [two, three]}
     asked = {name.encode(): ("a pair", own) for name, own in rows.items()}
@@ -373,9 +350,7 @@ def test_an_answer_is_forgotten_only_once_all_its_rows_were_released() -> None:
 
 
 @pytest.mark.slow
-def test_an_answer_is_kept_until_all_its_questions_were_released(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_an_answer_is_kept_until_all_its_questions_were_released(tool):
     project, desk = tool
     deliver(project, desk.answer("maria", 1, "left", harmless="right"))
     take_in(project, desk.answer("otto", 1, "left", harmless="right"))

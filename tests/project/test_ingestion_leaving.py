@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support import databases
-from support.tools import Desk, connected, deliver, take_in
+from support.tools import connected, deliver, take_in
 
 import labelguard as lg
 from labelguard.answers.inbox import FILE, Inbox
@@ -20,7 +18,7 @@ from labelguard.ledger import segmentbook
 from labelguard.project import erasure, ingestion, restore
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 from labelguard.report import overview
 
 WHO = "Zuzanna-Weatherwax"
@@ -28,22 +26,20 @@ OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "worke
 
 
 @pytest.fixture(params=databases.EACH)
-def tool(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Project, Desk]]:
+def tool(request, tmp_path, monkeypatch):
     with databases.on(request.param, tmp_path, monkeypatch):
         yield connected(lg.init(tmp_path / "p"), tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def filled(tool: tuple[Project, Desk]) -> tuple[Project, Desk]:
+def filled(tool):
     """The same, with three answers of each of two people in segments."""
     project, desk = tool
     take_in(project, *(desk.answer(who, n, "left") for who in (WHO, "otto") for n in range(3)))
     return tool
 
 
-def rows_of(project: Project, who: str | None) -> int:
+def rows_of(project, who):
     """How many rows in segments are theirs, whatever counts."""
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
@@ -52,9 +48,7 @@ def rows_of(project: Project, who: str | None) -> int:
     return sum(labeler == who for column in labelers for labeler in column)
 
 
-def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(tool):
     project, desk = tool
     take_in(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
@@ -83,9 +77,7 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(
     assert lg.load(release).height == 4
 
 
-def test_the_same_id_of_another_source_is_another_person(
-    tool: tuple[Project, Desk], tmp_path: Path
-) -> None:
+def test_the_same_id_of_another_source_is_another_person(tool, tmp_path):
     project, desk = tool
     take_in(project, desk.answer("7", 1, "left"))
     erasure.remove_labeler("files:7", "erased", project, never_seen=True)
@@ -94,9 +86,7 @@ def test_the_same_id_of_another_source_is_another_person(
     assert rows_of(project, "7") == 0
 
 
-def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(tool):
     project, desk = tool
     take_in(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
@@ -106,9 +96,7 @@ def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(
     assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
 
 
-def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_that_is_gone(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_that_is_gone(tool):
     project, desk = tool
     take_in(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
@@ -133,9 +121,7 @@ POINTS = ("rewritten", "listed")
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_erasing_can_be_finished_after_a_crash(
-    tool: tuple[Project, Desk], point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_erasing_can_be_finished_after_a_crash(tool, point, monkeypatch):
     project, desk = tool
     take_in(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
@@ -144,7 +130,7 @@ def test_erasing_can_be_finished_after_a_crash(
     class Crash(BaseException):
         pass
 
-    def crash(*args: Any, **kwargs: Any) -> None:
+    def crash(*args, **kwargs):
         raise Crash
 
     with monkeypatch.context() as patch:
@@ -153,7 +139,7 @@ def test_erasing_can_be_finished_after_a_crash(
         else:
             real, calls = Segments.settle, []
 
-            def settle(self: Segments, counted: Any) -> None:
+            def settle(self, counted):
                 calls.append(1)
                 if len(calls) > 1:
                     raise Crash
@@ -170,8 +156,8 @@ def test_erasing_can_be_finished_after_a_crash(
 
 
 def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
-    tool: tuple[Project, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tool, tmp_path, monkeypatch
+):
     project, desk = tool
     take_in(
         project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
@@ -197,9 +183,7 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
         assert lg.load(lg.privatize(project=again, **OPEN)).height == 7
 
 
-def test_rows_that_others_put_into_the_book_of_segments_are_found(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_rows_that_others_put_into_the_book_of_segments_are_found(tool):
     project, desk = tool
     take_in(project, desk.answer(WHO, 1, "left"))
     opened = OpenProject.open(project)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +45,6 @@ from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure, policies
-from labelguard.project.project import Project
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 
@@ -55,9 +53,7 @@ from labelguard.report import overview
 
 @pytest.mark.quick("retired")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
-def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_stay(
-    kind: Any, project: Project
-) -> None:
+def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_stay(kind, project):
     table = labels_table()
     first = lg.privatize(table, project=project, **PRICE)
     before, bytes_before = values(first), files(first.path)
@@ -80,7 +76,7 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     assert_sound(project)
 
 
-def test_a_bad_row_of_an_erased_labeler_is_not_set_aside_again(project: Project) -> None:
+def test_a_bad_row_of_an_erased_labeler_is_not_set_aside_again(project):
     table = labels_table(bad=BAD)
     erasure.remove_labeler(WHO, "erased", project, never_seen=True)
     release = lg.privatize(table, project=project, **SET_ASIDE)
@@ -90,9 +86,7 @@ def test_a_bad_row_of_an_erased_labeler_is_not_set_aside_again(project: Project)
     assert not where(project.state, WHO) and not where(project.state, MARK)
 
 
-def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(
-    project: Project,
-) -> None:
+def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(project):
     table = labels_table(bad=BAD[:2])
     erasure.remove_labeler(WHO, "retired", project, never_seen=True)
     with pytest.raises(InvalidLabels, match="retired or erased"):
@@ -109,9 +103,7 @@ def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(
     bad=st.sets(st.integers(0, len(ASKED) - 1), max_size=8),
     layout=st.sampled_from(sorted(LAYOUTS)),
 )
-def test_refused_rows_are_as_if_they_were_not_there(
-    gone: set[int], bad: set[int], layout: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_refused_rows_are_as_if_they_were_not_there(gone, bad, layout, tmp_path_factory):
     here = tmp_path_factory.mktemp("staged")
     keys = KeyRing.create(here / "keys")
     rows = LAYOUTS[layout](ASKED, opinions(len(ASKED), 1)).to_pylist()
@@ -141,7 +133,7 @@ def test_refused_rows_are_as_if_they_were_not_there(
         assert files(here / "all" / part) == files(here / "rest" / part)
 
 
-def test_a_number_written_with_a_fraction_is_another_id(project: Project) -> None:
+def test_a_number_written_with_a_fraction_is_another_id(project):
     """Two spellings of one labeler are refused before (`refuse_doubles`), never guessed at."""
     keys = KeyRing(project.keys)
     leavers = DepartedLabelers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
@@ -154,7 +146,7 @@ def test_a_number_written_with_a_fraction_is_another_id(project: Project) -> Non
 # ---------------------------------------------------------------- who, how often
 
 
-def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
+def test_an_id_a_pseudonym_and_an_unknown_id(project):
     lg.privatize(labels_table(), project=project, **PRICE)
     for name in (WHO, pseudonym(project)):
         found = erasure.preview(name, "erased", project)
@@ -175,7 +167,7 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
         erasure.remove_labeler(" ", "erased", project)
 
 
-def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project: Project) -> None:
+def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project):
     table, own = labels_table(), pseudonym(project)
     at = table.column_names.index("labeler_id")
     ids = pc.if_else(pc.equal(table["labeler_id"], "worker 0"), own, table["labeler_id"])
@@ -184,7 +176,7 @@ def test_an_id_that_is_the_pseudonym_of_somebody_else_is_an_id_first(project: Pr
     assert erasure.preview(WHO, "erased", project).labeler == own
 
 
-def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project: Project) -> None:
+def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project):
     lg.privatize(labels_table(), project=project, **PRICE)
     assert overview.labeler(WHO, project).departure is None
     erasure.remove_labeler(WHO, "erased", project)
@@ -200,9 +192,7 @@ def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project
         overview.labeler("nobody", project)
 
 
-def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
-    project: Project,
-) -> None:
+def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(project):
     lg.privatize(labels_table(), project=project, **PRICE)
     before = files(project.state)
     for slip in (WHO.lower(), f" {WHO}"):
@@ -220,9 +210,7 @@ def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
     assert erasure.remove_labeler(WHO.lower(), "erased", project, never_seen=True).before is None
 
 
-def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back(
-    project: Project,
-) -> None:
+def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back(project):
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     steps = [("retired", None), ("retired", "retired"), ("erased", "retired")]
     steps += [("erased", "erased"), ("retired", "erased")]
@@ -239,7 +227,7 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
     assert_sound(project)
 
 
-def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project: Project) -> None:
+def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project):
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     before = files(project.state)
     assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
@@ -248,7 +236,7 @@ def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project: Pro
     assert dict(files(project.state).items() ^ before.items()).keys() <= {"lock"}
 
 
-def test_a_member_leaves_and_the_group_keeps_what_it_spent(project: Project) -> None:
+def test_a_member_leaves_and_the_group_keeps_what_it_spent(project):
     groups = project.state.parent / "groups.csv"
     groups.write_text(f"labeler_id,group_id\n{WHO},ward\nworker 1,ward\n")
     policies.add_groups(groups, project)
@@ -272,9 +260,7 @@ def test_a_member_leaves_and_the_group_keeps_what_it_spent(project: Project) -> 
 
 
 @pytest.mark.slow
-def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(
-    project: Project,
-) -> None:
+def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(project):
     price = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
     price |= {"max_labels_per_labeler": 9}  # of a content: all of them
     first = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
@@ -290,13 +276,13 @@ def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(
 # ---------------------------------------------------------------- the commands
 
 
-def invoke(project: Project, *arguments: str, said: str | None = None) -> Any:
+def invoke(project, *arguments, said=None):
     return CliRunner().invoke(
         main, [*arguments, "--project", str(project.state)], input=said, catch_exceptions=False
     )
 
 
-def test_the_command_shows_what_will_happen_and_asks(project: Project) -> None:
+def test_the_command_shows_what_will_happen_and_asks(project):
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     before = files(project.state)
     refused = invoke(project, "labeler", "erase", WHO, said="n\n")

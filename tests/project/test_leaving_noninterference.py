@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +17,11 @@ from support.worlds import Coins
 
 from labelguard.cli.main import main
 from labelguard.inputs import quarantine
-from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.mechanisms import statistic
 from labelguard.release.mechanisms import rr
 
 
-def observed(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[str, ...]) -> Any:
+def observed(here, layout, ranks, coins, options):
     """Everything that can be seen of a project in which `ranks` were the raw labels."""
     here.mkdir()
     seen: dict[str, Any] = {}
@@ -84,9 +82,7 @@ SUM += ("--whitening", "0.5", "--floor", "0.001", "--clip-quantile", "0.5", "--r
         ),
     ],
 )
-def test_nothing_of_leaving_depends_on_raw_labels(
-    layout: str, options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_nothing_of_leaving_depends_on_raw_labels(layout, options, tmp_path):
     coins = Coins({}, replayed=False)
     one = observed(tmp_path / "w", layout, opinions(len(ASKED), 1), coins, options)
     coins.replayed = True
@@ -96,13 +92,11 @@ def test_nothing_of_leaving_depends_on_raw_labels(
 
 
 @pytest.mark.slow
-def test_a_count_of_preferences_would_be_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_count_of_preferences_would_be_found(tmp_path, monkeypatch):
     """Negative control: a purge that tells how its rows were labelled."""
     purge = quarantine.purge
 
-    def talking(directory: Path, leavers: DepartedLabelers) -> quarantine.RawRows:
+    def talking(directory, leavers):
         labels = pa.concat_tables(map(pq.read_table, directory.rglob("*.parquet")))["label"]
         return quarantine.RawRows(purge(directory, leavers).rows + labels.to_pylist().count(1))
 

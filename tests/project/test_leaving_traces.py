@@ -34,7 +34,6 @@ from support.traces import where
 
 import labelguard as lg
 from labelguard.project import erasure
-from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.storage import blocks
 
@@ -48,8 +47,8 @@ STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "uses": 3, "
 @pytest.mark.quick(".parquet")
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywhere(
-    suffix: str, project: Project, tmp_path: Path
-) -> None:
+    suffix, project, tmp_path
+):
     source, table = tmp_path / f"in{suffix}", labels_table(bad=BAD)
     if suffix == ".jsonl":
         source.write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
@@ -76,8 +75,8 @@ def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywh
 
 @pytest.mark.slow  # on PostgreSQL
 def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    postgres, tmp_path, monkeypatch
+):
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
     project = lg.init(tmp_path)
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
@@ -92,7 +91,7 @@ def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
     assert_sound(project)
 
 
-def test_the_search_sees_into_compressed_files(tmp_path: Path) -> None:
+def test_the_search_sees_into_compressed_files(tmp_path):
     table = pa.table({"a": ["some secret"] * 3})
     pq.write_table(table, tmp_path / "1.parquet", compression="zstd")
     with pa.ipc.new_stream(str(tmp_path / "2.arrow"), table.schema) as writer:
@@ -106,9 +105,7 @@ def test_the_search_sees_into_compressed_files(tmp_path: Path) -> None:
     assert found | {"i"} == {"1", "2", "3", "4", "i"}
 
 
-def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(
-    project: Project,
-) -> None:
+def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(project):
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     [whole] = project.quarantine.rglob("*.parquet")
     torn = whole.with_name("part-0007.parquet")
@@ -122,7 +119,7 @@ def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(
     assert not torn.exists() and not where(project.state, MARK)
 
 
-def test_rows_are_told_by_the_column_of_labelers_alone(project: Project) -> None:
+def test_rows_are_told_by_the_column_of_labelers_alone(project):
     table = labels_table(bad=tuple(range(14)))
     who = [str(10 + u) for u in ASKED.labeler]  # 11 to 14 are numbers of rows as well
     table = table.drop_columns("labeler_id").append_column("worker", pa.array(who))
@@ -138,7 +135,7 @@ def test_rows_are_told_by_the_column_of_labelers_alone(project: Project) -> None
     assert erasure.remove_labeler(other, "erased", project).rows_set_aside == who[:14].count(other)
 
 
-def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -> None:
+def test_a_file_without_any_row_left_goes_with_its_directory(project):
     lg.privatize(labels_table(bad=BAD[:2]), project=project, **SET_ASIDE)
     assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
     erasure.remove_labeler(WHO, "erased", project)
@@ -151,9 +148,7 @@ def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -
 @pytest.mark.slow
 @pytest.mark.quick("retired")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
-def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
-    kind: Any, project: Project, tmp_path: Path
-) -> None:
+def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(kind, project, tmp_path):
     source = write(labels_table(), tmp_path / "in.parquet")
     rest = write(labels_table().take(pa.array(OTHERS)), tmp_path / "rest.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": STATISTIC}
@@ -173,9 +168,7 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
 
 
 @pytest.mark.slow
-def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
-    project: Project, tmp_path: Path
-) -> None:
+def test_coins_that_an_unfinished_release_drew_stay_as_they_are(project, tmp_path):
     source = write(labels_table(), tmp_path / "in.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": PRICE}
     killed(job | DRAWN | {"source": str(source)})
@@ -196,8 +189,8 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [max(1, 16 // MORE_ROUNDS)])
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
-    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    every, tmp_path, monkeypatch
+):
     world.fix(monkeypatch)
     base = tmp_path / "base"
     project = lg.init(base)
@@ -208,11 +201,11 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     options = PRICE | {"again": True, "exhausted": "drop"}
     killed(job | DRAWN | {"options": options})  # an unfinished release, to be given up
 
-    def copy(name: str) -> Path:
+    def copy(name):
         shutil.copytree(base, tmp_path / name)
         return tmp_path / name
 
-    def seen(place: Path) -> dict[str, Any]:
+    def seen(place):
         found: dict[str, Any] = dict(files(place / ".labelguard"))
         found |= dump(place / ".labelguard")
         found["meta"] = [row for row in found["meta"] if row[0] != "epoch"]

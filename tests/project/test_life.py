@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.databases import EACH, copy_of, on
@@ -28,19 +27,19 @@ Act = Callable[[Project, Path], Project]
 SHOWN = ["prompt", "chosen", "rejected", "item_id", "flip_probability"]
 
 
-def _backed_up(home: Project, here: Path) -> Project:
+def _backed_up(home, here):
     backup(here / "backup.tar.zst", project=home)
     return home
 
 
-def _restored(home: Project, here: Path) -> Project:
+def _restored(home, here):
     made = backup(here / "backup.tar.zst", project=home)
     restore(made.path, here / "restored", keys=home.keys, nothing_since=True)
     return find(here / "restored")
 
 
-def _leaving(kind: Any) -> Act:
-    def act(home: Project, here: Path) -> Project:
+def _leaving(kind):
+    def act(home, here):
         erasure.remove_labeler("somebody new", kind, home, never_seen=True)
         return home
 
@@ -56,9 +55,7 @@ EVENTS: dict[str, Act] = {
 
 
 @pytest.fixture(scope="module", params=EACH)
-def original(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Project, str]]:
+def original(request, tmp_path_factory):
     """A project with one release of 50 labels, on each database."""
     directory = tmp_path_factory.mktemp("original")
     with pytest.MonkeyPatch.context() as patch, on(request.param, directory, patch) as url:
@@ -66,16 +63,14 @@ def original(
 
 
 @pytest.fixture
-def home(
-    original: tuple[Project, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Project]:
+def home(original, tmp_path, monkeypatch):
     """A copy of it."""
     with copy_of(*original, tmp_path / "project", monkeypatch) as copy:
         yield copy
 
 
 @contextlib.contextmanager
-def after(name: str, home: Project, here: Path, patch: pytest.MonkeyPatch) -> Iterator[Project]:
+def after(name, home, here, patch):
     """The project after an event; a restored one has a database of its own."""
     here.mkdir()
     kind = "sqlite" if home.ledger_url.startswith("sqlite") else "postgresql"
@@ -88,15 +83,15 @@ def after(name: str, home: Project, here: Path, patch: pytest.MonkeyPatch) -> It
         yield find(here / "restored")
 
 
-def rows(release: lg.Release) -> set[tuple[Any, ...]]:
+def rows(release):
     return set(lg.load(release).select(SHOWN).rows())
 
 
 @pytest.mark.quick("sqlite-a backup", "sqlite-somebody retires")
 @pytest.mark.parametrize("event", EVENTS)
 def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
-    event: str, home: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    event, home, tmp_path, monkeypatch
+):
     [record] = overview.releases(home.state)
     published = files(home.releases / record.id)
     spent = overview.budget(home.state).allowances
@@ -115,7 +110,7 @@ def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
 
 @pytest.mark.quick("a backup")
 @pytest.mark.parametrize("event", EVENTS)
-def test_during_a_job_it_does_not_happen(event: str, lived: Project, tmp_path: Path) -> None:
+def test_during_a_job_it_does_not_happen(event, lived, tmp_path):
     before = files(lived.state)
     (tmp_path / "event").mkdir()
     with lived.lock(), pytest.raises(ProjectBusy):
@@ -124,7 +119,7 @@ def test_during_a_job_it_does_not_happen(event: str, lived: Project, tmp_path: P
     assert not [*(tmp_path / "event").iterdir()]
 
 
-def test_a_ledger_that_does_not_hold_is_not_backed_up(lived: Project, tmp_path: Path) -> None:
+def test_a_ledger_that_does_not_hold_is_not_backed_up(lived, tmp_path):
     with sqlite3.connect(lived.state / "ledger.sqlite3") as connection:
         connection.execute("UPDATE counters SET used = used - 1")
     before = dump(lived.state)

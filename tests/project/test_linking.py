@@ -6,7 +6,6 @@ import json
 import sqlite3
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.keys.identities import are_plain, normal_form
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, linking, policies
-from labelguard.project.project import Project
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 
@@ -39,7 +37,7 @@ OTHERS = preferences.pairs(
 """Twelve labels more of everybody, about other items."""
 
 
-def renamed(table: pa.Table, names: dict[str, str]) -> pa.Table:
+def renamed(table, names):
     """The table with some workers under other names."""
     who = table["labeler_id"]
     for old, new in names.items():
@@ -47,11 +45,11 @@ def renamed(table: pa.Table, names: dict[str, str]) -> pa.Table:
     return table.set_column(table.schema.get_field_index("labeler_id"), "labeler_id", who)
 
 
-def used(project: Project, labeler: str) -> int:
+def used(project, labeler):
     return sum(one.used for one in overview.labeler(labeler, project.state).allowances)
 
 
-def kinds(project: Project) -> list[str]:
+def kinds(project):
     return [entry.kind for entry in overview.journal(project.state)]
 
 
@@ -72,23 +70,23 @@ def kinds(project: Project) -> list[str]:
         ("ﬁ", "fi"),
     ],
 )
-def test_the_normal_form_of_an_id(name: str, form: str) -> None:
+def test_the_normal_form_of_an_id(name, form):
     assert normal_form(name) == form
 
 
 @given(st.text())
-def test_a_normal_form_is_its_own(name: str) -> None:
+def test_a_normal_form_is_its_own(name):
     assert normal_form(normal_form(name)) == normal_form(name)
 
 
 @given(st.lists(st.text() | st.from_regex(r"[ -~]+", fullmatch=True), min_size=1))
-def test_what_is_plain_is_in_normal_form(names: list[str]) -> None:
+def test_what_is_plain_is_in_normal_form(names):
     for name, is_plain in zip(names, are_plain(names).tolist(), strict=True):
         assert not is_plain or normal_form(name) == name
 
 
 @pytest.mark.slow
-def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) -> None:
+def test_two_people_whose_ids_look_alike_are_said_to_be_two(project):
     lg.privatize(renamed(TABLE, {"worker 0": "7"}), **PRICE, project=project)
     both = renamed(TABLE, {"worker 0": "7", "worker 1": "07"})
     for act in (lg.privatize, plan):
@@ -108,7 +106,7 @@ def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) ->
         linking.link("Ada", "ada", project)
 
 
-def test_a_group_says_that_two_spellings_are_one(project: Project, tmp_path: Path) -> None:
+def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
     members = pa.table({"labeler_id": ["José", "Jose\u0301"], "group_id": ["j", "j"]})
     csv.write_csv(members, tmp_path / "groups.csv")
     policies.add_groups(tmp_path / "groups.csv", project)
@@ -119,7 +117,7 @@ def test_a_group_says_that_two_spellings_are_one(project: Project, tmp_path: Pat
         linking.distinct("José", "Jose\u0301", project)
 
 
-def test_a_pseudonym_in_the_message_serves_as_an_id(project: Project) -> None:
+def test_a_pseudonym_in_the_message_serves_as_an_id(project):
     lg.privatize(TABLE, **PRICE, project=project)
     with pytest.raises(InvalidLabels) as caught:
         lg.privatize(renamed(OTHERS, {"worker 0": "Worker 0"}), mechanism="rr", project=project)
@@ -134,7 +132,7 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project: Project) -> None:
 # ---------------------------------------------------------------- one person
 
 
-def test_linked_ids_have_one_budget_whoever_comes_first(project: Project) -> None:
+def test_linked_ids_have_one_budget_whoever_comes_first(project):
     lg.privatize(TABLE, **PRICE, project=project)
     linking.add_source("tool", "known", project)
     done = linking.link("tool:7", "worker 0", project)
@@ -149,7 +147,7 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project: Project) -> Non
     assert overview.verify(project.state).ok
 
 
-def test_linking_moves_no_released_label(project: Project, tmp_path: Path) -> None:
+def test_linking_moves_no_released_label(project, tmp_path):
     first = lg.privatize(TABLE, **PRICE, project=project)
     linking.link("worker 0", "somebody", project)
     again = lg.privatize(TABLE.slice(0, len(TABLE) - 1), mechanism="rr", project=project)
@@ -159,7 +157,7 @@ def test_linking_moves_no_released_label(project: Project, tmp_path: Path) -> No
     assert after.join(before, on=after.columns[:4], how="anti", nulls_equal=True).is_empty()
 
 
-def test_who_was_charged_apart_stays_apart(project: Project) -> None:
+def test_who_was_charged_apart_stays_apart(project):
     lg.privatize(TABLE, **PRICE, project=project)
     with pytest.raises(PolicyError, match="before the first charge of either"):
         linking.link("worker 0", "worker 1", project)
@@ -171,7 +169,7 @@ def test_who_was_charged_apart_stays_apart(project: Project) -> None:
     assert kinds(project).count("linked") == 2
 
 
-def test_a_table_links_whole_chains(project: Project, tmp_path: Path) -> None:
+def test_a_table_links_whole_chains(project, tmp_path):
     lg.privatize(TABLE, **PRICE, project=project)
     for name in ("one", "two"):
         linking.add_source(name, "known", project)
@@ -191,14 +189,14 @@ def test_a_table_links_whole_chains(project: Project, tmp_path: Path) -> None:
     assert sum(units.values()) == len(linking.listing(project).linked)
 
 
-def test_linked_people_are_one_unit_of_a_statistic(project: Project) -> None:
+def test_linked_people_are_one_unit_of_a_statistic(project):
     linking.link("worker 0", "worker 1", project)
     made = lg.privatize(TABLE, epsilon=1.0, delta=1e-5, project=project, **preferences.STATISTIC)
     assert made.card["counts"]["charged"] == 6  # seven ids
 
 
 @pytest.mark.parametrize("pair", [("", "a"), ("a", " "), ("a", "a"), ("files:a", "a")])
-def test_a_person_needs_two_ids(pair: tuple[str, str], project: Project) -> None:
+def test_a_person_needs_two_ids(pair, project):
     for act in (linking.link, linking.distinct):
         with pytest.raises(InvalidLabels):
             act(*pair, project)
@@ -207,7 +205,7 @@ def test_a_person_needs_two_ids(pair: tuple[str, str], project: Project) -> None
 # ---------------------------------------------------------------- sources
 
 
-def test_a_source_is_added_before_it_is_read(project: Project) -> None:
+def test_a_source_is_added_before_it_is_read(project):
     assert linking.list_sources(project) == []
     lg.privatize(TABLE, **PRICE, project=project)
     [first] = linking.list_sources(project)
@@ -226,7 +224,7 @@ def test_a_source_is_added_before_it_is_read(project: Project) -> None:
             linking.add_source(name, "new", project)
 
 
-def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Project) -> None:
+def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project):
     lg.privatize(TABLE.slice(0, 40), **PRICE, project=project)
     timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
     lg.privatize(timed, mechanism="rr", columns={"submitted_at": "when"}, project=project)
@@ -239,7 +237,7 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Proje
         lg.privatize(again, mechanism="rr", columns={"submitted_at": "then"}, project=project)
 
 
-def test_other_names_of_columns_are_refused_with_what_helps(project: Project) -> None:
+def test_other_names_of_columns_are_refused_with_what_helps(project):
     before = {"labeler_id": "judge", "label": "vote"}
     earlier, half = TABLE.rename_columns(before), 40
     lg.privatize(earlier.slice(0, half), **PRICE, columns=before, project=project)
@@ -259,7 +257,7 @@ def test_other_names_of_columns_are_refused_with_what_helps(project: Project) ->
     assert used(project, "worker 0") == 12 > own
 
 
-def test_every_question_has_columns_of_its_own(project: Project) -> None:
+def test_every_question_has_columns_of_its_own(project):
     table = TABLE.append_column("safer", TABLE["label"])
     lg.privatize(table, **PRICE, question="better", project=project)
     safer = {"columns": {"label": "safer"}, "question": "safer", "exhausted": "drop"}
@@ -272,9 +270,7 @@ def test_every_question_has_columns_of_its_own(project: Project) -> None:
         lg.privatize(table, mechanism="rr", columns=columns, question="nicer", project=project)
 
 
-def test_what_was_never_read_binds_nobody(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_never_read_binds_nobody(project, monkeypatch):
     """A job that crashes after its charge, before it may look at a label, fixes no column."""
     table = TABLE.append_column("who", TABLE["labeler_id"])
     with monkeypatch.context() as patch:
@@ -289,7 +285,7 @@ def test_what_was_never_read_binds_nobody(
 # ---------------------------------------------------------------- it lasts
 
 
-def prepared(project: Project) -> None:
+def prepared(project):
     """A project with sources, a link, and two who look alike."""
     lg.privatize(renamed(TABLE, {"worker 0": "José"}), **PRICE, project=project)
     linking.add_source("tool", "known", project)
@@ -297,7 +293,7 @@ def prepared(project: Project) -> None:
     linking.distinct("worker 2", "Worker 2", project)
 
 
-def test_it_holds_on_each_database(project_on_each: Project) -> None:
+def test_it_holds_on_each_database(project_on_each):
     project = project_on_each
     prepared(project)
     assert overview.verify(project.state).ok
@@ -323,14 +319,14 @@ def test_it_holds_on_each_database(project_on_each: Project) -> None:
         ("DELETE FROM members WHERE unit != labeler", "members"),
     ],
 )
-def test_an_edit_is_noticed(statement: str, what: str, project: Project) -> None:
+def test_an_edit_is_noticed(statement, what, project):
     prepared(project)
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
         connection.execute(statement)
     assert what in overview.verify(project.state).fault
 
 
-def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project) -> None:
+def test_an_id_of_another_source_leaves_and_its_namesake_stays(project):
     linking.add_source("files", "new", project)
     linking.add_source("tool", "new", project)
     bad = TABLE.set_column(0, "prompt", pa.array([None] * 3 + TABLE["prompt"].to_pylist()[3:]))
@@ -351,7 +347,7 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project)
 # ---------------------------------------------------------------- labels change nothing
 
 
-def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project: Project) -> None:
+def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project):
     linking.add_source("tool", "known", project)
     linking.link("tool:7", "worker 0", project)
     one, other = (person.pseudonym for person in linking.link("tool:7", "ada", project).people)
@@ -365,15 +361,13 @@ def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project: Proj
     assert erasure.remove_labeler("worker 0", "retired", project).linked == []
 
 
-def refusal(table: pa.Table, project: Project) -> str:
+def refusal(table, project):
     with pytest.raises(InvalidLabels) as caught:
         lg.privatize(table, **PRICE, project=project)
     return str(caught.value)
 
 
-def test_which_ids_a_refusal_names_does_not_follow_from_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_ids_a_refusal_names_does_not_follow_from_labels(tmp_path, monkeypatch):
     world.fix_randomness(monkeypatch)
     names = {f"worker {n}": f"Worker {n}" for n in range(7)}
     both = pa.concat_tables([TABLE, renamed(OTHERS, names)])
@@ -391,11 +385,11 @@ def test_which_ids_a_refusal_names_does_not_follow_from_labels(
 # ---------------------------------------------------------------- commands
 
 
-def test_the_commands_ask_and_answer(project: Project, tmp_path: Path) -> None:
+def test_the_commands_ask_and_answer(project, tmp_path):
     lg.privatize(TABLE, **PRICE, project=project)
     preferences.write(OTHERS, tmp_path / "tool.parquet")
 
-    def run(*arguments: str, **of: Any) -> str:
+    def run(*arguments, **of):
         result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)], **of)
         assert result.exit_code == 0, result.output
         return result.output

@@ -6,7 +6,6 @@ import json
 import math
 import sqlite3
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor, Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.project.recovery import abandon
 from labelguard.release.privatize import plan
 from labelguard.report import overview
@@ -40,17 +38,17 @@ BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
 
 
 @pytest.fixture(scope="module")
-def table() -> pa.Table:
+def table():
     """Labels of 25 labelers."""
     return simulate(labelers=25, labels=500, items=120)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project")
 
 
-def made(project: Project, name: str, *allow: str, **options: Any) -> policies.PolicyDetails:
+def made(project, name, *allow, **options):
     """A policy, made and in force."""
     options = {"epsilon": 3, "delta": 1e-5} | options
     shown = policies.new(name, allow=allow, project=project, **options)
@@ -58,11 +56,11 @@ def made(project: Project, name: str, *allow: str, **options: Any) -> policies.P
     return shown
 
 
-def details(policy: Policy) -> pricing.Quote:
+def details(policy):
     return pricing.quote_details(policy, *pricing.quote(policy))
 
 
-def joint_delta(policy: Policy) -> float:
+def joint_delta(policy):
     """δ of all allowances at the policy's ε, at the prices that are stored."""
     parts = pricing.components(policy, pricing.quote(policy)[1])
     return joint.delta(list(parts.values()), policy.epsilon)
@@ -80,7 +78,7 @@ def joint_delta(policy: Policy) -> float:
     ],
     ids=["both", "shares", "choices"],
 )
-def test_all_allowances_together_cost_the_budget_and_hardly_less(policy: Policy) -> None:
+def test_all_allowances_together_cost_the_budget_and_hardly_less(policy):
     shown = details(policy)
     assert joint_delta(policy) <= pricing.continuous_delta(policy)
     assert policy.epsilon - 1e-3 < shown.epsilon <= policy.epsilon
@@ -89,7 +87,7 @@ def test_all_allowances_together_cost_the_budget_and_hardly_less(policy: Policy)
     assert all(event.epsilon_alone < shown.epsilon for event in shown.events)
 
 
-def test_noise_ten_percent_too_small_would_exceed_the_budget() -> None:
+def test_noise_ten_percent_too_small_would_exceed_the_budget():
     policy = Policy(3, 1e-5, BOTH)
     parts = pricing.components(policy, pricing.quote(policy)[1])
     sigma = parts["statistic"]
@@ -97,7 +95,7 @@ def test_noise_ten_percent_too_small_would_exceed_the_budget() -> None:
     assert joint.delta(less, 3) > policy.delta
 
 
-def test_one_allowance_costs_what_it_always_did() -> None:
+def test_one_allowance_costs_what_it_always_did():
     coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr", np.array([50]))
     assert coins == {50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}
     policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
@@ -111,7 +109,7 @@ BALL = Allowance("statistic", 1, ball=4)
 
 
 @pytest.mark.parametrize("choices", [2, 3])
-def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(choices: int) -> None:
+def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(choices):
     policy = Policy(1, 1e-5, (Allowance("rr", 50, choices=choices), BALL))
     assert joint_delta(policy) <= pricing.continuous_delta(policy) < policy.delta
     stored, prices = pricing.quote(policy)
@@ -129,7 +127,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(choices: int) -> Non
     assert joint.delta([parts["rr"], less], 1) > 1.5 * policy.delta
 
 
-def test_ball_noise_alone_costs_what_its_accountant_says() -> None:
+def test_ball_noise_alone_costs_what_its_accountant_says():
     policy = Policy(1, 1e-5, (BALL,), ties="zero")
     scale = ball.calibrate(1, 1e-5 - (1 + math.e) * 2.0**-100, 4)
     assert pricing.prices(policy, "statistic", np.array([1])) == {
@@ -139,7 +137,7 @@ def test_ball_noise_alone_costs_what_its_accountant_says() -> None:
     assert PolicyRequest(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
 
 
-def test_bits_of_noise_are_paid_for_every_release_and_no_bit_of_a_coin() -> None:
+def test_bits_of_noise_are_paid_for_every_release_and_no_bit_of_a_coin():
     coins = Policy(3, 1e-5, (Allowance("rr", 50),))
     assert pricing.continuous_delta(coins) == coins.delta
     sums = Policy(40, 1e-9, (Allowance("statistic", 12), Allowance("rr", 50)))
@@ -148,7 +146,7 @@ def test_bits_of_noise_are_paid_for_every_release_and_no_bit_of_a_coin() -> None
     assert taken > 1e-13
 
 
-def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> None:
+def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise():
     even = details(Policy(3, 1e-5, BOTH)).events
     assert even[0].epsilon_alone == pytest.approx(even[1].epsilon_alone, rel=1e-3)
     shares = (Allowance("rr", 50, 1.0), Allowance("statistic", 12, 2.0))
@@ -180,9 +178,7 @@ def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> N
         ({"name": "a/b"}, "letters, digits"),
     ],
 )
-def test_what_cannot_be_a_policy_is_said(
-    asked: dict[str, Any], said: str, project: Project
-) -> None:
+def test_what_cannot_be_a_policy_is_said(asked, said, project):
     options = {"name": "p", "epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=5"]} | asked
     with pytest.raises(PolicyError, match=said):
         policies.new(options.pop("name"), project=project, **options)
@@ -192,9 +188,7 @@ def test_what_cannot_be_a_policy_is_said(
 # ---------------------------------------------------------------- in a project
 
 
-def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(
-    table: pa.Table, project: Project
-) -> None:
+def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, project):
     shown = policies.new(
         "one", epsilon=3, delta=1e-5, allow=["rr:labels=50", "statistic:releases=12"],
         project=project,
@@ -210,9 +204,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(
     assert len(overview.journal(project.state)) == 3
 
 
-def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(
-    table: pa.Table, project: Project
-) -> None:
+def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
     made(project, "both", "rr:labels=50", "statistic:releases=12")
     coins = lg.privatize(table, mechanism="rr", project=project)
     sums = lg.privatize(table, project=project, **STATISTIC)
@@ -231,8 +223,8 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
 
 
 def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
-    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    table, tmp_path, monkeypatch
+):
     world.fix_randomness(monkeypatch)
     released = []
     for name, order in (("both", (0, 1)), ("other", (1, 0))):
@@ -246,7 +238,7 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
     assert released[0] == released[1]
 
 
-def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: Project) -> None:
+def test_a_request_without_a_budget_takes_the_policys(table, project):
     made(project, "p", "rr:labels=30")
     assert lg.privatize(table, mechanism="rr", project=project).card["privacy"]["epsilon"] == 3
     for options, said in (
@@ -263,9 +255,7 @@ def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: 
 # ---------------------------------------------------------------- other terms
 
 
-def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
-    table: pa.Table, project: Project
-) -> None:
+def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table, project):
     made(project, "old", "rr:labels=50", "statistic:releases=12")
     few = table.slice(0, 10)  # nearly nothing is used
     first = lg.privatize(few, mechanism="rr", project=project)
@@ -289,9 +279,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
     assert overview.verify(project.state).ok
 
 
-def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(
-    table: pa.Table, project: Project
-) -> None:
+def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(table, project):
     made(project, "old", "rr:labels=40", "statistic:releases=8")
     lg.privatize(table.slice(0, 20), project=project, **STATISTIC)
     told = policies.new("new", epsilon=1, delta=1e-6, allow=["rr:labels=20"], project=project)
@@ -306,7 +294,7 @@ def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(
         policies.preview("high", project)
 
 
-def test_a_draft_can_be_dropped_and_its_name_taken_again(project: Project) -> None:
+def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
     made(project, "first", "rr:labels=5")
     for _ in range(2):
         policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:labels=5"], project=project)
@@ -321,7 +309,7 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project: Project) -> No
     assert [one.kind for one in overview.journal(project.state)].count("dropped") == 2
 
 
-def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> None:
+def test_a_policy_can_end_without_another(table, project):
     made(project, "p", "rr:labels=40")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project).epsilon == 3
@@ -335,7 +323,7 @@ def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> 
     assert overview.verify(project.state).ok
 
 
-def test_what_was_agreed_to_must_still_be_so(project: Project) -> None:
+def test_what_was_agreed_to_must_still_be_so(project):
     made(project, "p", "rr:labels=40")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=9"], project=project)
     agreed = policies.preview("q", project)
@@ -345,7 +333,7 @@ def test_what_was_agreed_to_must_still_be_so(project: Project) -> None:
     assert policies.show(None, project).name == "between"
 
 
-def test_policies_that_promise_different_things_do_not_add_up(project: Project) -> None:
+def test_policies_that_promise_different_things_do_not_add_up(project):
     made(project, "p", "rr:labels=5")
     terms: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "allow": ["rr:labels=5"]}
     for name, other, said in (
@@ -357,9 +345,7 @@ def test_policies_that_promise_different_things_do_not_add_up(project: Project) 
             policies.activate(name, project)
 
 
-def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(
-    table: pa.Table, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, project, monkeypatch):
     made(project, "p", "rr:labels=30")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
@@ -380,9 +366,7 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(
 
 
 @pytest.mark.slow
-def test_a_statistic_that_was_given_up_leaves_its_labels_for_the_next(
-    table: pa.Table, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_statistic_that_was_given_up_leaves_its_labels_for_the_next(table, project, monkeypatch):
     made(project, "p", "statistic:releases=3")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(Ledger, "commit", _crash)
@@ -394,14 +378,14 @@ def test_a_statistic_that_was_given_up_leaves_its_labels_for_the_next(
     assert spent(project) == 50
 
 
-def _crash(*_: object, **__: object) -> None:
+def _crash(*_, **__):
     raise RuntimeError
 
 
 # ---------------------------------------------------------------- groups, check
 
 
-def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) -> None:
+def test_members_of_a_group_share_its_places(table, project):
     ids = table["labeler_id"].unique().to_pylist()
     mapping = pa.table({"labeler_id": ids[:6], "group_id": ["a", "a", "a", "b", "b", "c"]})
     path = project.state.parent / "groups.csv"
@@ -422,9 +406,7 @@ def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) 
         policies.add_groups(path, project)
 
 
-def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(
-    table: pa.Table, project: Project
-) -> None:
+def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(table, project):
     made(project, "p", "rr:labels=15", "statistic:releases=1")
     before = files(project.state)
     told = plan(table, mechanism="rr", project=project).preview
@@ -440,7 +422,7 @@ def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(
     )  # one use of each labeler
 
 
-def test_a_preview_does_not_depend_on_labels(table: pa.Table, project: Project) -> None:
+def test_a_preview_does_not_depend_on_labels(table, project):
     made(project, "p", "rr:labels=15")
     other = pc.subtract(1, table["label"])
     at = table.schema.get_field_index("label")
@@ -452,7 +434,7 @@ def test_a_preview_does_not_depend_on_labels(table: pa.Table, project: Project) 
 # ---------------------------------------------------------------- the command line
 
 
-def test_activating_asks_after_showing_the_total(project: Project) -> None:
+def test_activating_asks_after_showing_the_total(project):
     made(project, "p", "rr:labels=15")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
     where = ["--project", str(project.state)]
@@ -463,7 +445,7 @@ def test_activating_asks_after_showing_the_total(project: Project) -> None:
     assert agreed.exit_code == 0 and policies.show(None, project).name == "q"
 
 
-def test_an_export_holds_every_table_and_no_secret(table: pa.Table, project: Project) -> None:
+def test_an_export_holds_every_table_and_no_secret(table, project):
     made(project, "p", "rr:labels=15", "statistic:releases=1")
     lg.privatize(table, mechanism="rr", project=project)
     where, here = ["--project", str(project.state)], project.state.parent
@@ -481,7 +463,7 @@ def test_an_export_holds_every_table_and_no_secret(table: pa.Table, project: Pro
     assert again.exit_code == 1 and "exists" in again.output
 
 
-def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Project) -> None:
+def test_an_anchor_proves_what_the_journal_held(table, project):
     made(project, "p", "rr:labels=15")
     kept = overview.anchor(project.state).anchor
     lg.privatize(table, mechanism="rr", project=project)
@@ -504,11 +486,11 @@ def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Projec
     assert not verdict.ok and lost in verdict.fault
 
 
-def test_requests_that_differ_in_how_numbers_are_written_are_one() -> None:
+def test_requests_that_differ_in_how_numbers_are_written_are_one():
     assert PolicyRequest(3, 1e-5) == PolicyRequest(3.0, 1e-5)  # type: ignore[arg-type]
 
 
-def test_the_policy_that_is_closed_need_not_be_the_newest(project: Project) -> None:
+def test_the_policy_that_is_closed_need_not_be_the_newest(project):
     for name, epsilon in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
         policies.new(name, epsilon=epsilon, delta=1e-6, allow=["rr:labels=9"], project=project)
     policies.activate("b", project)

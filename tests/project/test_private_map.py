@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import attempts, erasure, private_map
 from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
@@ -36,31 +34,29 @@ class Crash(BaseException):
     """The process ended here."""
 
 
-def crash(*_: object, **__: object) -> None:
+def crash(*_, **__):
     raise Crash
 
 
-def maps(project: Project) -> list[Path]:
+def maps(project):
     return sorted(project.private_maps.iterdir())
 
 
 # ---------------------------------------------------------------- as it was drawn, or not at all
 
 
-def flipped(path: Path) -> None:
+def flipped(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def shortened(path: Path) -> None:
+def shortened(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
 @pytest.mark.parametrize("damage", [flipped, shortened, Path.unlink])
-def test_a_map_that_differs_in_any_one_file_is_found(
-    damage: Callable[[Path], None], kept: tuple[PrivateMap, str], tmp_path: Path
-) -> None:
+def test_a_map_that_differs_in_any_one_file_is_found(damage, kept, tmp_path):
     found, digest = kept
     for path in sorted((tmp_path / "released" / "r1").iterdir()):
         whole = path.read_bytes()
@@ -71,19 +67,19 @@ def test_a_map_that_differs_in_any_one_file_is_found(
     found.check({"r1": digest})
 
 
-def added_file(drawn: Path) -> None:
+def added_file(drawn):
     (drawn / "bucket=99.parquet").write_bytes(b"")
 
 
-def added_directory(drawn: Path) -> None:
+def added_directory(drawn):
     (drawn / "bucket=99.parquet").mkdir()
 
 
-def removed(drawn: Path) -> None:
+def removed(drawn):
     drawn.rename(drawn.parents[1] / "away")
 
 
-def of_another(drawn: Path) -> None:
+def of_another(drawn):
     """A map that is whole, but another release's."""
     other = next(path for path in drawn.parent.iterdir() if path != drawn)
     away = drawn.rename(drawn.parents[1] / "away")
@@ -93,9 +89,7 @@ def of_another(drawn: Path) -> None:
 
 @pytest.mark.quick("added_file")
 @pytest.mark.parametrize("change", [added_file, added_directory, removed, of_another])
-def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
-    change: Callable[[Path], None], project: Project
-) -> None:
+def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(change, project):
     for rows in (50, 60):
         lg.privatize(TABLE.slice(0, rows), project=project, **RR)
     change(maps(project)[0])
@@ -117,8 +111,8 @@ def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, WINDOWS], ids=["rr", "statistic"])
 def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
-    options: dict[str, Any], project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    options, project, monkeypatch
+):
     """Not for its own command, not for others, and whoever put it there."""
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(Ledger, "mark_drawn", crash)
@@ -146,7 +140,7 @@ OTHERS: Blocks = np.array([[1, 1], [2, 2]], np.uint64)
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> tuple[PrivateMap, str]:
+def kept(tmp_path):
     """A map of three buckets, each with a row of mine and two of others, and its digest."""
     found = PrivateMap(tmp_path / "released", KeyRing.create(tmp_path / "keys"))
     directory = found.begin("r1")
@@ -158,14 +152,12 @@ def kept(tmp_path: Path) -> tuple[PrivateMap, str]:
     return found, found.complete("r1", directory)
 
 
-def rows(found: PrivateMap) -> tuple[int, int]:
+def rows(found):
     """Mine and others'."""
     return len(found.keys_of("r1", ME)), len(found.keys_of("r1", OTHERS))
 
 
-def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(
-    kept: tuple[PrivateMap, str],
-) -> None:
+def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(kept):
     found, before = kept
     assert found.leave_out("r1", ME)
     after = found.digest("r1", rewritten=True)
@@ -182,8 +174,8 @@ def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("moment", range(1, 4))
 def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(
-    moment: int, kept: tuple[PrivateMap, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    moment, kept, monkeypatch, tmp_path
+):
     found, before = kept
     whole = files(tmp_path / "released")
     with monkeypatch.context() as patch, pytest.raises(Crash):
@@ -200,8 +192,8 @@ def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("moment", range(1, 4))
 def test_a_rewriting_that_crashed_once_the_ledger_knew_of_it_is_completed(
-    moment: int, kept: tuple[PrivateMap, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    moment, kept, monkeypatch
+):
     found, _ = kept
     found.leave_out("r1", ME)
     after = found.digest("r1", rewritten=True)
@@ -213,11 +205,11 @@ def test_a_rewriting_that_crashed_once_the_ledger_knew_of_it_is_completed(
     assert rows(found) == (0, 6) and found.digest("r1") == after
 
 
-def dies_at(moment: int, whole: Callable[..., Any]) -> Callable[..., Any]:
+def dies_at(moment, whole):
     """The function, whose call of that number is the process's last."""
     calls = 0
 
-    def fatal(*arguments: Any, **options: Any) -> Any:
+    def fatal(*arguments, **options):
         nonlocal calls
         calls += 1
         if calls == moment:
@@ -227,7 +219,7 @@ def dies_at(moment: int, whole: Callable[..., Any]) -> Callable[..., Any]:
     return fatal
 
 
-def by_labeler(project: Project) -> dict[bytes, list[dict[str, Any]]]:
+def by_labeler(project):
     """All rows of all maps, with the release and the bucket they are in."""
     found: dict[bytes, list[dict[str, Any]]] = {}
     for path in sorted(project.private_maps.rglob("*.parquet")):
@@ -237,9 +229,7 @@ def by_labeler(project: Project) -> dict[bytes, list[dict[str, Any]]]:
     return found
 
 
-def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(
-    project: Project,
-) -> None:
+def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(project):
     lg.privatize(TABLE.slice(0, 50), project=project, **RR)
     lg.privatize(TABLE, project=project, **RR)
     lg.privatize(TABLE, project=project, again=True, **RR)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +12,12 @@ import labelguard as lg
 from labelguard.errors import PolicyError
 from labelguard.project import policies, restore
 from labelguard.project.backup import backup
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 
 PRICE: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "max_labels_per_labeler": 3}
 
 
-def labels(*rows: tuple[str, int, int]) -> pa.Table:
+def labels(*rows):
     """Rows of (labeler, item, label)."""
     who, item, label = zip(*rows, strict=True)
     return pa.table(
@@ -34,7 +32,7 @@ def labels(*rows: tuple[str, int, int]) -> pa.Table:
 
 
 @contextlib.contextmanager
-def out_of_sight(home: Project) -> Iterator[None]:
+def out_of_sight(home):
     """A project is away: on a disk that is lost, or is only thought to be."""
     directory = home.state.parent
     away = directory.rename(directory.with_name("away"))
@@ -44,14 +42,14 @@ def out_of_sight(home: Project) -> Iterator[None]:
         away.rename(directory)
 
 
-def groups(project: Project, here: Path, *pairs: tuple[str, str]) -> None:
+def groups(project, here, *pairs):
     path = here / "groups.csv"
     path.write_text("labeler_id,group_id\n" + "".join(f"{a},{b}\n" for a, b in pairs))
     policies.add_groups(path, project)
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def home(tmp_path, monkeypatch):
     """A project whose keys are apart, with a backup beside it."""
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     home = lg.init(tmp_path / "home")
@@ -61,8 +59,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
-    home: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    home, tmp_path, monkeypatch
+):
     """Keys are shared: what the first attempt found complete is not, once another job has run."""
     saved = tmp_path / "backup.tar.zst"
     with monkeypatch.context() as patch, out_of_sight(home), pytest.raises(RuntimeError):
@@ -75,9 +73,7 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
     lg.privatize(more, mechanism="rr", project=home)  # it was not hurt
 
 
-def test_a_restore_that_crashed_in_peace_is_taken_up(
-    home: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restore_that_crashed_in_peace_is_taken_up(home, tmp_path, monkeypatch):
     saved = tmp_path / "backup.tar.zst"
     home.state.parent.rename(tmp_path / "lost")
     for step in ("_publish", "publish_directory"):  # before anything is published, and at the end
@@ -87,11 +83,11 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
     assert restore.restore(saved, tmp_path / "again", nothing_since=True).complete
 
 
-def _fail(*_: object) -> None:
+def _fail(*_):
     raise RuntimeError
 
 
-def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Path) -> None:
+def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path):
     home = lg.init(tmp_path / "home")
     policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=5"], unit="group", project=home)
     policies.activate("p", home)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,12 +13,11 @@ from labelguard.errors import ProjectBusy
 from labelguard.ledger.policies import Ceiling
 from labelguard.project import lifetime, locking
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 
 PATIENCE = 60
 
 
-def change(project: Project) -> None:
+def change(project):
     """A job that is done in a moment: it raises the ceiling."""
     present = lifetime.show_ceiling(project).ceiling
     lifetime.raise_ceiling(Ceiling(present.epsilon + 1, present.delta), project)
@@ -28,25 +26,25 @@ def change(project: Project) -> None:
 class Holder:
     """Holds a project until somebody waits for it."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project):
         self.held, self.waited = threading.Event(), threading.Event()
         self._project = project
 
-    def hold(self) -> bool:
+    def hold(self):
         with OpenProject.job(self._project):
             self.held.set()
             return self.waited.wait(PATIENCE)
 
 
 @pytest.fixture
-def holder(project_on_each: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holder]:
+def holder(project_on_each, monkeypatch):
     """Somebody who holds the project, and lets it go once another job pauses for it."""
     holder = Holder(project_on_each)
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(holder.hold)
         assert holder.held.wait(PATIENCE)
 
-        def pause(seconds: float) -> None:
+        def pause(seconds):
             holder.waited.set()
             held.result(PATIENCE)
 
@@ -55,16 +53,14 @@ def holder(project_on_each: Project, monkeypatch: pytest.MonkeyPatch) -> Iterato
         holder.waited.set()
 
 
-def test_it_is_busy_for_who_does_not_wait(holder: Holder, project_on_each: Project) -> None:
+def test_it_is_busy_for_who_does_not_wait(holder, project_on_each):
     with pytest.raises(ProjectBusy, match="another labelguard job works in"):
         change(project_on_each)
     with locking.waiting():
         change(project_on_each)
 
 
-def test_waiting_is_said_once_and_ends_with_what_was_asked(
-    holder: Holder, project_on_each: Project
-) -> None:
+def test_waiting_is_said_once_and_ends_with_what_was_asked(holder, project_on_each):
     said: list[str] = []
     with locking.waiting(said.append):
         change(project_on_each)
@@ -74,7 +70,7 @@ def test_waiting_is_said_once_and_ends_with_what_was_asked(
     assert len(said) == 1
 
 
-def test_a_command_waits_if_it_is_told_to(holder: Holder, project_on_each: Project) -> None:
+def test_a_command_waits_if_it_is_told_to(holder, project_on_each):
     asked = ["project", "ceiling", "--raise", "50,0.001", "--yes"]
     asked += ["--project", str(project_on_each.state)]
     busy = CliRunner().invoke(main, asked)
@@ -84,10 +80,8 @@ def test_a_command_waits_if_it_is_told_to(holder: Holder, project_on_each: Proje
     assert "labelguard: waiting for another labelguard job to end\n" in done.stderr
 
 
-def test_who_interrupts_it_began_nothing(
-    holder: Holder, project_on_each: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(seconds: float) -> None:
+def test_who_interrupts_it_began_nothing(holder, project_on_each, monkeypatch):
+    def interrupted(seconds):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(locking, "pause", interrupted)

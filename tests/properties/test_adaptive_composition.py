@@ -38,19 +38,19 @@ class Estimate:
     mean: float
     standard_error: float
 
-    def exceeds(self, bound: float) -> bool:
+    def exceeds(self, bound):
         return self.mean > bound + STANDARD_ERRORS * self.standard_error
 
-    def falls_short_of(self, bound: float) -> bool:
+    def falls_short_of(self, bound):
         return self.mean < bound - STANDARD_ERRORS * self.standard_error
 
 
-def estimate(contributions: Floats) -> Estimate:
+def estimate(contributions):
     error = float(contributions.std()) / math.sqrt(contributions.size)
     return Estimate(float(contributions.mean()), error)
 
 
-def excess(losses: Floats, epsilon: float | Floats) -> Floats:
+def excess(losses, epsilon):
     return -np.expm1(np.minimum(epsilon - losses, 0.0))
 
 
@@ -72,15 +72,15 @@ class Seen:
 Chooses = Callable[[Seen], Flags]
 
 
-def never_stops(seen: Seen) -> Flags:
+def never_stops(seen):
     return np.zeros(seen.loss.shape, dtype=bool)
 
 
-def stops_when_ahead(seen: Seen) -> Flags:
+def stops_when_ahead(seen):
     return seen.loss > EPSILON + 0.5
 
 
-def stops_when_behind(seen: Seen) -> Flags:
+def stops_when_behind(seen):
     return seen.loss < -1.0
 
 
@@ -95,13 +95,7 @@ ORDERS: dict[str, Chooses] = {
 }
 
 
-def losses_of(
-    chooses: Chooses,
-    stops: Chooses,
-    threshold: int,
-    noise_multiplier: float,
-    random: np.random.Generator,
-) -> Floats:
+def losses_of(chooses, stops, threshold, noise_multiplier, random):
     """L of every transcript: answers to labels 1, statistics 1 + noise, weighed against 0."""
     flip = threshold / 2**64
     weight = math.log((1 - flip) / flip)
@@ -124,16 +118,14 @@ def losses_of(
 
 
 @pytest.fixture(scope="module")
-def policy() -> tuple[BinaryAnswers, Gaussians]:
+def policy():
     shares = [Share(BinaryAnswers.calibrate, COINS), Share(Gaussians.calibrate, STATISTICS)]
     return joint.calibrate(EPSILON, DELTA, shares)
 
 
 @pytest.mark.quick("coins first", "loss-greedy")
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_adaptive_order_of_all_events_costs_the_joint_price(
-    policy: tuple[BinaryAnswers, Gaussians], order: str
-) -> None:
+def test_every_adaptive_order_of_all_events_costs_the_joint_price(policy, order):
     coins, noise = policy
     losses = losses_of(
         ORDERS[order],
@@ -151,9 +143,7 @@ def test_every_adaptive_order_of_all_events_costs_the_joint_price(
 @pytest.mark.quick("loss-greedy-stops_when_ahead")
 @pytest.mark.parametrize("stops", [stops_when_ahead, stops_when_behind])
 @pytest.mark.parametrize("order", ["loss-greedy", "switches when ahead"])
-def test_an_adversary_who_stops_early_gains_nothing(
-    policy: tuple[BinaryAnswers, Gaussians], order: str, stops: Chooses
-) -> None:
+def test_an_adversary_who_stops_early_gains_nothing(policy, order, stops):
     coins, noise = policy
     losses = losses_of(
         ORDERS[order],
@@ -168,9 +158,7 @@ def test_an_adversary_who_stops_early_gains_nothing(
 @pytest.mark.quick("coins-0.3", "statistics-0.3")
 @pytest.mark.parametrize("missing", [0.1, 0.3])
 @pytest.mark.parametrize("where", ["coins", "statistics"])
-def test_control_noise_that_is_too_small_is_caught(
-    policy: tuple[BinaryAnswers, Gaussians], where: str, missing: float
-) -> None:
+def test_control_noise_that_is_too_small_is_caught(policy, where, missing):
     coins, noise = policy
     threshold, noise_multiplier = coins.threshold, noise.noise_multiplier
     if where == "coins":
@@ -196,18 +184,18 @@ COIN, NOISE = BinaryAnswers(rr.threshold(0.04), 4), Gaussians(8.0, 1)  # of one 
 SECOND_DELTA = 2e-3
 
 
-def cap(blocks: int) -> list[joint.Component]:
+def cap(blocks):
     return [
         BinaryAnswers(COIN.threshold, COIN.count * blocks),
         Gaussians(NOISE.noise_multiplier, NOISE.count * blocks),
     ]
 
 
-def prices_of_caps(delta: float) -> Floats:
+def prices_of_caps(delta):
     return np.array([joint.epsilon(cap(int(blocks)), delta) for blocks in BLOCKS])
 
 
-def added_loss(blocks: int, random: np.random.Generator) -> Floats:
+def added_loss(blocks, random):
     """The loss that `blocks` more blocks add, for every transcript."""
     coins, noise = COIN.count * blocks, NOISE.count * blocks
     flips = random.binomial(coins, COIN.threshold / 2**64, TRANSCRIPTS)
@@ -216,9 +204,7 @@ def added_loss(blocks: int, random: np.random.Generator) -> Floats:
     return (coins - 2 * flips) * COIN.epsilon0 + moved
 
 
-def closed_when_ahead(
-    prices: Floats, caution: float, random: np.random.Generator
-) -> tuple[Floats, NDArray[np.int64]]:
+def closed_when_ahead(prices, caution, random):
     """Loss of the first policy and the cap at which it was closed.
 
     Closed at the first cap whose price the loss exceeds by `caution` standard deviations of it,
@@ -235,9 +221,7 @@ def closed_when_ahead(
     return loss, closed_at
 
 
-def after_the_worst_second_policy(
-    loss: Floats, second_epsilon: Floats, second_delta: float, epsilon: float
-) -> Floats:
+def after_the_worst_second_policy(loss, second_epsilon, second_delta, epsilon):
     """Contributions to δ when the worst (ε, δ)-private mechanism follows, its outcome averaged.
 
     With probability δ it tells all; else it is a coin at ε (Kairouz, Oh and Viswanath 2015).
@@ -250,9 +234,7 @@ def after_the_worst_second_policy(
 
 @pytest.mark.quick("0.5")
 @pytest.mark.parametrize("caution", [0.1, 0.5])
-def test_control_crediting_what_was_not_used_at_a_moment_of_ones_choice_exceeds_delta(
-    caution: float,
-) -> None:
+def test_control_crediting_what_was_not_used_at_a_moment_of_ones_choice_exceeds_delta(caution):
     prices = prices_of_caps(DELTA)  # what was used, priced afterwards as if nothing else could be
     total = prices[-1] + 2.0
     loss, closed_at = closed_when_ahead(prices, caution, np.random.default_rng([4]))
@@ -263,7 +245,7 @@ def test_control_crediting_what_was_not_used_at_a_moment_of_ones_choice_exceeds_
 
 @pytest.mark.quick("0.1")
 @pytest.mark.parametrize("caution", [0.0, 0.1, 0.5])
-def test_the_full_price_of_a_policy_is_never_exceeded_whenever_it_is_closed(caution: float) -> None:
+def test_the_full_price_of_a_policy_is_never_exceeded_whenever_it_is_closed(caution):
     prices = prices_of_caps(DELTA)
     total = prices[-1] + 2.0
     loss, _ = closed_when_ahead(prices, caution, np.random.default_rng([5]))
@@ -273,9 +255,7 @@ def test_the_full_price_of_a_policy_is_never_exceeded_whenever_it_is_closed(caut
     assert found.mean > SECOND_DELTA + DELTA / 4  # the adversary is a strong one
 
 
-def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_by_the_first() -> (
-    None
-):
+def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_by_the_first():
     """Of two second policies at one price (ε₂, δ₂), the one that hurts more, given the loss.
 
     The joint price with either is sound for that one. Choosing between them by the loss exceeds
@@ -287,7 +267,7 @@ def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_
     steep = joint.calibrate(second_epsilon, second_delta, [Share(BinaryAnswers.calibrate, 1)])
     flat = joint.calibrate(second_epsilon, second_delta, [Share(Gaussians.calibrate, 1)])
 
-    def at(epsilon: float) -> float:
+    def at(epsilon):
         return max(joint.delta([*first, *second], epsilon) for second in (steep, flat))
 
     for epsilon in (total / 3, total / 2, total):
@@ -301,7 +281,7 @@ def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_
     assert 1.3 * at(total) < chosen < first_delta + second_delta
 
 
-def signed_delta(components: tuple[joint.Component, ...], epsilon: float) -> float:
+def signed_delta(components, epsilon):
     """δ for ε of either sign: 1 − e^ε + e^ε·δ(−ε) below 0, for components that look alike from
     both data sets.
     """

@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -33,10 +31,9 @@ from labelguard.budget.policy import Policy
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, LedgerError, ProjectBusy
 from labelguard.ledger import charges
-from labelguard.ledger.ledger import Grant, Ledger
-from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.release.writer import ReleaseWriter
 from labelguard.report import overview
 
@@ -46,19 +43,19 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def project(project_on_each: Project) -> Project:
+def project(project_on_each):
     """A fresh project, on each database."""
     return project_on_each
 
 
 @pytest.fixture
-def labels(tmp_path: Path) -> Path:
+def labels(tmp_path):
     asked = public()
     return write(pairs(asked, opinions(len(asked), 1)), tmp_path / "labels.parquet")
 
 
 @pytest.fixture
-def stopped(project: Project, labels: Path) -> Iterator[subprocess.Popen[str]]:
+def stopped(project, labels):
     """A real `privatize` that was stopped in the middle of its work."""
     command = [sys.executable, "-m", "labelguard", *PRIVATIZE, str(labels)]
     command += ["--epsilon", "3", "--delta", "1e-5", "--project", str(project.state)]
@@ -78,8 +75,8 @@ def stopped(project: Project, labels: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("ledger_url", databases.EACH, indirect=True)
 def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
-    stopped: subprocess.Popen[str], project: Project, labels: Path
-) -> None:
+    stopped, project, labels
+):
     before = files(project.state), databases.dump(project.ledger_url)
     arguments = [*PRIVATIZE, str(labels), "--epsilon", "3", "--delta", "1e-5"]
     result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
@@ -94,10 +91,8 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     assert lg.privatize(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project).reused
 
 
-def test_one_of_two_commands_at_once_works_and_the_other_is_told(
-    project: Project, labels: Path
-) -> None:
-    def run(_: int) -> str:
+def test_one_of_two_commands_at_once_works_and_the_other_is_told(project, labels):
+    def run(_):
         try:
             release = lg.privatize(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project)
         except ProjectBusy:
@@ -111,22 +106,20 @@ def test_one_of_two_commands_at_once_works_and_the_other_is_told(
     assert overview.verify(project.state).ok
 
 
-def ledger(project: Project) -> Ledger:
+def ledger(project):
     return OpenProject.open(project.state).ledger
 
 
-def used(project: Project) -> int:
+def used(project):
     """Places taken, of all labelers."""
     return sum(int(a.used) for a in overview.budget(project.state).allowances)
 
 
-def event(labels: int = 3, key: str = "aa" * 32) -> Charge:
+def event(labels=3, key="aa" * 32):
     return charge_of(key, "rr", {2: labels}, {2: 8}, coins=True)
 
 
-def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(
-    project: Project,
-) -> None:
+def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(project):
     slow, fast = ledger(project), ledger(project)
     old = slow.begin_job()
     grant = slow.charge(event(), POLICY, old)
@@ -147,8 +140,8 @@ def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(
     assert databases.dump(project.ledger_url) == before
 
 
-def test_every_job_has_an_epoch_of_its_own(project: Project) -> None:
-    def begin(_: int) -> int:
+def test_every_job_has_an_epoch_of_its_own(project):
+    def begin(_):
         return ledger(project).begin_job()
 
     with ThreadPoolExecutor(8) as pool:
@@ -156,7 +149,7 @@ def test_every_job_has_an_epoch_of_its_own(project: Project) -> None:
     assert sorted(epochs) == list(range(1, 41))
 
 
-def test_the_check_of_the_epoch_and_the_charge_are_one_step(project: Project) -> None:
+def test_the_check_of_the_epoch_and_the_charge_are_one_step(project):
     """Whoever writes has locked the ledger before it looks at it."""
     engine = sa.create_engine(project.ledger_url, isolation_level="AUTOCOMMIT")
     sqlite = engine.dialect.name == "sqlite"
@@ -166,7 +159,7 @@ def test_the_check_of_the_epoch_and_the_charge_are_one_step(project: Project) ->
         else ["BEGIN", "SELECT * FROM meta WHERE name = 'epoch' FOR UPDATE NOWAIT", "ROLLBACK"]
     )
 
-    def try_to_lock() -> None:
+    def try_to_lock():
         with engine.connect() as other:
             for statement in lock:
                 other.exec_driver_sql(statement)
@@ -178,14 +171,14 @@ def test_the_check_of_the_epoch_and_the_charge_are_one_step(project: Project) ->
     engine.dispose()
 
 
-def test_a_grant_comes_from_the_ledger_only(project: Project) -> None:
+def test_a_grant_comes_from_the_ledger_only(project):
     record = ReleaseRecord("r1", 1, "k", 1, "rr", "reserved", "", {}, 0, None, {})
     for seal in (None, object(), True):
         with pytest.raises(LedgerError, match="charge before release"):
             Grant(record, {}, seal)
 
 
-def test_only_an_unfinished_release_of_the_same_request_is_resumed(project: Project) -> None:
+def test_only_an_unfinished_release_of_the_same_request_is_resumed(project):
     book = ledger(project)
     epoch = book.begin_job()
     granted = book.charge(event(), POLICY, epoch).release
@@ -203,7 +196,7 @@ def test_only_an_unfinished_release_of_the_same_request_is_resumed(project: Proj
         book.charge(event(), POLICY, epoch, resumed=granted)
 
 
-def test_a_release_writer_is_opened_by_a_grant_only(project: Project) -> None:
+def test_a_release_writer_is_opened_by_a_grant_only(project):
     record = ReleaseRecord("r1", 1, "k", 1, "rr", "computing", "", {}, 0, None, {})
     for pretender in (None, record, "r1"):
         with pytest.raises(LabelguardError, match="charge before release"):
@@ -217,9 +210,7 @@ def test_a_release_writer_is_opened_by_a_grant_only(project: Project) -> None:
 @pytest.mark.quick("7-pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 7])
-def test_workers_change_no_byte(
-    workers: int, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_change_no_byte(workers, layout, tmp_path, monkeypatch):
     world.fix_clock(monkeypatch)
     asked = public(labelers=40, per_labeler=8)
     table = LAYOUTS[layout](asked, opinions(len(asked), 1))

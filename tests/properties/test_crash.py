@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,25 +33,25 @@ AGAIN = PRICE | {"again": True, "exhausted": "drop"}
 
 
 @pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_in_every_process(monkeypatch):
     world.fix(monkeypatch)
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small(tmp_path):
     """Labels of five labelers."""
     asked = public(labelers=5, per_labeler=6, items=9)
     return write(pairs(asked, opinions(len(asked), 1)), tmp_path / "small.parquet")
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Path:
+def large(tmp_path):
     """Those labels and more of the same labelers."""
     asked = public(labelers=5, per_labeler=9, items=12, seed=5)
     return write(pairs(asked, opinions(len(asked), 2)), tmp_path / "large.parquet")
 
 
-def test_killed_while_a_project_is_made_it_can_be_made_again(small: Path, tmp_path: Path) -> None:
+def test_killed_while_a_project_is_made_it_can_be_made_again(small, tmp_path):
     total = steps_of({"do": "init"}, tmp_path / "base")
     steps = some(range(1, total), 15)  # at the last step all is written
     projects = [tmp_path / f"killed at {step}" for step in steps]
@@ -69,17 +68,17 @@ def test_killed_while_a_project_is_made_it_can_be_made_again(small: Path, tmp_pa
         assert_sound(project)
 
 
-def charges(project: Path) -> dict[str, tuple[str, int]]:
+def charges(project):
     return {r.id: (r.state, r.charged) for r in overview.releases(project)}
 
 
-def places(project: Path) -> int:
+def places(project):
     return spent(find(project))
 
 
 def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_command(
-    small: Path, large: Path, tmp_path: Path
-) -> None:
+    small, large, tmp_path
+):
     project = lg.init(tmp_path / "p").state.parent
     killed(
         {
@@ -113,8 +112,8 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
     ],
 )
 def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
-    moment: str, state: str, options: dict[str, Any], small: Path, large: Path, tmp_path: Path
-) -> None:
+    moment, state, options, small, large, tmp_path
+):
     project = lg.init(tmp_path / "p").state.parent
     roomy = {"max_labels_per_labeler": 40}
     before = 0
@@ -151,8 +150,8 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     ids=["first time", "again", "statistic"],
 )
 def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_it_is(
-    moment: str, options: dict[str, Any], small: Path, tmp_path: Path
-) -> None:
+    moment, options, small, tmp_path
+):
     """Processes that draw fresh bytes: 30 labels come out alike twice with probability 2e-9."""
     project = lg.init(tmp_path / "p").state.parent
     if "again" in options:
@@ -182,8 +181,8 @@ def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_
 
 
 def test_a_release_that_was_committed_before_the_crash_is_answered_without_reading_labels(
-    small: Path, tmp_path: Path
-) -> None:
+    small, tmp_path
+):
     project = lg.init(tmp_path / "p").state.parent
     job = {"do": "privatize", "source": str(small), "project": str(project), "options": PRICE}
     killed(job | {"kill_after": "commit"})
@@ -194,8 +193,8 @@ def test_a_release_that_was_committed_before_the_crash_is_answered_without_readi
 
 @pytest.mark.slow
 def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhausted_by_now(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Rankings are kept whole, so a place may be left that a later command takes."""
     project = lg.init(tmp_path / "p").state.parent
     asked = Public(np.zeros(4, np.int64), np.arange(4))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from support import databases, world
-from support.crashes import SCENARIOS, Ring, assert_sound, crash, killed, rounds, seen
+from support.crashes import SCENARIOS, assert_sound, crash, killed, rounds, seen
 from support.rounds import MORE_ROUNDS, some
 
 from labelguard.report import overview
@@ -16,11 +15,11 @@ SEED = 20260101
 
 
 @pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_in_every_process(monkeypatch):
     world.fix(monkeypatch)
 
 
-def attempt(ring: Ring, expected: dict[str, object], *kill_at: int) -> str | None:
+def attempt(ring, expected, *kill_at):
     """One round: the command is killed at these steps, one time after the other, then done.
 
     Answers the state of the newest release when it was killed first.
@@ -49,8 +48,8 @@ def attempt(ring: Ring, expected: dict[str, object], *kill_at: int) -> str | Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, tmp_path, monkeypatch
+):
     with rounds("sqlite", name, tmp_path, monkeypatch) as (ring, expected, total):
         states = [attempt(ring, expected, step) for step in some(range(1, total + 1), 15)]
     if name != "activation":
@@ -61,8 +60,8 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("kind", databases.KINDS)
 def test_killed_twice_the_same_command_ends_as_if_nothing_had_happened(
-    kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind, name, tmp_path, monkeypatch
+):
     rng = random.Random(f"{SEED} {kind} {name}")
     with rounds(kind, name, tmp_path, monkeypatch) as (ring, expected, total):
         for _ in range(2 * MORE_ROUNDS if kind == "sqlite" else MORE_ROUNDS):

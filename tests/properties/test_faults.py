@@ -10,9 +10,8 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -34,18 +33,18 @@ NOBODY = 65534
 
 
 @pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_in_every_process(monkeypatch):
     world.fix(monkeypatch)
 
 
-def assert_told(end: dict[str, Any], kinds: str = "LedgerError|ProjectError|KeyProblem") -> None:
+def assert_told(end, kinds="LedgerError|ProjectError|KeyProblem"):
     """One line that says what is wrong, and nothing else."""
     assert re.fullmatch(rf"({kinds}): [^\n]+", end["error"]), end
     assert not end["printed"] and not end["signal"]
     assert SECRET not in end["error"] and "worker" not in end["error"]
 
 
-def assert_finished(ring: Ring, project: Path, expected: dict[str, object], label: object) -> None:
+def assert_finished(ring, project, expected, label):
     unwitnessed = ring.finish(project)
     assert seen(project) == expected, label
     assert_sound(project, unwitnessed)
@@ -54,9 +53,7 @@ def assert_finished(ring: Ring, project: Path, expected: dict[str, object], labe
 
 @pytest.mark.quick("first")
 @pytest.mark.parametrize("name", ["first", "statistic under a policy", "activation"])
-def test_a_disk_that_is_full_from_any_step_on_loses_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_from_any_step_on_loses_nothing(name, tmp_path, monkeypatch):
     with rounds("sqlite", name, tmp_path, monkeypatch) as (ring, expected, total):
         for step in some(range(1, total + 1), 50):
             project, _ = ring.copy(f"full at {step}")
@@ -68,9 +65,7 @@ def test_a_disk_that_is_full_from_any_step_on_loses_nothing(
 
 @pytest.mark.quick("1500")
 @pytest.mark.parametrize("size", [0, 1500, 20_000, 80_000])
-def test_no_file_can_grow_beyond_a_size(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_can_grow_beyond_a_size(size, tmp_path, monkeypatch):
     with Ring("sqlite", "first", tmp_path, monkeypatch) as ring:
         expected, _ = ring.copy("expected")
         perform(ring.command, expected)
@@ -95,9 +90,7 @@ def test_no_file_can_grow_beyond_a_size(
         "lock",
     ],
 )
-def test_what_cannot_be_written_is_named_and_nothing_is_lost(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_is_named_and_nothing_is_lost(place, tmp_path, monkeypatch):
     with Ring("sqlite", "again", tmp_path, monkeypatch) as ring:
         expected, _ = ring.copy("expected")
         perform(ring.command, expected)
@@ -128,9 +121,7 @@ PAGE = 4096
 
 @pytest.mark.quick("random")
 @pytest.mark.parametrize("junk", ["random", "zeros", "ones"])
-def test_a_damaged_page_is_found_before_anything_is_charged(
-    junk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_page_is_found_before_anything_is_charged(junk, tmp_path, monkeypatch):
     rng = random.Random(SEED)
     page = {"random": rng.randbytes(PAGE), "zeros": bytes(PAGE), "ones": b"\xff" * PAGE}[junk]
     with Ring("sqlite", "again", tmp_path, monkeypatch) as ring:
@@ -171,8 +162,8 @@ def test_a_damaged_page_is_found_before_anything_is_charged(
     ],
 )
 def test_a_truncated_or_foreign_file_is_refused_and_the_good_one_serves_again(
-    damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    damage, tmp_path, monkeypatch
+):
     with Ring("sqlite", "again", tmp_path, monkeypatch) as ring:
         path = ring.base / ".labelguard" / "ledger.sqlite3"
         whole = path.read_bytes()
@@ -189,18 +180,18 @@ def test_a_truncated_or_foreign_file_is_refused_and_the_good_one_serves_again(
         assert_sound(ring.base)
 
 
-def through(url: str, port: int) -> str:
+def through(url, port):
     """A ledger's URL by way of a proxy, with a password that must not be shown."""
     return re.sub(r"//(\w+)@127\.0\.0\.1:\d+/", rf"//\1:{SECRET}@127.0.0.1:{port}/", url)
 
 
-def port_of(url: str) -> int:
+def port_of(url):
     found = re.search(r":(\d+)/", url)
     assert found
     return int(found[1])
 
 
-def cut_line(ring: Ring, expected: dict[str, object], at: int, delivered: bool) -> bool:
+def cut_line(ring, expected, at, delivered):
     """One round with a line that is cut; whether the command came to its end before that."""
     project, ledger = ring.copy(f"cut at {at} {delivered}")
     with Proxy(port_of(ledger), at, delivered=delivered) as proxy:
@@ -214,7 +205,7 @@ def cut_line(ring: Ring, expected: dict[str, object], at: int, delivered: bool) 
     return passed
 
 
-def pieces_of(ring: Ring) -> int:
+def pieces_of(ring):
     """How many pieces of data a whole command sends to the server."""
     project, ledger = ring.copy("whole")
     with Proxy(port_of(ledger)) as proxy:
@@ -228,8 +219,8 @@ def pieces_of(ring: Ring) -> int:
 @pytest.mark.slow  # on PostgreSQL
 @pytest.mark.parametrize("name", ["first", "statistic under a policy", "activation"])
 def test_a_line_that_is_cut_anywhere_loses_nothing_and_charges_nothing_twice(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, tmp_path, monkeypatch
+):
     with rounds("postgresql", name, tmp_path, monkeypatch) as (ring, expected, _):
         pieces = pieces_of(ring)
         for number, at in enumerate(some(range(1, pieces + 1), 50)):
@@ -238,7 +229,7 @@ def test_a_line_that_is_cut_anywhere_loses_nothing_and_charges_nothing_twice(
 
 
 @pytest.fixture
-def cluster() -> Iterator[databases.Cluster]:
+def cluster():
     """A PostgreSQL of our own that may be stopped."""
     try:
         found = databases.Cluster(Path(tempfile.mkdtemp(prefix="lg-pg-")))
@@ -251,8 +242,8 @@ def cluster() -> Iterator[databases.Cluster]:
 
 @pytest.mark.slow  # on PostgreSQL
 def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
-    cluster: databases.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, tmp_path, monkeypatch
+):
     monkeypatch.setattr(databases, "server", lambda: cluster.url)
     with rounds("postgresql", "first", tmp_path, monkeypatch) as (ring, expected, _):
         project, ledger = ring.copy("down")
@@ -269,7 +260,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
         ring.choose(through(ledger, cluster.port))
         draw = Run.draw
 
-        def restart(*arguments: Any) -> None:
+        def restart(*arguments):
             cluster.stop()
             cluster.start()
             draw(*arguments)
@@ -284,9 +275,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
 
 
 @pytest.mark.slow
-def test_a_clock_that_jumps_changes_nothing_but_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_jumps_changes_nothing_but_times(tmp_path, monkeypatch):
     hours = iter(random.Random(SEED).choices(range(24), k=1000))
     clocks: list[Callable[[], str]] = [
         lambda: "2026-01-01T00:00:00Z",
@@ -307,7 +296,7 @@ def test_a_clock_that_jumps_changes_nothing_but_times(
     assert worlds[0] == worlds[1] == worlds[2]
 
 
-def timeless(project: Path) -> dict[str, object]:
+def timeless(project):
     """What a project holds but times, and what follows from times."""
     tables = databases.dump(f"sqlite:///{project / '.labelguard' / 'ledger.sqlite3'}")
     kept: dict[str, object] = {

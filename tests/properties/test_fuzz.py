@@ -16,14 +16,13 @@ from support.rounds import MORE_ROUNDS
 
 import labelguard
 from labelguard.errors import LabelguardError
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 FEW, MANY = 12, 150 * MORE_ROUNDS
 EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 
-def bounded(examples: int) -> settings:
+def bounded(examples):
     return settings(
         max_examples=examples,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -78,7 +77,7 @@ FLAGS = st.fixed_dictionaries(
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> list[dict[str, Any]]:
+def tables(draw):
     names = list(draw(st.sampled_from(LAYOUTS)))
     names += draw(st.lists(st.sampled_from(OPTIONAL), unique=True, max_size=3))
     if draw(st.integers(0, 9)) == 0:
@@ -86,7 +85,7 @@ def tables(draw: st.DrawFn) -> list[dict[str, Any]]:
     return draw(st.lists(st.fixed_dictionaries({name: ROLES[name] for name in names}), max_size=6))
 
 
-def attempt(project: Project, source: Any, **options: Any) -> None:
+def attempt(project, source, **options):
     """Privatize; a refusal is one line that leaves the releases as they were."""
     before = overview.releases(project.state)
     try:
@@ -102,17 +101,12 @@ def attempt(project: Project, source: Any, **options: Any) -> None:
 
 
 @EXAMPLES
-def test_random_tables_and_flags(examples: int) -> None:
+def test_random_tables_and_flags(examples):
     bounded(examples)(_random_tables_and_flags)()
 
 
 @given(first=tables(), second=tables(), flags=FLAGS, as_json=st.booleans())
-def _random_tables_and_flags(
-    first: list[dict[str, Any]],
-    second: list[dict[str, Any]],
-    flags: dict[str, Any],
-    as_json: bool,
-) -> None:
+def _random_tables_and_flags(first, second, flags, as_json):
     with tempfile.TemporaryDirectory() as directory:
         project = labelguard.init(Path(directory))
         for rows in (first, second):
@@ -122,7 +116,7 @@ def _random_tables_and_flags(
 
 
 @EXAMPLES
-def test_random_damage_to_files(examples: int) -> None:
+def test_random_damage_to_files(examples):
     bounded(examples)(_random_damage_to_files)()
 
 
@@ -131,7 +125,7 @@ def test_random_damage_to_files(examples: int) -> None:
     cut=st.integers(0, 400),
     noise=st.binary(max_size=6),
 )
-def _random_damage_to_files(suffix: str, cut: int, noise: bytes) -> None:
+def _random_damage_to_files(suffix, cut, noise):
     rows = [
         {"labeler_id": str(n % 3), "prompt": f"p{n}", "response_a": "a", "response_b": "b"}
         | {"label": n % 2}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +50,7 @@ class Case:
     seed: int
 
     @classmethod
-    def of(cls, number: int) -> Case:
+    def of(cls, number):
         """The case of a number."""
         rng = np.random.default_rng([17, number])
         labelers, items = int(rng.integers(1, 6)), int(rng.integers(2, 12))
@@ -74,18 +73,18 @@ class Case:
         who = rng.choice(labelers, int(rng.integers(1, labelers + 1)), replace=False).tolist()
         return cls(layout, scenario, who, asked, int(rng.integers(1 << 30)))
 
-    def leaks(self, here: Path) -> list[str]:
+    def leaks(self, here):
         """What follows from labels; an exception counts as well."""
         given = (self.layout, self.scenario, self.who, self.asked, self.seed)
         return differences(here, *given)
 
 
-def _dressed(rng: np.random.Generator) -> Callable[[pa.Table], pa.Table]:
+def _dressed(rng):
     """Another type of labels, columns in another order, large pieces or small ones."""
     kind = LABELS[rng.integers(len(LABELS))]
     order, pieces = rng.random(20), int(rng.integers(1, 5))
 
-    def dressed(table: pa.Table) -> pa.Table:
+    def dressed(table):
         if "label" in table.column_names:
             place = table.column_names.index("label")
             table = table.set_column(place, "label", kind(table["label"]))
@@ -97,7 +96,7 @@ def _dressed(rng: np.random.Generator) -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.mark.parametrize("cases", [range(FEW), pytest.param(range(CASES), marks=pytest.mark.slow)])
-def test_no_case_tells_a_label(cases: range, tmp_path: Path) -> None:
+def test_no_case_tells_a_label(cases, tmp_path):
     found = {number: leaks for number in cases if (leaks := Case.of(number).leaks(tmp_path))}
     assert not found
 
@@ -114,12 +113,7 @@ def test_no_case_tells_a_label(cases: range, tmp_path: Path) -> None:
         (leaks.ties_are_not_counted, 0),
     ],
 )
-def test_a_planted_leak_is_found(
-    leak: Callable[[pytest.MonkeyPatch], None],
-    first: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_planted_leak_is_found(leak, first, tmp_path, monkeypatch):
     """Cases before the `first` one that shows it do not."""
     leak(monkeypatch)
     for number in range(first, A_LEAK_SHOWS):

@@ -7,10 +7,8 @@ import functools
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -37,7 +35,6 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import schema
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.storage import blocks
 
 LABELERS = 4
@@ -67,14 +64,14 @@ class Died(BaseException):
 
 
 @contextlib.contextmanager
-def dying(fate: str) -> Iterator[None]:
+def dying(fate):
     """The first commit within is the process's last act, or almost."""
     whole = sqlalchemy.engine.default.DefaultDialect.do_commit
     if fate == "done":
         yield
         return
 
-    def commit(dialect: Any, connection: Any) -> None:
+    def commit(dialect, connection):
         if fate == "after":
             whole(dialect, connection)
         raise Died
@@ -91,7 +88,7 @@ class Book:
     state: str = "draft"
     used: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def places(self, kind: str, labeler: int) -> int:
+    def places(self, kind, labeler):
         return self.policy.allowance(kind).allowed or (8, 16)[labeler % 2]
 
 
@@ -110,7 +107,7 @@ class Made:
 class LedgerMachine(RuleBasedStateMachine):
     """What commands do to a ledger, in any order; the model is told only what must be true."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.books: dict[str, Book] = {}
         self.made: list[Made] = []
@@ -121,7 +118,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.epoch = 0
         self.close.enter_context(patch.object(pricing, "quote", quote))
 
-    def new_url(self) -> str:
+    def new_url(self):
         shm = Path("/dev/shm")
         directory = Path(tempfile.mkdtemp(prefix="lg-", dir=shm if shm.is_dir() else None))
         self.close.callback(shutil.rmtree, directory)
@@ -130,7 +127,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return f"sqlite:///{directory / 'ledger.sqlite3'}"
 
     @initialize(policy=st.sampled_from([None, POLICIES[0], *POLICIES]))
-    def create(self, policy: Policy | None) -> None:
+    def create(self, policy):
         Ledger.create(self.url, self.keys, self.witnesses, HIGH)
         self.reopen()
         if policy:
@@ -138,13 +135,13 @@ class LedgerMachine(RuleBasedStateMachine):
             self.new_policy(POLICIES[0], "b", "done")
             self.activate("a", "done")
 
-    def teardown(self) -> None:
+    def teardown(self):
         if hasattr(self, "ledger"):
             self.the_lifetime_total_is_the_sum_of_what_was_in_force()
             self.ledger._engine.dispose()
         self.close.close()
 
-    def reopen(self) -> None:
+    def reopen(self):
         """A new process: nothing is known but what is stored."""
         if hasattr(self, "ledger"):
             self.ledger._engine.dispose()
@@ -152,7 +149,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.grants.clear()
         self.epoch = self.ledger.begin_job()
 
-    def act(self, fate: str, change: Callable[[], Any]) -> tuple[bool, Any]:
+    def act(self, fate, change):
         """Whether the change is stored, and what it answered, if its process lives."""
         try:
             with dying(fate):
@@ -163,26 +160,26 @@ class LedgerMachine(RuleBasedStateMachine):
         return True, answer
 
     @property
-    def active(self) -> str | None:
+    def active(self):
         return next((name for name, book in self.books.items() if book.state == "active"), None)
 
-    def record(self, number: int) -> ReleaseRecord:
+    def record(self, number):
         [found] = [record for record in self.ledger.releases.all() if record.number == number]
         return found
 
-    def numbers(self, *states: str) -> list[int]:
+    def numbers(self, *states):
         return [n for n, made in enumerate(self.made, 1) if made.state in states]
 
     # Policies
 
     @rule(policy=st.sampled_from(POLICIES), fate=FATES)
-    def replace_policy(self, policy: Policy, fate: str) -> None:
+    def replace_policy(self, policy, fate):
         name = f"p{len(self.books)}"
         self.new_policy(policy, name, "done")
         self.activate(name, fate)
 
     @rule(policy=st.sampled_from(POLICIES), name=st.sampled_from("abc"), fate=FATES)
-    def new_policy(self, policy: Policy, name: str, fate: str) -> None:
+    def new_policy(self, policy, name, fate):
         if name in self.books:
             with pytest.raises(PolicyError, match="there is a policy"):
                 self.ledger.policies.add(None, name, policy)
@@ -190,7 +187,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.books[name] = Book(policy)
 
     @rule(name=st.sampled_from("abc"), fate=FATES)
-    def activate(self, name: str, fate: str) -> None:
+    def activate(self, name, fate):
         if self.numbers("computing", "drawn"):  # `policies.activate` refuses then
             return
         self.refund(None, "done")
@@ -207,35 +204,35 @@ class LedgerMachine(RuleBasedStateMachine):
     # Releases
 
     @rule(asked=ASKED, number=st.integers(0, 30), last=st.sampled_from(STEPS), fate=FATES)
-    def randomize(self, asked: dict[int, int], number: int, last: str, fate: str) -> None:
+    def randomize(self, asked, number, last, fate):
         self.release("rr", asked, number, last, fate)
 
     @rule(asked=ASKED, number=st.integers(0, 30), last=st.sampled_from(STEPS), fate=FATES)
-    def sum_up(self, asked: dict[int, int], number: int, last: str, fate: str) -> None:
+    def sum_up(self, asked, number, last, fate):
         self.release("statistic", asked, number, last, fate)
 
     @rule(data=st.data(), asked=ASKED)
-    def same_request(self, data: st.DataObject, asked: dict[int, int]) -> None:
+    def same_request(self, data, asked):
         """One that was made before: charged anew only if it was given back or given up."""
         number = data.draw(st.integers(0, len(self.made)))
         key = int(self.made[number - 1].key, 16) if number else 0
         for kind in KINDS:
             self.release(kind, asked, key, "charge", "done")
 
-    def release(self, kind: str, asked: dict[int, int], number: int, last: str, fate: str) -> None:
+    def release(self, kind, asked, number, last, fate):
         """A command that goes on until its `last` step."""
         before = len(self.made)
         self.charge(kind, asked, number, fate if last == "charge" else "done")
         if len(self.made) > before:
             self.go_on(len(self.made), last, fate)
 
-    def go_on(self, number: int, last: str, fate: str) -> None:
+    def go_on(self, number, last, fate):
         """From a charge to the `last` step of a release."""
         for step in STEPS[1 : STEPS.index(last) + 1]:
             if number in self.grants:
                 getattr(self, step)(number, fate if step == last else "done")
 
-    def charge(self, kind: str, asked: dict[int, int], number: int, fate: str) -> None:
+    def charge(self, kind, asked, number, fate):
         key = f"{number:064x}"
         name = self.active or ("first" if not self.books else None)
         if name is None:
@@ -263,7 +260,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if grant:
                 self.grants[len(self.made)] = grant
 
-    def event(self, book: Book, kind: str, key: str, labels: dict[int, int]) -> Charge:
+    def event(self, book, kind, key, labels):
         places = {labeler: book.places(kind, labeler) for labeler in labels}
         return charge_of(key, kind, labels, places, coins=book.policy == IMPLICIT)
 
@@ -275,7 +272,7 @@ class LedgerMachine(RuleBasedStateMachine):
         last=st.sampled_from(STEPS),
         fate=FATES,
     )
-    def resume(self, data: st.DataObject, less: bool, more: bool, last: str, fate: str) -> None:
+    def resume(self, data, less, more, last, fate):
         """The same request again takes up what was charged, and never more than that."""
         number = data.draw(st.sampled_from(self.numbers("reserved", "computing", "drawn")))
         made = self.made[number - 1]
@@ -298,11 +295,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.grants)
     @rule(data=st.data(), step=st.sampled_from(STEPS[1:]), fate=FATES)
-    def any_step(self, data: st.DataObject, step: str, fate: str) -> None:
+    def any_step(self, data, step, fate):
         """Whoever has a grant may come at any moment."""
         getattr(self, step)(data.draw(st.sampled_from(sorted(self.grants))), fate)
 
-    def start(self, number: int, fate: str) -> None:
+    def start(self, number, fate):
         grant, made = self.grants[number], self.made[number - 1]
         if grant.release.state == "reserved" and made.state != "reserved":
             with pytest.raises(LedgerError, match="is not reserved"):
@@ -310,7 +307,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif self.act(fate, lambda: self.ledger.start(grant, self.epoch))[0]:
             made.state = "computing" if made.state == "reserved" else made.state
 
-    def draw(self, number: int, fate: str) -> None:
+    def draw(self, number, fate):
         """A map is complete once, and the same one ever after."""
         grant, made = self.grants[number], self.made[number - 1]
         digest = f"{len(self.made) + self.epoch:064x}"
@@ -324,7 +321,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if drawn:
             self.grants[number] = drawn
 
-    def commit(self, number: int, fate: str) -> None:
+    def commit(self, number, fate):
         grant, made = self.grants[number], self.made[number - 1]
         if made.state != "drawn":
             with pytest.raises(LedgerError, match="is not drawn"):
@@ -334,7 +331,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(made.map for made in self.made))
     @rule(data=st.data(), fate=FATES)
-    def rewrite(self, data: st.DataObject, fate: str) -> None:
+    def rewrite(self, data, fate):
         """Rows of somebody who left are taken out of maps."""
         drawn = [number for number, made in enumerate(self.made, 1) if made.map]
         chosen = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
@@ -345,7 +342,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.made)
     @rule(data=st.data(), fate=FATES)
-    def abandon(self, data: st.DataObject, fate: str) -> None:
+    def abandon(self, data, fate):
         number = data.draw(st.integers(1, len(self.made)))
         made, release_id = self.made[number - 1], self.record(number).id
         if made.state not in ("computing", "drawn"):
@@ -355,11 +352,11 @@ class LedgerMachine(RuleBasedStateMachine):
             made.state = "abandoned"
 
     @rule(keep=st.booleans(), fate=FATES)
-    def give_back(self, keep: bool, fate: str) -> None:
+    def give_back(self, keep, fate):
         reserved = self.numbers("reserved")
         self.refund(reserved[-1] if keep and reserved else None, fate)
 
-    def refund(self, keep: int | None, fate: str) -> None:
+    def refund(self, keep, fate):
         due = [number for number in self.numbers("reserved") if number != keep]
         kept = self.record(keep).id if keep else None
         names = [self.record(number).id for number in due]
@@ -377,13 +374,13 @@ class LedgerMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["retired", "erased"]),
         fate=FATES,
     )
-    def bury(self, labeler: int, kind: Any, fate: str) -> None:
+    def bury(self, labeler, kind, fate):
         key = np.array([[0, labeler]], np.uint64)
         if self.act(fate, lambda: self.ledger.people.add_tombstone(self.epoch, key, kind))[0]:
             self.gone[labeler] = "erased" if self.gone.get(labeler) == "erased" else kind
 
     @rule(crash=st.booleans())
-    def another_job(self, crash: bool) -> None:
+    def another_job(self, crash):
         """A job that began earlier can do nothing more."""
         if crash:
             self.reopen()
@@ -402,7 +399,7 @@ class LedgerMachine(RuleBasedStateMachine):
     # What must be true after every step
 
     @invariant()
-    def the_ledger_is_as_the_model(self) -> None:
+    def the_ledger_is_as_the_model(self):
         if not hasattr(self, "ledger"):
             return
         assert self.ledger.fault() is None
@@ -431,7 +428,7 @@ class LedgerMachine(RuleBasedStateMachine):
         gone = blocks.to_bytes(self.ledger.people.tombstones())
         assert gone == b"".join(n.to_bytes(16, "big") for n in sorted(self.gone))
 
-    def the_lifetime_total_is_the_sum_of_what_was_in_force(self) -> None:
+    def the_lifetime_total_is_the_sum_of_what_was_in_force(self):
         epsilon = delta = 0.0
         for book in self.books.values():
             if book.state != "draft":
@@ -441,21 +438,21 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (total.epsilon, total.delta) == pytest.approx((epsilon, delta))
 
 
-def boom() -> None:
+def boom():
     raise LedgerError("another job has begun: there is nothing here that it could give back")
 
 
 class PostgresMachine(LedgerMachine):
     """The same on PostgreSQL."""
 
-    def new_url(self) -> str:
+    def new_url(self):
         self.witnesses = []
         directory = Path(self.close.enter_context(tempfile.TemporaryDirectory()))
         self.keys = KeyRing.create(directory / "keys")
         return self.close.enter_context(databases.fresh("postgresql", Path()))
 
 
-def run(machine: type[LedgerMachine], sequences: int, steps: int) -> None:
+def run(machine, sequences, steps):
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -467,13 +464,13 @@ def run(machine: type[LedgerMachine], sequences: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("sequences", [25, pytest.param(500, marks=pytest.mark.slow)])
-def test_every_life_of_a_ledger_is_as_the_model_tells(sequences: int) -> None:
+def test_every_life_of_a_ledger_is_as_the_model_tells(sequences):
     run(LedgerMachine, sequences, 30)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sequences", [60])
-def test_every_life_of_a_ledger_on_postgresql_is_as_the_model_tells(sequences: int) -> None:
+def test_every_life_of_a_ledger_on_postgresql_is_as_the_model_tells(sequences):
     with databases.fresh("postgresql", Path()):  # or skip
         pass
     run(PostgresMachine, sequences, 12)

@@ -9,10 +9,8 @@ import multiprocessing
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -24,7 +22,6 @@ from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Charge
 
 KINDS: tuple[str, ...] = ("rr", "statistic")
 PATIENCE = 60
@@ -42,7 +39,7 @@ class Crowd:
     places: int
 
     @property
-    def policy(self) -> Policy:
+    def policy(self):
         """As many statistic releases as coins: the prices play no role here."""
         allowances = (Allowance("rr", self.places), Allowance("statistic", self.places))
         return Policy(3.0, 1e-5, allowances)
@@ -51,11 +48,11 @@ class Crowd:
 SMALL, FULL = Crowd(3, 12, 4, 6), Crowd(8, 200, 12, 120)
 
 
-def event(key: str, kind: str, labels: dict[int, int], places: int) -> Charge:
+def event(key, kind, labels, places):
     return charge_of(key, kind, labels, dict.fromkeys(labels, places))
 
 
-def job(url: str, home: Path, crowd: Crowd, seed: int) -> tuple[list[Asked], list[Asked], int]:
+def job(url, home, crowd, seed):
     """One process: what it was granted, what it was refused, how often it was overtaken."""
     rng = random.Random(seed)
     ledger = Ledger(url, KeyRing(home / "keys"), [home / f"head {seed}"])
@@ -82,14 +79,14 @@ def job(url: str, home: Path, crowd: Crowd, seed: int) -> tuple[list[Asked], lis
     return granted, refused, overtaken
 
 
-def total(parts: list[Asked]) -> Counter[tuple[str, int]]:
+def total(parts):
     found: Counter[tuple[str, int]] = Counter()
     for places in parts:
         found.update(places)
     return found
 
 
-def stored(url: str, query: str) -> Counter[tuple[str, int]]:
+def stored(url, query):
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         rows = connection.exec_driver_sql(query).all()
@@ -104,8 +101,8 @@ def stored(url: str, query: str) -> Counter[tuple[str, int]]:
 )
 @pytest.mark.parametrize("ledger_url", databases.EACH, indirect=True)
 def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
-    crowd: Crowd, ledger_url: str, tmp_path: Path
-) -> None:
+    crowd, ledger_url, tmp_path
+):
     heads = [tmp_path / f"head {seed}" for seed in range(crowd.processes)]
     keys = KeyRing.create(tmp_path / "keys")
     ledger = Ledger.create(ledger_url, keys, heads)
@@ -141,7 +138,7 @@ def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
 
 
 @pytest.fixture
-def charged(ledger_url: str, tmp_path: Path) -> tuple[Ledger, Ledger]:
+def charged(ledger_url, tmp_path):
     """Two connections to one ledger with a policy."""
     keys = KeyRing.create(tmp_path / "keys")
     first = Ledger.create(ledger_url, keys)
@@ -150,9 +147,7 @@ def charged(ledger_url: str, tmp_path: Path) -> tuple[Ledger, Ledger]:
     return first, Ledger(ledger_url, keys)
 
 
-def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(
-    charged: tuple[Ledger, Ledger],
-) -> None:
+def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(charged):
     """A job may lose its lock between looking for its release and beginning its epoch."""
     slow, fast = charged
     wanted = event("aa" * 32, "rr", {1: 2}, SMALL.places)
@@ -169,7 +164,7 @@ def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(
 
 
 @pytest.fixture
-def rivals(tmp_path: Path) -> Iterator[tuple[str, Ledger, Ledger]]:
+def rivals(tmp_path):
     with databases.fresh("postgresql", tmp_path) as url:
         keys = KeyRing.create(tmp_path / "keys")
         first = Ledger.create(url, keys)
@@ -178,9 +173,7 @@ def rivals(tmp_path: Path) -> Iterator[tuple[str, Ledger, Ledger]]:
         yield url, first, Ledger(url, keys)
 
 
-def test_a_second_machine_is_told_that_the_ledger_is_busy(
-    rivals: tuple[str, Ledger, Ledger],
-) -> None:
+def test_a_second_machine_is_told_that_the_ledger_is_busy(rivals):
     _, first, second = rivals
     with first.exclusive():
         with (
@@ -193,9 +186,7 @@ def test_a_second_machine_is_told_that_the_ledger_is_busy(
         pass
 
 
-def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(
-    rivals: tuple[str, Ledger, Ledger],
-) -> None:
+def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(rivals):
     url, first, second = rivals
     with first.exclusive():
         epoch = first.begin_job()
@@ -219,7 +210,7 @@ def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(
         pass
 
 
-def end_holders(url: str) -> None:
+def end_holders(url):
     """End the sessions that hold the ledger's lock, and wait until they are gone."""
     holders = (
         "FROM pg_locks WHERE locktype = 'advisory' AND database = "

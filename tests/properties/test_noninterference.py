@@ -10,10 +10,8 @@ sorted by them. Only the numbers of rows in messages follow the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,7 +22,6 @@ from support.scenarios import ALL, HALF, ONE, SCENARIOS
 from support.worlds import Coins, Run, Scenario, differences, observed
 
 from labelguard.jobs import finish
-from labelguard.jobs.settings import Job
 from labelguard.release.mechanisms import rr
 from labelguard.text import LABEL_TIE
 
@@ -53,18 +50,14 @@ CASES = [
     "pairs: retraining: 7 labelers",
 )
 @pytest.mark.parametrize(("layout", "scenario", "labelers"), CASES)
-def test_nothing_but_released_labels_depends_on_raw_labels(
-    layout: str, scenario: Scenario, labelers: list[int], tmp_path: Path
-) -> None:
+def test_nothing_but_released_labels_depends_on_raw_labels(layout, scenario, labelers, tmp_path):
     assert differences(tmp_path, layout, scenario, labelers) == []
 
 
 @pytest.mark.quick("label_studio")
 @pytest.mark.parametrize("tool", [exports.argilla_flat, exports.label_studio])
-def test_an_export_of_an_annotation_tool_tells_released_labels_only(
-    tool: exports.Writer, tmp_path: Path
-) -> None:
-    def exported(table: pa.Table) -> pa.Table:
+def test_an_export_of_an_annotation_tool_tells_released_labels_only(tool, tmp_path):
+    def exported(table):
         rows = [{**row, "label": SAID[row["label"]]} for row in table.to_pylist()]
         return pa.Table.from_pylist([tool([row])[0] for row in rows])
 
@@ -72,14 +65,14 @@ def test_an_export_of_an_annotation_tool_tells_released_labels_only(
     assert differences(tmp_path, "pairs", later, ALL) == []
 
 
-def everything(here: Path, scenario: Scenario) -> dict[str, object]:
+def everything(here, scenario):
     asked = public()
     return observed(
         here, "pairs", scenario, asked, opinions(len(asked), 1), Coins({}, replayed=False)
     )
 
 
-def test_the_comparison_sees_everything_a_project_holds(tmp_path: Path) -> None:
+def test_the_comparison_sees_everything_a_project_holds(tmp_path):
     seen = everything(tmp_path / "world", SCENARIOS["one run"])
     for part in ("data.parquet", "card.json", "CARD.md", "SHA256SUMS"):
         assert f"output/{part}" in seen
@@ -101,7 +94,7 @@ CHOSEN = (
 )
 
 
-def blank_choices(table: pa.Table) -> pa.Table:
+def blank_choices(table):
     """A blank where the last response was chosen, which is a tie."""
     rows = table.to_pylist()
     for row in rows:
@@ -120,18 +113,14 @@ SKIPPED = Scenario((Run(("--skips", "tie")),), dressed=blank_choices)
         pytest.param(SKIPPED, id="skips hidden among choices"),
     ],
 )
-def test_nothing_but_released_choices_depends_on_raw_choices(
-    scenario: Scenario, tmp_path: Path
-) -> None:
+def test_nothing_but_released_choices_depends_on_raw_choices(scenario, tmp_path):
     assert differences(tmp_path, "choices", scenario, ALL) == []
 
 
-def test_a_choice_that_is_broken_into_its_pairs_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_that_is_broken_into_its_pairs_is_found(tmp_path, monkeypatch):
     drawn = rr._draw_choices
 
-    def broken(task: Any, own: Any, label: Any, choices: Any) -> Any:
+    def broken(task, own, label, choices):
         told = choices.published & (label[choices.rows] != LABEL_TIE)
         object.__setattr__(choices, "published", told)
         return drawn(task, own, label, choices)
@@ -150,28 +139,28 @@ REPORTS = (
 
 @pytest.mark.quick("more labels later")
 @pytest.mark.parametrize("name", ["more labels later", "statistic", "pulled from a tool", "props"])
-def test_a_report_tells_released_labels_only(name: str, tmp_path: Path) -> None:
+def test_a_report_tells_released_labels_only(name, tmp_path):
     scenario = replace(SCENARIOS[name], afterwards=REPORTS)
     assert differences(tmp_path, "pairs", scenario, ALL) == []
 
 
 @pytest.fixture
-def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+def gates(tmp_path, monkeypatch):
     return Gates.install(tmp_path, monkeypatch)
 
 
-def by_learner(gates: Gates, *more: str) -> tuple[str, ...]:
+def by_learner(gates, *more):
     learner = ("--learner", "gated", "--model", str(gates.directory))
     return ("--mechanism", "props", *learner, "--stages", "3", *more)
 
 
-def test_a_release_with_a_model_tells_released_labels_only(gates: Gates, tmp_path: Path) -> None:
+def test_a_release_with_a_model_tells_released_labels_only(gates, tmp_path):
     runs = Run(by_learner(gates), HALF), Run(by_learner(gates, "--combine", "soft"), HALF)
     assert differences(tmp_path, "pairs", Scenario(runs), ALL) == []
 
 
 @pytest.mark.slow
-def test_so_does_all_that_is_on_disk_while_it_learns(gates: Gates, tmp_path: Path) -> None:
+def test_so_does_all_that_is_on_disk_while_it_learns(gates, tmp_path):
     gates.break_at(1)
     scenario = Scenario((Run(by_learner(gates), exits=1),), afterwards=(("release", "list"),))
     assert differences(tmp_path, "pairs", scenario, ALL) == []
@@ -184,10 +173,10 @@ def test_so_does_all_that_is_on_disk_while_it_learns(gates: Gates, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_job_that_leaks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_leaks_is_found(tmp_path, monkeypatch):
     whole = finish.training_key
 
-    def by_input(job: Job, *rest: Any) -> str:
+    def by_input(job, *rest):
         assert job.source
         raw = b"".join(Path(name).read_bytes() for name in job.source)
         return whole(job, *rest) + str(sum(raw) % 97)
@@ -199,9 +188,7 @@ def test_a_job_that_leaks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.quick("uls")
 @pytest.mark.parametrize("name", ["uls", "els", "els-group", "aup"])
-def test_without_noise_a_run_tells_labels(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_noise_a_run_tells_labels(name, tmp_path, monkeypatch):
     """The control: what is released follows from the sums, so they have to be noisy."""
     monkeypatch.setattr(Coins, "noisy", lambda self, total, *_: total.astype(object))
     found = differences(tmp_path, "pairs", SCENARIOS[name], ALL)
@@ -219,9 +206,7 @@ def test_without_noise_a_run_tells_labels(
         leaks.preferences_are_counted,
     ],
 )
-def test_a_leak_is_found(
-    leak: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leak_is_found(leak, tmp_path, monkeypatch):
     leak(monkeypatch)
     try:
         found = differences(tmp_path, "pairs", SCENARIOS["one run"], ALL)
@@ -231,9 +216,7 @@ def test_a_leak_is_found(
 
 
 @pytest.mark.slow
-def test_a_report_that_counts_preferences_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_counts_preferences_is_found(tmp_path, monkeypatch):
     leaks.preferences_are_counted(monkeypatch)
     scenario = replace(SCENARIOS["one run"], afterwards=REPORTS)
     found = differences(tmp_path, "pairs", scenario, ALL)

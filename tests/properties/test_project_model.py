@@ -60,7 +60,7 @@ class Budget:
 class ProjectMachine(RuleBasedStateMachine):
     """Commands in a project of three labelers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         shm = Path("/dev/shm")
         self.directory = Path(tempfile.mkdtemp(prefix="lg-", dir=shm if shm.is_dir() else None))
@@ -73,11 +73,11 @@ class ProjectMachine(RuleBasedStateMachine):
         self.new_policy()
         self.activate()
 
-    def teardown(self) -> None:
+    def teardown(self):
         shutil.rmtree(self.directory)
 
     @rule()
-    def new_policy(self) -> None:
+    def new_policy(self):
         self.made += 1
         policies.new(
             f"p{self.made}",
@@ -88,7 +88,7 @@ class ProjectMachine(RuleBasedStateMachine):
         )
 
     @rule()
-    def activate(self) -> None:
+    def activate(self):
         """The newest draft comes into force: everyone has all places again, at a further price."""
         name = f"p{self.made}"
         unfinished = [r.id for r in overview.releases(self.project.state) if self.begun(r)]
@@ -106,10 +106,10 @@ class ProjectMachine(RuleBasedStateMachine):
         self.done.clear()  # their commands are other requests now
 
     @staticmethod
-    def begun(record: overview.ReleaseLine) -> bool:
+    def begun(record):
         return record.state in ("computing", "drawn")
 
-    def command(self, rows: set[tuple[int, int]], kind: str, drop: bool) -> dict[str, Any]:
+    def command(self, rows, kind, drop):
         chosen = sorted(rows)
         asked = Public(np.array([u for u, _ in chosen]), np.array([i for _, i in chosen]))
         table = pairs(asked, np.array([LABELS[u, i] for u, i in chosen]))
@@ -118,7 +118,7 @@ class ProjectMachine(RuleBasedStateMachine):
         return {"source": table, "project": self.project, **options}
 
     @rule(rows=asked_rows, drop=st.booleans())
-    def randomize(self, rows: set[tuple[int, int]], drop: bool) -> None:
+    def randomize(self, rows, drop):
         """New labels are charged one place each, where they fit; others cost nothing."""
         assert self.budget
         used, people = self.budget.used, {u for u, _ in rows}
@@ -156,7 +156,7 @@ class ProjectMachine(RuleBasedStateMachine):
         self.done.append((command, release.id))
 
     @rule(rows=asked_rows, drop=st.booleans())
-    def sum_up(self, rows: set[tuple[int, int]], drop: bool) -> None:
+    def sum_up(self, rows, drop):
         """A statistic takes one place of everyone with a label in it, or none of the exhausted."""
         assert self.budget
         before = self.places("statistic")
@@ -176,7 +176,7 @@ class ProjectMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.done)
     @rule(data=st.data())
-    def same_command_again(self, data: st.DataObject) -> None:
+    def same_command_again(self, data):
         command, release_id = data.draw(st.sampled_from(self.done), label="command")
         was = self.settled()
         again: Release = lg.privatize(**command)
@@ -188,13 +188,13 @@ class ProjectMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["rr", "statistic"]),
         moment=st.sampled_from(sorted(MOMENTS)),
     )
-    def die_and_come_back(self, rows: set[tuple[int, int]], kind: str, moment: str) -> None:
+    def die_and_come_back(self, rows, kind, moment):
         """What a crash left is finished by the same command, with the places it had taken."""
         assert self.budget
         owner, name = MOMENTS[moment]
         whole = getattr(owner, name)
 
-        def fatal(*arguments: Any, **options: Any) -> None:
+        def fatal(*arguments, **options):
             whole(*arguments, **options)
             raise Died
 
@@ -218,7 +218,7 @@ class ProjectMachine(RuleBasedStateMachine):
             for u in range(LABELERS):
                 self.budget.used["rr", u] = taken[u]
 
-    def places(self, kind: str) -> list[int]:
+    def places(self, kind):
         """Places that everyone uses under the policy in force."""
         opened = OpenProject.open(self.project.state)
         keys, ledger = opened.keys, opened.ledger
@@ -227,13 +227,13 @@ class ProjectMachine(RuleBasedStateMachine):
         found = {tuple(key): int(n) for key, n in zip(table.labelers, table.used, strict=True)}
         return [found.get(tuple(key), 0) for key in people]
 
-    def settled(self) -> dict[str, list[tuple[object, ...]]]:
+    def settled(self):
         """The ledger but for the number of the job, and what was reserved and never used."""
         tables = dump(self.project.ledger_url)
         return {name: tables[name] for name in ("charges", "counters", "policies", "prices")}
 
     @invariant()
-    def the_ledger_holds_and_nobody_is_above_an_allowance(self) -> None:
+    def the_ledger_holds_and_nobody_is_above_an_allowance(self):
         verdict = overview.verify(self.project.state)
         assert verdict.ok, verdict.fault
         for kind, places in PLACES.items():
@@ -245,7 +245,7 @@ class ProjectMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_every_life_of_a_project_is_as_the_model_tells() -> None:
+def test_every_life_of_a_project_is_as_the_model_tells():
     run(
         ProjectMachine,
         settings=settings(

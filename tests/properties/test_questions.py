@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,8 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.pairs import find_distinct_pairs, read_pairs
-from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import Project
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
 ASKED = public(labelers=3, per_labeler=5, items=8)
@@ -40,18 +37,16 @@ HELPFUL, SAFE = "more helpful?", "safer?"
 NAMED = {"question": "question"}
 
 
-def ask(table: pa.Table, question: Any) -> pa.Table:
+def ask(table, question):
     """The table with one question for all its rows."""
     return table.append_column("question", pa.array([question] * len(table)))
 
 
-def ask_both(table: pa.Table) -> pa.Table:
+def ask_both(table):
     return pa.concat_tables([ask(table, HELPFUL), ask(table, SAFE)])
 
 
-def staged(
-    here: Path, table: Any, question: str | None = None, named: bool = False, **columns: str
-) -> Staged:
+def staged(here, table, question=None, named=False, **columns):
     here.mkdir()
     place = here.parent / "keys"  # of all inputs of a test
     keys = KeyRing(place) if place.exists() else KeyRing.create(place)
@@ -61,15 +56,13 @@ def staged(
     return stage(table, here / "input", keys, StagingOptions(reading, "files"))
 
 
-def items(here: Path, table: Any, question: str | None = None, **columns: str) -> list[Any]:
+def items(here, table, question=None, **columns):
     return find_distinct_pairs(staged(here, table, question, **columns)).items.tolist()
 
 
 @pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(
-    layout: str, project: Project
-) -> None:
+def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(layout, project):
     table = LAYOUTS[layout](ASKED, RANKS)
     release = lg.privatize(ask_both(table), columns=NAMED, project=project, **PRICE)
     labels = 2 * len(ASKED) * (3 if layout == "rankings" else 1)
@@ -81,8 +74,8 @@ def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(
     assert not set(ids[0]) & set(ids[1])
 
 
-def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project: Project) -> None:
-    def asked(table: pa.Table, **options: Any) -> tuple[pl.DataFrame, int]:
+def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project):
+    def asked(table, **options):
         release = lg.privatize(table, project=project, **PRICE, **options)
         return lg.load(release), release.card["counts"]["charged"]
 
@@ -101,9 +94,7 @@ def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project: Proje
 @pytest.mark.quick("given ids-pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("named", [True, False], ids=["given ids", "ids of contents"])
-def test_a_column_and_one_name_for_all_rows_give_the_same_items(
-    layout: str, named: bool, tmp_path: Path
-) -> None:
+def test_a_column_and_one_name_for_all_rows_give_the_same_items(layout, named, tmp_path):
     table = LAYOUTS[layout](ASKED, RANKS)
     if named:
         table = table.append_column("item_id", pa.array([f"item {i}" for i in ASKED.item]))
@@ -120,7 +111,7 @@ def test_a_column_and_one_name_for_all_rows_give_the_same_items(
     assert items(tmp_path / "none", table) != one.items.tolist()
 
 
-def test_questions_of_every_type_are_told_by_their_text(tmp_path: Path) -> None:
+def test_questions_of_every_type_are_told_by_their_text(tmp_path):
     table = pairs(ASKED, RANKS)
     texts = pa.array(["7"] * len(table))
     kinds = [texts, texts.cast(pa.int8()), texts.cast(pa.uint64()), texts.dictionary_encode()]
@@ -135,15 +126,13 @@ def test_questions_of_every_type_are_told_by_their_text(tmp_path: Path) -> None:
 @pytest.mark.quick("chosen-question")
 @pytest.mark.parametrize("role", ["question", "item_id"])
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
-def test_which_text_was_chosen_is_no_name_of_anything(
-    role: str, side: str, project: Project
-) -> None:
+def test_which_text_was_chosen_is_no_name_of_anything(role, side, project):
     """It would be published with the pair, and tell the label."""
     with pytest.raises(InvalidLabels, match=f"column {side} is {side}, which is private"):
         lg.privatize(chosen(ASKED, RANKS), columns={role: side}, project=project, **PRICE)
 
 
-def test_a_column_of_another_role_is_no_question(tmp_path: Path) -> None:
+def test_a_column_of_another_role_is_no_question(tmp_path):
     table = pairs(ASKED, RANKS)
     renamed = table.rename_columns({"prompt": "question"})
     assert items(tmp_path / "a", renamed, prompt="question") == items(tmp_path / "b", table)
@@ -153,9 +142,7 @@ def test_a_column_of_another_role_is_no_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [None, ""])
-def test_a_row_without_its_question_or_its_id_is_a_bad_row(
-    missing: str | None, project: Project, tmp_path: Path
-) -> None:
+def test_a_row_without_its_question_or_its_id_is_a_bad_row(missing, project, tmp_path):
     rows = ask(pairs(ASKED, RANKS), SAFE).to_pylist()
     rows[3]["question"] = missing
     table = pa.Table.from_pylist(rows)
@@ -169,7 +156,7 @@ def test_a_row_without_its_question_or_its_id_is_a_bad_row(
         staged(tmp_path / "a", pairs(ASKED, RANKS).append_column("item_id", ids), SAFE)
 
 
-def test_a_question_is_told_once(tmp_path: Path) -> None:
+def test_a_question_is_told_once(tmp_path):
     table = pairs(ASKED, RANKS)
     with pytest.raises(InvalidLabels, match=r"column question says which question.*question"):
         staged(tmp_path / "a", ask(table, SAFE), SAFE, named=True)
@@ -182,7 +169,7 @@ def test_a_question_is_told_once(tmp_path: Path) -> None:
             Reading({}, question=name)
 
 
-def test_an_id_stands_for_one_content_under_each_question(tmp_path: Path) -> None:
+def test_an_id_stands_for_one_content_under_each_question(tmp_path):
     table = pairs(Public(np.zeros(4, np.int64), np.arange(4)), opinions(4, 1))
     table = table.append_column("item_id", pa.array(["x", "x", "y", "y"]))
     apart = table.append_column("question", pa.array(["1", "2", "1", "2"]))
@@ -192,7 +179,7 @@ def test_an_id_stands_for_one_content_under_each_question(tmp_path: Path) -> Non
         find_distinct_pairs(staged(tmp_path / "one", ask(table, "1")))
 
 
-def test_names_of_items_cannot_be_confused(tmp_path: Path) -> None:
+def test_names_of_items_cannot_be_confused(tmp_path):
     parts = [("a#b", "c"), ("a", "b#c"), ("a%23b", "c"), ("a", "b%23c"), ("a%", "#")]
     table = pairs(Public(np.zeros(5, np.int64), np.arange(5)), opinions(5, 1))
     for name, values in zip(("item_id", "question"), zip(*parts, strict=True), strict=True):
@@ -201,7 +188,7 @@ def test_names_of_items_cannot_be_confused(tmp_path: Path) -> None:
     assert len(set(distinct.ids.to_pylist())) == len(parts)
 
 
-def test_pairs_are_told_apart_by_question_and_look_alike() -> None:
+def test_pairs_are_told_apart_by_question_and_look_alike():
     table = pairs(ASKED, RANKS)
     read, plain = read_pairs(ask_both(table), columns=NAMED), read_pairs(table)
     assert len(read.table) == 2 * len(plain.table) and len(read.rows) == 2 * len(plain.rows)
@@ -210,7 +197,7 @@ def test_pairs_are_told_apart_by_question_and_look_alike() -> None:
     assert read_pairs(table, question=SAFE).questions is not None
 
 
-def test_further_pairs_say_their_question_too(project: Project) -> None:
+def test_further_pairs_say_their_question_too(project):
     further = pairs(Public(np.zeros(4, np.int64), np.arange(50, 54)), opinions(4, 1))
     release = lg.privatize(
         ask_both(pairs(ASKED, RANKS)),
@@ -224,12 +211,12 @@ def test_further_pairs_say_their_question_too(project: Project) -> None:
     assert lg.load(release)["question"].null_count() == 0
 
 
-def rankings_with_questions(asked: Public, ranks: Any, *, labelers: bool = True) -> pa.Table:
+def rankings_with_questions(asked, ranks, *, labelers=True):
     table = rankings(asked, ranks, labelers=labelers)
     return table.append_column("question", pa.array([i % 3 for i in range(len(asked))]))
 
 
-def pairs_with_questions(asked: Public, ranks: Any, *, labelers: bool = True) -> pa.Table:
+def pairs_with_questions(asked, ranks, *, labelers=True):
     table = pairs(asked, ranks, labelers=labelers)
     return table.append_column("question", pa.array([f"question {i % 2}" for i in asked.labeler]))
 
@@ -237,7 +224,7 @@ def pairs_with_questions(asked: Public, ranks: Any, *, labelers: bool = True) ->
 @pytest.mark.quick("pairs_with_questions")
 @pytest.mark.parametrize("make", [pairs_with_questions, rankings_with_questions])
 def test_nothing_but_released_labels_depends_on_raw_labels_under_questions(
-    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make, tmp_path, monkeypatch
+):
     monkeypatch.setitem(preferences.LISTED, "questions", make)
     assert differences(tmp_path, "questions", SCENARIOS["bound"], ALL) == []

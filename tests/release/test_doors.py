@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,14 +75,12 @@ class door:
 """
 
 
-def test_a_mechanism_of_another_package_releases_with_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mechanism_of_another_package_releases_with_its_options(tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", "stamped", MECHANISM, monkeypatch)
     write(TABLE, tmp_path / "labels.parquet")
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> str:
+    def run(*arguments):
         made = CliRunner().invoke(main, ["privatize", *arguments], catch_exceptions=False)
         return made.output
 
@@ -105,9 +102,7 @@ def test_a_mechanism_of_another_package_releases_with_its_options(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
-def test_processes_release_the_same_bytes_as_threads(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_release_the_same_bytes_as_threads(options, tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.executors", "processes", EXECUTOR, monkeypatch)
     seen, release = [], None
     for name in ("", "processes"):
@@ -123,7 +118,7 @@ def test_processes_release_the_same_bytes_as_threads(
     sys.modules.pop("processes_part").POOL.shutdown()
 
 
-def test_the_executor_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executor_is_named_by_the_environment(monkeypatch):
     monkeypatch.delenv("LABELGUARD_EXECUTOR", raising=False)
     assert open_executor(3) == Threads(3)
     monkeypatch.setenv("LABELGUARD_EXECUTOR", "threads")
@@ -133,7 +128,7 @@ def test_the_executor_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatc
         open_executor()
 
 
-def test_keys_and_coins_travel_to_workers_without_showing_themselves(tmp_path: Path) -> None:
+def test_keys_and_coins_travel_to_workers_without_showing_themselves(tmp_path):
     rows = np.arange(8, dtype=np.uint64).reshape(4, 2)
     nonce = world.fixed_bytes(32)
     coins, keys = Coins(nonce), KeyRing.create(tmp_path / "keys").row_keys()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -31,7 +28,6 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.release.drawn import DrawnRelease
 from labelguard.release.evaluation import FILE, Evaluation
 from labelguard.release.head import Head
@@ -41,7 +37,7 @@ RAW = survey(labelers=60)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     """A project that holds 50% of labelers out, and pays for three statistics."""
     made = lg.init(tmp_path / "project", max_epsilon=1e6)
     hold_out(made, "statistic:releases=3")
@@ -49,14 +45,14 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.fixture(scope="module")
-def _taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, lg.Release]:
+def _taught(tmp_path_factory):
     made = lg.init(tmp_path_factory.mktemp("taught"), max_epsilon=1e6)
     hold_out(made, "statistic:releases=3")
     return made, lg.privatize(RAW, project=made, **TEACHER)
 
 
 @pytest.fixture
-def teacher(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release:
+def teacher(_taught, project):
     """The teacher release of `project`: a copy of one that is made once."""
     made, release = _taught
     shutil.rmtree(project.state)
@@ -65,16 +61,16 @@ def teacher(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release
 
 
 @pytest.fixture
-def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_noise(monkeypatch):
     monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
     yield
 
 
-def without_opinion(head: Head) -> Head:
+def without_opinion(head):
     return replace(head, coefficients=np.zeros_like(head.coefficients))
 
 
-def sum_of(raw: pl.DataFrame, evaluation: Evaluation) -> Any:
+def sum_of(raw, evaluation):
     """Σ_u w_u Σ_j (y − ½) z of some labels by its definition, and what they weigh."""
     columns = [f"{name}_{side}" for side in "ab" for name in ("score", "length")]
     values = raw.select(columns).to_numpy()
@@ -92,7 +88,7 @@ def sum_of(raw: pl.DataFrame, evaluation: Evaluation) -> Any:
     return np.sum(parts, axis=0), sum(w * rows.sum() for rows, w in zip(own, weight, strict=True))
 
 
-def test_a_labeler_either_trains_or_evaluates(project: Project, teacher: lg.Release) -> None:
+def test_a_labeler_either_trains_or_evaluates(project, teacher):
     evaluation = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
     assert len(training) and len(held_out) and len(training) + len(held_out) == len(RAW)
@@ -110,7 +106,7 @@ def test_a_labeler_either_trains_or_evaluates(project: Project, teacher: lg.Rele
     assert overview.verify(project.state).ok
 
 
-def test_it_holds_the_sum_of_held_out_labels_alone(project: Project, no_noise: None) -> None:
+def test_it_holds_the_sum_of_held_out_labels_alone(project, no_noise):
     teacher = lg.privatize(RAW, project=project, **TEACHER)
     made = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     found, head = Evaluation.load(made.path), Head.load(teacher.path)
@@ -129,7 +125,7 @@ def test_it_holds_the_sum_of_held_out_labels_alone(project: Project, no_noise: N
     assert found.difference(head, head) == (0, 0)
 
 
-def test_a_later_evaluation_adds_what_is_new(project: Project, no_noise: None) -> None:
+def test_a_later_evaluation_adds_what_is_new(project, no_noise):
     teacher = lg.privatize(RAW, project=project, **TEACHER)
     first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     later = survey(labelers=80, seed=7)
@@ -149,9 +145,7 @@ def test_a_later_evaluation_adds_what_is_new(project: Project, no_noise: None) -
 
 
 @pytest.mark.slow
-def test_training_goes_on_as_if_evaluations_were_not_there(
-    project: Project, teacher: lg.Release
-) -> None:
+def test_training_goes_on_as_if_evaluations_were_not_there(project, teacher):
     lg.privatize(RAW, project=project, head=teacher.id, **EVALUATION)
     assert lg.privatize(RAW, project=project, **SHAPE).id == teacher.id  # auto never evaluates
     more = survey(labelers=80, seed=7)
@@ -163,9 +157,7 @@ def test_training_goes_on_as_if_evaluations_were_not_there(
 
 
 @pytest.mark.slow
-def test_a_head_is_a_release_or_any_directory_that_holds_one(
-    project: Project, teacher: lg.Release, tmp_path: Path
-) -> None:
+def test_a_head_is_a_release_or_any_directory_that_holds_one(project, teacher, tmp_path):
     model = tmp_path / "models" / "0001"
     model.mkdir(parents=True)
     shutil.copy(teacher.path / "head.npz", model)
@@ -179,15 +171,13 @@ def test_a_head_is_a_release_or_any_directory_that_holds_one(
         lg.privatize(RAW, project=project, head=tmp_path, **EVALUATION)
 
 
-def test_the_first_one_needs_a_head(project: Project) -> None:
+def test_the_first_one_needs_a_head(project):
     with pytest.raises(PolicyError, match=r"first evaluation needs a head.*--head RELEASE"):
         lg.privatize(RAW, project=project, **EVALUATION)
 
 
 @pytest.mark.slow
-def test_other_coordinates_begin_anew(
-    project: Project, teacher: lg.Release, tmp_path: Path
-) -> None:
+def test_other_coordinates_begin_anew(project, teacher, tmp_path):
     first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     head = Head.load(teacher.path)
     turned = Basis(head.basis.projection[:, :1], head.basis.metric[:1])
@@ -208,9 +198,7 @@ def test_other_coordinates_begin_anew(
         found.likelihood(replace(head, identity="another"))
 
 
-def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(
-    project: Project, teacher: lg.Release
-) -> None:
+def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(project, teacher):
     lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     for seed in (1, 2):
         lg.privatize(survey(labelers=60, seed=seed), project=project, **EVALUATION)
@@ -223,7 +211,7 @@ def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(
 
 
 @pytest.mark.slow
-def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path: Path) -> None:
+def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path):
     home = lg.init(tmp_path / "p", max_epsilon=1e6)
     with pytest.raises(PolicyError, match="before the first release: labelguard policy new"):
         lg.privatize(RAW, project=home, **EVALUATION)
@@ -239,7 +227,7 @@ def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_an_input_with_nobody_of_the_part_is_refused(project: Project) -> None:
+def test_an_input_with_nobody_of_the_part_is_refused(project):
     training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
     with pytest.raises(NobodyOfPart, match=r"all of the \d+ labelers in this input are held out"):
         lg.privatize(held_out, project=project, **TEACHER)
@@ -249,9 +237,7 @@ def test_an_input_with_nobody_of_the_part_is_refused(project: Project) -> None:
     assert spent(project) == training["labeler_id"].n_unique()
 
 
-def test_there_is_nothing_to_load_train_on_or_score_by(
-    project: Project, teacher: lg.Release, tmp_path: Path
-) -> None:
+def test_there_is_nothing_to_load_train_on_or_score_by(project, teacher, tmp_path):
     output = tmp_path / "out"
     made = lg.privatize(RAW, project=project, head=teacher.path, output=output, **EVALUATION)
     assert {path.name for path in output.iterdir()} == {"CARD.md", "SHA256SUMS", "card.json", FILE}
@@ -276,8 +262,8 @@ def test_there_is_nothing_to_load_train_on_or_score_by(
 @pytest.mark.quick("wider than its features")
 @pytest.mark.parametrize("what", ["wider than its features", "metric", "coefficients"])
 def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
-    project: Project, teacher: lg.Release, tmp_path: Path, what: str
-) -> None:
+    project, teacher, tmp_path, what
+):
     head = Head.load(teacher.path)
     basis, coefficients = head.basis, head.coefficients
     if what == "wider than its features":
@@ -294,15 +280,13 @@ def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
     assert spent(project) == before
 
 
-def test_a_release_that_was_killed_is_finished(
-    project: Project, teacher: lg.Release, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_that_was_killed_is_finished(project, teacher, monkeypatch):
     before = spent(project)
 
-    def die(*arguments: object) -> None:
+    def die(*arguments):
         raise KeyboardInterrupt
 
-    def evaluate(raw: pl.DataFrame = RAW) -> Any:
+    def evaluate(raw=RAW):
         return lg.privatize(raw, project=project, head=teacher.path, **EVALUATION)
 
     for owner, step, state in (
@@ -326,7 +310,7 @@ def test_a_release_that_was_killed_is_finished(
     assert overview.verify(project.state).ok
 
 
-def test_the_share_lasts_as_long_as_the_project(project: Project) -> None:
+def test_the_share_lasts_as_long_as_the_project(project):
     with pytest.raises(PolicyError, match=r"share of held-out units \(0.2\) than 'held'"):
         hold_out(project, "statistic:releases=1", name="later", share=0.2)
     with pytest.raises(PolicyError, match=r"held-out must be a share between 0 and 0.5"):

@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.uint8]
 
 
-def head(*coefficients: float) -> Head:
+def head(*coefficients):
     return Head(**vars(COORDINATES), coefficients=np.array(coefficients))
 
 
@@ -53,11 +53,11 @@ class World:
     mean: Floats
     """probability of the first side, a row"""
 
-    def bounds(self) -> Bounds:
+    def bounds(self):
         """Nobody is clipped, so that nothing is biased."""
         return Bounds(1e4, np.ones(self.rows.units), 1e4)
 
-    def evaluation(self, rng: np.random.Generator, noise: float) -> Evaluation:
+    def evaluation(self, rng, noise):
         """What would be released; `noise` is its standard deviation."""
         bounds = self.bounds()
         grid = statistic.Grid(2.0**-20, round(noise * 2**20), "gaussian", D)
@@ -68,35 +68,35 @@ class World:
         window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, None, bound)
         return Evaluation.of(COORDINATES, [window])
 
-    def truth(self) -> float:
+    def truth(self):
         """The expected difference per label."""
         likelihood = [self._likelihood(one.coefficients) for one in (NEW, OLD)]
         return (likelihood[0] - likelihood[1]) / len(self.rows)
 
-    def _likelihood(self, theta: Floats) -> float:
+    def _likelihood(self, theta):
         margin = self.z[self.rows.pair].astype(np.float64) @ theta
         return float(((self.mean - 0.5) * margin - np.log(2 * np.cosh(margin / 2))).sum())
 
 
-def _public(rng: np.random.Generator) -> tuple[NDArray[np.float32], Rows]:
+def _public(rng):
     z = rng.normal(size=(150, D)).astype(np.float32)
     pair = np.concatenate([rng.choice(len(z), 10, replace=False) for _ in range(40)])
     return z, Rows(pair, np.repeat(np.arange(40), 10), 40)
 
 
-def independent() -> World:
+def independent():
     """Every label is a coin of its own."""
     z, rows = _public(np.random.default_rng(0))
     mean = 1 / (1 + np.exp(-z[rows.pair] @ np.array([1.0, -0.5, 0.0])))
     return World(z, rows, lambda rng: (rng.random(len(rows)) < mean).astype(np.uint8), mean)
 
 
-def tastes() -> World:
+def tastes():
     """Labelers differ in what they like, so that the labels of one hang together; some tie."""
     z, rows = _public(np.random.default_rng(0))
     margin = z[rows.pair]
 
-    def draw(rng: np.random.Generator) -> Labels:
+    def draw(rng):
         taste = rng.normal(size=(rows.units, D)) * 3
         sure = 1 / (1 + np.exp(-np.einsum("ij,ij->i", margin, taste[rows.unit])))
         labels = (rng.random(len(rows)) < sure).astype(np.uint8)
@@ -105,21 +105,21 @@ def tastes() -> World:
     return World(z, rows, draw, np.full(len(rows), 0.5))
 
 
-def worst() -> World:
+def worst():
     """A labeler says with one voice what the new head would, or always the reverse."""
     z, rows = _public(np.random.default_rng(0))
     along = z.astype(np.float64) @ STEP
     z = (np.sign(along)[:, None] * STEP / (STEP @ STEP)).astype(np.float32)  # all of one length
     own = np.sign(along[rows.pair]) > 0
 
-    def draw(rng: np.random.Generator) -> Labels:
+    def draw(rng):
         voice = rng.random(rows.units) < 0.5
         return (own == voice[rows.unit]).astype(np.uint8)
 
     return World(z, rows, draw, np.full(len(rows), 0.5))
 
 
-def judged(world: World, noise: float, claimed: float = 1.0) -> tuple[Floats, Floats]:
+def judged(world, noise, claimed=1.0):
     """Differences from many draws, and their standard errors as if the noise were `claimed` of
     what it is.
     """
@@ -136,13 +136,13 @@ def judged(world: World, noise: float, claimed: float = 1.0) -> tuple[Floats, Fl
     return values, errors
 
 
-def coverage(values: Floats, errors: Floats, truth: float) -> float:
+def coverage(values, errors, truth):
     return float((np.abs(values - truth) <= QUANTILE * errors).mean())
 
 
 @pytest.mark.quick("own")
 @pytest.mark.parametrize("world", [independent(), tastes(), worst()], ids=["own", "taste", "worst"])
-def test_the_difference_is_unbiased_and_covered(world: World) -> None:
+def test_the_difference_is_unbiased_and_covered(world):
     values, errors = judged(world, noise=6.0)
     truth = world.truth()
     assert abs(values.mean() - truth) < 5 * values.std() / np.sqrt(DRAWS)
@@ -151,7 +151,7 @@ def test_the_difference_is_unbiased_and_covered(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do() -> None:
+def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do():
     """Without noise: the clustered bound is the true standard error."""
     world = worst()
     values, errors = judged(world, noise=1e-3)
@@ -161,14 +161,14 @@ def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do() -> None:
 
 @pytest.mark.quick("0.7")
 @pytest.mark.parametrize("claimed", [0.7, 0.85])
-def test_claiming_too_little_noise_is_found_out(claimed: float) -> None:
+def test_claiming_too_little_noise_is_found_out(claimed):
     world = independent()
     values, errors = judged(world, noise=200.0, claimed=claimed)
     assert coverage(values, errors, world.truth()) < NOMINAL - SLACK
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.99])
-def test_what_a_gate_subtracts_is_exceeded_as_often_as_it_says(confidence: float) -> None:
+def test_what_a_gate_subtracts_is_exceeded_as_often_as_it_says(confidence):
     """Ball noise, far above what labels scatter by; five standard errors of 200,000 draws. A normal
     quantile, the negative control, is exceeded 1.5 times as often at .99.
     """
@@ -181,7 +181,7 @@ def test_what_a_gate_subtracts_is_exceeded_as_often_as_it_says(confidence: float
     assert confidence < 0.99 or normal > 1.3 * (1 - confidence) + allowed
 
 
-def test_the_bound_is_that_of_its_definition() -> None:
+def test_the_bound_is_that_of_its_definition():
     """Σ_u (m_u/4) Σ_j w² z zᵀ, and above the clustered variance in every direction."""
     z, rows = _public(np.random.default_rng(3))
     bounds = statistic.bounds(z, rows, 0.5)
@@ -195,7 +195,7 @@ def test_the_bound_is_that_of_its_definition() -> None:
         assert (spread**2).sum() <= d @ found @ d
 
 
-def _agreeing(bounds: Callable[[NDArray[np.float32], Rows], Bounds]) -> tuple[Floats, float, float]:
+def _agreeing(bounds):
     """Labelers of one mind, 5 to 80 labels each: the head that they go by, less a timid one.
 
     Estimates of many draws, their standard error, and the truth under the same weights.
@@ -226,20 +226,20 @@ def _agreeing(bounds: Callable[[NDArray[np.float32], Rows], Bounds]) -> tuple[Fl
     return np.array(estimates), error, truth
 
 
-def test_a_head_that_is_rightly_sure_is_not_taken_for_worse_than_a_timid_one() -> None:
+def test_a_head_that_is_rightly_sure_is_not_taken_for_worse_than_a_timid_one():
     estimates, error, truth = _agreeing(statistic.unclipped_bounds)
     assert truth > 0.03
     assert abs(estimates.mean() - truth) < 5 * estimates.std() / np.sqrt(len(estimates))
     assert coverage(estimates, np.full(300, error), truth) > NOMINAL - 5 * np.sqrt(0.05 / 300)
 
 
-def test_clipping_those_who_agree_would_take_it_for_worse() -> None:
+def test_clipping_those_who_agree_would_take_it_for_worse():
     """The bounds of a teacher, which may be biased: the timid head wins, surely and wrongly."""
     estimates, error, truth = _agreeing(lambda z, rows: statistic.bounds(z, rows, 0.5))
     assert truth > 0.03 and (estimates < truth - 1.96 * error).all()
 
 
-def test_no_labels_at_all_are_clipped() -> None:
+def test_no_labels_at_all_are_clipped():
     """Not even those that lie along the direction in which a labeler's pairs lie most."""
     rng = np.random.default_rng(8)
     z = (rng.normal(size=(80, D)) * [3, 1, 0.2]).astype(np.float32)

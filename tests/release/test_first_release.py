@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -19,7 +18,6 @@ from labelguard.budget.policy import usual_delta
 from labelguard.errors import NoProject, NotAgreed
 from labelguard.extras import MissingExtra
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.release.plan import Preview
 from labelguard.release.privatize import plan
 
@@ -33,20 +31,20 @@ RR: dict[str, Any] = {"mechanism": "rr"}
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project")
 
 
-def flipped(table: pl.DataFrame) -> pl.DataFrame:
+def flipped(table):
     """The same rows with other labels, in another order."""
     return table.with_columns(label=1 - pl.col("label")).sort("label", "labeler_id")
 
 
-def seen(project: Project, source: Any = SMALL, **options: Any) -> Preview:
+def seen(project, source=SMALL, **options):
     """What a release shows before it is charged, where nobody agrees to it."""
     shown: list[Preview] = []
 
-    def decline(found: Preview) -> None:
+    def decline(found):
         shown.append(found)
         raise NotAgreed("no")
 
@@ -58,9 +56,7 @@ def seen(project: Project, source: Any = SMALL, **options: Any) -> Preview:
 
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
-def test_who_declines_is_charged_nothing_and_fixes_nothing(
-    options: dict[str, Any], project: Project
-) -> None:
+def test_who_declines_is_charged_nothing_and_fixes_nothing(options, project):
     before = dump(project.state)
     seen(project, **options)
     after = dump(project.state)
@@ -74,7 +70,7 @@ def test_who_declines_is_charged_nothing_and_fixes_nothing(
 
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
-def test_what_was_shown_is_what_is_released(options: dict[str, Any], project: Project) -> None:
+def test_what_was_shown_is_what_is_released(options, project):
     planned = plan(SMALL, project=project, **options)
     shown = planned.preview
     assert repr(planned) == f"Plan(preview={shown!r})", "neither rows nor prices"
@@ -93,7 +89,7 @@ def test_what_was_shown_is_what_is_released(options: dict[str, Any], project: Pr
         assert shown.label_error == pytest.approx(flips.mean(), rel=1e-12)
 
 
-def test_a_preview_writes_nothing_into_a_project(project: Project) -> None:
+def test_a_preview_writes_nothing_into_a_project(project):
     for _ in range(2):
         before = files(project.state)
         plan(SMALL, project=project, **RR)
@@ -102,9 +98,7 @@ def test_a_preview_writes_nothing_into_a_project(project: Project) -> None:
         lg.privatize(SMALL, project=project, **RR)
 
 
-def test_a_preview_needs_no_project_and_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preview_needs_no_project_and_leaves_none(tmp_path, monkeypatch):
     room = tmp_path / "tmp"
     room.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(room))
@@ -118,8 +112,8 @@ def test_a_preview_needs_no_project_and_leaves_none(
 
 @pytest.mark.parametrize("name", ["LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"])
 def test_keys_and_a_ledger_of_a_project_are_not_taken_for_a_preview_without_one(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(name, str(tmp_path / "given"))
     with pytest.raises(NoProject):
@@ -129,12 +123,12 @@ def test_keys_and_a_ledger_of_a_project_are_not_taken_for_a_preview_without_one(
 
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
-def test_a_preview_does_not_depend_on_labels(options: dict[str, Any], project: Project) -> None:
+def test_a_preview_does_not_depend_on_labels(options, project):
     one, other = (plan(table, project=project, **options) for table in (SMALL, flipped(SMALL)))
     assert one.preview == other.preview
 
 
-def test_what_was_released_is_said_to_be_free(project: Project) -> None:
+def test_what_was_released_is_said_to_be_free(project):
     made = lg.privatize(SMALL, project=project, **RR)
     again = plan(SMALL, project=project, **RR).preview
     assert again.reused == made.id and not again.first
@@ -145,9 +139,7 @@ def test_what_was_released_is_said_to_be_free(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_project_keeps_the_features_of_its_first_release(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_keeps_the_features_of_its_first_release(project, monkeypatch):
     shape = {"mechanism": "statistic", "components": 2, "ridge": 1.0, "uses": 3}
     with monkeypatch.context() as light:
         without(light, "torch")
@@ -159,8 +151,8 @@ def test_a_project_keeps_the_features_of_its_first_release(
 
 
 def test_features_that_cannot_be_computed_here_are_refused_before_anything_is_read(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, monkeypatch
+):
     without(monkeypatch, "transformers")
     with pytest.raises(MissingExtra, match=r"transformers.*pip install '.*\[encoders\]'"):
         lg.privatize(
@@ -168,12 +160,10 @@ def test_features_that_cannot_be_computed_here_are_refused_before_anything_is_re
         )
 
 
-def test_a_first_release_is_public_in_all_it_fixes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_release_is_public_in_all_it_fixes(tmp_path, monkeypatch):
     """δ, mechanism and allowances come from public counts: other labels, the same policy."""
 
-    def policy(table: pl.DataFrame, name: str) -> dict[str, Any]:
+    def policy(table, name):
         world.fix(monkeypatch)
         project = lg.init(tmp_path / name)
         lg.privatize(table, project=project, recurring="weekly", duration="8w", **COLUMNS)
@@ -184,12 +174,12 @@ def test_a_first_release_is_public_in_all_it_fixes(
 
 @pytest.mark.slow
 def test_who_does_not_want_to_wait_for_an_encoder_is_charged_nothing(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    project, monkeypatch, tmp_path
+):
     monkeypatch.setenv("LABELGUARD_CACHE", str(tmp_path / "cache"))
     told: list[float] = []
 
-    def wait(seconds: float) -> None:
+    def wait(seconds):
         told.append(seconds)
         if len(told) == 1:
             raise NotAgreed("no")

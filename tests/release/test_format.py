@@ -12,7 +12,6 @@ import json
 import re
 import sqlite3
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -46,14 +45,14 @@ ROW_KEY, ORDER = 1, 2
 FLIP, TIE = 1, 2
 
 
-def encode(value: str | list[Any]) -> bytes:
+def encode(value):
     """The canonical encoding of a text or a chat."""
     tag, body = (b"t", value) if isinstance(value, str) else (b"c", canonical_json(value))
     data = body.encode()
     return tag + str(len(data)).encode() + b":" + data
 
 
-def canonical_json(value: Any) -> str:
+def canonical_json(value):
     if isinstance(value, str):
         return json_string(value)
     if isinstance(value, list):
@@ -62,102 +61,102 @@ def canonical_json(value: Any) -> str:
     return "{" + ",".join(f"{json_string(k)}:{canonical_json(v)}" for k, v in members) + "}"
 
 
-def json_string(text: str) -> str:
+def json_string(text):
     written = json.dumps(text, ensure_ascii=False)
     return re.sub(r"(\\.)([0-9a-f]{4})?", _upper, written)
 
 
-def _upper(escape: re.Match[str]) -> str:
+def _upper(escape):
     if escape[1] != r"\u":
         return escape[0]
     return escape[0][:2] + escape[0][2:].upper()
 
 
-def item_hash(prompt: Any, responses: list[Any]) -> bytes:
+def item_hash(prompt, responses):
     sides = b"".join(sorted(map(encode, responses)))
     return hashlib.sha256(b"labelguard/item/1:" + encode(prompt) + sides).digest()
 
 
-def item_digest(prompt: Any, responses: list[Any]) -> bytes:
+def item_digest(prompt, responses):
     return item_hash(prompt, responses)[:16]
 
 
-def id_hash(item_id: str) -> bytes:
+def id_hash(item_id):
     return hashlib.sha256(b"labelguard/id/1:" + encode(item_id)).digest()
 
 
-def id_digest(item_id: str) -> bytes:
+def id_digest(item_id):
     return id_hash(item_id)[:16]
 
 
-def ranking_digest(ranking_id: str) -> bytes:
+def ranking_digest(ranking_id):
     return hashlib.sha256(b"labelguard/ranking/1:" + encode(ranking_id)).digest()[:16]
 
 
-def question_digest(question: str, item: bytes) -> bytes:
+def question_digest(question, item):
     """Of an item (its whole SHA-256) under a question."""
     return hashlib.sha256(b"labelguard/question/1:" + encode(question) + item).digest()[:16]
 
 
-def pair_index(first: int, second: int, responses: int) -> int:
+def pair_index(first, second, responses):
     """The place of (first, second), counted from 0, among all pairs in lexicographic order."""
     return list(combinations(range(responses), 2)).index((first, second))
 
 
-def derive(secret: bytes, purpose: str) -> bytes:
+def derive(secret, purpose):
     return hmac.digest(secret, b"labelguard/key/1/" + purpose.encode(), "sha256")
 
 
-def cbc_mac(key: bytes, *blocks: bytes) -> bytes:
+def cbc_mac(key, *blocks):
     encryptor = Cipher(algorithms.AES(key), modes.CBC(bytes(16))).encryptor()
     return (encryptor.update(b"".join(blocks)) + encryptor.finalize())[-16:]
 
 
-def labeler_key(secret: bytes, namespace: str, labeler_id: str) -> bytes:
+def labeler_key(secret, namespace, labeler_id):
     return named_key(secret, "labeler-id", namespace, labeler_id)
 
 
-def group_key(secret: bytes, namespace: str, group_id: str) -> bytes:
+def group_key(secret, namespace, group_id):
     return named_key(secret, "group-id", namespace, group_id)
 
 
-def named_key(secret: bytes, purpose: str, namespace: str, name: str) -> bytes:
+def named_key(secret, purpose, namespace, name):
     message = b"".join(
         len(part).to_bytes(8, "big") + part for part in (namespace.encode(), name.encode())
     )
     return hmac.digest(derive(secret, purpose), message, "sha256")[:16]
 
 
-def name_block(purpose: int, pair: int) -> bytes:
+def name_block(purpose, pair):
     return bytes([1, purpose]) + pair.to_bytes(2, "big") + bytes(12)
 
 
-def row_key(secret: bytes, author: bytes, item: bytes, pair: int = 0) -> bytes:
+def row_key(secret, author, item, pair=0):
     return cbc_mac(derive(secret, "row"), author, item, name_block(ROW_KEY, pair))
 
 
-def order_key(secret: bytes, author: bytes, item: bytes) -> bytes:
+def order_key(secret, author, item):
     return cbc_mac(derive(secret, "row"), author, item, name_block(ORDER, 0))[:8]
 
 
-def coin_block(purpose: int) -> bytes:
+def coin_block(purpose):
     return bytes([2, purpose]) + bytes(14)
 
 
-def coin(nonce: bytes, purpose: int, key: bytes) -> int:
+def coin(nonce, purpose, key):
     return int.from_bytes(cbc_mac(nonce, coin_block(purpose), key)[:8], "big")
 
 
-def normal_form(words: str) -> str:
+def normal_form(words):
     composed = unicodedata.normalize("NFKC", bare(words))
     return unicodedata.normalize("NFKC", bare(composed.lower().upper()))
 
 
-def bare(words: str) -> str:
+def bare(words):
     return "".join(filter(_visible, words))
 
 
-def _visible(character: str) -> bool:
+def _visible(character):
     return unicodedata.category(character)[0] not in "ZC" and character not in IGNORABLE
 
 
@@ -167,23 +166,23 @@ IGNORABLE = set(
 )
 
 
-def content_digest(sides: list[str]) -> bytes:
+def content_digest(sides):
     """Of what is compared, from the words of prompt and response of every side."""
     distinct = {hashlib.sha256(normal_form(words).encode()).hexdigest() for words in sides}
     return hashlib.sha256("".join(sorted(distinct)).encode()).digest()[:16]
 
 
-def content_unit(secret: bytes, sides: list[str]) -> bytes:
+def content_unit(secret, sides):
     return cbc_mac(derive(secret, "unit"), content_digest(sides))
 
 
-def map_digest(secret: bytes, release: str, files: dict[str, bytes]) -> str:
+def map_digest(secret, release, files):
     lines = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in sorted(files.items())]
     message = "\n".join([release, *lines]).encode()
     return hmac.digest(derive(secret, "map"), message, "sha256").hex()
 
 
-def secret_of(keys: Path) -> bytes:
+def secret_of(keys):
     header = b"labelguard project key v1\n"
     data = (keys / "project.key").read_bytes()
     assert data.startswith(header) and len(data) == len(header) + 32
@@ -196,12 +195,12 @@ VECTORS = Path(__file__).parents[2] / "docs" / "format-v1.json"
 
 
 @pytest.fixture(scope="module")
-def vectors() -> dict[str, Any]:
+def vectors():
     loaded: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
     return loaded
 
 
-def computed(given: dict[str, Any]) -> dict[str, Any]:
+def computed(given):
     """The vectors with everything that follows from the inputs computed by the reference."""
     secret, nonce = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["nonce"])
     item = item_digest(given["item"]["prompt"], given["item"]["responses"])
@@ -268,12 +267,12 @@ def computed(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_reference_gives_the_vectors_of_the_page(vectors: dict[str, Any]) -> None:
+def test_the_reference_gives_the_vectors_of_the_page(vectors):
     assert computed(vectors) == vectors
 
 
 @pytest.fixture
-def ring(vectors: dict[str, Any], tmp_path: Path) -> KeyRing:
+def ring(vectors, tmp_path):
     """The keys of the page."""
     path = tmp_path / "project.key"
     path.write_bytes(b"labelguard project key v1\n" + bytes.fromhex(vectors["project_secret"]))
@@ -281,7 +280,7 @@ def ring(vectors: dict[str, Any], tmp_path: Path) -> KeyRing:
     return KeyRing(tmp_path)
 
 
-def test_the_library_gives_the_names_of_the_page(vectors: dict[str, Any], ring: KeyRing) -> None:
+def test_the_library_gives_the_names_of_the_page(vectors, ring):
     labelers = ring.labeler_keys(vectors["namespace"], [vectors["labeler_id"]])
     assert block128.to_hex(labelers[0]) == vectors["labeler"]
     group = {"labeler_id": [vectors["labeler_id"]], "group_id": [vectors["group"]["group_id"]]}
@@ -296,16 +295,14 @@ def test_the_library_gives_the_names_of_the_page(vectors: dict[str, Any], ring: 
     assert f"{names.order(identity)[0]:016x}" == vectors["order"]
 
 
-def test_the_library_gives_the_coins_of_the_page(vectors: dict[str, Any]) -> None:
+def test_the_library_gives_the_coins_of_the_page(vectors):
     coins = Coins(bytes.fromhex(vectors["nonce"]))
     keys = blocks([vectors["row_keys"][0]["row_key"]])
     for drawn in vectors["coins"]:
         assert str(coins.draw(Purpose[drawn["purpose"].upper()], keys)[0]) == drawn["coin"]
 
 
-def test_the_library_gives_the_contents_of_the_page(
-    vectors: dict[str, Any], ring: KeyRing, in_sql: duckdb.DuckDBPyConnection
-) -> None:
+def test_the_library_gives_the_contents_of_the_page(vectors, ring, in_sql):
     contents = vectors["contents"]
     words = pa.array([content["sides"] for content in contents])
     forms = [form for content in contents for form in content["normal_forms"]]
@@ -316,9 +313,7 @@ def test_the_library_gives_the_contents_of_the_page(
     assert np.array_equal(ring.content_units(digests), units)
 
 
-def test_the_library_gives_the_digest_of_a_map_on_the_page(
-    vectors: dict[str, Any], ring: KeyRing, tmp_path: Path
-) -> None:
+def test_the_library_gives_the_digest_of_a_map_on_the_page(vectors, ring, tmp_path):
     release = vectors["map"]["release"]
     (tmp_path / release).mkdir()
     for name, text in vectors["map"]["files"].items():
@@ -326,14 +321,12 @@ def test_the_library_gives_the_digest_of_a_map_on_the_page(
     assert PrivateMap(tmp_path, ring).digest(release) == vectors["map"]["digest"]
 
 
-def blocks(names: list[str]) -> block128.Blocks:
+def blocks(names):
     return block128.from_bytes(bytes.fromhex("".join(names)))
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_library_gives_the_items_of_questions_on_the_page(
-    vectors: dict[str, Any], named: bool, tmp_path: Path
-) -> None:
+def test_the_library_gives_the_items_of_questions_on_the_page(vectors, named, tmp_path):
     first, second = vectors["item"]["responses"]
     row = {"prompt": vectors["item"]["prompt"], "response_a": first, "response_b": second}
     row |= {"item_id": vectors["item_id"]["value"]} if named else {}
@@ -366,18 +359,18 @@ part = words.map(lambda text: {"type": "text", "text": text, "url": None}) | wor
 said = {CHAT: texts, CHAT_OF_PARTS: st.none() | st.lists(part, max_size=3)}
 
 
-def chats(kind: str) -> st.SearchStrategy[list[Any]]:
+def chats(kind):
     members = {"role": words, "content": said[kind], "name": texts, "tool_calls": texts}
     return st.lists(st.fixed_dictionaries(members), min_size=1, max_size=3)
 
 
 @pytest.fixture(scope="module")
-def in_sql() -> Iterator[duckdb.DuckDBPyConnection]:
+def in_sql():
     with duckdb.connect() as connection:
         yield connection
 
 
-def encoded(connection: duckdb.DuckDBPyConnection, value: Any, sql_type: str) -> str | None:
+def encoded(connection, value, sql_type):
     kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
     encoding = canonical.encode("x", canonical.content_of_types([kind]))
     query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
@@ -387,22 +380,18 @@ def encoded(connection: duckdb.DuckDBPyConnection, value: Any, sql_type: str) ->
 
 @settings(deadline=None, max_examples=40)
 @given(data=st.data(), kind=st.sampled_from([CHAT, CHAT_OF_PARTS]))
-def test_chats_are_encoded_in_sql_as_in_the_reference(
-    in_sql: duckdb.DuckDBPyConnection, data: st.DataObject, kind: str
-) -> None:
+def test_chats_are_encoded_in_sql_as_in_the_reference(in_sql, data, kind):
     chat = data.draw(chats(kind))
     assert encoded(in_sql, chat, kind) == encode(chat).decode()
 
 
 @settings(deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_texts_are_encoded_in_sql_as_in_the_reference(
-    in_sql: duckdb.DuckDBPyConnection, text: str
-) -> None:
+def test_texts_are_encoded_in_sql_as_in_the_reference(in_sql, text):
     assert encoded(in_sql, text, "VARCHAR") == encode(text).decode()
 
 
-def test_null_and_empty_chats_have_no_encoding(in_sql: duckdb.DuckDBPyConnection) -> None:
+def test_null_and_empty_chats_have_no_encoding(in_sql):
     message = {"role": "user", "content": None, "name": None, "tool_calls": None}
     assert encoded(in_sql, None, "VARCHAR") is None
     assert encoded(in_sql, [], CHAT) is None
@@ -423,9 +412,7 @@ def test_null_and_empty_chats_have_no_encoding(in_sql: duckdb.DuckDBPyConnection
         {"type": None, "text": "x", "url": None},
     ],
 )
-def test_a_part_that_is_neither_text_nor_image_has_no_encoding(
-    in_sql: duckdb.DuckDBPyConnection, part: dict[str, str | None] | None
-) -> None:
+def test_a_part_that_is_neither_text_nor_image_has_no_encoding(in_sql, part):
     message = {"role": "user", "content": [part], "name": None, "tool_calls": None}
     assert encoded(in_sql, [message], CHAT_OF_PARTS) is None
 
@@ -448,12 +435,12 @@ class Label:
     content: bytes = bytes(8)
 
     @property
-    def payer(self) -> bytes:
+    def payer(self):
         return self.unit or self.author
 
 
 @pytest.fixture
-def nonces(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def nonces(monkeypatch):
     """All that is drawn at random, last what a release's coins come from: it is never stored."""
     return world.note_randomness(monkeypatch)
 
@@ -461,7 +448,7 @@ def nonces(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 class Stored:
     """A project read without labelguard: its key, prices, private maps and releases."""
 
-    def __init__(self, state: Path, nonce: bytes) -> None:
+    def __init__(self, state, nonce):
         self.state = state
         self.nonce = nonce
         self.secret = secret_of(state / "keys")
@@ -476,24 +463,22 @@ class Stored:
                 for name, digest, labels in ledger.execute("SELECT id, map, drawn FROM releases")
             }
 
-    def labeler(self, labeler_id: str) -> bytes:
+    def labeler(self, labeler_id):
         return labeler_key(self.secret, "files", labeler_id)
 
-    def row_key(self, label: Label) -> bytes:
+    def row_key(self, label):
         return row_key(self.secret, label.author, label.item, label.pair)
 
-    def value(self, label: Label) -> int:
+    def value(self, label):
         """The released label: randomized response with the coins of this release."""
         key, threshold = self.row_key(label), self.threshold(label)
         strict = coin(self.nonce, TIE, key) >> 63 if label.value == 2 else label.value
         return strict ^ int(coin(self.nonce, FLIP, key) < threshold)
 
-    def threshold(self, label: Label) -> int:
+    def threshold(self, label):
         return self.thresholds[self.capacity[label.payer]]
 
-    def check(
-        self, release: lg.Release, labels: list[Label], version: int = 0, known: bool = True
-    ) -> None:
+    def check(self, release, labels, version=0, known=True):
         """Compare a release of these labels, each of them new in it, with the reference.
 
         Unless `known`, the private map does not say who gave a label.
@@ -538,7 +523,7 @@ class Stored:
         assert lg.load(release, "arrow").to_pylist() == [row for _, _, row in rows]
 
 
-def canonical_pair(author: bytes, prompt: Any, a: Any, b: Any, label: float) -> Label:
+def canonical_pair(author, prompt, a, b, label):
     """Sides in canonical order, and the label mapped along."""
     value = 2 if label == 0.5 else int(label)
     if encode(a) > encode(b):
@@ -546,7 +531,7 @@ def canonical_pair(author: bytes, prompt: Any, a: Any, b: Any, label: float) -> 
     return Label(author, prompt, [a, b], value, item_digest(prompt, [a, b]))
 
 
-def labels_of(rows: list[dict[str, Any]], stored: Stored) -> list[Label]:
+def labels_of(rows, stored):
     """Pairs of plain texts as canonical labels."""
     names = ("prompt", "response_a", "response_b", "label")
     return [
@@ -555,7 +540,7 @@ def labels_of(rows: list[dict[str, Any]], stored: Stored) -> list[Label]:
     ]
 
 
-def answers() -> list[dict[str, Any]]:
+def answers():
     """40 labels of 8 labelers on 20 pairs, with ties, sides of all lengths in either order."""
     return [
         {
@@ -569,13 +554,11 @@ def answers() -> list[dict[str, Any]]:
     ]
 
 
-def table(rows: list[dict[str, Any]]) -> pa.Table:
+def table(rows):
     return pa.Table.from_pylist(rows)
 
 
-def test_every_released_pair_follows_from_key_nonce_prices_and_labels(
-    tmp_path: Path, nonces: list[bytes]
-) -> None:
+def test_every_released_pair_follows_from_key_nonce_prices_and_labels(tmp_path, nonces):
     rows = [*answers(), *(row | {"labeler_id": "judge"} for row in answers()[:20:2])]
     project = lg.init(tmp_path)
     release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
@@ -586,9 +569,7 @@ def test_every_released_pair_follows_from_key_nonce_prices_and_labels(
     )  # of 10 labels one is flipped oftener
 
 
-def test_a_label_drawn_again_has_the_coins_of_that_release(
-    tmp_path: Path, nonces: list[bytes]
-) -> None:
+def test_a_label_drawn_again_has_the_coins_of_that_release(tmp_path, nonces):
     project = lg.init(tmp_path)
     budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "max_labels_per_labeler": 16}
     lg.privatize(table(answers()), project=project, **budget)
@@ -597,7 +578,7 @@ def test_a_label_drawn_again_has_the_coins_of_that_release(
     stored.check(release, labels_of(answers(), stored), version=1)
 
 
-def test_no_nonce_is_left_behind(tmp_path: Path, nonces: list[bytes]) -> None:
+def test_no_nonce_is_left_behind(tmp_path, nonces):
     project = lg.init(tmp_path)
     lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     nonce = nonces[-1]
@@ -608,7 +589,7 @@ def test_no_nonce_is_left_behind(tmp_path: Path, nonces: list[bytes]) -> None:
         assert nonce not in data and nonce.hex().encode() not in data, path
 
 
-def test_labels_take_places_in_the_order_of_the_page(tmp_path: Path, nonces: list[bytes]) -> None:
+def test_labels_take_places_in_the_order_of_the_page(tmp_path, nonces):
     project = lg.init(tmp_path)
     places = 3
     release = lg.privatize(
@@ -616,7 +597,7 @@ def test_labels_take_places_in_the_order_of_the_page(tmp_path: Path, nonces: lis
     )
     stored = Stored(project.state, nonces[-1])
 
-    def order(label: Label) -> bytes:
+    def order(label):
         return order_key(stored.secret, label.author, label.item)
 
     labels = labels_of(answers(), stored)
@@ -626,8 +607,8 @@ def test_labels_take_places_in_the_order_of_the_page(tmp_path: Path, nonces: lis
     stored.check(release, kept)
 
 
-def test_chats_with_given_ids_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
-    def chat(role: str, text: str) -> list[dict[str, Any]]:
+def test_chats_with_given_ids_follow_too(tmp_path, nonces):
+    def chat(role, text):
         return [{"role": role, "content": text, "name": "Ann" if role == "user" else None}]
 
     rows = [
@@ -654,7 +635,7 @@ def test_chats_with_given_ids_follow_too(tmp_path: Path, nonces: list[bytes]) ->
     stored.check(release, labels)
 
 
-def test_rankings_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
+def test_rankings_follow_too(tmp_path, nonces):
     rows = [
         {
             "labeler_id": f"judge {row % 2}",
@@ -678,15 +659,13 @@ def test_rankings_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
     stored.check(release, labels)
 
 
-def _by_encoding(ranked: tuple[str, float]) -> bytes:
+def _by_encoding(ranked):
     return encode(ranked[0])
 
 
 @pytest.mark.quick("labeler_id")
 @pytest.mark.parametrize("known_by", ["labeler_id", "record_id", None])
-def test_contents_as_units_follow_too(
-    tmp_path: Path, nonces: list[bytes], known_by: str | None
-) -> None:
+def test_contents_as_units_follow_too(tmp_path, nonces, known_by):
     rows = answers()
     shown = [{k: v for k, v in row.items() if k != "labeler_id"} for row in rows]
     if known_by:
@@ -714,7 +693,7 @@ def test_contents_as_units_follow_too(
     stored.check(release, labels, known=known_by == "labeler_id")
 
 
-def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(tmp_path: Path) -> None:
+def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(tmp_path):
     project = lg.init(tmp_path)
     release = lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     erasure.remove_labeler("worker 3", "retired", project.state)

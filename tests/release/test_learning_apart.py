@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,28 +12,25 @@ from support.preferences import spent, write
 import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.project import backup, policies, recovery
-from labelguard.project.project import Project
 from labelguard.release.mechanisms.props import difference
 from labelguard.report import doctor, overview
 
 
 @pytest.fixture
-def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+def gates(tmp_path, monkeypatch):
     return Gates.install(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project", max_epsilon=60)
 
 
-def states(project: Project) -> list[str]:
+def states(project):
     return [line.state for line in overview.releases(project.state)]
 
 
-def test_another_release_is_made_while_one_learns(
-    project_on_each: Project, gates: Gates, tmp_path: Path
-) -> None:
+def test_another_release_is_made_while_one_learns(project_on_each, gates, tmp_path):
     project, raw = project_on_each, labels()
     budget = {"epsilon": 3.0}
     with gates.learning(raw, project, **budget) as learning:
@@ -55,7 +51,7 @@ def test_another_release_is_made_while_one_learns(
     assert lg.privatize(raw, project=project, **gates.options | budget).reused
 
 
-def test_it_is_computed_once_and_given_up_by_nobody(project: Project, gates: Gates) -> None:
+def test_it_is_computed_once_and_given_up_by_nobody(project, gates):
     raw = labels()
     with gates.learning(raw, project) as learning:
         [line] = overview.releases(project.state)
@@ -70,7 +66,7 @@ def test_it_is_computed_once_and_given_up_by_nobody(project: Project, gates: Gat
 
 
 @pytest.mark.slow
-def test_its_terms_do_not_change_meanwhile(project: Project, gates: Gates) -> None:
+def test_its_terms_do_not_change_meanwhile(project, gates):
     with gates.learning(labels(), project) as learning:
         policies.new("later", project=project, allow=["rr:labels=4"], epsilon=2.0, delta=1e-6)
         with pytest.raises(ProjectBusy, match="is being computed by another process"):
@@ -80,9 +76,7 @@ def test_its_terms_do_not_change_meanwhile(project: Project, gates: Gates) -> No
 
 
 @pytest.mark.slow
-def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(
-    project: Project, gates: Gates
-) -> None:
+def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(project, gates):
     more = labels().with_columns(prompt=pl.col("prompt") + "?").group_by("labeler_id").head(2)
     with gates.learning(labels(), project, max_labels_per_labeler=24) as learning:
         other = lg.privatize(more, project=project, mechanism="rr")
@@ -90,7 +84,7 @@ def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(
     assert learning.result(PATIENCE).card["budget"]["used"]["max"] == 20
 
 
-def test_a_learner_that_refuses_costs_nothing(project: Project, gates: Gates) -> None:
+def test_a_learner_that_refuses_costs_nothing(project, gates):
     with pytest.raises(PolicyError, match="gated takes a --model"):
         lg.privatize(labels(), project=project, **gates.options | {"model": None})
     assert states(project) == []
@@ -98,8 +92,8 @@ def test_a_learner_that_refuses_costs_nothing(project: Project, gates: Gates) ->
 
 @pytest.mark.slow
 def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
-    project: Project, gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, gates, tmp_path, monkeypatch
+):
     source = write(labels().to_arrow(), tmp_path / "labels.parquet")
     gates.close(0)
     process = gates.process(source, project)
@@ -120,7 +114,7 @@ def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
     assert lg.privatize(source, project=project, **gates.options).card["kind"] == "model"
 
 
-def test_of_settings_with_which_a_release_was_begun_those_that_differ_are_named() -> None:
+def test_of_settings_with_which_a_release_was_begun_those_that_differ_are_named():
     training = {"beta": 0.1, "epochs": 3}
     told = difference({"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}})
     assert told == (

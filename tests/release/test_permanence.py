@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ import pytest
 from support.preferences import LAYOUTS, chosen, dump, opinions, pairs, public, rankings, spent
 
 import labelguard as lg
-from labelguard.project.project import Project
 from labelguard.release import selection
-from labelguard.release.writer import Release
 from labelguard.storage import buckets
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
@@ -24,25 +21,25 @@ RANKS = opinions(len(ASKED), 1)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project")
 
 
-def values(release: Release) -> list[tuple[Any, ...]]:
+def values(release):
     """The rows of a release, in any order."""
     frame = lg.load(release)
     return sorted(frame.drop("label_probability", "residual_flip_estimate").rows())
 
 
-def privatized(project: Project, table: pa.Table, **options: Any) -> Release:
+def privatized(project, table, **options):
     return lg.privatize(table, project=project, **PRICE | options)
 
 
-def used(project: Project) -> int:
+def used(project):
     return spent(project)
 
 
-def private_map(project: Project) -> dict[bytes, list[tuple[int, int]]]:
+def private_map(project):
     """Version and value of every release of every label."""
     rows: dict[bytes, list[tuple[int, int]]] = {}
     for path in sorted(project.private_maps.rglob("*.parquet")):
@@ -61,7 +58,7 @@ GARBAGE: dict[str, pa.Array] = {
 
 @pytest.mark.quick("null")
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_the_same_command_needs_no_labels(garbage: str, project: Project) -> None:
+def test_the_same_command_needs_no_labels(garbage, project):
     table = pairs(ASKED, RANKS).drop(["tie"])
     table = table.set_column(3, "label", pa.array((RANKS[:, 0] < RANKS[:, 1]).astype(np.int8)))
     first = privatized(project, table, skips="tie")  # else blank labels are public skips
@@ -72,7 +69,7 @@ def test_the_same_command_needs_no_labels(garbage: str, project: Project) -> Non
     assert dump(project.state) == before
 
 
-def test_the_same_command_needs_no_ranks(project: Project) -> None:
+def test_the_same_command_needs_no_ranks(project):
     table = rankings(ASKED, RANKS)
     first = privatized(project, table)
     wrong = pa.array([[None]] * len(ASKED), pa.list_(pa.int64()))
@@ -80,13 +77,11 @@ def test_the_same_command_needs_no_ranks(project: Project) -> None:
     assert second.reused and second.id == first.id
 
 
-def test_planning_and_answering_never_read_the_label_column(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planning_and_answering_never_read_the_label_column(project, monkeypatch):
     read = buckets.column
     asked_for: list[str] = []
 
-    def spied(table: pa.Table, name: str) -> Any:
+    def spied(table, name):
         asked_for.append(name)
         return read(table, name)
 
@@ -99,7 +94,7 @@ def test_planning_and_answering_never_read_the_label_column(
     assert "label" not in asked_for
 
 
-def test_a_request_is_the_same_however_it_is_written(project: Project) -> None:
+def test_a_request_is_the_same_however_it_is_written(project):
     table = pairs(ASKED, RANKS)
     first = lg.privatize(table, mechanism="rr", epsilon=3, delta=0, project=project)
     second = lg.privatize(
@@ -110,7 +105,7 @@ def test_a_request_is_the_same_however_it_is_written(project: Project) -> None:
 
 @pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_label_keeps_its_value_in_every_later_release(layout: str, project: Project) -> None:
+def test_a_label_keeps_its_value_in_every_later_release(layout, project):
     make = LAYOUTS[layout]
     shuffled = np.random.default_rng(0).permutation(len(ASKED))
     first = privatized(project, make(ASKED[:50], RANKS[:50]))
@@ -130,7 +125,7 @@ def test_a_label_keeps_its_value_in_every_later_release(layout: str, project: Pr
     assert all(len(versions) == 1 for versions in private_map(project).values())
 
 
-def resubmitted(ranks: np.ndarray[Any, np.dtype[np.int64]], later: int) -> pa.Table:
+def resubmitted(ranks, later):
     """All labels, and a second submission of each with the opinions of another seed."""
     times = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2)]
     tables = [
@@ -142,7 +137,7 @@ def resubmitted(ranks: np.ndarray[Any, np.dtype[np.int64]], later: int) -> pa.Ta
     return pa.concat_tables(tables)
 
 
-def test_a_label_that_was_changed_after_its_release_is_ignored(project: Project) -> None:
+def test_a_label_that_was_changed_after_its_release_is_ignored(project):
     first = privatized(project, pairs(ASKED, RANKS))
     charged = used(project)
     later = privatized(project, resubmitted(RANKS, later=7))
@@ -154,9 +149,7 @@ def test_a_label_that_was_changed_after_its_release_is_ignored(project: Project)
 
 
 @pytest.mark.parametrize("later", [1, 7], ids=["unchanged labels", "changed labels"])
-def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(
-    later: int, project: Project
-) -> None:
+def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(later, project):
     first = privatized(project, pairs(ASKED, RANKS))
     again = privatized(project, resubmitted(RANKS, later=later), again=True)
     assert used(project) == 168 and again.card["counts"]["charged"] == 84
@@ -170,7 +163,7 @@ def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(
     assert kept.card["counts"]["charged"] == 0 and set(values(kept)) <= set(values(third))
 
 
-def test_again_tosses_new_coins(tmp_path: Path) -> None:
+def test_again_tosses_new_coins(tmp_path):
     """False failures: 2^-40 or less. With strict labels at a flip probability of nearly ½, two
     independent answers agree on all of 1,000 labels with probability 2^-1000."""
     asked = public(labelers=50, per_labeler=20)
@@ -186,7 +179,7 @@ def test_again_tosses_new_coins(tmp_path: Path) -> None:
     assert 380 <= agreeing <= 620  # 7.6 standard deviations
 
 
-def test_identical_sides_are_dropped_and_cost_nothing(project: Project) -> None:
+def test_identical_sides_are_dropped_and_cost_nothing(project):
     table = pairs(ASKED, RANKS)
     same = table.set_column(2, "response_b", table["response_a"])
     release = privatized(project, pa.concat_tables([table, same]))
@@ -194,7 +187,7 @@ def test_identical_sides_are_dropped_and_cost_nothing(project: Project) -> None:
     assert counts["identical_sides"] == 84 and counts["charged"] == 84 == used(project)
 
 
-def test_sides_and_layouts_are_one_label(project: Project) -> None:
+def test_sides_and_layouts_are_one_label(project):
     first = privatized(project, pairs(ASKED, RANKS))
     table = pairs(ASKED, RANKS)
     sides = [table["response_b"], table["response_a"]]

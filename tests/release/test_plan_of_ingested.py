@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.tools import Desk, connected, deliver
+from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.project.ingestion import ingest
-from labelguard.project.project import Project
 
 PLAN = ("plan", "--features", "length", "--epsilons", "3", "--json")
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Project, Desk]:
+def tool(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return connected(lg.init(tmp_path), tmp_path, monkeypatch)
 
 
-def planned(*words: str) -> Any:
+def planned(*words):
     result = CliRunner().invoke(main, [*PLAN, *words])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 @pytest.mark.slow
-def test_what_was_ingested_is_planned_for(tool: tuple[Project, Desk]) -> None:
+def test_what_was_ingested_is_planned_for(tool):
     project, desk = tool
     told = [desk.answer(f"labeler {n}", task, "left") for n in range(3) for task in range(12)]
     deliver(project, *told)
@@ -48,9 +45,7 @@ def test_what_was_ingested_is_planned_for(tool: tuple[Project, Desk]) -> None:
     assert not (project.state / "work").exists()
 
 
-def test_without_an_input_there_has_to_be_something(
-    tool: tuple[Project, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_input_there_has_to_be_something(tool, tmp_path, monkeypatch):
     result = CliRunner().invoke(main, PLAN)
     assert result.exit_code == 2 and "nothing was ingested" in result.output
     empty = tmp_path / "empty"

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 from support import world
 
@@ -26,9 +23,7 @@ from labelguard.accounting.kary import KAry
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.release.mechanisms import rr
-from labelguard.release.writer import Release
 
 FALSE_FAILURE = 1e-6
 SIZES = (3, 4, 6)
@@ -37,16 +32,16 @@ PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(tmp_path, monkeypatch):
     world.fix(monkeypatch, world.repeatable_bytes("choices"))
     return lg.init(tmp_path / "project", max_epsilon=500, max_delta=1e-2)
 
 
-def size(item: int) -> int:
+def size(item):
     return SIZES[item % len(SIZES)]
 
 
-def rows(labelers: int = 4, seed: int = 0, sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
+def rows(labelers=4, seed=0, sizes=SIZES):
     """Everybody chooses among the same sets of 3, 4 and 6 responses, or of these `sizes`."""
     rng = np.random.default_rng(seed)
     return [
@@ -61,18 +56,18 @@ def rows(labelers: int = 4, seed: int = 0, sizes: Sequence[int] = SIZES) -> list
     ]
 
 
-def released(source: Sequence[dict[str, Any]], project: Project, **options: Any) -> Release:
+def released(source, project, **options):
     return lg.privatize(
         pa.Table.from_pylist(list(source)), mechanism="rr", project=project, **options
     )
 
 
-def same_rows(one: Release, other: Release) -> bool:
+def same_rows(one, other):
     keys = ["item_id", "chosen", "rejected", "flip_probability"]
     return bool(lg.load(one).sort(keys).equals(lg.load(other).sort(keys)))
 
 
-def map_of(project: Project, release: Release) -> pl.DataFrame:
+def map_of(project, release):
     """PRIVATE: what was drawn."""
     return pl.read_parquet(project.private_maps / release.id / "*.parquet")
 
@@ -80,7 +75,7 @@ def map_of(project: Project, release: Release) -> pl.DataFrame:
 # --- what a release holds ------------------------------------------------------------------------
 
 
-def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project: Project) -> None:
+def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project):
     made = released(rows(labelers=1), project, **PRICE)
     found = lg.load(made)
     assert made.card["counts"]["charged"] == PER_LABELER
@@ -94,7 +89,7 @@ def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project: Proje
         assert len(own) == size(item) - 1
 
 
-def test_flip_probabilities_are_those_of_the_price(project: Project) -> None:
+def test_flip_probabilities_are_those_of_the_price(project):
     made = released(rows(), project, **PRICE)
     epsilon0 = KAry(3).calibrate(3, 1e-5, 8)
     found = lg.load(made).group_by("prompt").agg(pl.col("flip_probability").unique())
@@ -105,7 +100,7 @@ def test_flip_probabilities_are_those_of_the_price(project: Project) -> None:
         assert flips[0] < 0.5
 
 
-def test_equal_responses_count_once(project: Project) -> None:
+def test_equal_responses_count_once(project):
     one = {"labeler_id": "w", "prompt": "p", "responses": ["b", "a", "b", "c"], "choice": 2}
     alike = {"labeler_id": "w", "prompt": "q", "responses": ["a", "a"], "choice": 0}
     made = released([one, alike], project, epsilon=200, delta=0)
@@ -117,7 +112,7 @@ def test_equal_responses_count_once(project: Project) -> None:
     assert KAry(3).epsilon0_of(threshold) <= 200 / 8
 
 
-def test_a_blank_among_ties_becomes_any_response(project: Project) -> None:
+def test_a_blank_among_ties_becomes_any_response(project):
     source = rows(labelers=120, sizes=[4])
     blank = [row | {"choice": None} for row in source]
     made = released([*blank], project, epsilon=400, delta=0, skips="tie")
@@ -128,14 +123,12 @@ def test_a_blank_among_ties_becomes_any_response(project: Project) -> None:
     assert stats.chisquare(counts).pvalue > FALSE_FAILURE
 
 
-def test_answers_have_the_law_that_is_charged(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_answers_have_the_law_that_is_charged(project, monkeypatch, tmp_path):
     """Everybody chose the same of a set, so that no answer is to be matched with who gave it."""
     source = [row | {"choice": 1} for row in rows(labelers=200)]
     epsilon0 = KAry(3).calibrate(3, 1e-5, 8)
 
-    def deviates(home: Project) -> bool:
+    def deviates(home):
         made, unlikely = lg.load(released(source, home, **PRICE)), False
         for options in SIZES:
             own = made.filter(made["flip_probability"].is_close(options / (2 * total(options))))
@@ -148,13 +141,13 @@ def test_answers_have_the_law_that_is_charged(
             unlikely |= bool(law.pvalue <= FALSE_FAILURE)
         return unlikely
 
-    def total(options: int) -> float:
+    def total(options):
         return math.exp(epsilon0) + options - 1
 
     assert not deviates(project)
     draw = rr.randomize_choices
 
-    def with_less_noise(chosen: Any, coins: Any, keys: Any, threshold: Any, options: Any) -> Any:
+    def with_less_noise(chosen, coins, keys, threshold, options):
         others = (options - 1).astype(np.uint64)
         less = threshold // np.uint64(10) * np.uint64(7) // others * others
         return draw(chosen, coins, keys, less, options)
@@ -166,7 +159,7 @@ def test_answers_have_the_law_that_is_charged(
 # --- released values are permanent ---------------------------------------------------------------
 
 
-def test_order_of_responses_and_rows_and_copies_are_nothing_new(project: Project) -> None:
+def test_order_of_responses_and_rows_and_copies_are_nothing_new(project):
     source = rows()
     made = released(source, project, **PRICE)
     turned = [
@@ -181,10 +174,8 @@ def test_order_of_responses_and_rows_and_copies_are_nothing_new(project: Project
     assert same_rows(made, again)
 
 
-def test_a_release_that_crashed_is_finished_from_its_map_without_labels(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*_: object) -> None:
+def test_a_release_that_crashed_is_finished_from_its_map_without_labels(project, monkeypatch):
+    def stopped(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -199,7 +190,7 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(
     assert same_rows(made, released([*rows(seed=3), *rows(labelers=1)], project))
 
 
-def test_again_draws_every_choice_anew_at_a_new_charge(project: Project) -> None:
+def test_again_draws_every_choice_anew_at_a_new_charge(project):
     made = released(rows(labelers=20), project, max_labels_per_labeler=12, **PRICE)
     again = released(rows(labelers=20), project, again=True)
     assert again.card["counts"]["charged"] == made.card["counts"]["charged"] == 20 * PER_LABELER
@@ -208,7 +199,7 @@ def test_again_draws_every_choice_anew_at_a_new_charge(project: Project) -> None
     assert same_rows(third, again)
 
 
-def test_a_bound_counts_choices(project: Project) -> None:
+def test_a_bound_counts_choices(project):
     made = released(rows(), project, max_labels_per_labeler=4, **PRICE)
     assert made.card["counts"]["charged"] == 4 * 4
     assert made.card["counts"]["dropped_by_bound"] == 4 * (PER_LABELER - 4)
@@ -219,7 +210,7 @@ def test_a_bound_counts_choices(project: Project) -> None:
         released([{**row, "prompt": row["prompt"] + "?"} for row in rows()], project)
 
 
-def test_labelers_who_are_exhausted_do_not_stop_others(project: Project) -> None:
+def test_labelers_who_are_exhausted_do_not_stop_others(project):
     """A bucket of theirs alone has nothing to release; it ended the run after the charge."""
     released(rows(labelers=3), project, max_labels_per_labeler=PER_LABELER, **PRICE)
     everybody = [{**row, "prompt": row["prompt"] + "?"} for row in rows(labelers=4)]
@@ -230,7 +221,7 @@ def test_labelers_who_are_exhausted_do_not_stop_others(project: Project) -> None
 # --- the price -----------------------------------------------------------------------------------
 
 
-def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project: Project) -> None:
+def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project):
     made = released(rows(sizes=[4, 5]), project, max_labels_per_labeler=20, **PRICE)
     (record,) = policies.show(None, project).allowances
     assert record.choices == 4
@@ -248,7 +239,7 @@ def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project
     assert made.card["counts"]["charged"] == len(more)
 
 
-def test_a_policy_of_pairs_takes_choices_as_well(project: Project) -> None:
+def test_a_policy_of_pairs_takes_choices_as_well(project):
     policies.new("both", **PRICE, allow=["rr:labels=50"], project=project)
     policies.activate("both", project=project)
     made = released(rows(), project)
@@ -273,9 +264,7 @@ def test_a_policy_of_pairs_takes_choices_as_well(project: Project) -> None:
         ({"mechanism": "rr", "epsilon": 2e-12, "delta": 0}, "too small"),
     ],
 )
-def test_what_does_not_go_with_choices_is_refused_before_any_charge(
-    options: dict[str, Any], message: str, project: Project
-) -> None:
+def test_what_does_not_go_with_choices_is_refused_before_any_charge(options, message, project):
     source = pa.Table.from_pylist(rows())
     with pytest.raises(PolicyError, match=message):
         lg.privatize(source, project=project, **{**PRICE, "mechanism": "rr", **options})
@@ -290,9 +279,7 @@ def test_what_does_not_go_with_choices_is_refused_before_any_charge(
         ("rr:labels=5,choices=x", "coin", "allow expects"),
     ],
 )
-def test_a_policy_that_choices_cannot_have_is_refused(
-    allow: str, ties: Any, message: str, project: Project
-) -> None:
+def test_a_policy_that_choices_cannot_have_is_refused(allow, ties, message, project):
     with pytest.raises(PolicyError, match=message):
         policies.new("wrong", **PRICE, allow=[allow], ties=ties, project=project)
 
@@ -300,7 +287,7 @@ def test_a_policy_that_choices_cannot_have_is_refused(
 # --- what flip_probability means -----------------------------------------------------------------
 
 
-def answer_probabilities(options: int, epsilon0: float) -> NDArray[np.float64]:
+def answer_probabilities(options, epsilon0):
     """Row: true choice; column: answer."""
     other = 1 / (math.exp(epsilon0) + options - 1)
     return np.full((options, options), other) + np.eye(options) * (math.exp(epsilon0) - 1) * other
@@ -311,9 +298,7 @@ CASES = [(2, 0.4), (3, 0.1), (4, 1.0), (9, 2.5)]
 
 @pytest.mark.quick("2-0.4")
 @pytest.mark.parametrize(("options", "epsilon0"), CASES)
-def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred(
-    options: int, epsilon0: float
-) -> None:
+def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred(options, epsilon0):
     """Under Plackett–Luce: a shown pair's direction, against the preference between its two."""
     gamma = RANDOMIZED_LABELS.pair_flip_probability(KAry(options).threshold(epsilon0), options)
     assert gamma == pytest.approx(options / (2 * (math.exp(epsilon0) + options - 1)), rel=1e-9)
@@ -335,9 +320,7 @@ def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred
 
 @pytest.mark.quick("2-0.4")
 @pytest.mark.parametrize(("options", "epsilon0"), CASES)
-def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(
-    options: int, epsilon0: float
-) -> None:
+def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(options, epsilon0):
     """Σ over rows of φ(chosen) − φ(rejected), over 1 − 2γ, is unbiased for every true choice."""
     gamma = RANDOMIZED_LABELS.pair_flip_probability(KAry(options).threshold(epsilon0), options)
     features = np.random.default_rng(0).normal(size=(options, 3))

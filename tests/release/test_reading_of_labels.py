@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
 from support.lives import PRICE, TABLE
 
 import labelguard as lg
 from labelguard.ledger.ledger import Ledger
-from labelguard.project.project import Project
 from labelguard.storage import buckets
 
 
-def test_a_release_is_charged_and_marked_before_a_label_is_read(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_is_charged_and_marked_before_a_label_is_read(project, monkeypatch):
     seen: list[str] = []
 
-    def watch(owner: Any, name: str, counts: Callable[[Any], bool] = lambda given: True) -> None:
+    def watch(owner, name, counts=lambda given: True):
         done = getattr(owner, name)
 
-        def watched(*given: Any, **options: Any) -> Any:
+        def watched(*given, **options):
             found = done(*given, **options)
             if counts(given):
                 seen.append(name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,6 @@ from support import world
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
 from labelguard.budget.policy import round_up_bounds
-from labelguard.release.writer import Release
 from labelguard.report import overview
 
 FALSE_FAILURE = 1e-6
@@ -40,24 +38,24 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed_keys(monkeypatch):
     world.fix_randomness(monkeypatch)
 
 
-def read(name: str) -> pl.DataFrame:
+def read(name):
     frame = pl.from_arrow(pq.read_table(SHARED / name))
     assert isinstance(frame, pl.DataFrame)
     return frame
 
 
-def sided(frame: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
+def sided(frame, a, b):
     """With the two texts in order, and whether `a` is the first."""
     return frame.with_columns(
         first=pl.min_horizontal(a, b), second=pl.max_horizontal(a, b), a_first=pl.col(a) < pl.col(b)
     )
 
 
-def canonical(raw: pl.DataFrame, epsilon: float) -> pl.DataFrame:
+def canonical(raw, epsilon):
     """What may be released of raw pairs, of which no labeler gave one twice, with `lean`, the
     expected released label (1: first preferred, −1: second) over coins and flips.
     """
@@ -77,12 +75,12 @@ def canonical(raw: pl.DataFrame, epsilon: float) -> pl.DataFrame:
     )
 
 
-def prices(column: pl.Series) -> Counter[float]:
+def prices(column):
     """How many rows have each flip probability."""
     return Counter(column.round(12).to_list())
 
 
-def assert_released_as_charged(release: Release, raw: pl.DataFrame) -> None:
+def assert_released_as_charged(release, raw):
     """Every row is there, at its price, and together they lean as the raw labels predict.
 
     The statistic weighs each pair's released labels by the lean of its raw ones; its expectation
@@ -108,7 +106,7 @@ def assert_released_as_charged(release: Release, raw: pl.DataFrame) -> None:
     assert signal > 10 * deviation  # labels that were flipped at random would be noticed
 
 
-def privatize(source: object, project: Path, epsilon: float, **options: Any) -> Release:
+def privatize(source, project, epsilon, **options):
     home = lg.init(project, max_epsilon=300)
     release = lg.privatize(source, epsilon=epsilon, delta=DELTA, project=home, **options)
     verdict = overview.verify(home.state)
@@ -116,16 +114,14 @@ def privatize(source: object, project: Path, epsilon: float, **options: Any) -> 
     return release
 
 
-def test_web_arguments(tmp_path: Path) -> None:
+def test_web_arguments(tmp_path):
     release = privatize(SHARED / "ukpconvarg1.parquet", tmp_path, mechanism="rr", epsilon=6)
     counts = release.card["counts"]
     assert (counts["rows_read"], counts["labelers"]) == (84_445, 3_815)
     assert_released_as_charged(release, read("ukpconvarg1.parquet"))
 
 
-def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(
-    tmp_path: Path,
-) -> None:
+def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(tmp_path):
     """ε = 1 on all labelers; the bound is that of the project's benchmark, half a percent above."""
     raw = read("ukpconvarg1.parquet").drop("item_id")
     release = lg.privatize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -13,7 +12,6 @@ from support.surveys import label_error, survey
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms import props_stages as relabelling
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {
@@ -26,14 +24,14 @@ PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:scor
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project", max_epsilon=20)
 
 
 @pytest.mark.slow
 @pytest.mark.quick("hard")
 @pytest.mark.parametrize("combine", ["hard", "soft"])
-def test_it_betters_randomized_labels_at_their_price(combine: str, project: Project) -> None:
+def test_it_betters_randomized_labels_at_their_price(combine, project):
     raw = survey(labelers=300)
     randomized = lg.privatize(raw, project=project, **PRICE)
     before = spent(project)
@@ -55,15 +53,13 @@ def test_it_betters_randomized_labels_at_their_price(combine: str, project: Proj
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_takes_finished_stages_from_disk(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_takes_finished_stages_from_disk(project, tmp_path, monkeypatch):
     raw = survey(labelers=60)
     options = PROPS | {"stages": 4}
     whole = relabelling._run_stage
     trained: list[int] = []
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments):
         stage = arguments[4]
         if stage == 2 and not trained.count(2):
             trained.append(2)
@@ -79,7 +75,7 @@ def test_an_interrupted_run_takes_finished_stages_from_disk(
     assert not release.reused and overview.verify(project.state).ok
 
 
-def test_noise_that_drowns_the_model_is_reported(project: Project) -> None:
+def test_noise_that_drowns_the_model_is_reported(project):
     release = lg.privatize(
         survey(labelers=12), project=project, **PROPS | {"epsilon": 0.5, "combine": "hard"}
     )
@@ -88,7 +84,7 @@ def test_noise_that_drowns_the_model_is_reported(project: Project) -> None:
     assert "uninformative" in (release.path / "CARD.md").read_text()
 
 
-def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) -> None:
+def test_nothing_is_charged_where_it_has_nothing_to_relabel(project):
     raw = survey(labelers=20)
     lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20)
     used = spent(project)
@@ -112,9 +108,7 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
         ({"whitening": 0.5}, "--whitening does not go with --mechanism props"),
     ],
 )
-def test_what_cannot_be_asked_is_said(
-    options: dict[str, Any], message: str, project: Project
-) -> None:
+def test_what_cannot_be_asked_is_said(options, message, project):
     with pytest.raises(LabelguardError, match=message):
         lg.privatize(survey(labelers=20), project=project, **PROPS | options)
     assert spent(project) == 0

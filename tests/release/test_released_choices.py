@@ -6,9 +6,7 @@ Adversaries change all choices of one labeler, between two files, at will.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +28,6 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.learning.columns import FeatureColumn
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.choices import Choices, responses_of_pairs
-from labelguard.mechanisms.statistic import Bounds
-from labelguard.project.project import Project
 from labelguard.release.head import Window
 from labelguard.storage import buckets
 
@@ -42,7 +38,7 @@ ROUNDING = 1 + 1e-6
 FEATURES = "columns:quality,brevity"
 
 
-def asked() -> list[dict[str, Any]]:
+def asked():
     """Everybody is asked about sets of 2 to 4 responses, two of which are equal in one set."""
     rng = np.random.default_rng(7)
     sets = []
@@ -69,14 +65,14 @@ def asked() -> list[dict[str, Any]]:
 ASKED = asked()
 
 
-def table(chosen: Sequence[int]) -> pa.Table:
+def table(chosen):
     """The layout of choices, with these answers."""
     return pa.Table.from_pylist(
         [row | {"choice": choice} for row, choice in zip(ASKED, chosen, strict=True)]
     )
 
 
-def random_choices(seed: int) -> list[int]:
+def random_choices(seed):
     rng = np.random.default_rng(seed)
     return [int(rng.integers(len(row["responses"]))) for row in ASKED]
 
@@ -84,7 +80,7 @@ def random_choices(seed: int) -> list[int]:
 class World:
     """A staged input: its pairs' coordinates, who chose among what, and the labels."""
 
-    def __init__(self, source: pa.Table, directory: Path, **reading: Any) -> None:
+    def __init__(self, source, directory, **reading):
         options = StagingOptions(
             Reading(
                 {},
@@ -106,14 +102,12 @@ class World:
         labels = [buckets.column(t, "label") for t in tables if t is not None]
         self.labels = np.concatenate(labels).astype(np.uint8)
 
-    def total(self, bounds: Bounds, step: float = 1e-9) -> NDArray[np.float64]:
+    def total(self, bounds, step=1e-9):
         """What is summed before noise."""
         return step * statistic.exact_sum(self.z, self.rows, self.labels, bounds, step)
 
 
-def direct(
-    chosen: Sequence[int], quantile: float
-) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+def direct(chosen, quantile):
     """The same from the responses themselves."""
     sizes = [len(row["responses"]) for row in ASKED]
     names = sorted({row["labeler_id"] for row in ASKED})
@@ -131,7 +125,7 @@ def direct(
 
 @pytest.mark.quick("0.3")
 @pytest.mark.parametrize("quantile", [0.3, 0.8, 1.0])
-def test_pairs_of_choices_sum_to_the_statistic_of_choices(quantile: float, tmp_path: Path) -> None:
+def test_pairs_of_choices_sum_to_the_statistic_of_choices(quantile, tmp_path):
     chosen = random_choices(1)
     here = World(table(chosen), tmp_path / "input")
     found = statistic.bounds(here.z, here.rows, quantile)
@@ -145,7 +139,7 @@ QUANTILES = (0.25, 0.6, 1.0)
 
 
 @pytest.fixture(scope="module")
-def neighbours(tmp_path_factory: pytest.TempPathFactory) -> list[list[World]]:
+def neighbours(tmp_path_factory):
     """Inputs that differ in the choices of one labeler, all of them; for two labelers."""
     start, directory = random_choices(2), tmp_path_factory.mktemp("neighbours")
     found = []
@@ -161,7 +155,7 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory) -> list[list[World]]:
     return found
 
 
-def movement(neighbours: list[list[World]], quantile: float) -> tuple[float, float]:
+def movement(neighbours, quantile):
     """How far the sums of two of them are apart, and what is claimed."""
     bounds = statistic.bounds(neighbours[0][0].z, neighbours[0][0].rows, quantile)
     worst = 0.0
@@ -171,9 +165,7 @@ def movement(neighbours: list[list[World]], quantile: float) -> tuple[float, flo
     return worst, bounds.sensitivity
 
 
-def test_no_change_of_all_choices_of_a_labeler_moves_the_sum_further_than_claimed(
-    neighbours: list[list[World]],
-) -> None:
+def test_no_change_of_all_choices_of_a_labeler_moves_the_sum_further_than_claimed(neighbours):
     for worlds in neighbours:
         assert all(np.array_equal(there.z, worlds[0].z) for there in worlds)
         assert len({there.labels.tobytes() for there in worlds}) > len(worlds) // 2
@@ -182,12 +174,12 @@ def test_no_change_of_all_choices_of_a_labeler_moves_the_sum_further_than_claime
         assert worst <= claimed * ROUNDING
 
 
-def test_a_bound_that_is_a_third_too_small_is_caught(neighbours: list[list[World]]) -> None:
+def test_a_bound_that_is_a_third_too_small_is_caught(neighbours):
     movements = [movement(neighbours, quantile) for quantile in QUANTILES]
     assert any(worst > claimed * 2 / 3 for worst, claimed in movements)
 
 
-def test_the_fit_finds_the_responses_of_sets_again() -> None:
+def test_the_fit_finds_the_responses_of_sets_again():
     rng = np.random.default_rng(3)
     sizes = np.array([2, 3, 7, 256, 5])
     offsets = np.append(0, np.cumsum(sizes))
@@ -208,7 +200,7 @@ def test_the_fit_finds_the_responses_of_sets_again() -> None:
 
 
 @pytest.mark.slow
-def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
+def test_windows_of_choices_are_kept_whole(tmp_path):
     ones = np.ones((4, 1), np.float32)
     window = Window(np.ones(1), 1.0, ones, np.ones(2), 1.0, 2.0, np.array([2, 2]))
     window.save(tmp_path / "w.npz")
@@ -218,7 +210,7 @@ def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     assert Window.load(tmp_path / "p.npz").sizes is None
 
 
-def test_a_choice_is_no_public_tie(project: Project) -> None:
+def test_a_choice_is_no_public_tie(project):
     with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
         lg.privatize(
             table(random_choices(1)),
@@ -230,7 +222,7 @@ def test_a_choice_is_no_public_tie(project: Project) -> None:
         )
 
 
-def test_choices_and_comparisons_are_in_no_sum_together(project: Project) -> None:
+def test_choices_and_comparisons_are_in_no_sum_together(project):
     rows = table(random_choices(1))
     lg.privatize(rows, project=project, uses=4, **PRICE, **STATISTIC)
     ranked = [
@@ -242,7 +234,7 @@ def test_choices_and_comparisons_are_in_no_sum_together(project: Project) -> Non
         lg.privatize(pa.Table.from_pylist(ranked), project=project, **PRICE, **STATISTIC)
 
 
-def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
+def test_counting_from_one_is_said_beforehand(tmp_path):
     zero, one = random_choices(1), [choice + 1 for choice in random_choices(1)]
     first = LabelValues.parse(" FIRST = 1 ")
     assert str(first) == "first=1" and LabelValues.parse(str(first)) == first
@@ -259,7 +251,7 @@ def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
 
 @pytest.mark.quick("-1", "0.5")
 @pytest.mark.parametrize("bad", [-1, 7, 0.5, "best", [0]])
-def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad: Any, tmp_path: Path) -> None:
+def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad, tmp_path):
     rows = [row | {"choice": 0} for row in ASKED[:3]]
     good = write(tmp_path / "good.jsonl", rows)
     rows[1]["choice"] = bad
@@ -272,12 +264,12 @@ def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad: Any, tmp_p
         other.raise_for_labels()
 
 
-def test_labels_decide_nothing_but_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_decide_nothing_but_the_sum(tmp_path, monkeypatch):
     world.fix(monkeypatch, world.repeatable_bytes())
     released: list[NDArray[np.int64]] = []
     draw = statistic.add_noise
 
-    def same(total: NDArray[np.int64], grid: Any, nonce: bytes) -> NDArray[np.int64]:
+    def same(total, grid, nonce):
         if not released:
             released.append(draw(total, grid, nonce))
         return released[0]

@@ -5,43 +5,38 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.published import SHAPES, Rows, as_table
+from support.published import SHAPES, as_table
 
 import labelguard
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels
 from labelguard.inputs.pairs import read_pairs
 from labelguard.project.erasure import remove_labeler
-from labelguard.project.project import Project
-from labelguard.release.writer import Release
 
 CHOSEN = ("chosen", "rejected")
 WANTED = ["a", "b", "tie", "b", "a", "b"]
 
 
-def release(project: Project, rows: Rows, **options: Any) -> Release:
+def release(project, rows, **options):
     return labelguard.privatize(as_table(rows), project=project, epsilon=3, delta=1e-5, **options)
 
 
-def battles() -> Rows:
+def battles():
     return SHAPES["arena"].rows(WANTED)
 
 
-def test_labels_that_a_format_reads_are_those_of_plain_pairs(project: Project) -> None:
+def test_labels_that_a_format_reads_are_those_of_plain_pairs(project):
     """A file of scores, and the same labels as plain pairs, buy the same coins once."""
     assert release(project, SHAPES["scores"].rows(WANTED)).card["counts"]["charged"] == 6
     again = release(project, SHAPES["pairs"].rows(WANTED))
     assert again.reused or again.card["counts"]["charged"] == 0
 
 
-def test_the_battles_of_the_page_are_read_as_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_battles_of_the_page_are_read_as_it_says(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
     (battle,) = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)
     (command,) = re.findall(r"\$ labelguard (privatize battles.csv .*)", page)
@@ -59,13 +54,13 @@ def test_the_battles_of_the_page_are_read_as_it_says(
     assert read_pairs("battles.csv", **features).table["source_model_first"][0].as_py() == "small"
 
 
-def test_values_of_labels_that_a_format_fixes_cannot_be_named(project: Project) -> None:
+def test_values_of_labels_that_a_format_fixes_cannot_be_named(project):
     with pytest.raises(InvalidLabels, match=r"arena.*--label-values"):
         release(project, battles(), label_values="a=model_a,b=model_b")
     release(project, SHAPES["pairs"].rows(["a", "b"]), label_values="A=1,B=0,tie=0.5")
 
 
-def test_bad_battles_are_set_aside_and_leave_with_their_judge(project: Project) -> None:
+def test_bad_battles_are_set_aside_and_leave_with_their_judge(project):
     bad = [row | {"tstamp": "yesterday"} if n == 1 else row for n, row in enumerate(battles())]
     rows = [row | {"tstamp": str(row["tstamp"])} for row in bad]
     with pytest.raises(InvalidLabels, match="table row 2: column tstamp: expected a time"):
@@ -77,7 +72,7 @@ def test_bad_battles_are_set_aside_and_leave_with_their_judge(project: Project) 
     assert not aside.exists()
 
 
-def test_a_flagged_tie_is_a_tie_whatever_fills_the_label(project: Project) -> None:
+def test_a_flagged_tie_is_a_tie_whatever_fills_the_label(project):
     rows = [row | {"tie": n % 2 == 0} for n, row in enumerate(SHAPES["pairs"].rows(["a"] * 6))]
     flipped = [row | {"label": 0} if row["tie"] else row for row in rows]
     options = {"ties": "drop", "tie_status_public": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ OPTIONS: dict[str, Any] = STATISTIC | {
 }
 
 
-def battles(seed: int, *, labelers: int = 60, labels: int = 20) -> pl.DataFrame:
+def battles(seed, *, labelers=60, labels=20):
     """Everybody prefers the better model nine times of ten."""
     rng = np.random.default_rng(seed)
     rows = labelers * labels
@@ -47,18 +46,18 @@ def battles(seed: int, *, labelers: int = 60, labels: int = 20) -> pl.DataFrame:
     )
 
 
-def pair(one: str, other: str) -> pl.DataFrame:
+def pair(one, other):
     row = {"prompt": "new", "response_a": "a", "response_b": "b"}
     return pl.DataFrame([row | {"model_a": one, "model_b": other}])
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     lg.init(tmp_path / "project")
     return tmp_path / "project"
 
 
-def test_a_head_on_sources_labels_what_it_has_not_seen(project: Path) -> None:
+def test_a_head_on_sources_labels_what_it_has_not_seen(project):
     also = pl.concat(
         [pair("best", "worst"), pair("worst", "best").with_columns(prompt=pl.lit("q"))]
     )
@@ -87,7 +86,7 @@ def test_a_head_on_sources_labels_what_it_has_not_seen(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> None:
+def test_a_system_that_the_sum_does_not_know_moves_no_other(project):
     """The newest loses to the worst: a coordinate for that side alone would be a win of it."""
     first = Head.load(lg.privatize(battles(0), project=project, **OPTIONS).path)
     met = [pl.col(f"model_{side}") == "worst" for side in "ba"]
@@ -104,7 +103,7 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> No
 
 @pytest.mark.quick("other0")
 @pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
-def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[str, Any]) -> None:
+def test_a_dry_run_refuses_what_does_not_fit_the_sum(project, other):
     lg.privatize(battles(0), project=project, **OPTIONS)
     for release in (plan, lg.privatize):
         with pytest.raises(PolicyError, match="the sum that this window joins has"):

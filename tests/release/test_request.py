@@ -44,7 +44,7 @@ runpy.run_path({docs!r}, run_name="__main__")
 """
 
 
-def test_an_option_added_to_one_class_is_everywhere(tmp_path: Path) -> None:
+def test_an_option_added_to_one_class_is_everywhere(tmp_path):
     for package in ("labelguard", "docs"):
         leave = shutil.ignore_patterns("__pycache__", "*.png", "*.svg")
         shutil.copytree(ROOT / package, tmp_path / package, ignore=leave)
@@ -70,7 +70,7 @@ def test_an_option_added_to_one_class_is_everywhere(tmp_path: Path) -> None:
     assert "--colour" in (tmp_path / "docs/cli.md").read_text(encoding="utf-8")
 
 
-def test_type_checkers_know_all_that_is_declared() -> None:
+def test_type_checkers_know_all_that_is_declared():
     kinds = (PolicyRequest, ReadingOptions, RunOptions)
     expected = {name for kind in kinds for name in option_declarations(kind)} | set(of_mechanisms())
     assert set(Keywords.__annotations__) == expected
@@ -78,7 +78,7 @@ def test_type_checkers_know_all_that_is_declared() -> None:
 
 
 @pytest.mark.parametrize("option", ["ball", "sampling", "event"])
-def test_what_the_planner_decides_cannot_be_asked_for(option: str, tmp_path: Path) -> None:
+def test_what_the_planner_decides_cannot_be_asked_for(option, tmp_path):
     with pytest.raises(PolicyError, match=option):
         request_release(lg.init(tmp_path), "statistic", {option: 4})
 
@@ -93,8 +93,6 @@ def test_what_the_planner_decides_cannot_be_asked_for(option: str, tmp_path: Pat
         *({"once": True, "uses": 2}, {"workers": "3"}, {"uses": True}, {"ridge": "1"}),
     ],
 )
-def test_a_value_out_of_range_is_refused_before_anything_is_read(
-    wrong: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_value_out_of_range_is_refused_before_anything_is_read(wrong, tmp_path):
     with pytest.raises(PolicyError, match=next(iter(wrong)).replace("_", "-")):
         request_release(lg.init(tmp_path), "auto", wrong)

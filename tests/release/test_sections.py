@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,15 +57,13 @@ def told(card):
 
 
 @pytest.fixture
-def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lg.Release:
+def sealed(tmp_path, monkeypatch):
     """A release by a mechanism of another package."""
     install(tmp_path / "site", "labelguard.mechanisms", "sealed", MECHANISM, monkeypatch)
     return lg.privatize(TABLE, project=lg.init(tmp_path), mechanism="sealed", **BUDGET)
 
 
-def test_a_mechanism_of_another_package_speaks_in_card_and_report(
-    sealed: lg.Release, tmp_path: Path
-) -> None:
+def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_path):
     assert sealed.card["seal"] == {"wax": "red <b>"}
     text = (sealed.path / "CARD.md").read_text()
     assert "| wax | red <b> |" in text and "| duplicates | none to speak of |" in text
@@ -79,9 +76,7 @@ def test_a_mechanism_of_another_package_speaks_in_card_and_report(
 
 
 @pytest.mark.slow
-def test_a_card_outlives_its_mechanism(
-    sealed: lg.Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_outlives_its_mechanism(sealed, tmp_path, monkeypatch):
     monkeypatch.undo()  # the package is gone
     [gone] = sections.sections_of_card(sealed.card)
     assert "sealed cannot be shown: it is not installed" in gone.text[0]
@@ -90,15 +85,13 @@ def test_a_card_outlives_its_mechanism(
     assert found.ok and "cannot be shown" in (tmp_path / "report.html").read_text()
 
 
-def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(
-    sealed: lg.Release, tmp_path: Path
-) -> None:
+def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(sealed, tmp_path):
     older = {name: value for name, value in sealed.card.items() if name != "seal"}
     [section] = sections.sections_of_card(older)
     assert "cannot be shown: KeyError" in section.text[0]
 
 
-def test_every_mechanism_of_ours_says_what_its_card_holds(tmp_path: Path) -> None:
+def test_every_mechanism_of_ours_says_what_its_card_holds(tmp_path):
     options = {"mechanism": "props", "features": "length"}
     release = lg.privatize(TABLE, project=lg.init(tmp_path), **BUDGET | options)
     stored = json.loads((release.path / "card.json").read_text())

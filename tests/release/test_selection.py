@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,11 @@ PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
 @pytest.fixture(autouse=True)
-def same_keys_in_every_project(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_keys_in_every_project(monkeypatch):
     world.fix_randomness(monkeypatch)
 
 
-def model_of_bounded(
-    unit: list[int], group: list[int], order: list[int], free: list[int]
-) -> list[bool]:
+def model_of_bounded(unit, group, order, free):
     """The same rule, one labeler and one group after the other."""
     members = Counter(zip(unit, order, group, strict=True))
     left, kept = dict(enumerate(free)), set()
@@ -44,10 +41,8 @@ def model_of_bounded(
 
 @given(data=st.data(), labels=st.integers(0, 60), labelers=st.integers(1, 6))
 @settings(max_examples=300, deadline=None)
-def test_places_are_given_to_whole_groups_in_keyed_order(
-    data: st.DataObject, labels: int, labelers: int
-) -> None:
-    def column(most: int) -> list[int]:
+def test_places_are_given_to_whole_groups_in_keyed_order(data, labels, labelers):
+    def column(most):
         return data.draw(st.lists(st.integers(0, most), min_size=labels, max_size=labels))
 
     unit, group = column(labelers - 1), column(8)
@@ -65,7 +60,7 @@ def test_places_are_given_to_whole_groups_in_keyed_order(
     assert kept.tolist() == model_of_bounded(unit, group, order, free)
 
 
-def test_a_label_is_drawn_at_the_price_of_its_labelers_bound(tmp_path: Path) -> None:
+def test_a_label_is_drawn_at_the_price_of_its_labelers_bound(tmp_path):
     capacity, none = np.array([16, 8, 32, 8, 16]), np.zeros(5, np.int64)
     keys = np.arange(10, dtype=np.uint64).reshape(5, 2)
     rows = SelectedRows(np.arange(5), none, capacity, keys, keys, none == 0, *[none] * 4)
@@ -80,18 +75,18 @@ def test_a_label_is_drawn_at_the_price_of_its_labelers_bound(tmp_path: Path) -> 
     assert value[[1, 3]].tolist() == [1, 0]
 
 
-def test_a_bound_is_the_next_power_of_two() -> None:
+def test_a_bound_is_the_next_power_of_two():
     counts = [1, *(2**n + offset for n in range(1, 45) for offset in (-1, 0, 1))]
     expected = [max(8, 1 << (count - 1).bit_length()) for count in counts]
     assert round_up_bounds(np.array(counts, np.int64)).tolist() == expected
 
 
-def items(release: lg.Release) -> list[str]:
+def items(release):
     """The items of a release, as often as they occur."""
     return sorted(lg.load(release)["item_id"])
 
 
-def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path: Path) -> None:
+def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path):
     asked = Public(np.repeat(np.arange(4), [1, 8, 9, 33]), np.arange(51))
     project = lg.init(tmp_path)
     lg.privatize(pairs(asked, opinions(51, 1)), project=project, **PRICE)
@@ -102,7 +97,7 @@ def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path: Path) ->
     assert [place.used for place in places] == [1, 8, 9, 33]
 
 
-def test_labels_that_were_released_come_first(tmp_path: Path) -> None:
+def test_labels_that_were_released_come_first(tmp_path):
     asked = public(labelers=9, per_labeler=20)
     ranks = opinions(len(asked), 1)
     project = lg.init(tmp_path)
@@ -116,7 +111,7 @@ def test_labels_that_were_released_come_first(tmp_path: Path) -> None:
     assert overview.budget(project.state).allowances[0].left == 0
 
 
-def test_labelers_keep_labels_of_their_own_choice_of_items(tmp_path: Path) -> None:
+def test_labelers_keep_labels_of_their_own_choice_of_items(tmp_path):
     """The order is keyed by labeler: those who saw the same items keep different ones."""
     asked = public(labelers=20, per_labeler=30, items=30)
     options = PRICE | {"max_labels_per_labeler": 6, "project": lg.init(tmp_path)}
@@ -124,7 +119,7 @@ def test_labelers_keep_labels_of_their_own_choice_of_items(tmp_path: Path) -> No
     assert len(set(items(release))) > 20
 
 
-def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
+def test_a_ranking_is_kept_or_dropped_whole(tmp_path):
     asked = public(labelers=6, per_labeler=7, items=20)
     project = lg.init(tmp_path)
     release = lg.privatize(
@@ -135,7 +130,7 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
     assert overview.budget(project.state).allowances[0].left == 6 * 2
 
 
-def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path: Path) -> None:
+def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path):
     asked = public(labelers=2, per_labeler=2, items=3)
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match="no label fits"):
@@ -145,7 +140,7 @@ def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path: P
     assert overview.budget(project.state).policy is None
 
 
-def test_a_content_has_one_place_unless_it_is_given_more(tmp_path: Path) -> None:
+def test_a_content_has_one_place_unless_it_is_given_more(tmp_path):
     asked = Public(np.zeros(30, np.int64), np.arange(30) % 10)
     table = pairs(asked, opinions(30, 1), labelers=False)
     for places, found in ((None, 10), (2, 20), (5, 30)):

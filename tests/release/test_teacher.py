@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,6 @@ from labelguard.errors import (
 )
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.release.head import WINDOW, Head, Window
 from labelguard.report import overview
 
@@ -40,18 +37,18 @@ TEACHER: dict[str, Any] = {"mechanism": "statistic", "epsilon": 1.0, "delta": 1e
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project", max_epsilon=1e6)
 
 
 @pytest.fixture(scope="module")
-def _taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, lg.Release]:
+def _taught(tmp_path_factory):
     made = lg.init(tmp_path_factory.mktemp("taught"), max_epsilon=1e6)
     return made, lg.privatize(survey(), project=made, **TEACHER)
 
 
 @pytest.fixture
-def release(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release:
+def release(_taught, project):
     """The first release of `project`: a copy of one that is made once."""
     made, release = _taught
     shutil.rmtree(project.state)
@@ -60,14 +57,12 @@ def release(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release
 
 
 @pytest.fixture
-def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_noise(monkeypatch):
     monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
     yield
 
 
-def test_every_row_of_the_input_comes_out_with_the_teachers_probability(
-    release: lg.Release,
-) -> None:
+def test_every_row_of_the_input_comes_out_with_the_teachers_probability(release):
     raw = survey()
     released = lg.load(release)
     assert released.height == raw.height
@@ -83,21 +78,21 @@ def test_every_row_of_the_input_comes_out_with_the_teachers_probability(
     assert (release.path / "CARD.md").read_text().count("statistic release") >= 1
 
 
-def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project) -> None:
+def test_a_labeler_pays_one_place_however_many_labels_they_gave(project):
     lg.privatize(survey(), project=project, uses=3, **TEACHER)
     [budget] = overview.budget(project.state).allowances
     assert (budget.allowed, budget.used) == (360, 120)
     assert overview.verify(project.state).ok
 
 
-def test_noise_is_for_as_many_components_as_there_are_directions(project: Project) -> None:
+def test_noise_is_for_as_many_components_as_there_are_directions(project):
     release = lg.privatize(survey(), project=project, **TEACHER | {"components": 64})
     found = release.card["statistic"]
     assert (found["components"], found["noise_least_components"]) == (2, 2)
 
 
 @pytest.mark.slow
-def test_a_policy_of_ball_noise_is_released_with_it(project: Project) -> None:
+def test_a_policy_of_ball_noise_is_released_with_it(project):
     allow = ["statistic:releases=1,ball=4"]
     policies.new(
         "few",
@@ -118,12 +113,12 @@ def test_a_policy_of_ball_noise_is_released_with_it(project: Project) -> None:
     assert (window.kind, window.least, window.noise) == ("ball", 4, said["noise"])
 
 
-def test_the_same_command_returns_the_same_release(project: Project, release: lg.Release) -> None:
+def test_the_same_command_returns_the_same_release(project, release):
     second = lg.privatize(survey(), project=project, **TEACHER)
     assert second.reused and second.id == release.id
 
 
-def test_labels_released_before_are_no_increment(project: Project, no_noise: None) -> None:
+def test_labels_released_before_are_no_increment(project, no_noise):
     lg.privatize(survey(), project=project, uses=2, **TEACHER)
     half = survey().head(1000)
     release = lg.privatize(half, project=project, uses=2, **TEACHER)
@@ -132,7 +127,7 @@ def test_labels_released_before_are_no_increment(project: Project, no_noise: Non
 
 
 @pytest.mark.slow
-def test_windows_add_up_to_one_statistic(project: Project, tmp_path: Path, no_noise: None) -> None:
+def test_windows_add_up_to_one_statistic(project, tmp_path, no_noise):
     # Whoever labels in one window only weighs the same in it as in all of it: the sums must agree.
     raw = survey(labelers=60)
     options = TEACHER | {"clip_quantile": 1.0, "uses": 2}
@@ -148,7 +143,7 @@ def test_windows_add_up_to_one_statistic(project: Project, tmp_path: Path, no_no
 
 
 @pytest.mark.slow
-def test_again_begins_a_new_sum_of_the_latest_labels(project: Project, no_noise: None) -> None:
+def test_again_begins_a_new_sum_of_the_latest_labels(project, no_noise):
     options = TEACHER | {"uses": 3}
     raw = survey()
     first = Head.load(lg.privatize(raw, project=project, **options).path)
@@ -164,7 +159,7 @@ def test_again_begins_a_new_sum_of_the_latest_labels(project: Project, no_noise:
 
 
 @pytest.mark.slow
-def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project) -> None:
+def test_a_release_finished_after_another_keeps_to_its_own_sum(project):
     early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
     options = TEACHER | {"uses": 3}
     with pytest.MonkeyPatch.context() as patch:
@@ -180,7 +175,7 @@ def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project)
 
 
 @pytest.mark.slow
-def test_further_pairs_are_labeled_too_each_once(project: Project) -> None:
+def test_further_pairs_are_labeled_too_each_once(project):
     raw = survey(items=200)
     further = survey(labelers=3, per_labeler=100, items=201).drop("label", "labeler_id")
     release = lg.privatize(raw, project=project, also=further, **TEACHER)
@@ -194,7 +189,7 @@ def test_further_pairs_are_labeled_too_each_once(project: Project) -> None:
     assert not fewer.reused and fewer.card["counts"]["charged"] == 0
 
 
-def test_the_head_scores_new_pairs_as_it_scored_the_input(release: lg.Release) -> None:
+def test_the_head_scores_new_pairs_as_it_scored_the_input(release):
     raw = survey()
     scored = lg.score(release.path, raw.drop("label"))
     released = lg.load(release).unique("prompt").select("prompt", "chosen", "label_probability")
@@ -209,11 +204,11 @@ class Crash(BaseException):
     """A process that ends here."""
 
 
-def crashed(project: Project, raw: pl.DataFrame, where: str) -> None:
+def crashed(project, raw, where):
     """A run that dies as it calls something."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def die(*_: object) -> None:
+        def die(*_):
             raise Crash
 
         patch.setattr(where, die)
@@ -237,16 +232,14 @@ AFTER_THE_MAP = "labelguard.release.mechanisms.statistic.fit"
         ({"features": "minilmm"}, "there are no features 'minilmm'"),
     ],
 )
-def test_what_cannot_be_asked_is_said(
-    options: dict[str, Any], message: str, project: Project
-) -> None:
+def test_what_cannot_be_asked_is_said(options, message, project):
     with pytest.raises(LabelguardError, match=message):
         lg.privatize(survey(labelers=20), project=project, **TEACHER | options)
     assert spent(project) == 0
 
 
 @pytest.mark.slow
-def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(project: Project) -> None:
+def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(project):
     options = TEACHER | {"uses": 2}
     lg.privatize(survey(), project=project, **options)
     before = spent(project)
@@ -259,7 +252,7 @@ def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(projec
 
 
 @pytest.mark.slow
-def test_labels_of_an_unfinished_release_alone_make_no_release(project: Project) -> None:
+def test_labels_of_an_unfinished_release_alone_make_no_release(project):
     raw = survey()
     crashed(project, raw, AFTER_THE_MAP)
     with pytest.raises(PolicyError, match="are in releases that are unfinished"):
@@ -269,9 +262,7 @@ def test_labels_of_an_unfinished_release_alone_make_no_release(project: Project)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [AT_THE_NOISE, AFTER_THE_MAP])
-def test_a_release_that_was_begun_with_other_features_is_not_finished(
-    moment: str, project: Project
-) -> None:
+def test_a_release_that_was_begun_with_other_features_is_not_finished(moment, project):
     raw = survey()
     crashed(project, raw, moment)
     with pytest.MonkeyPatch.context() as patch:

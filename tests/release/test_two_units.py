@@ -10,14 +10,13 @@ from support.leaving import PRICE, labels_table
 import labelguard as lg
 from labelguard.accounting import collusion
 from labelguard.accounting.components import BinaryAnswers
-from labelguard.project.project import Project
 from labelguard.release.card import rounded_up
 
 ALONE = collusion.epsilon([BinaryAnswers.calibrate(3, 1e-5, 12)], 1e-5)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own numbers", "an allowance"])
-def test_a_card_states_the_price_of_two(own: bool, project: Project) -> None:
+def test_a_card_states_the_price_of_two(own, project):
     if not own:
         allowed = ["rr:labels=12"]
         lg.policies.new("first", epsilon=3, delta=1e-5, allow=allowed, project=project)
@@ -33,5 +32,5 @@ def test_a_card_states_the_price_of_two(own: bool, project: Project) -> None:
     assert f"ε = {rounded_up(found['epsilon'])}" in text
 
 
-def test_a_price_in_words_is_never_less_than_it_is() -> None:
+def test_a_price_in_words_is_never_less_than_it_is():
     assert [rounded_up(one) for one in (6.7061, 6.0, 4.531)] == ["6.71", "6", "4.54"]

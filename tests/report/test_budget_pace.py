@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,14 +13,13 @@ import labelguard as lg
 from labelguard import clock
 from labelguard.cli.main import main
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 PACES = {"slow": 1, "even": 2, "fast": 4}
 
 
-def labels(week: int, paces: dict[str, int], label: int = 1) -> pa.Table:
+def labels(week, paces, label=1):
     """A week of new labels: so many of each labeler."""
     who = [name for name, count in paces.items() for _ in range(count)]
     items = [f"{name} {week} {n}" for name, count in paces.items() for n in range(count)]
@@ -31,7 +28,7 @@ def labels(week: int, paces: dict[str, int], label: int = 1) -> pa.Table:
     return pa.Table.from_pylist([row | {"label": label} for row in rows])
 
 
-def weekly(project: Project, weeks: range, paces: dict[str, int], **options: Any) -> None:
+def weekly(project, weeks, paces, **options):
     """A release of new labels each Monday."""
     label = options.pop("label", 1)
     options = {"mechanism": "rr", "exhausted": "drop"} | options
@@ -40,18 +37,18 @@ def weekly(project: Project, weeks: range, paces: dict[str, int], **options: Any
             lg.privatize(labels(week, paces, label), project=project, **options)
 
 
-def policy(project: Project, *allow: str, name: str = "clinic", **options: Any) -> None:
+def policy(project, *allow, name="clinic", **options):
     policies.new(name, epsilon=3, delta=1e-5, allow=allow, project=project, **options)
     policies.activate(name, project)
 
 
-def weeks_left(project: Project, week: float) -> list[int | None]:
+def weeks_left(project, week):
     """The weeks of each allowance, at a time after the first Monday."""
     with clock.simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
         return [one.weeks_left for one in overview.budget(project).allowances]
 
 
-def test_use_is_counted_over_all_labelers() -> None:
+def test_use_is_counted_over_all_labelers():
     found = overview._usage("rr", [(8, 8, 2), (8, 3, 4), (16, 0, 1)], weeks=2)
     assert (found.labelers, found.allowed, found.used, found.left) == (7, 64, 28, 36)
     assert found.exhausted_labelers == 2
@@ -60,7 +57,7 @@ def test_use_is_counted_over_all_labelers() -> None:
     assert found.weeks_left == 4, "5 left at 3 in 2 weeks last for 10/3 weeks, which end in a 4th"
 
 
-def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each: Project) -> None:
+def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each):
     policy(project_on_each, "rr:labels=20")
     assert weeks_left(project_on_each, 0) in ([], [None])
     weekly(project_on_each, range(4), PACES)
@@ -70,14 +67,14 @@ def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each: Project
     assert "12 left, " in CliRunner().invoke(main, ["budget", "show", *place]).output
 
 
-def test_a_clock_that_was_set_back_counts_as_the_first_week(project: Project) -> None:
+def test_a_clock_that_was_set_back_counts_as_the_first_week(project):
     policy(project, "rr:labels=20")
     weekly(project, range(1), PACES)
     assert weeks_left(project, -3) == weeks_left(project, 0) == [9]
 
 
 @pytest.mark.slow
-def test_each_allowance_has_its_rate_under_the_policy_in_force(project: Project) -> None:
+def test_each_allowance_has_its_rate_under_the_policy_in_force(project):
     policy(project, "rr:labels=8")
     weekly(project, range(2), PACES)
     policy(project, "rr:labels=20", "statistic:releases=12", name="next")
@@ -86,13 +83,13 @@ def test_each_allowance_has_its_rate_under_the_policy_in_force(project: Project)
     assert weeks_left(project, 3) == [8, 11], "16 labels at 2 a week; 11 releases at 1"
 
 
-def test_contents_have_no_rate(project: Project) -> None:
+def test_contents_have_no_rate(project):
     policy(project, "rr:labels=20", unit="item")
     weekly(project, range(2), PACES)
     assert weeks_left(project, 1) == [None]
 
 
-def test_labels_have_no_part_in_it(tmp_path: Path) -> None:
+def test_labels_have_no_part_in_it(tmp_path):
     budgets = []
     for label in (0, 1):
         project = lg.init(tmp_path / str(label))

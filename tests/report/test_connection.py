@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.tools import Desk, connected
+from support.tools import connected
 
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 from labelguard.report.doctor import check_connector
 
 _DESK = "[connectors.desk]"
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Project, Desk]:
+def tool(tmp_path, monkeypatch):
     return connected(lg.init(tmp_path / "p"), tmp_path, monkeypatch)
 
 
-def said(project: Project, *options: str) -> str:
+def said(project, *options):
     result = CliRunner().invoke(
         main, ["connect", "check", "desk", "--project", str(project.state), *options]
     )
@@ -33,7 +32,7 @@ def said(project: Project, *options: str) -> str:
     return result.output
 
 
-def test_it_shows_ten_answers_and_stores_nothing(tool: tuple[Project, Desk]) -> None:
+def test_it_shows_ten_answers_and_stores_nothing(tool):
     project, desk = tool
     for task in range(12):
         desk.answer("maria", task, None if task == 3 else "left")
@@ -49,7 +48,7 @@ def test_it_shows_ten_answers_and_stores_nothing(tool: tuple[Project, Desk]) -> 
     assert json.loads(said(project, "--json"))["answers"] == 10
 
 
-def test_ground_truths_are_counted_with_what_to_do(tool: tuple[Project, Desk]) -> None:
+def test_ground_truths_are_counted_with_what_to_do(tool):
     project, desk = tool
     for task in range(3):
         desk.mark_truth(desk.answer("maria", task, "left")["record"])
@@ -58,7 +57,7 @@ def test_ground_truths_are_counted_with_what_to_do(tool: tuple[Project, Desk]) -
     assert '"ground_truth": false' in " ".join(said(project).split())
 
 
-def test_the_same_is_shown_whatever_was_answered(tool: tuple[Project, Desk]) -> None:
+def test_the_same_is_shown_whatever_was_answered(tool):
     project, desk = tool
     worlds = []
     for side in ("left", "right"):
@@ -70,7 +69,7 @@ def test_the_same_is_shown_whatever_was_answered(tool: tuple[Project, Desk]) -> 
     assert worlds[0] == worlds[1]
 
 
-def _asking(project: Project) -> Project:
+def _asking(project):
     """The project, whose connector reads one of two questions."""
     path = project.state / CONFIG
     text = path.read_text()
@@ -79,7 +78,7 @@ def _asking(project: Project) -> Project:
     return find(project.state.parent)
 
 
-def test_where_skips_are_hidden_among_ties_none_is_counted(tool: tuple[Project, Desk]) -> None:
+def test_where_skips_are_hidden_among_ties_none_is_counted(tool):
     project, desk = tool
     project = _asking(project)
     path = project.state / CONFIG
@@ -98,9 +97,7 @@ def test_where_skips_are_hidden_among_ties_none_is_counted(tool: tuple[Project, 
     assert json.loads(worlds[0])["skipped"] == 0
 
 
-def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(tool):
     project, desk = tool
     with pytest.raises(InvalidLabels, match="nothing was answered"):
         check_connector("desk", project)
@@ -109,7 +106,7 @@ def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(
         check_connector("desk", project)
 
 
-def test_what_it_notes_does_not_depend_on_what_was_answered(tool: tuple[Project, Desk]) -> None:
+def test_what_it_notes_does_not_depend_on_what_was_answered(tool):
     project, desk = tool
     record = desk.answer("maria", 1, "left")["record"]
     before = check_connector("desk", project)

@@ -6,14 +6,14 @@ from labelguard.report import demonstration
 from labelguard.report.demonstration import Outcome, describe_outcome, draw_outcomes
 
 
-def outcome(mechanism: str, bound: int | None, accuracy: float) -> Outcome:
+def outcome(mechanism, bound, accuracy):
     return Outcome(mechanism, bound, 100, 0.2, accuracy, None)
 
 
 PLAIN, EVERY = outcome("non-private", None, 0.8), outcome("rr", None, 0.6)
 
 
-def test_the_same_outcomes_give_the_same_picture() -> None:
+def test_the_same_outcomes_give_the_same_picture():
     assert (
         draw_outcomes([PLAIN, EVERY])
         == draw_outcomes([PLAIN, EVERY])
@@ -22,7 +22,7 @@ def test_the_same_outcomes_give_the_same_picture() -> None:
     assert draw_outcomes([PLAIN]).startswith(b"\x89PNG")
 
 
-def test_mechanisms_are_told_apart_by_their_bounds() -> None:
+def test_mechanisms_are_told_apart_by_their_bounds():
     names = [describe_outcome(one) for one in (PLAIN, EVERY, outcome("rr", 2, 0.7))]
     assert names == [
         "no privacy",
@@ -31,7 +31,7 @@ def test_mechanisms_are_told_apart_by_their_bounds() -> None:
     ]
 
 
-def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else() -> None:
+def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else():
     labels, fresh = demonstration._simulate_labels()
     pairs = ["prompt", "response_a", "response_b"]
     assert labels[pairs].is_unique().all()

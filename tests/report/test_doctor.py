@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from labelguard.project.project import Project
 from labelguard.report.doctor import examine
 
 
-def test_one_fault_is_told_once(lived: Project) -> None:
+def test_one_fault_is_told_once(lived):
     assert all(one.ok for one in examine(lived))
     (lived.keys / "project.key").unlink()
     found = {one.name: one.detail for one in examine(lived) if not one.ok}

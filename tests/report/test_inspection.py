@@ -23,7 +23,7 @@ ASKED = public()
 RANKS = opinions(len(ASKED), 1)
 
 
-def said(*arguments: str) -> str:
+def said(*arguments):
     result = CliRunner().invoke(main, ["inspect", *arguments])
     assert result.exit_code == 0, result.output
     return result.output
@@ -32,9 +32,7 @@ def said(*arguments: str) -> str:
 @pytest.mark.quick("pairs-.parquet", "chosen-.jsonl")
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_labels_and_the_order_of_rows_do_not_matter(
-    layout: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_and_the_order_of_rows_do_not_matter(layout, suffix, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(f"labels{suffix}")
     seen = set()
@@ -48,14 +46,14 @@ def test_labels_and_the_order_of_rows_do_not_matter(
     assert "labelguard privatize" in text
 
 
-def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read_once(monkeypatch):
     rows = "".join(json.dumps(row) + "\n" for row in pairs(ASKED, RANKS).to_pylist())
     result = CliRunner().invoke(main, ["inspect", "-", "--json"], input=rows)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["labels"] == len(ASKED)
 
 
-def test_what_can_be_counted_is_counted() -> None:
+def test_what_can_be_counted_is_counted():
     table = pa.concat_tables([pairs(ASKED, RANKS), pairs(ASKED, RANKS).slice(0, 3)])
     rows = table.to_pylist()
     rows += [rows[0] | {"prompt": None}, rows[0] | {"response_b": rows[0]["response_a"]}]
@@ -73,9 +71,7 @@ def test_what_can_be_counted_is_counted() -> None:
 
 @pytest.mark.parametrize("role", ["choice", "ranks"])
 @pytest.mark.parametrize("named", [True, False])
-def test_a_choice_or_ranking_is_one_answer_however_many_pairs_it_compares(
-    role: str, named: bool, tmp_path: Path
-) -> None:
+def test_a_choice_or_ranking_is_one_answer_however_many_pairs_it_compares(role, named, tmp_path):
     answer = {"choice": 1, "ranks": [2, 1, 3, 4]}[role]
     who = [{"labeler_id": f"w{n % 2}"} if named else {} for n in range(6)]
     rows = [
@@ -91,7 +87,7 @@ def test_a_choice_or_ranking_is_one_answer_however_many_pairs_it_compares(
     assert line.split(maxsplit=1)[1] == "6 (36 pairs) of 36 distinct pairs"
 
 
-def test_columns_of_labels_are_named_but_not_read() -> None:
+def test_columns_of_labels_are_named_but_not_read():
     table = pairs(ASKED, RANKS).rename_columns({"label": "verdict", "prompt": "task"})
     columns = {"label": "verdict", "prompt": "task"}
     found = lg.inspect(table, columns=columns)
@@ -100,7 +96,7 @@ def test_columns_of_labels_are_named_but_not_read() -> None:
     assert found.format == "pairs"
 
 
-def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_path: Path) -> None:
+def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_path):
     path = tmp_path / "labels.parquet"
     pq.write_table(pairs(ASKED, RANKS, labelers=False), path)
     found = lg.inspect(path)
@@ -118,9 +114,7 @@ GIVEN = ["a", "b", "tie", "b", "a", "b"]
 @pytest.mark.quick("pairs-.parquet", "hh-rlhf-.parquet", "helpsteer-.jsonl")
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("shape", published.SHAPES)
-def test_a_valid_file_of_any_published_format_is_given_its_next_commands(
-    shape: str, suffix: str, tmp_path: Path
-) -> None:
+def test_a_valid_file_of_any_published_format_is_given_its_next_commands(shape, suffix, tmp_path):
     path = exports.write(tmp_path / f"labels{suffix}", published.SHAPES[shape].rows(GIVEN))
     found = lg.inspect(path, columns={"labeler_id": published.SHAPES[shape].labeler})
     assert found.format == published.SHAPES[shape].format
@@ -135,9 +129,7 @@ WITHOUT = ("pairs", "rankings", "scores", "helpsteer", "helpsteer2", "arena", "m
 @pytest.mark.quick("pairs-.parquet", "helpsteer2")
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("shape", WITHOUT)
-def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(
-    shape: str, suffix: str, tmp_path: Path
-) -> None:
+def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(shape, suffix, tmp_path):
     rows = published.SHAPES[shape].rows(GIVEN)
     bare = [{name: row[name] for name in row if name not in TELLING} for row in rows]
     path = exports.write(tmp_path / f"labels{suffix}", bare)
@@ -149,9 +141,7 @@ def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(
 
 @pytest.mark.quick("pairs", "ultrafeedback")
 @pytest.mark.parametrize("shape", published.SHAPES)
-def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(
-    shape: str, tmp_path: Path
-) -> None:
+def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(shape, tmp_path):
     rows = published.SHAPES[shape].rows(GIVEN)
     labeler = published.SHAPES[shape].labeler
     bare = [{name: row[name] for name in row if name != labeler} for row in rows]
@@ -160,9 +150,7 @@ def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(
 
 
 @pytest.mark.slow
-def test_the_commands_it_names_run_as_they_stand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_it_names_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [row | {"labeler_id": f"{row['labeler_id']}'s"} for row in exports.answers()]
     rows += [rows[0] | {"prompt": None}]
@@ -179,7 +167,7 @@ def test_the_commands_it_names_run_as_they_stand(
     assert [shlex.split(command)[1] for command in again["next"]] == ["plan", "privatize"]
 
 
-def test_an_export_is_shown_with_its_question(tmp_path: Path) -> None:
+def test_an_export_is_shown_with_its_question(tmp_path):
     path = exports.write(tmp_path / "e.jsonl", exports.argilla_flat(exports.answers()))
     found = lg.inspect(path, question=exports.NAME)
     assert found.format == "argilla" and found.problems == ()

@@ -9,7 +9,6 @@ import re
 from dataclasses import asdict
 from datetime import UTC, datetime
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from labelguard.ledger.policies import Ceiling
 from labelguard.project import erasure, linking, policies
 from labelguard.project.lifetime import raise_ceiling
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 from labelguard.release.sections import Section, Table
 from labelguard.report import figures, overview
 from labelguard.report.facts import guess_accuracy
@@ -47,30 +46,30 @@ RENDERERS = (html, markdown, json_text)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, lg.Release]:
+def released(tmp_path_factory):
     """A project with one release, which nothing changes; labelers have ten labels each to use."""
     project = lg.init(tmp_path_factory.mktemp("released"))
     return project, lg.privatize(TABLE, project=project, max_labels_per_labeler=10, **BUDGET)
 
 
-def section(document: Report, name: str) -> Section:
+def section(document, name):
     [found] = [one for one in document.sections if one.id == name]
     return found
 
 
-def words(document: Report) -> str:
+def words(document):
     return json.dumps(asdict(document), ensure_ascii=False)
 
 
 # ---------------------------------------------------------------- what it says
 
 
-def test_an_empty_project_promises_nothing_yet(project: Project) -> None:
+def test_an_empty_project_promises_nothing_yet(project):
     document = report(project=project)
     assert "Nothing was promised yet" in section(document, "guarantee").text[0]
     assert dict(document.summary)["promised so far"] == "nothing" and document.ok
@@ -81,7 +80,7 @@ def test_an_empty_project_promises_nothing_yet(project: Project) -> None:
         report("r0001", project)
 
 
-def test_a_draft_is_no_promise(project: Project) -> None:
+def test_a_draft_is_no_promise(project):
     policies.new("draft", epsilon=3, delta=1e-5, allow=["rr:labels=5"], project=project)
     document = report(project=project)
     assert "Nothing was promised yet" in section(document, "guarantee").text[0]
@@ -89,9 +88,7 @@ def test_a_draft_is_no_promise(project: Project) -> None:
     assert row[:2] == ("draft", "draft") and row[-1] == "–"
 
 
-def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(
-    project: Project,
-) -> None:
+def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(project):
     document = report(project=project)
     assert document.sections[0] == section(document, "to-do")
     assert document.sections[0].text == ("Nothing to do.",)
@@ -104,7 +101,7 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(
     assert "No policy is in force" in " ".join(section(report(project=project), "to-do").points)
 
 
-def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project: Project) -> None:
+def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project):
     for year, table in ((2031, TABLE), (2030, TABLE.slice(0, 9))):
         with clock.simulate_time(datetime(year, 5, 1, tzinfo=UTC)):
             lg.privatize(table, project=project, **BUDGET)
@@ -117,7 +114,7 @@ def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project
     assert done.exit_code == 0 and "time ran backwards" in done.stderr
 
 
-def test_the_report_names_the_project_whom_to_ask_and_its_period(project: Project) -> None:
+def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
     with (project.state / "labelguard.toml").open("a") as file:
         file.write('\n[project]\nname = "<b>Clinic</b>"\ncontact = "privacy@clinic.example"\n')
     lg.privatize(TABLE, project=find(project.state), **BUDGET)
@@ -130,7 +127,7 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project: Projec
     assert "&lt;b&gt;Clinic&lt;/b&gt;" in page and "<b>Clinic" not in page
 
 
-def test_the_promise_of_several_policies_is_their_sum(project: Project) -> None:
+def test_the_promise_of_several_policies_is_their_sum(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     policies.new("second", epsilon=2, delta=1e-5, allow=["rr:labels=50"], project=project)
     policies.activate("second", project)
@@ -145,20 +142,20 @@ def test_the_promise_of_several_policies_is_their_sum(project: Project) -> None:
     ("epsilon", "right"),
     [(1.0, "73.2%"), (3.0, "95.3%"), (10.0, "99.9955%"), (2000.0, "all but 100%")],
 )
-def test_how_often_a_guess_is_right_is_rounded_up(epsilon: float, right: str) -> None:
+def test_how_often_a_guess_is_right_is_rounded_up(epsilon, right):
     assert guess_accuracy(epsilon, 1e-5) == right
     if epsilon < 100:
         bound = (np.exp(epsilon) + 1e-5) / (np.exp(epsilon) + 1)
         assert bound <= float(right[:-1]) / 100 < bound + 0.001
 
 
-def test_releases_of_all_states_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releases_of_all_states_are_told(project, monkeypatch):
     from labelguard.project.recovery import abandon
     from labelguard.release import drawn
 
     lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"max_labels_per_labeler": 40})
 
-    def crash(*_: object) -> None:
+    def crash(*_):
         raise RuntimeError
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
@@ -174,7 +171,7 @@ def test_releases_of_all_states_are_told(project: Project, monkeypatch: pytest.M
         report(crashed.id, project)
 
 
-def test_statistics_tell_their_noise(project: Project) -> None:
+def test_statistics_tell_their_noise(project):
     release = lg.privatize(TABLE, project=project, epsilon=3, delta=1e-5, **STATISTIC)
     document = report(project=project)
     own = section(document, "statistic")
@@ -184,7 +181,7 @@ def test_statistics_tell_their_noise(project: Project) -> None:
     assert release.id in own.title and section(document, "noise-statistic").table
 
 
-def test_what_was_forecast_is_kept_with_the_release(project: Project) -> None:
+def test_what_was_forecast_is_kept_with_the_release(project):
     release = lg.privatize(
         TABLE, project=project, epsilon=8, delta=1e-5, mechanism="auto", features="length"
     )
@@ -194,7 +191,7 @@ def test_what_was_forecast_is_kept_with_the_release(project: Project) -> None:
     assert "Two people differ on 27%" in document.text[0]
 
 
-def test_the_hook_is_told_in_counts(project: Project) -> None:
+def test_the_hook_is_told_in_counts(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "hook"]
     opened = OpenProject.open(project)
@@ -213,7 +210,7 @@ def test_the_hook_is_told_in_counts(project: Project) -> None:
     assert "cannot be read" in section(report(project=project), "hook").alert
 
 
-def test_the_ceiling_is_no_last_word(project: Project) -> None:
+def test_the_ceiling_is_no_last_word(project):
     document = report(project=project)
     assert "unless the ceiling is raised" in section(document, "guarantee").text[1]
     assert (
@@ -228,7 +225,7 @@ def test_the_ceiling_is_no_last_word(project: Project) -> None:
 @pytest.mark.parametrize(
     ("unit", "word", "whose"), [("item", "Each content", "an item's"), ("group", "Each group", "a")]
 )
-def test_it_says_who_is_protected(project: Project, unit: str, word: str, whose: str) -> None:
+def test_it_says_who_is_protected(project, unit, word, whose):
     allow = ["rr:labels=50"]
     policies.new("p", epsilon=3, delta=1e-5, allow=allow, unit=unit, project=project)
     policies.activate("p", project)
@@ -240,9 +237,7 @@ def test_it_says_who_is_protected(project: Project, unit: str, word: str, whose:
     assert dict(document.summary)["protected as a whole"] == f"each {unit}"
 
 
-def test_labelers_near_their_cap_are_counted_and_some_are_named(
-    released: tuple[Project, lg.Release], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labelers_near_their_cap_are_counted_and_some_are_named(released, monkeypatch):
     monkeypatch.setattr(figures, "_NAMED", 2)
     whole = report(project=released[0])
     document, ledger = section(whole, "used-rr"), OpenProject.open(released[0]).ledger
@@ -264,16 +259,14 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(
     assert used.endswith(f"% of the allowance of {facts['labelers']} labelers")
 
 
-def test_error_of_labels_is_told_beside_that_of_people(
-    released: tuple[Project, lg.Release],
-) -> None:
+def test_error_of_labels_is_told_beside_that_of_people(released):
     document = section(report(project=released[0]), "noise-rr")
     mean = float(lg.load(released[1])["flip_probability"].mean())
     assert f"{mean:.0%} are expected to differ" in document.text[0]
     assert "Two people differ on 27%" in document.text[0]
 
 
-def test_of_one_release_its_card_comes_first(released: tuple[Project, lg.Release]) -> None:
+def test_of_one_release_its_card_comes_first(released):
     project, first = released
     document = report(first.id[:5], project)
     assert document.title == f"Release {first.id}" and document.sections[0].id == "release"
@@ -281,14 +274,14 @@ def test_of_one_release_its_card_comes_first(released: tuple[Project, lg.Release
     assert all(f"| {name} | {value} |" in card for name, value in document.sections[0].facts)
 
 
-def test_no_text_of_a_pair_is_in_it(released: tuple[Project, lg.Release]) -> None:
+def test_no_text_of_a_pair_is_in_it(released):
     document = words(report(project=released[0]))
     for column in ("prompt", "response_a", "response_b"):
         assert not [text for text in set(TABLE[column].to_pylist()) if f'"{text}"' in document]
 
 
 @pytest.mark.slow
-def test_who_is_held_out_and_what_for(tmp_path: Path) -> None:
+def test_who_is_held_out_and_what_for(tmp_path):
     project = lg.init(tmp_path, max_epsilon=100)
     hold_out(project, "statistic:releases=3")
     raw = survey(labelers=30)
@@ -309,7 +302,7 @@ def test_who_is_held_out_and_what_for(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- verification
 
 
-def test_a_kept_anchor_is_looked_for_in_the_journal(project: Project, tmp_path: Path) -> None:
+def test_a_kept_anchor_is_looked_for_in_the_journal(project, tmp_path):
     kept, page = overview.anchor(project).anchor, tmp_path / "report.md"
     lg.privatize(TABLE.slice(0, 9), project=project, **BUDGET)
     proof = section(report(project=project), "verification")
@@ -322,7 +315,7 @@ def test_a_kept_anchor_is_looked_for_in_the_journal(project: Project, tmp_path: 
     assert "as the anchor that was kept" not in page.read_text()
 
 
-def test_who_left_is_told_by_pseudonym(project: Project) -> None:
+def test_who_left_is_told_by_pseudonym(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "people"]
     retired = erasure.remove_labeler("worker 1", "retired", project).labeler
@@ -339,9 +332,7 @@ def test_who_left_is_told_by_pseudonym(project: Project) -> None:
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "card.json"])
-def test_a_fault_is_told_first_and_the_report_is_made(
-    project: Project, name: str, tmp_path: Path
-) -> None:
+def test_a_fault_is_told_first_and_the_report_is_made(project, name, tmp_path):
     release = lg.privatize(TABLE, project=project, **BUDGET)
     file = release.path / name
     file.write_bytes(file.read_bytes().replace(b"rr", b"xx") + b" ")
@@ -361,7 +352,7 @@ def test_a_fault_is_told_first_and_the_report_is_made(
 # ---------------------------------------------------------------- how it is written
 
 
-def hostile() -> Report:
+def hostile():
     """A report in which every text is hostile."""
     from labelguard.release.sections import Chart, Series
 
@@ -375,16 +366,16 @@ def hostile() -> Report:
 class Tags(HTMLParser):
     """The tags of a page with their attributes."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.found.append((tag, dict(attrs)))
 
 
-def test_no_name_becomes_markup_of_the_page() -> None:
+def test_no_name_becomes_markup_of_the_page():
     page = html(hostile())
     tags = Tags(page).found
     assert not {"script", "iframe", "object", "link", "base", "form"} & {tag for tag, _ in tags}
@@ -396,7 +387,7 @@ def test_no_name_becomes_markup_of_the_page() -> None:
     assert "\u202e" not in page and "\x1b" not in page and "\\u202e" in page and "{{7*7}}" in page
 
 
-def test_no_name_becomes_markup_of_the_markdown() -> None:
+def test_no_name_becomes_markup_of_the_markdown():
     text = markdown(hostile())
     assert "\u202e" not in text and "\x1b" not in text
     outside = [line for line in text.splitlines() if not line.startswith("    ")]
@@ -411,12 +402,12 @@ def test_no_name_becomes_markup_of_the_markdown() -> None:
     assert f"\n    {command.lines[0]}\n" in document  # to be typed as it stands
 
 
-def test_no_name_becomes_markup_of_the_json() -> None:
+def test_no_name_becomes_markup_of_the_json():
     text = json_text(hostile())
     assert text.isascii() and json.loads(text)["title"] == HOSTILE
 
 
-def test_hostile_names_of_sources_and_features_are_escaped(tmp_path: Path) -> None:
+def test_hostile_names_of_sources_and_features_are_escaped(tmp_path):
     project = lg.init(tmp_path)
     name = "<b onclick=x>&|`"
     column = f"{name}_x"
@@ -434,9 +425,7 @@ def test_hostile_names_of_sources_and_features_are_escaped(tmp_path: Path) -> No
     assert "&lt;b onclick=x&gt;" in page and "\\<b onclick" in text
 
 
-def test_the_policy_of_the_page_allows_its_style_and_nothing_else(
-    released: tuple[Project, lg.Release],
-) -> None:
+def test_the_policy_of_the_page_allows_its_style_and_nothing_else(released):
     page = html(report(project=released[0]))
     style = page.split("<style>")[1].split("</style>")[0]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -445,7 +434,7 @@ def test_the_policy_of_the_page_allows_its_style_and_nothing_else(
     assert "url(" not in style and "@import" not in style
 
 
-def test_a_budget_stays_in_one_line_and_long_cells_wrap() -> None:
+def test_a_budget_stays_in_one_line_and_long_cells_wrap():
     rows = (("a b", 1, "it is not better than before, not at all"),)
     part = Section("s", "S", ("ε = 3, δ = 1e-5.",), Table("T", ("id", "n", "why"), rows))
     page = html(Report("R", "2026-01-05T00:00:00Z", "0", True, (), (part,)))
@@ -454,7 +443,7 @@ def test_a_budget_stays_in_one_line_and_long_cells_wrap() -> None:
     assert '<td class="prose">it is' in page
 
 
-def test_the_name_of_the_file_says_the_format(project: Project, tmp_path: Path) -> None:
+def test_the_name_of_the_file_says_the_format(project, tmp_path):
     assert write(tmp_path / "a.md", project=project).format == "md"
     assert write(tmp_path / "a.json", project=project).format == "json"
     assert write(tmp_path / "a", project=project).format == "html"

@@ -11,10 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from colorspacious import cspace_convert, deltaE
-from numpy.typing import NDArray
 
 from labelguard.release.sections import Chart, Mark, Series
-from labelguard.report.charts import DARK, LIGHT, NARROW, Theme, draw_svg, recolor_dark
+from labelguard.report.charts import DARK, LIGHT, NARROW, draw_svg, recolor_dark
 
 APART = 20.0
 """ΔE (CAM02-UCS) between any two colors of a chart; 1 is about what can be seen."""
@@ -43,11 +42,11 @@ LINES = Chart(
 )
 
 
-def rgb(color: str) -> NDArray[np.float64]:
+def rgb(color):
     return np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255
 
 
-def seen(color: str, blindness: str | None) -> NDArray[np.float64]:
+def seen(color, blindness):
     """A color as people with a color blindness of full severity see it."""
     if blindness is None:
         return rgb(color)
@@ -55,10 +54,10 @@ def seen(color: str, blindness: str | None) -> NDArray[np.float64]:
     return np.clip(cspace_convert(rgb(color), space, "sRGB1"), 0, 1)
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(one, other):
     """The contrast of two colors as WCAG 2 defines it."""
 
-    def luminance(color: str) -> float:
+    def luminance(color):
         linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb(color)]
         return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
@@ -68,19 +67,19 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("blindness", [None, "deuteranomaly", "protanomaly", "tritanomaly"])
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_everybody_tells_the_series_apart(theme: Theme, blindness: str | None) -> None:
+def test_everybody_tells_the_series_apart(theme, blindness):
     for one, other in itertools.combinations(theme.series, 2):
         difference = deltaE(seen(one, blindness), seen(other, blindness), input_space="sRGB1")
         assert difference > APART, (one, other)
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_what_is_drawn_stands_out_from_its_page(theme: Theme) -> None:
+def test_what_is_drawn_stands_out_from_its_page(theme):
     assert all(contrast(color, theme.background) >= 3 for color in theme.series)
     assert contrast(theme.text, theme.background) >= 4.5
 
 
-def test_words_of_the_page_stand_out_in_both_modes() -> None:
+def test_words_of_the_page_stand_out_in_both_modes():
     text = STYLE.read_text()
     modes = [
         dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", part)) for part in text.split("@media")
@@ -95,7 +94,7 @@ def test_words_of_the_page_stand_out_in_both_modes() -> None:
 
 
 @pytest.mark.parametrize("chart", [BARS, LINES], ids=["bars", "lines"])
-def test_the_same_chart_gives_the_same_bytes_and_whole_text(chart: Chart) -> None:
+def test_the_same_chart_gives_the_same_bytes_and_whole_text(chart):
     picture = draw_svg(chart, NARROW)
     assert picture == draw_svg(chart, NARROW)
     words = [
@@ -105,7 +104,7 @@ def test_the_same_chart_gives_the_same_bytes_and_whole_text(chart: Chart) -> Non
     assert "<dc:date>" not in picture
 
 
-def test_a_dark_picture_is_the_light_one_in_other_colors() -> None:
+def test_a_dark_picture_is_the_light_one_in_other_colors():
     light, dark = draw_svg(BARS), recolor_dark(draw_svg(BARS))
     assert DARK.background in dark and DARK.series[0] in dark
     assert LIGHT.background not in dark and LIGHT.series[0] not in dark
@@ -113,7 +112,7 @@ def test_a_dark_picture_is_the_light_one_in_other_colors() -> None:
     assert color.sub("", light) == color.sub("", dark)
 
 
-def test_names_cannot_command_a_picture() -> None:
+def test_names_cannot_command_a_picture():
     name = "<script>alert(1)</script> $\\frac{ \x1b[31m \u202e ]]>"
     chart = Chart(name, name, "bars", (name, "b"), name, name, (Series(name, (1, 2)),))
     picture = draw_svg(chart)
@@ -121,7 +120,7 @@ def test_names_cannot_command_a_picture() -> None:
     assert "<script" not in picture and "\x1b" not in picture and "\u202e" not in picture
 
 
-def texts(chart: Chart) -> set[str | None]:
+def texts(chart):
     return {
         node.text
         for node in ElementTree.fromstring(draw_svg(chart, NARROW)).iter()
@@ -129,18 +128,18 @@ def texts(chart: Chart) -> set[str | None]:
     }
 
 
-def test_no_word_stands_for_what_is_not_drawn() -> None:
+def test_no_word_stands_for_what_is_not_drawn():
     nobody = replace(BARS, series=(BARS.series[0], Series("above", (None, None, 0))))
     assert {"below", "above"} <= texts(BARS) and not {"below", "above"} & texts(nobody)
 
 
-def test_long_names_of_bars_are_wrapped() -> None:
+def test_long_names_of_bars_are_wrapped():
     long = "said and released, 1,000 allowed"
     names = texts(replace(BARS, x=("two people", long, "c")))
     assert long not in names and {"said and", "two people"} <= names
 
 
-def test_a_line_along_an_edge_is_whole() -> None:
+def test_a_line_along_an_edge_is_whole():
     flat = Chart("T", "M", "lines", (0.0, 1.0), "x", "y", (Series("none", (0, 0)),), percent=True)
     [line] = re.findall(
         r'<g id="line2d_\d+">\s*<path d="[^"]*" (?!clip)[^>]*stroke-width: 2\b', draw_svg(flat)
@@ -148,7 +147,7 @@ def test_a_line_along_an_edge_is_whole() -> None:
     assert "clip-path" not in line
 
 
-def test_the_numbers_of_a_chart_are_a_table() -> None:
+def test_the_numbers_of_a_chart_are_a_table():
     assert BARS.table().columns == ("share", "below", "above")
     assert BARS.table().rows == (("a", 3, None), ("b", 2, None), ("c", None, 1))
     assert LINES.table().rows[1] == (1.0, "20.0%", "10.0% to 30.0%", "100.0%")

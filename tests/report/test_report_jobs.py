@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from support.job_runs import ran, remember
 
 import labelguard as lg
-from labelguard.project.runs import HISTORY, JobRun
-from labelguard.release.sections import Section
+from labelguard.project.runs import HISTORY
 from labelguard.report.figures import describe_job
 from labelguard.report.page import report
 
@@ -17,7 +13,7 @@ LIKELIHOOD = {"by": "held-out", "measure": "log-likelihood per label", "candidat
 LIKELIHOOD |= {"current": -0.761, "rows": 300}
 
 
-def test_jobs_and_how_their_models_learnt(tmp_path: Path) -> None:
+def test_jobs_and_how_their_models_learnt(tmp_path):
     project = lg.init(tmp_path)
     runs = [ran(1), ran(2, outcome="kept", model=None), ran(3, outcome="failed", why="disk full")]
     remember(project, *runs)
@@ -34,18 +30,18 @@ def test_jobs_and_how_their_models_learnt(tmp_path: Path) -> None:
     assert "line 1, is no run of a job" in unread.alert
 
 
-def run_without_promotion(number: int, **judged: Any) -> JobRun:
+def run_without_promotion(number, **judged):
     """A run whose candidate was not better."""
     settings = {"step": "head", "options": {"windows": 8}}
     judgement, outcome = LIKELIHOOD | judged, judged.pop("outcome", "kept")
     return ran(number, outcome=outcome, judgement=judgement, curve=[], settings=settings)
 
 
-def section_of(*runs: JobRun) -> Section:
+def section_of(*runs):
     return describe_job("nightly", runs)
 
 
-def test_a_model_worse_than_a_coin_is_called_that() -> None:
+def test_a_model_worse_than_a_coin_is_called_that():
     part = section_of(run_without_promotion(1), run_without_promotion(2))
     chart = part.chart
     assert chart
@@ -68,7 +64,7 @@ def test_a_model_worse_than_a_coin_is_called_that() -> None:
     )
 
 
-def test_accuracy_says_what_it_was_measured_on() -> None:
+def test_accuracy_says_what_it_was_measured_on():
     judged = {"by": "probes", "measure": "accuracy", "candidate": 0.91, "current": 0.93, "rows": 1}
     runs = (
         run_without_promotion(1, **judged),
@@ -82,7 +78,7 @@ def test_accuracy_says_what_it_was_measured_on() -> None:
     )
 
 
-def test_a_job_is_named_and_says_how_many_windows_it_learns_from() -> None:
+def test_a_job_is_named_and_says_how_many_windows_it_learns_from():
     part = section_of(run_without_promotion(1, outcome="failed"))
     assert part.title == "The job nightly" and part.alert.startswith("The newest run of nightly")
     assert ("windows a model learns from", "8, the newest") in part.facts

@@ -25,7 +25,7 @@ SOURCES: dict[str, Any] = {
 }
 
 
-def arena(judges: int = 60, labels: int = 40, seed: int = 0, first: int = 0) -> pl.DataFrame:
+def arena(judges=60, labels=40, seed=0, first=0):
     """Each judge compares pairs of systems on some of 40 questions in two languages."""
     rng = np.random.default_rng(seed)
     names = np.array(list(STRENGTHS))

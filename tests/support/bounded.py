@@ -9,7 +9,6 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from support import forks
 
@@ -24,12 +23,12 @@ class Outcome:
     err: str
     peak: int
 
-    def refused_in_one_line(self) -> bool:
+    def refused_in_one_line(self):
         """Whether it ended with an error in one line."""
         return self.code == 1 and self.err.startswith("labelguard: ") and self.err.count("\n") == 1
 
 
-def run(directory: Path, *arguments: str | Path, seconds: int = 60, disk: int = 1 << 30) -> Outcome:
+def run(directory, *arguments, seconds=60, disk=1 << 30):
     """Run `labelguard` in a process of its own, with `directory` as working directory.
 
     `seconds` bounds its time on processors, `disk` the bytes of each file that it writes.
@@ -48,12 +47,12 @@ def run(directory: Path, *arguments: str | Path, seconds: int = 60, disk: int = 
     return Outcome(end.code, end.printed, int(end.answer) << 10 if end.answer else 1 << 62)
 
 
-def size(directory: Path) -> int:
+def size(directory):
     """Bytes of all files below a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def _work(job: dict[str, Any]) -> tuple[int, str]:
+def _work(job):
     """Run a command; its exit code, and the KiB of memory that it took at most."""
     code = _command(job)
     # Measured from inside: what the system reports of a child includes its parent.
@@ -61,7 +60,7 @@ def _work(job: dict[str, Any]) -> tuple[int, str]:
     return code, found[1] if found else ""
 
 
-def _command(job: dict[str, Any]) -> int:
+def _command(job):
     """Run the command here; its exit code."""
     from labelguard.cli.main import main
 
@@ -82,7 +81,7 @@ def _command(job: dict[str, Any]) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def _serve() -> None:
+def _serve():
     import labelguard.cli.main
     import labelguard.project.restore
     import labelguard.release.privatize

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from labelguard.ledger.records import Charge
 
 
-def charge_of(
-    key: str,
-    kind: str,
-    labels: Mapping[int, int],
-    places: Mapping[int, int],
-    *,
-    coins: bool = False,
-) -> Charge:
+def charge_of(key, kind, labels, places, *, coins=False):
     """Return a charge of `labels` by labeler, each of whom has so many `places`."""
     who = sorted(labels)
     return Charge(

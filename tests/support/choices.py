@@ -5,35 +5,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.statistic import clip_and_weights
 
 Floats = NDArray[np.float64]
 
 
-def centred(features: NDArray[np.float32], asked: Choices) -> Floats:
+def centred(features, asked):
     """Features less their mean over the responses of each choice."""
     exact = features.astype(np.float64)
     sums = np.add.reduceat(exact, asked.offsets[:-1], axis=0)
     return np.asarray(exact - np.repeat(sums / asked.size[:, None], asked.size, axis=0))
 
 
-def clip_of_choices(
-    features: NDArray[np.float32], asked: Choices, quantile: float
-) -> tuple[float, Floats]:
+def clip_of_choices(features, asked, quantile):
     """C and the weights of labelers, from the norms of those who choose at random."""
     squares = (centred(features, asked) ** 2).sum(axis=1)
     of_choice = np.add.reduceat(squares, asked.offsets[:-1]) / asked.size
     return clip_and_weights(np.sqrt(np.bincount(asked.unit, of_choice, asked.units)), quantile)
 
 
-def sum_of_choices(
-    features: NDArray[np.float32],
-    asked: Choices,
-    best: NDArray[np.bool_],
-    clip: float,
-    weight: Floats,
-) -> Floats:
+def sum_of_choices(features, asked, best, clip, weight):
     """Σ_u clip_C(w_u Σ_j (φ(chosen_j) − mean of Φ_j)); `best` marks one response of each choice."""
     parts = np.zeros((asked.units, features.shape[1]))
     np.add.at(parts, np.repeat(asked.unit, asked.size)[best], centred(features, asked)[best])

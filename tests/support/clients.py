@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from functools import partial
 
 from labelguard_connectors.hook.app import application
@@ -13,23 +12,19 @@ from labelguard_connectors.hook.serving import Endpoints
 from starlette.testclient import TestClient
 from support import hooks
 
-from labelguard.answers.inbox import Inbox
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 
 
 @contextlib.contextmanager
-def inbox_of(made: Project) -> Iterator[Inbox]:
+def inbox_of(made):
     """The inbox of a project."""
     with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         yield inbox
 
 
 @contextlib.contextmanager
-def client(
-    made: Project, limits: Limits | None = None, *, serves: bool = True
-) -> Iterator[tuple[TestClient, Inbox]]:
+def client(made, limits=None, *, serves=True):
     """A client of a project's hook, which may serve no connector, and its inbox."""
     with inbox_of(made) as inbox:
         served = Endpoints.of(made).served if serves else {}
@@ -38,7 +33,7 @@ def client(
             yield found, inbox
 
 
-def post(tool: TestClient, content: bytes, name: str = "clinic") -> tuple[int, dict[str, str]]:
+def post(tool, content, name="clinic"):
     """The status and the headers of the answer to a delivery."""
     answer = tool.post(f"/hooks/{name}", content=content, headers=hooks.headers())
     return answer.status_code, dict(answer.headers)

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
 
-def share() -> None:
+def share():
     """From now on: one cache for all engines, whose dialects are equal if they are of one kind."""
     for kind in (PGDialect_psycopg, SQLiteDialect_pysqlite):
         kind.__eq__ = lambda self, other: type(self) is type(other)  # type: ignore[method-assign]
@@ -19,5 +19,5 @@ def share() -> None:
     statements: LRUCache[object, object] = LRUCache(2_000)
 
     @sa.event.listens_for(sa.Engine, "engine_connect")
-    def _shared(connection: sa.Connection) -> None:
+    def _shared(connection):
         connection.execution_options(compiled_cache=statements)

@@ -9,15 +9,15 @@ from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Gaussians
 from labelguard.accounting.kary import KAry
 
 
-def coins(epsilon0: float, count: int) -> BinaryAnswers:
+def coins(epsilon0, count):
     return BinaryAnswers(rr.threshold(epsilon0), count)
 
 
-def choices_of_three(epsilon0: float, count: int) -> ChoiceAnswers:
+def choices_of_three(epsilon0, count):
     return ChoiceAnswers(KAry(3).threshold(epsilon0), count, 3)
 
 
-def gaussians(noise_multiplier: float, count: int) -> Gaussians:
+def gaussians(noise_multiplier, count):
     return Gaussians(noise_multiplier, count)
 
 

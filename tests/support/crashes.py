@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import databases, forks, gated, preferences
 from support.crashing import perform
 from support.preferences import files, opinions, pairs, public, write
@@ -50,7 +48,7 @@ HOLDING_OUT: Command = {
 }
 
 
-def privatize(options: dict[str, Any]) -> Command:
+def privatize(options):
     return {"do": "privatize", "options": options}
 
 
@@ -86,7 +84,7 @@ SCENARIOS = {
 }
 
 
-def crash(*jobs: dict[str, Any]) -> list[dict[str, Any]]:
+def crash(*jobs):
     """How processes ended that did these jobs one after the other."""
     return [
         {
@@ -99,13 +97,13 @@ def crash(*jobs: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def killed(*jobs: dict[str, Any]) -> None:
+def killed(*jobs):
     """Do these jobs; all of them must end by SIGKILL."""
     ends = crash(*jobs)
     assert [end["signal"] for end in ends] == [9] * len(jobs), ends
 
 
-def steps_of(job: dict[str, Any], base: Path, ledger: str = "") -> int:
+def steps_of(job, base, ledger=""):
     """How many steps a job takes that nobody kills; done on a copy of `base`."""
     trial = base.with_name("trial")
     if base.exists():
@@ -115,7 +113,7 @@ def steps_of(job: dict[str, Any], base: Path, ledger: str = "") -> int:
     return int(end["steps"])
 
 
-def seen(project: Path) -> dict[str, object]:
+def seen(project):
     """Everything in a project but how often somebody began to work, and who witnessed it."""
     home = find(project)
     contents: dict[str, object] = {
@@ -128,7 +126,7 @@ def seen(project: Path) -> dict[str, object]:
     return contents | tables
 
 
-def assert_sound(project: Path, unwitnessed: int = 0) -> None:
+def assert_sound(project, unwitnessed=0):
     """The ledger holds, and its witnesses know all of it, but at most so many newest entries.
 
     A process killed between a commit and its witnesses leaves one entry that they have not seen.
@@ -145,7 +143,7 @@ def assert_sound(project: Path, unwitnessed: int = 0) -> None:
 class Ring:
     """Projects with the same past, each with a ledger of its own, on one kind of database."""
 
-    def __init__(self, kind: str, name: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, kind, name, tmp_path, patch):
         scenario = SCENARIOS[name]
         asked = public(labelers=5, per_labeler=6, items=9)
         source = write(pairs(asked, opinions(len(asked), 1)), tmp_path / "small.parquet")
@@ -163,16 +161,16 @@ class Ring:
             perform(command | {"source": str(source)}, self.base)
         self.past = committed(self.base)
 
-    def __enter__(self) -> Ring:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._databases.close()
 
-    def choose(self, ledger: str) -> None:
+    def choose(self, ledger):
         self._patch.setenv("LABELGUARD_LEDGER_URL", ledger)
 
-    def copy(self, name: str) -> tuple[Path, str]:
+    def copy(self, name):
         """A project with this past, and the URL of its ledger."""
         project = shutil.copytree(self.base, self._tmp_path / name)
         if not self._postgres:
@@ -180,13 +178,13 @@ class Ring:
         self._copies[project] = self._databases.enter_context(contextlib.ExitStack())
         return project, self._copies[project].enter_context(databases.copied(self.ledger))
 
-    def discard(self, project: Path) -> None:
+    def discard(self, project):
         """Remove a copy that is no longer looked at."""
         shutil.rmtree(project)
         if project in self._copies:
             self._copies.pop(project).close()
 
-    def is_done(self, project: Path) -> bool:
+    def is_done(self, project):
         """Whether the command, which would now be another event or an error, has come to its end.
 
         Others answer what they did.
@@ -195,7 +193,7 @@ class Ring:
             return policies.show("joint", project).state == "active"
         return "again" in self.command["options"] and committed(project) > self.past
 
-    def finish(self, project: Path) -> int:
+    def finish(self, project):
         """Do the command in peace; how many entries may be left without a witness."""
         if not self.is_done(project):
             answer = self._perform(project)
@@ -209,7 +207,7 @@ class Ring:
         shutil.rmtree(project / ".labelguard" / "work", ignore_errors=True)
         return 1
 
-    def _perform(self, project: Path) -> object:
+    def _perform(self, project):
         """The command, as soon as a server has noticed that its job before is gone."""
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -221,14 +219,12 @@ class Ring:
                 time.sleep(0.01)
 
 
-def committed(project: Path) -> int:
+def committed(project):
     return [record.state for record in overview.releases(project)].count("committed")
 
 
 @contextlib.contextmanager
-def rounds(
-    kind: str, name: str, tmp_path: Path, patch: pytest.MonkeyPatch
-) -> Iterator[tuple[Ring, dict[str, object], int]]:
+def rounds(kind, name, tmp_path, patch):
     """The ring of a scenario, what its projects must look like in the end, and how many steps."""
     with Ring(kind, name, tmp_path, patch) as ring:
         project, ledger = ring.copy("expected")

@@ -32,21 +32,21 @@ from labelguard.release.privatize import Run, privatize
 class Steps:
     """Counts steps; at one of them this process dies, or the disk is full from there on."""
 
-    def __init__(self, kill_at: int | None, full_at: int | None) -> None:
+    def __init__(self, kill_at, full_at):
         self.taken, self.kill_at, self.full_at = 0, kill_at, full_at
 
-    def step(self) -> None:
+    def step(self):
         self.taken += 1
         if self.taken == self.kill_at:
             die()
         if self.taken == self.full_at:
             fill()
 
-    def around(self, owner: Any, name: str) -> None:
+    def around(self, owner, name):
         whole = getattr(owner, name)
 
         @functools.wraps(whole)
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def counted(*arguments, **options):
             self.step()
             result = whole(*arguments, **options)
             self.step()
@@ -55,20 +55,20 @@ class Steps:
         setattr(owner, name, counted)
 
 
-def die() -> None:
+def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fill(size: int = 0) -> None:
+def fill(size=0):
     """No file takes a byte beyond `size` any more."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def die_after(owner: Any, name: str) -> None:
+def die_after(owner, name):
     whole: Callable[..., Any] = getattr(owner, name)
 
-    def fatal(*arguments: Any, **options: Any) -> None:
+    def fatal(*arguments, **options):
         whole(*arguments, **options)
         die()
 
@@ -94,7 +94,7 @@ AFTER = {
 }
 
 
-def perform(command: dict[str, Any], project: Path) -> object:
+def perform(command, project):
     """Do one command in a project: what both a process that dies and one that does not would do."""
     options = command.get("options", {})
     if command["do"] == "init":
@@ -114,7 +114,7 @@ def perform(command: dict[str, Any], project: Path) -> object:
     return privatize(command["source"], project=project, **options)
 
 
-def run(job: dict[str, Any]) -> int:
+def run(job):
     """Do one job; returns the number of steps, if it survives."""
     os.environ["LABELGUARD_LEDGER_URL"] = job.get("ledger", "")
     os.environ["LABELGUARD_KEYS"] = job.get("keys", "")
@@ -138,7 +138,7 @@ def run(job: dict[str, Any]) -> int:
     return steps.taken
 
 
-def work(job: dict[str, Any]) -> tuple[int, str]:
+def work(job):
     """Do one job; how many steps it took, or what went wrong."""
     try:
         return 0, str(run(job))

@@ -11,14 +11,13 @@ import socket
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from labelguard.project.opening import init
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 
 KINDS = ("sqlite", "postgresql")
 # The same; PostgreSQL is slow: each of its statements is waited for.
@@ -31,7 +30,7 @@ Tables = dict[str, list[tuple[object, ...]]]
 
 
 @contextlib.contextmanager
-def fresh(kind: str, directory: Path) -> Iterator[str]:
+def fresh(kind, directory):
     """The URL of an empty database that is gone afterwards; skips where there is no server."""
     if kind == "sqlite":
         yield f"sqlite:///{directory / 'ledger.sqlite3'}"
@@ -41,7 +40,7 @@ def fresh(kind: str, directory: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def copied(url: str) -> Iterator[str]:
+def copied(url):
     """A copy of a PostgreSQL database; who is connected to it is put out, as copying asks."""
     base, _, name = url.rpartition("/")
     others = f"FROM pg_stat_activity WHERE datname = '{name}'"
@@ -51,7 +50,7 @@ def copied(url: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _created(template: str = "template1") -> Iterator[str]:
+def _created(template="template1"):
     base, name = server(), f"lg_{uuid.uuid4().hex}"
     _command(base, f'CREATE DATABASE {name} TEMPLATE "{template}"')
     try:
@@ -61,7 +60,7 @@ def _created(template: str = "template1") -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def on(kind: str, directory: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
+def on(kind, directory, patch):
     """LABELGUARD_LEDGER_URL names an empty database, unless it is to be the project's own file."""
     if kind == "sqlite":
         yield ""
@@ -76,9 +75,7 @@ def on(kind: str, directory: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def copy_of(
-    project: Project, url: str, directory: Path, patch: pytest.MonkeyPatch
-) -> Iterator[Project]:
+def copy_of(project, url, directory, patch):
     """A copy of a project; of its database too, if it has one apart: see `on` for `url`."""
     shutil.copytree(project.state, directory / project.state.name)
     with copied(url) if url else contextlib.nullcontext("") as copy:
@@ -87,7 +84,7 @@ def copy_of(
 
 
 @contextlib.contextmanager
-def project_on(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project_on(url, directory, monkeypatch):
     """A fresh project whose ledger is at `url`."""
     # By the test's own monkeypatch: in a context of its own, what a test sets on top would come
     # back after the test.
@@ -95,7 +92,7 @@ def project_on(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
     yield init(directory)
 
 
-def server() -> str:
+def server():
     """URL of a PostgreSQL server where databases can be made, without a database's name."""
     found = _running() or _throwaway()
     if not found.startswith("postgresql"):
@@ -104,7 +101,7 @@ def server() -> str:
     return found
 
 
-def lost() -> str | None:
+def lost():
     """Say which server of `server` no longer answers; None where each does."""
     for base in _in_use:
         try:
@@ -116,7 +113,7 @@ def lost() -> str | None:
 
 
 @functools.cache
-def _running() -> str | None:
+def _running():
     """The server at 127.0.0.1:5432, if it lets us in without a password."""
     for user in ("postgres", "root"):
         base = f"postgresql+psycopg://{user}@{_SERVER}"
@@ -127,7 +124,7 @@ def _running() -> str | None:
 
 
 @functools.cache
-def _throwaway() -> str:
+def _throwaway():
     """A cluster of our own until the tests end; or why there is none."""
     try:
         cluster = Cluster(Path(tempfile.mkdtemp(prefix="lg-pg-")))
@@ -147,7 +144,7 @@ class NoServer(Exception):
 class Cluster:
     """A PostgreSQL cluster of its own, that can be started and stopped."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         """Make a cluster in an empty directory. Raises `NoServer`."""
         self._directory, self._data = directory, directory / "data"
         places = [*map(str, Path("/usr/lib/postgresql").glob("*/bin")), os.environ["PATH"]]
@@ -168,27 +165,27 @@ class Cluster:
             self.port = int(probe.getsockname()[1])
 
     @property
-    def url(self) -> str:
+    def url(self):
         """Its URL, without a database's name."""
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def start(self):
         """Start it and wait until it answers."""
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self._directory} -F"
         log = str(self._directory / "log")
         self._run("pg_ctl", "-D", str(self._data), "-w", "-l", log, "-o", options, "start")
 
-    def stop(self) -> None:
+    def stop(self):
         """Stop it as a crash does: no connection is asked."""
         self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "immediate", "stop")
 
-    def remove(self) -> None:
+    def remove(self):
         """Stop it, if it runs, and delete it."""
         with contextlib.suppress(NoServer):
             self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run(self, program, *arguments):
         found = shutil.which(program, path=self._path) or program
         done = subprocess.run(
             [found, *arguments],
@@ -202,7 +199,7 @@ class Cluster:
             raise NoServer(f"{found} failed with {done.returncode}")
 
 
-def dump(url: str) -> Tables:
+def dump(url):
     """Every table of a ledger, in order, on either database."""
     engine = sa.create_engine(url)
     try:
@@ -218,7 +215,7 @@ def dump(url: str) -> Tables:
         engine.dispose()
 
 
-def _command(base: str, statement: str) -> None:
+def _command(base, statement):
     engine = sa.create_engine(
         f"{base}/postgres", isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 3}
     )

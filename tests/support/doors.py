@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-
-import pytest
 
 
-def install(directory: Path, group: str, name: str, code: str, patch: pytest.MonkeyPatch) -> None:
+def install(directory, group, name, code, patch):
     """A package whose module `{name}_part` holds `code`, and in it `door`: the entry point."""
     module = f"{name}_part"
     patch.delitem(sys.modules, module, raising=False)  # another test's, by the same name

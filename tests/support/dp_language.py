@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from labelguard_trainer.gradient.language import LanguageProblem
 from labelguard_trainer.gradient.language_runs import PreparedLanguage
 from labelguard_trainer.gradient.records import Records
-from labelguard_trainer.training.settings import Kind
 from support import tiny_models
 
 from labelguard.learning.learners import LearnerOptions
@@ -19,34 +15,26 @@ PAIRS, RECORDS, LABELERS, LIMIT = 16, 40, 8, 4
 LORA = "r=4,alpha=8"
 
 
-def pairs(*, swapped: bool = False) -> pa.Table:
+def pairs(*, swapped=False):
     """Planted pairs whose first side is preferred, or their second if `swapped`."""
     names = ["prompt", "second", "first"] if swapped else ["prompt", "first", "second"]
     columns = ["prompt", "chosen", "rejected"]
     return tiny_models.planted(PAIRS, seed=4).select(columns).rename_columns(names)
 
 
-def records(limit: int = LIMIT, weighting: Any = "mean") -> Records:
+def records(limit=LIMIT, weighting="mean"):
     """Of `LABELERS` labelers, who have from none to many; the last has none."""
     draw = np.random.default_rng(2)
     units = np.sort(draw.integers(0, LABELERS - 1, RECORDS))
     return Records(draw.integers(0, PAIRS, RECORDS), units, LABELERS, limit, weighting)
 
 
-def labels() -> np.ndarray[Any, Any]:
+def labels():
     """Of all records, ties among them."""
     return np.random.default_rng(3).choice([0.0, 0.5, 1.0], RECORDS)
 
 
-def problem(
-    kind: Kind,
-    base: str,
-    lora: str | None = LORA,
-    of: Records | None = None,
-    *,
-    swapped: bool = False,
-    **settings: Any,
-) -> LanguageProblem:
+def problem(kind, base, lora=LORA, of=None, *, swapped=False, **settings):
     """On a CPU; `settings` are those of a training configuration."""
     config = Path(base).with_name("config.yaml")
     usual = {"max_length": 48, "per_device_train_batch_size": 6, "learning_rate": 0.01}
@@ -57,7 +45,7 @@ def problem(
     return prepared.open(of or records(), "cpu")
 
 
-def moved(found: LanguageProblem, steps: int = 2) -> LanguageProblem:
+def moved(found, steps=2):
     """The problem a few random steps on, so that no matrix is zero."""
     for step in range(steps):
         found.step(found.add_noise(0.0, 1.0, bytes([step]) * 32))

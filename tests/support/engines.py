@@ -20,12 +20,12 @@ of_its_own = readers.connect
 _kept = threading.local()
 
 
-def share() -> None:
+def share():
     """From now on: one engine for each thread."""
     readers.connect = _of_all
 
 
-def _of_all(scratch: Path) -> duckdb.DuckDBPyConnection:
+def _of_all(scratch):
     """A connection of its own to the engine of this thread."""
     if not hasattr(_kept, "engine"):
         _kept.engine = of_its_own(Path(tempfile.gettempdir()) / f"labelguard-{os.getpid()}-spill")

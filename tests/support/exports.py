@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -26,7 +25,7 @@ LETTERS = {1: "A", 0: "B", 0.5: "tie"}
 NOON = "2026-01-01T12:00:00.000000"
 
 
-def answers(labelers: int = 4, tasks: int = 5) -> Export:
+def answers(labelers=4, tasks=5):
     """Everybody's answers about every task, but for some."""
     return [
         {
@@ -42,18 +41,18 @@ def answers(labelers: int = 4, tasks: int = 5) -> Export:
     ]
 
 
-def _tasks(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
+def _tasks(rows):
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["prompt"], []).append(row)
     return found
 
 
-def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(row):
     return {name: row[name] for name in ("prompt", "response_a", "response_b")}
 
 
-def argilla_flat(rows: Rows) -> Export:
+def argilla_flat(rows):
     """`records.to_list(flatten=True)`: a skip is a discarded response, which may hold an answer."""
     return [
         {
@@ -74,7 +73,7 @@ def argilla_flat(rows: Rows) -> Export:
     ]
 
 
-def argilla_records(rows: Rows, asked: str = NAME) -> Export:
+def argilla_records(rows, asked=NAME):
     """The records of the REST interface, with responses."""
     return [
         {
@@ -104,13 +103,13 @@ def argilla_records(rows: Rows, asked: str = NAME) -> Export:
     ]
 
 
-def argilla_page(rows: Rows) -> Export:
+def argilla_page(rows):
     """One page of the REST interface."""
     records = argilla_records(rows)
     return [{"items": records, "total": len(records)}]
 
 
-def argilla_unflattened(rows: Rows) -> Export:
+def argilla_unflattened(rows):
     """`records.to_list(flatten=False)`, which drops the status of responses."""
     return [
         {
@@ -132,7 +131,7 @@ def argilla_unflattened(rows: Rows) -> Export:
     ]
 
 
-def label_studio(rows: Rows, tag: str = "pairwise") -> Export:
+def label_studio(rows, tag="pairwise"):
     """JSON: tasks with annotations; a skip is a cancelled one, and there is no tie."""
     return [
         {
@@ -149,7 +148,7 @@ def label_studio(rows: Rows, tag: str = "pairwise") -> Export:
     ]
 
 
-def _annotation(number: int, row: Mapping[str, Any], tag: str) -> dict[str, Any]:
+def _annotation(number, row, tag):
     skipped = row["label"] is None
     rating = {"type": "rating", "from_name": "conf", "to_name": "one", "value": {"rating": 4}}
     return {
@@ -164,12 +163,12 @@ def _annotation(number: int, row: Mapping[str, Any], tag: str) -> dict[str, Any]
     }
 
 
-def _region(label: float, tag: str) -> dict[str, Any]:
+def _region(label, tag):
     said = {"selected": SIDES[label]} if tag == "pairwise" else {"choices": [WORDS[label]]}
     return {"id": "r1", "type": tag, "from_name": NAME, "to_name": "one", "value": said}
 
 
-def label_studio_rows(rows: Rows) -> Export:
+def label_studio_rows(rows):
     """JSON_MIN: a row for each annotation that was not cancelled, and for tasks without any."""
     found = [
         {
@@ -190,7 +189,7 @@ def label_studio_rows(rows: Rows) -> Export:
     return [*found, {**_fields(rows[0]), "external_id": "nobody's", "id": len(rows)} | empty]
 
 
-def label_studio_csv(rows: Rows) -> Export:
+def label_studio_csv(rows):
     """The same as CSV: regions are JSON within a cell."""
     return [
         {name: json.dumps(value) if name == NAME else value for name, value in row.items()}
@@ -198,7 +197,7 @@ def label_studio_csv(rows: Rows) -> Export:
     ]
 
 
-def potato_jsonl(rows: Rows) -> Export:
+def potato_jsonl(rows):
     """Rows of the jsonl exporter, joined with the fields of the data file."""
     return [
         {
@@ -214,7 +213,7 @@ def potato_jsonl(rows: Rows) -> Export:
     ]
 
 
-def potato_csv(rows: Rows) -> Export:
+def potato_csv(rows):
     """Rows of the csv exporter, joined likewise, in a study with a machine annotator."""
     return [
         {
@@ -229,7 +228,7 @@ def potato_csv(rows: Rows) -> Export:
     ]
 
 
-def potato_pairs(rows: Rows) -> Export:
+def potato_pairs(rows):
     """Rows of coding_eval's preference_pairs.jsonl, joined likewise; it has no ties."""
     return [
         {
@@ -245,7 +244,7 @@ def potato_pairs(rows: Rows) -> Export:
     ]
 
 
-def write(path: Path, rows: Rows) -> Path:
+def write(path, rows):
     """An export as a file: JSONL, JSON, CSV or Parquet."""
     if path.suffix == ".csv":
         pl.DataFrame(list(rows), infer_schema_length=None).write_csv(path)
@@ -258,7 +257,7 @@ def write(path: Path, rows: Rows) -> Path:
     return path
 
 
-def read(source: Any, scratch: Path, **reading: Any) -> pl.DataFrame:
+def read(source, scratch, **reading):
     """What is read of an input, labels included: canonical rows, sorted."""
     connection = readers.connect(scratch)
     asked = Reading(**{"columns": {}, **reading})
@@ -275,7 +274,7 @@ def read(source: Any, scratch: Path, **reading: Any) -> pl.DataFrame:
     return frame.select(n for n in wanted if n in frame.columns).sort(pl.all())
 
 
-def plain(rows: Rows) -> pa.Table:
+def plain(rows):
     """The table itself, as the layout of pairs has it."""
     return pa.Table.from_pylist([dict(row) for row in rows])
 

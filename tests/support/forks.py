@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -30,7 +29,7 @@ class End(NamedTuple):
 
 
 @functools.cache
-def _driver(module: str) -> subprocess.Popen[str]:
+def _driver(module):
     process = subprocess.Popen(
         [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
@@ -42,7 +41,7 @@ def _driver(module: str) -> subprocess.Popen[str]:
     return process
 
 
-def run(module: str, *jobs: Job) -> list[End]:
+def run(module, *jobs):
     """Return how jobs ended that were done one after the other by `serve` of a module."""
     driver = _driver(module)
     cast(IO[str], driver.stdin).write(json.dumps(jobs) + "\n")
@@ -50,13 +49,13 @@ def run(module: str, *jobs: Job) -> list[End]:
     return [End(*end) for end in json.loads(cast(IO[str], driver.stdout).readline())]
 
 
-def serve(work: Callable[[Job], tuple[int, str]]) -> None:
+def serve(work):
     """Do what `run` asks: `work` returns an exit code and an answer."""
     for line in sys.stdin:
         print(json.dumps([_forked(work, job) for job in json.loads(line)]), flush=True)
 
 
-def _forked(work: Callable[[Job], tuple[int, str]], job: Job) -> End:
+def _forked(work, job):
     reading, writing = os.pipe()
     listening, errors = os.pipe()
     child = os.fork()

@@ -11,21 +11,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-import pytest
 from support.commands import FIRST
 from support.doors import install
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.project.project import Project
-from labelguard.release.writer import Release
 
 # Seconds after which a learner that does not come to a gate fails its test.
 PATIENCE = 60
@@ -110,7 +105,7 @@ class Learner:
 """
 
 
-def installed(directory: Path, patch: pytest.MonkeyPatch, code: str = CODE) -> Path:
+def installed(directory, patch, code=CODE):
     """The learner `gated`, in a directory for packages; without gates none is shut."""
     install(directory / "site", "labelguard.learners", "gated", code, patch)
     return directory / "site"
@@ -124,27 +119,27 @@ class Gates:
     site: Path
 
     @classmethod
-    def install(cls, directory: Path, patch: pytest.MonkeyPatch, code: str = CODE) -> Gates:
+    def install(cls, directory, patch, code=CODE):
         """The learner `gated`, with its gates."""
         (directory / "gates").mkdir()
         return cls(directory / "gates", installed(directory, patch, code))
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self):
         """What `privatize` is asked for."""
         return BUDGET | {"mechanism": "props", "learner": "gated", "model": str(self.directory)}
 
-    def close(self, stage: int) -> None:
+    def close(self, stage):
         (self.directory / f"closed-{stage}").touch()
 
-    def open(self, stage: int) -> None:
+    def open(self, stage):
         (self.directory / f"closed-{stage}").unlink()
 
-    def break_at(self, stage: int) -> None:
+    def break_at(self, stage):
         """The learner ends with an error there."""
         (self.directory / f"broken-{stage}").touch()
 
-    def wait_at(self, stage: int, alive: Any = lambda: True) -> None:
+    def wait_at(self, stage, alive=lambda: True):
         """Wait until the learner stands at a gate."""
         deadline = time.monotonic() + PATIENCE
         while not (self.directory / f"at-{stage}").exists():
@@ -152,7 +147,7 @@ class Gates:
             time.sleep(0.01)
 
     @contextlib.contextmanager
-    def learning(self, raw: Any, project: Project, **options: Any) -> Iterator[Future[Release]]:
+    def learning(self, raw, project, **options):
         """A release that stands at the gate of its second stage, while this is open; then it goes
         on and comes to its end.
         """
@@ -166,7 +161,7 @@ class Gates:
             finally:
                 self.open(1)
 
-    def process(self, source: Path, project: Project, *more: str) -> subprocess.Popen[str]:
+    def process(self, source, project, *more):
         """`labelguard privatize` of a file in a process of its own."""
         asked = [f"--{name}={value}" for name, value in self.options.items()]
         command = [sys.executable, "-m", "labelguard", "privatize", str(source), *FIRST, *asked]
@@ -180,6 +175,6 @@ class Gates:
         )
 
 
-def labels(labelers: int = 30) -> pl.DataFrame:
+def labels(labelers=30):
     """A survey without numeric columns."""
     return survey(labelers=labelers).drop("score_a", "score_b", "length_a", "length_b")

@@ -6,10 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from labelguard.keys.prf import Split
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 
 SHARE = 0.5
 SHAPE: dict[str, Any] = {
@@ -25,9 +23,7 @@ TEACHER: dict[str, Any] = {"mechanism": "statistic", **SHAPE}
 EVALUATION: dict[str, Any] = {"mechanism": "evaluation"}
 
 
-def hold_out(
-    project: Project, *allow: str, name: str = "held", share: float = SHARE, **options: Any
-) -> policies.PolicyDetails:
+def hold_out(project, *allow, name="held", share=SHARE, **options):
     """A policy that holds a share of labelers out, in force."""
     declared = {"public_columns": SHAPE["public_columns"]}
     options = {"epsilon": 3.0, "delta": 1e-5} | declared | options
@@ -36,7 +32,7 @@ def hold_out(
     return made
 
 
-def of_part(project: Project, raw: pl.DataFrame, part: Split, share: float = SHARE) -> pl.DataFrame:
+def of_part(project, raw, part, share=SHARE):
     """The rows of one part's labelers."""
     opened = OpenProject.open(project)
     ids = raw["labeler_id"].unique().cast(pl.String).to_list()

@@ -11,17 +11,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
-import pytest
 from support import doors
 
 import labelguard
 from labelguard.answers import connector
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 
 SECRET = "swordfish-and-then-some"
 # What no line may hold.
@@ -66,21 +62,19 @@ door = Tool
 '''
 
 
-def body(number: int, *, answer: Mapping[str, Any] | None = None) -> bytes:
+def body(number, *, answer=None):
     """A delivery with one answer."""
     task = json.dumps({"prompt": PROMPT, "label": LABEL})
     own = {"id": f"a{number}", "version": number, "who": LABELER, "task": task}
     return json.dumps({"answers": [{**own, **(answer or {})}]}).encode()
 
 
-def headers(secret: str = SECRET) -> dict[str, str]:
+def headers(secret=SECRET):
     """Those that prove a delivery."""
     return {"x-labelguard-secret": secret, "content-type": "application/json"}
 
 
-def project(
-    directory: Path, patch: pytest.MonkeyPatch, config: str = "", *, name: str = "clinic"
-) -> Project:
+def project(directory, patch, config="", *, name="clinic"):
     """A project whose labelguard.toml names a connector to this tool, with its secret."""
     doors.install(directory / "packages", connector.DOOR, "tool", TOOL, patch)
     made = labelguard.init(directory / "project")
@@ -91,7 +85,7 @@ def project(
     return find(made.state.parent)
 
 
-def stored(made: Project) -> dict[str, int]:
+def stored(made):
     """How many events wait of each answer, by the answer's id."""
 
     found: dict[str, int] = {}
@@ -108,7 +102,7 @@ def stored(made: Project) -> dict[str, int]:
 class Server:
     """`labelguard serve` in a process of its own; `lines` are what it logged, as they come."""
 
-    def __init__(self, made: Project, *options: str) -> None:
+    def __init__(self, made, *options):
         command = [sys.executable, *PROGRAM, "serve", "--port", "0", *options]
         self.process = subprocess.Popen(
             [*command, "--project", str(made.state)],
@@ -133,28 +127,28 @@ class Server:
         self._reader.start()
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def _read(self) -> None:
+    def _read(self):
         assert self.process.stderr
         self.lines.extend(self.process.stderr)
 
-    def connect(self) -> socket.socket:
+    def connect(self):
         """A connection to it."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
-    def kill(self) -> None:
+    def kill(self):
         """As a power cut does."""
         self.process.kill()
         self._ended()
 
-    def stop(self) -> int:
+    def stop(self):
         """As `docker stop` does; its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self._ended()
 
-    def _ended(self) -> int:
+    def _ended(self):
         code = self.process.wait(60)
         self._reader.join(10)
         for pipe in (self.process.stdout, self.process.stderr):
@@ -164,7 +158,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(made: Project, *options: str) -> Iterator[Server]:
+def serving(made, *options):
     """A server that is gone afterwards."""
     server = Server(made, *options)
     try:

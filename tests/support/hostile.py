@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -19,7 +18,7 @@ HOSTILE = [
 ]
 
 
-def paths(value: Any, at: Path = ()) -> Iterator[Path]:
+def paths(value, at=()):
     """Every place in a JSON value; of a project, its id alone, as the rest is never read."""
     yield at
     if isinstance(value, dict):
@@ -31,7 +30,7 @@ def paths(value: Any, at: Path = ()) -> Iterator[Path]:
             yield from paths(member, (*at, number))
 
 
-def replaced(event: Any, path: Path, value: Any) -> Any:
+def replaced(event, path, value):
     """The event with another value at that place."""
     if not path:
         return value
@@ -40,7 +39,7 @@ def replaced(event: Any, path: Path, value: Any) -> Any:
     return changed
 
 
-def without(event: Any, path: Path) -> Any:
+def without(event, path):
     """The event without what is at that place."""
     changed = dict(event) if isinstance(event, dict) else list(event)
     if len(path) > 1:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 
-import pytest
-
 from labelguard import extras
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+def without(monkeypatch, *packages):
     """Let these packages seem not to be installed."""
     known = importlib.metadata.distribution
 
-    def distribution(name: str) -> importlib.metadata.Distribution:
+    def distribution(name):
         if name in packages:
             raise importlib.metadata.PackageNotFoundError(name)
         return known(name)

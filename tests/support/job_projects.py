@@ -15,7 +15,6 @@ from support.preferences import opinions, pairs, public
 
 import labelguard as lg
 from labelguard.project import policies, runs
-from labelguard.project.runs import JobRun
 from labelguard.report import overview
 
 SETTINGS: Mapping[str, Any] = {
@@ -34,18 +33,18 @@ class Desk:
     path: Path
 
     @property
-    def job(self) -> Path:
+    def job(self):
         return self.path / "job.yaml"
 
     @property
-    def models(self) -> Path:
+    def models(self):
         return self.path / "models"
 
     @property
-    def state(self) -> Path:
+    def state(self):
         return self.path / ".labelguard" / "jobs" / "job"
 
-    def asks(self, **settings: Any) -> None:
+    def asks(self, **settings):
         """Write the job; members that are mappings are added to those that there are."""
         found = dict(SETTINGS)
         for name, value in settings.items():
@@ -53,40 +52,35 @@ class Desk:
             found[name] = {**found[name], **value} if both else value
         self.job.write_text(yaml.safe_dump({k: v for k, v in found.items() if v is not None}))
 
-    def label(self, batch: int, seed: int = 1) -> None:
+    def label(self, batch, seed=1):
         """Thirty more labels, of the same five labelers."""
         pq.write_table(labels(batch, seed), self.path / "labels" / f"{batch}.parquet")
 
-    def history(self) -> list[JobRun]:
+    def history(self):
         return runs.runs(lg.find(self.path))
 
-    def registry(self) -> list[dict[str, Any]]:
+    def registry(self):
         found: list[dict[str, Any]] = json.loads((self.models / "registry.json").read_text())[
             "models"
         ]
         return found
 
-    def committed(self) -> list[str]:
+    def committed(self):
         return [one.id for one in overview.releases(self.path) if one.state == "committed"]
 
-    def charged(self) -> int:
+    def charged(self):
         """Uses of all labelers."""
         return sum(one.used for one in overview.budget(self.path).allowances)
 
 
-def labels(batch: int, seed: int = 1) -> pa.Table:
+def labels(batch, seed=1):
     asked = public(labelers=5, per_labeler=6, items=9, seed=batch)
     table = pairs(asked, opinions(len(asked), seed + batch))
     texts = [f"{text}, batch {batch}" for text in table["prompt"].to_pylist()]
     return table.set_column(0, "prompt", pa.array(texts))
 
 
-def desk(
-    path: Path,
-    allow: tuple[str, ...] = ("rr:labels=64",),
-    held_out: float = 0.0,
-    **settings: Any,
-) -> Desk:
+def desk(path, allow=("rr:labels=64",), held_out=0.0, **settings):
     """A project under a policy, with a job and a first batch of labels."""
     made = Desk(path)
     (path / "labels").mkdir(parents=True)

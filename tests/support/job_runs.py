@@ -6,11 +6,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from labelguard.project.project import Project
 from labelguard.project.runs import HISTORY, JobRun
 
 
-def ran(number: int = 1, **more: Any) -> JobRun:
+def ran(number=1, **more):
     """A run of the job `nightly`, whose candidate was promoted."""
     facts: dict[str, Any] = {
         "job": "nightly",
@@ -35,7 +34,7 @@ def ran(number: int = 1, **more: Any) -> JobRun:
     return JobRun(**facts | more)
 
 
-def remember(project: Project, *runs: JobRun) -> None:
+def remember(project, *runs):
     """Write the history of the job."""
     directory = project.jobs / "nightly"
     directory.mkdir(parents=True, exist_ok=True)

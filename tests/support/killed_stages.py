@@ -5,9 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 MOMENTS = ("inside stage 1", "before stage 1 is recorded", "after stage 1", "inside stage 2")
 
@@ -15,7 +12,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["labelguard_trainer.training.stages", "labelguard.cli.main"])
 
 
-def killed(moment: str, directory: Path, arguments: Sequence[str]) -> int:
+def killed(moment, directory, arguments):
     """Exit code of the command in `directory`, killed at one of `MOMENTS`."""
     process = _context.Process(target=_run, args=(moment, directory, arguments, dict(os.environ)))
     process.start()
@@ -24,9 +21,7 @@ def killed(moment: str, directory: Path, arguments: Sequence[str]) -> int:
     return process.exitcode
 
 
-def _run(
-    moment: str, directory: Path, arguments: Sequence[str], environment: dict[str, str]
-) -> None:
+def _run(moment, directory, arguments, environment):
     os.environ.update(environment)  # the server's are those of the first test
     from labelguard_trainer.training import stages
 
@@ -44,11 +39,11 @@ def _run(
     main(arguments, standalone_mode=False)
 
 
-def _die_after(module: Any, name: str, here: Callable[..., bool]) -> None:
+def _die_after(module, name, here):
     """SIGKILL once that function has done its work, if `here` says so of its arguments."""
     whole = getattr(module, name)
 
-    def deadly(*arguments: Any, **options: Any) -> Any:
+    def deadly(*arguments, **options):
         result = whole(*arguments, **options)
         if here(*arguments):
             os.kill(os.getpid(), signal.SIGKILL)

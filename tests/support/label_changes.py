@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.mechanisms.statistic import Rows
 from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 
 ROUNDING = 1 + 1e-8
@@ -23,13 +22,13 @@ Single = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
 
-def comparisons(counts: Iterable[int]) -> Rows:
+def comparisons(counts):
     """The u-th labeler compared counts[u] pairs that nobody else saw."""
     sizes = np.array(list(counts), np.intp)
     return Rows(np.arange(sizes.sum()), np.repeat(np.arange(len(sizes)), sizes), len(sizes))
 
 
-def rankings(responses: list[Single], unit: Iterable[int]) -> tuple[Single, Rows]:
+def rankings(responses, unit):
     """Pairs (i, j), i < j, of every ranking of `responses`, (K, d) each, and whose they are."""
     pairs, ranking = [], []
     for number, features in enumerate(responses):
@@ -42,7 +41,7 @@ def rankings(responses: list[Single], unit: Iterable[int]) -> tuple[Single, Rows
     return z, Rows(np.arange(len(z)), whose[of_row], int(whose.max()) + 1, of_row, size)
 
 
-def labels_of_orders(size: int) -> list[Labels]:
+def labels_of_orders(size):
     """The labels of the pairs of every ranking of `size` responses, with and without ties."""
     first, second = np.triu_indices(size, 1)
     found = {
@@ -55,14 +54,12 @@ def labels_of_orders(size: int) -> list[Labels]:
     ]
 
 
-def unclipped(z: Single, rows: Rows) -> Bounds:
+def unclipped(z, rows):
     """Bounds under which nobody is clipped, so that only the movement of labels counts."""
     return statistic.unclipped_bounds(z, rows)
 
 
-def parts(
-    z: Single, rows: Rows, labels: Labels, bounds: Bounds, *, clip: float | None = None
-) -> Floats:
+def parts(z, rows, labels, bounds, *, clip=None):
     """clip_C(w_u Σ_j share (y_uj − ½) z_uj) by its definition, shape (units, components)."""
     half = np.choose(labels, [-0.5, 0.5, 0.0]) * rows.share()
     of_unit = np.zeros((rows.units, z.shape[1]))
@@ -73,12 +70,12 @@ def parts(
     return np.asarray(of_unit * (radius / np.maximum(norm, radius)))
 
 
-def farthest(points: Iterable[Floats | NDArray[np.int64]]) -> float:
+def farthest(points):
     """The largest distance between any two of the points."""
     return float(pdist(np.stack([np.asarray(point, np.float64) for point in points])).max())
 
 
-def bad_labels(z: Single, rng: np.random.Generator) -> list[Labels]:
+def bad_labels(z, rng):
     """Labels of one labeler's rows, (m, d), that move the sum of their halves far."""
     m, exact = len(z), z.astype(np.float64)
     exact = exact / max(np.abs(exact).max(initial=0), 1e-300)
@@ -95,38 +92,30 @@ def bad_labels(z: Single, rng: np.random.Generator) -> list[Labels]:
     return found + [rng.integers(0, 3, m).astype(np.uint8) for _ in range(3)]
 
 
-def every_label(m: int) -> list[Labels]:
+def every_label(m):
     """All labels of m rows."""
     return [np.array(labels, np.uint8) for labels in itertools.product(range(3), repeat=m)]
 
 
-def replaced(rows: Rows, unit: int, own: Labels, others: Labels) -> Labels:
+def replaced(rows, unit, own, others):
     """The labels of all rows, `own` being those of one labeler."""
     labels = others.copy()
     labels[rows.unit == unit] = own
     return labels
 
 
-def largest_change(
-    z: Single,
-    rows: Rows,
-    unit: int,
-    choices: Iterable[Labels],
-    mechanism: Callable[[Labels], Floats | NDArray[np.int64]],
-) -> float:
+def largest_change(z, rows, unit, choices, mechanism):
     """How far a mechanism's result moves at most as one labeler's labels take all `choices`."""
     others = np.random.default_rng(len(rows)).integers(0, 3, len(rows)).astype(np.uint8)
     return farthest(mechanism(replaced(rows, unit, own, others)) for own in choices)
 
 
-def on_grid(bounds: Bounds, components: int, step: float) -> float:
+def on_grid(bounds, components, step):
     """Δ_h = min(2C, Δ + h√d)."""
     return min(2 * bounds.clip, bounds.sensitivity + step * math.sqrt(components))
 
 
-def assert_bounded(
-    z: Single, rows: Rows, unit: int, choices: list[Labels], bounds: Bounds, step: float
-) -> float:
+def assert_bounded(z, rows, unit, choices, bounds, step):
     """Neither the sum nor what it rounds moves too far; returns the sum's largest movement."""
     exact = largest_change(
         z, rows, unit, choices, lambda y: statistic.exact_sum(z, rows, y, bounds, step)
@@ -137,7 +126,7 @@ def assert_bounded(
     return exact * step
 
 
-def coordinates(kind: str, rows: int, components: int, rng: np.random.Generator) -> Single:
+def coordinates(kind, rows, components, rng):
     """Random coordinates of one of KINDS, shape (rows, components)."""
     z = rng.standard_normal((rows, components))
     if kind == "aligned":

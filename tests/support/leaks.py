@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from labelguard.inputs import staged, staging
 from labelguard.release import selection
@@ -15,43 +11,43 @@ from labelguard.storage import buckets
 from labelguard.text import LABEL_TIE
 
 
-def rows_keep_the_order_of_the_file(patch: pytest.MonkeyPatch) -> None:
+def rows_keep_the_order_of_the_file(patch):
     patch.setattr(staged, "canonical_order", lambda table: np.arange(table.num_rows))
 
 
-def _usable(patch: pytest.MonkeyPatch, change: Callable[[Any, pa.RecordBatch], Any]) -> None:
+def _usable(patch, change):
     whole = staging._Stager._usable
 
-    def usable(self: Any, name: str, batch: pa.RecordBatch) -> Any:
+    def usable(self, name, batch):
         return change(self, whole(self, name, batch))
 
     patch.setattr(staging._Stager, "_usable", usable)
 
 
-def ties_are_dropped(patch: pytest.MonkeyPatch) -> None:
+def ties_are_dropped(patch):
     _usable(patch, lambda _, rows: rows.filter(pa.array(rows["label"].to_numpy() != LABEL_TIE)))
 
 
-def ties_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    def usable(self: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
+def ties_are_not_counted(patch):
+    def usable(self, rows):
         self.staged.rows_read -= int((rows["label"].to_numpy() == LABEL_TIE).sum())
         return rows
 
     _usable(patch, usable)
 
 
-def labels_enter_the_key(patch: pytest.MonkeyPatch) -> None:
-    def usable(self: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
+def labels_enter_the_key(patch):
+    def usable(self, rows):
         self._digest += rows["label"].to_numpy().sum(dtype=np.uint64)
         return rows
 
     _usable(patch, usable)
 
 
-def _counts(patch: pytest.MonkeyPatch, count: Callable[[list[int]], Any]) -> None:
+def _counts(patch, count):
     whole = selection.counts_of
 
-    def counts(plan: selection.PlannedRows) -> dict[str, Any]:
+    def counts(plan):
         rows = plan.directory.parent / "input" / "rows"
         tables = [buckets.read_bucket(rows, bucket) for bucket in range(buckets.BUCKETS)]
         labels = [y for table in tables if table is not None for y in table["label"].to_pylist()]
@@ -60,9 +56,9 @@ def _counts(patch: pytest.MonkeyPatch, count: Callable[[list[int]], Any]) -> Non
     patch.setattr(selection, "counts_of", counts)
 
 
-def preferences_are_counted(patch: pytest.MonkeyPatch) -> None:
+def preferences_are_counted(patch):
     _counts(patch, lambda labels: labels.count(1))
 
 
-def types_follow_values(patch: pytest.MonkeyPatch) -> None:
+def types_follow_values(patch):
     _counts(patch, lambda labels: 2 if LABEL_TIE in labels else 1)

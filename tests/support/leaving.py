@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from support.preferences import ASKED, Public, opinions, pairs
+from support.preferences import ASKED, opinions, pairs
 
-import labelguard as lg
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Ledger
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.storage import blocks
-from labelguard.storage.blocks import Blocks
 
 PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20, "workers": 1}
 SET_ASIDE: dict[str, Any] = PRICE | {"bad_rows": "quarantine"}
@@ -24,12 +20,12 @@ WHO = "Zuzanna-Weatherwax"
 MARK = "a-comment-of-nobody-else"
 
 
-def names(asked: Public) -> list[str]:
+def names(asked):
     """Ids as in the files; the third labeler has one that is found nowhere by chance."""
     return [WHO if u == 2 else f"worker {u}" for u in asked.labeler]
 
 
-def labels_table(asked: Public = ASKED, seed: int = 1, *, bad: tuple[int, ...] = ()) -> pa.Table:
+def labels_table(asked=ASKED, seed=1, *, bad=()):
     """Labels with a comment; the rows `bad` have no time, and tell a secret if WHO gave them."""
     table = pairs(asked, opinions(len(asked), seed))
     who = names(asked)
@@ -48,24 +44,24 @@ OTHERS = np.flatnonzero(ASKED.labeler != 2)
 BAD = (int(THEIRS[0]), int(THEIRS[3]), int(OTHERS[1]), int(OTHERS[40]))
 
 
-def key_of(project: Project, labeler: str = WHO) -> Blocks:
+def key_of(project, labeler=WHO):
     return KeyRing(project.keys).labeler_keys("files", [labeler])
 
 
-def pseudonym(project: Project, labeler: str = WHO) -> str:
+def pseudonym(project, labeler=WHO):
     return blocks.to_hex(key_of(project, labeler)[0])
 
 
-def ledger_of(project: Project) -> Ledger:
+def ledger_of(project):
     return OpenProject.open(project).ledger
 
 
-def values(release: lg.Release) -> list[dict[str, Any]]:
+def values(release):
     rows: list[dict[str, Any]] = pq.read_table(release.path / "data.parquet").to_pylist()
     return rows
 
 
-def remembered(project: Project, labeler: str = WHO) -> int:
+def remembered(project, labeler=WHO):
     """How many rows of theirs are in private maps, as Parquet alone tells."""
     name = blocks.to_bytes(key_of(project, labeler))
     maps = (
@@ -74,6 +70,6 @@ def remembered(project: Project, labeler: str = WHO) -> int:
     return sum(table["labeler"].to_pylist().count(name) for table in maps)
 
 
-def assert_sound(project: Project) -> None:
+def assert_sound(project):
     verdict = overview.verify(project.state)
     assert verdict.ok, verdict.fault

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from support.preferences import TABLE
 
 import labelguard as lg
-from labelguard.project.project import Project
 
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
 
 
-def first_release(directory: Path) -> Project:
+def first_release(directory):
     """A new project with one release of the first 50 labels."""
     home = lg.init(directory)
     lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import click
 
@@ -16,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def script(path: Path) -> ModuleType:
+def script(path):
     """A file of Python that is in no package."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
@@ -25,7 +23,7 @@ def script(path: Path) -> ModuleType:
     return module
 
 
-def blocks(page: str, *languages: str) -> Iterator[tuple[str, str]]:
+def blocks(page, *languages):
     """The fenced blocks of docs/`page` in these languages: (language, text)."""
     text = (DOCS / page).read_text(encoding="utf-8")
     for language, block in re.findall(r"(?m)^```(\w+)\n(.*?)^```$", text, re.DOTALL):
@@ -33,13 +31,13 @@ def blocks(page: str, *languages: str) -> Iterator[tuple[str, str]]:
             yield language, block
 
 
-def commands(block: str) -> list[str]:
+def commands(block):
     """The lines behind a `$` of a console, all lines of a script; without comments."""
     marked = re.findall(r"(?m)^\$ (.*)$", block)
     return [line for line in marked or block.splitlines() if line and not line.startswith("#")]
 
 
-def check_command(words: list[str]) -> None:
+def check_command(words):
     """Raises for words behind `labelguard` that are no command, or no option of it."""
     command: click.Command = main
     context = click.Context(main, info_name="labelguard", **main.context_settings)

@@ -7,7 +7,6 @@ import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelguard.project.project import Project
-from labelguard.release.writer import Release
 from labelguard.report import overview
 
 RESPONSES = 3
@@ -47,14 +44,14 @@ class Public:
     labeler: NDArray[np.int64]
     item: NDArray[np.int64]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.item)
 
-    def __getitem__(self, rows: object) -> Public:
+    def __getitem__(self, rows):
         return Public(self.labeler[rows], self.item[rows])  # type: ignore[index]
 
 
-def public(labelers: int = 7, per_labeler: int = 12, items: int = 30, seed: int = 0) -> Public:
+def public(labelers=7, per_labeler=12, items=30, seed=0):
     """Every labeler is asked about distinct items; the rows come in a random order."""
     rng = np.random.default_rng(seed)
     labeler = np.repeat(np.arange(labelers), per_labeler)
@@ -62,17 +59,17 @@ def public(labelers: int = 7, per_labeler: int = 12, items: int = 30, seed: int 
     return Public(labeler, item)[rng.permutation(len(item))]
 
 
-def opinions(rows: int, seed: int) -> NDArray[np.int64]:
+def opinions(rows, seed):
     """PRIVATE: how each annotator ranks the responses (1 is best, ties occur), (rows, 3)."""
     return np.random.default_rng(seed).integers(1, RESPONSES + 1, (rows, RESPONSES))
 
 
-def labels(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+def labels(ranks):
     """What ranks say of responses 0 and 1: 1, 0, or ½ for a tie."""
     return 0.5 - np.sign(ranks[:, 0] - ranks[:, 1]) / 2
 
 
-def pairs(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+def pairs(asked, ranks, *, labelers=True):
     """The layout (prompt, response_a, response_b, label, tie)."""
     value = labels(ranks)
     tie = value == 0.5
@@ -90,7 +87,7 @@ def pairs(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> 
     return pa.table(columns | _who(asked, labelers))
 
 
-def chosen(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+def chosen(asked, ranks, *, labelers=True):
     """The layout (prompt, chosen, rejected, tie): a preference for B swaps the columns."""
     value = labels(ranks)
     sides = [(f"first answer to {i}", f"another answer to {i}") for i in asked.item]
@@ -112,7 +109,7 @@ def chosen(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) ->
     return pa.table(columns | _who(asked, labelers))
 
 
-def rankings(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+def rankings(asked, ranks, *, labelers=True):
     """The layout (prompt, responses, ranks)."""
     columns = {
         "prompt": [f"question {i}" for i in asked.item],
@@ -124,7 +121,7 @@ def rankings(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) 
     return pa.table(columns | _who(asked, labelers))
 
 
-def choices(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+def choices(asked, ranks, *, labelers=True):
     """The layout (prompt, responses, choice): of 2 to 4 responses, two of them equal at times."""
     last = [int(i % 3 > 0) + int(i % 5 > 3) for i in asked.item]
     words = [[*WORDS[: 2 + i % 2], *["last"] * n] for i, n in zip(asked.item, last, strict=True)]
@@ -153,7 +150,7 @@ LAYOUTS: dict[str, Callable[..., pa.Table]] = {
 LISTED = LAYOUTS | {"choices": choices}
 
 
-def _who(asked: Public, labelers: bool) -> dict[str, list[str]]:
+def _who(asked, labelers):
     language = {"language": [LANGUAGES[i % 5 % 2] for i in asked.item]}
     return language | ({"labeler_id": [f"worker {u}" for u in asked.labeler]} if labelers else {})
 
@@ -163,7 +160,7 @@ ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 
 
-def write(table: pa.Table, path: Path) -> Path:
+def write(table, path):
     """As Parquet, as CSV, or as JSONL with chat messages in place of texts."""
     if path.suffix == ".csv":
         csv.write_csv(table, path)
@@ -185,7 +182,7 @@ def write(table: pa.Table, path: Path) -> Path:
     return path
 
 
-def dump(state: Path) -> dict[str, list[tuple[object, ...]]]:
+def dump(state):
     """Every table of a project's SQLite ledger, in order."""
     connection = sqlite3.connect(f"file:{state / 'ledger.sqlite3'}?mode=ro", uri=True)
     with contextlib.closing(connection):
@@ -196,12 +193,12 @@ def dump(state: Path) -> dict[str, list[tuple[object, ...]]]:
         }
 
 
-def spent(project: Project) -> int:
+def spent(project):
     """Places in use, of all allowances of the policy in force."""
     return sum(one.used for one in overview.budget(project.state).allowances)
 
 
-def files(directory: Path) -> dict[str, bytes]:
+def files(directory):
     """Every file below a directory."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
@@ -210,7 +207,7 @@ def files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def notes(release: Release) -> list[str]:
+def notes(release):
     """What a release says beside how noisy it is, and whose labels evaluate or train."""
     usual = ("released labels will differ", "left out: held out", "left out: not held out")
     usual += ("pays for this release alone", "says what would help")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from types import TracebackType
-from typing import Self
 
 
 class Proxy:
@@ -15,27 +13,22 @@ class Proxy:
     `delivered` says whether that piece still reaches the server: its answer never comes back.
     """
 
-    def __init__(self, port: int, cut_at: int | None = None, *, delivered: bool = False) -> None:
+    def __init__(self, port, cut_at=None, *, delivered=False):
         self._target, self._cut_at, self._delivered = port, cut_at, delivered
         self._lock, self._sockets = threading.Lock(), list[socket.socket]()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.pieces, self.is_cut = 0, False
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind, error, traceback):
         self._listener.close()
         self._cut()
 
-    def _accept(self) -> None:
+    def _accept(self):
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
@@ -47,7 +40,7 @@ class Proxy:
                 for work in (self._from_client, self._from_server):
                     threading.Thread(target=work, args=(client, server), daemon=True).start()
 
-    def _from_client(self, client: socket.socket, server: socket.socket) -> None:
+    def _from_client(self, client, server):
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
                 with self._lock:
@@ -62,17 +55,17 @@ class Proxy:
                         self._cut()
         self._close(server)
 
-    def _from_server(self, client: socket.socket, server: socket.socket) -> None:
+    def _from_server(self, client, server):
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 16):
                 client.sendall(data)
         self._close(client)
 
-    def _cut(self) -> None:
+    def _cut(self):
         for one in self._sockets:
             self._close(one)
 
     @staticmethod
-    def _close(one: socket.socket) -> None:
+    def _close(one):
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)

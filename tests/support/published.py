@@ -7,17 +7,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from labelguard.errors import LabelguardError
-from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import StagingOptions, stage
-from labelguard.keys.keyring import KeyRing
 from labelguard.storage import buckets
 
 Rows = list[dict[str, Any]]
@@ -27,52 +24,50 @@ Preference = str | None
 SAID = (("Use a map.", "Use a list."), ("Ask first.", "Just do it."), ("", "No."))
 
 
-def question(number: int) -> str:
+def question(number):
     return f"What of {number}?"
 
 
-def sides(number: int) -> tuple[str, str]:
+def sides(number):
     return SAID[number % len(SAID)]
 
 
-def who(number: int) -> str:
+def who(number):
     return f"w{number % 3}"
 
 
-def user(text: str) -> dict[str, str]:
+def user(text):
     return {"role": "user", "content": text}
 
 
-def assistant(text: str) -> dict[str, str]:
+def assistant(text):
     return {"role": "assistant", "content": text}
 
 
-def by_position(number: int, preference: Preference) -> tuple[str, str]:
+def by_position(number, preference):
     """The sides as chosen and rejected; of a tie, as they come."""
     one, other = sides(number)
     return (other, one) if preference == "b" else (one, other)
 
 
-def each(
-    row: Callable[[int, Preference], dict[str, Any]],
-) -> Callable[[Sequence[Preference]], Rows]:
+def each(row):
     """Return what makes all rows of a function that makes one, of its number and preference."""
     return lambda preferences: [row(n, p) for n, p in enumerate(preferences)]
 
 
-def _asked(n: int, *, beside: bool = True) -> dict[str, Any]:
+def _asked(n, *, beside=True):
     """Who was asked what, and both responses."""
     both = dict(zip(("response_a", "response_b"), sides(n), strict=True)) if beside else {}
     return {"labeler_id": who(n), "prompt": question(n), **both}
 
 
 @each
-def pairs(n: int, p: Preference) -> dict[str, Any]:
+def pairs(n, p):
     return {**_asked(n), "label": {"a": 1, "b": 0, "tie": 0.5, None: None}[p]}
 
 
 @each
-def mixed(n: int, p: Preference) -> dict[str, Any]:
+def mixed(n, p):
     """A prompt of messages beside sides of text, as tools for trainers write them."""
     chosen, rejected = by_position(n, p)
     row = {"prompt": [user(question(n))], "chosen": chosen, "rejected": rejected}
@@ -80,19 +75,19 @@ def mixed(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def rankings(n: int, p: Preference) -> dict[str, Any]:
+def rankings(n, p):
     ranks = {"a": [1, 2], "b": [2, 1], "tie": [1, 1], None: None}[p]
     return {**_asked(n, beside=False), "responses": list(sides(n)), "ranks": ranks}
 
 
 @each
-def scores(n: int, p: Preference) -> dict[str, Any]:
+def scores(n, p):
     found = {"a": (0.9, -0.5), "b": (1.0, 7.0), "tie": (0.25, 0.25), None: (None, 0.5)}[p]
     return {**_asked(n), "score_a": found[0], "score_b": found[1]}
 
 
 @each
-def hh_rlhf(n: int, p: Preference) -> dict[str, Any]:
+def hh_rlhf(n, p):
     """Whole dialogues as texts; a tie is flagged, which the published files have no way to say."""
     begin = f"\n\nHuman: Hello\n\nAssistant: Hi\n\nHuman: {question(n)}\n\nAssistant:"
     chosen, rejected = (f"{begin} {said}" for said in by_position(n, p))
@@ -100,7 +95,7 @@ def hh_rlhf(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def implicit(n: int, p: Preference) -> dict[str, Any]:
+def implicit(n, p):
     """TRL's implicit prompt: whole conversations as messages."""
     chosen, rejected = (
         [user("Hello"), assistant("Hi"), user(question(n)), assistant(said)]
@@ -110,7 +105,7 @@ def implicit(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def ultrafeedback(n: int, p: Preference) -> dict[str, Any]:
+def ultrafeedback(n, p):
     """Completions with their scores (openbmb/UltraFeedback), by a rater of one's own."""
     found = {"a": (8.5, 2.0), "b": (3.0, 3.5), "tie": (5.0, 5.0), None: (None, 5.0)}[p]
     completions = [
@@ -133,7 +128,7 @@ def ultrafeedback(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def binarized(n: int, p: Preference) -> dict[str, Any]:
+def binarized(n, p):
     """ultrafeedback_binarized: a prompt of text that both lists of messages begin with."""
     chosen, rejected = ([user(question(n)), assistant(said)] for said in by_position(n, p))
     return {
@@ -150,7 +145,7 @@ def binarized(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def helpsteer(n: int, p: Preference) -> dict[str, Any]:
+def helpsteer(n, p):
     """HelpSteer3: the context in messages, and how much better the second response is."""
     value = {"a": (-3, -1, -2), "b": (1, 3, 2), "tie": (0,) * 3, None: (None,) * 3}[p][n % 3]
     said = {"score": value, "reasoning": f"because {p}", "feedback1": "", "feedback2": ""}
@@ -166,7 +161,7 @@ def helpsteer(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def helpsteer2(n: int, p: Preference) -> dict[str, Any]:
+def helpsteer2(n, p):
     """HelpSteer2's preferences: prompts of text, other names."""
     return {
         "split": "train",
@@ -184,7 +179,7 @@ WINNERS = {"a": "model_a", "b": "model_b", "tie": "tie", None: None}
 
 
 @each
-def arena(n: int, p: Preference) -> dict[str, Any]:
+def arena(n, p):
     """Chatbot Arena: battles of two models, the second of two turns judged."""
     before = [user("Hello"), assistant("Hi"), user(question(n))]
     winner = "tie (bothbad)" if p == "tie" else WINNERS[p]
@@ -203,7 +198,7 @@ def arena(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def mt_bench(n: int, p: Preference) -> dict[str, Any]:
+def mt_bench(n, p):
     """MT-bench: the first of two turns was judged; the whole conversations are in the file."""
     one, other = ([user(question(n)), assistant(said), user("More")] for said in sides(n))
     return {
@@ -218,7 +213,7 @@ def mt_bench(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def votes(n: int, p: Preference) -> dict[str, Any]:
+def votes(n, p):
     """A winner beside a prompt and two responses, as votes of one's own arena are kept."""
     row = _asked(n)
     winner = "both_bad" if p == "tie" else WINNERS[p]
@@ -226,7 +221,7 @@ def votes(n: int, p: Preference) -> dict[str, Any]:
 
 
 @each
-def kaggle(n: int, p: Preference) -> dict[str, Any]:
+def kaggle(n, p):
     """Battles of two turns, as Kaggle's competition has them: who won, in three columns."""
     columns = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
     texts = {"prompt": question(n), "response_a": sides(n)[0], "response_b": sides(n)[1]}
@@ -269,11 +264,11 @@ SHAPES = {
 }
 
 
-def as_table(rows: Rows) -> pa.Table:
+def as_table(rows):
     return pa.Table.from_pylist(rows)
 
 
-def as_jsonl(rows: Rows, path: Path, *, sparse: bool = False) -> Path:
+def as_jsonl(rows, path, *, sparse=False):
     """A file of one object a line; `sparse`: without members that are null."""
     kept = [{k: v for k, v in row.items() if not sparse or v is not None} for row in rows]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
@@ -294,7 +289,7 @@ class Outcome:
     told: frozenset[tuple[str, str]] = frozenset()
 
 
-def read(source: Any, path: Path, keys: KeyRing, reading: Reading, **options: Any) -> Outcome:
+def read(source, path, keys, reading, **options):
     """Everything that staging an input writes down or says, labels apart."""
     given = StagingOptions(reading, "files", **options)
     try:
@@ -323,7 +318,7 @@ def read(source: Any, path: Path, keys: KeyRing, reading: Reading, **options: An
     return Outcome(public, labels, frozenset(_preferred_texts(rows, texts)))
 
 
-def _preferred_texts(rows: pa.Table | None, texts: pa.Table | None) -> Iterator[tuple[str, str]]:
+def _preferred_texts(rows, texts):
     if rows is None or texts is None:
         return
     line = {row: index for index, row in enumerate(texts["row"].to_pylist())}
@@ -336,7 +331,7 @@ def _preferred_texts(rows: pa.Table | None, texts: pa.Table | None) -> Iterator[
 SIDE = {1: "first", 0: "second"}
 
 
-def _last(content: Any) -> str:
+def _last(content):
     """A text without its speakers, or what a chat says last."""
     if isinstance(content, str):
         turns = content.removesuffix("\n\nAssistant:").rpartition("Human: ")
@@ -344,7 +339,7 @@ def _last(content: Any) -> str:
     return str(content[-1]["content"])
 
 
-def _all(directory: Path) -> pa.Table | None:
+def _all(directory):
     tables = (buckets.read_bucket(directory, bucket) for bucket in range(buckets.BUCKETS))
     found = [table for table in tables if table is not None]
     return pa.concat_tables(found, promote_options="permissive") if found else None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from standardwebhooks.webhooks import Webhook
 
@@ -25,19 +23,19 @@ class Receiver:
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self):
         return [headers["webhook-id"] for _, headers, _ in self.requests]
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self):
         """What was sent, each verified by its signature."""
         verifier = Webhook(SECRET)
         return [verifier.verify(body, headers) for _, headers, body in self.requests]
 
 
 @contextmanager
-def receiver() -> Iterator[Receiver]:
+def receiver():
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
             found.requests.append((self.path, headers, body))
@@ -48,7 +46,7 @@ def receiver() -> Iterator[Receiver]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             """Nothing on the terminal."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -63,6 +61,6 @@ def receiver() -> Iterator[Receiver]:
         thread.join()
 
 
-def as_text(message: object) -> str:
+def as_text(message):
     """A message as one reads it."""
     return json.dumps(message, ensure_ascii=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,17 +23,17 @@ class Server:
     asked: list[tuple[str, str]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
-    def reply(self, method: str, path: str) -> Reply:
+    def reply(self, method, path):
         """The next answer."""
         return self.replies.pop(0)
 
 
 @contextmanager
-def serving(server: Server) -> Iterator[None]:
+def serving(server):
     """Let a server answer."""
 
     class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
+        def _answer(self):
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             server.asked.append((self.command, self.path))
             server.headers.append(dict(self.headers))
@@ -50,7 +50,7 @@ def serving(server: Server) -> Iterator[None]:
 
         do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 (http.server calls them so)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             """Nothing on the terminal."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:

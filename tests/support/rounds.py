@@ -12,7 +12,7 @@ import os
 MORE_ROUNDS = int(os.environ.get("LABELGUARD_ROUNDS", "1"))
 
 
-def some(steps: range, apart: int) -> range:
+def some(steps, apart):
     """Return steps so far apart of these, one at least; nearer each other for more rounds."""
     apart = max(1, apart // MORE_ROUNDS)
     return steps[min(apart, len(steps)) // 2 :: apart]

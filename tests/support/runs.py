@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy.stats import binom, norm
 
-from labelguard.accounting.losses import Floats
-
 INTERVAL = 2.0**-11
 
 
-def subsampled_pld(
-    noise_multiplier: float, sampling_probability: float, steps: int, interval: float = INTERVAL
-) -> Any:
+def subsampled_pld(noise_multiplier, sampling_probability, steps, interval=INTERVAL):
     """User-wise DP-SGD under REPLACE_ONE, pessimistic."""
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.privacy_accountant import NeighboringRelation
@@ -28,7 +23,7 @@ def subsampled_pld(
     ).self_compose(steps)
 
 
-def accountant(event: Any, *, replaced: bool) -> Any:
+def accountant(event, *, replaced):
     """dp-accounting's PLD accountant with one event."""
     from dp_accounting.pld import pld_privacy_accountant
     from dp_accounting.privacy_accountant import NeighboringRelation
@@ -37,18 +32,16 @@ def accountant(event: Any, *, replaced: bool) -> Any:
     return pld_privacy_accountant.PLDAccountant(relation, INTERVAL).compose(event)
 
 
-def hockey_stick(upper: Any, lower: Any, epsilon: float, reach: float) -> float:
+def hockey_stick(upper, lower, epsilon, reach):
     """∫ (upper − e^ε·lower)₊ over [−reach, reach], by the trapezoidal rule, to 1e-8."""
     x = np.linspace(-reach, reach, 2**17)
     return float(np.trapezoid(np.maximum(0.0, upper(x) - math.exp(epsilon) * lower(x)), x))
 
 
-def one_step_of_users(
-    noise_multiplier: float, sampling_probability: float, epsilon: float
-) -> float:
+def one_step_of_users(noise_multiplier, sampling_probability, epsilon):
     """δ of one step of user-wise DP-SGD under `replace_labels`."""
 
-    def density(x: Floats, to: float) -> Floats:
+    def density(x, to):
         stayed, moved = norm.pdf(x, 0, noise_multiplier), norm.pdf(x, to, noise_multiplier)
         return np.asarray((1 - sampling_probability) * stayed + sampling_probability * moved)
 
@@ -57,17 +50,15 @@ def one_step_of_users(
     )
 
 
-def one_step_of_records(
-    noise_multiplier: float, sampling_probability: float, records: int, epsilon: float
-) -> float:
+def one_step_of_records(noise_multiplier, sampling_probability, records, epsilon):
     """δ of one step of ELS under `zero_out`, the larger of the two orders."""
     counts = np.arange(records + 1)
     weights = binom.pmf(counts, records, sampling_probability)
 
-    def there(x: Floats) -> Floats:
+    def there(x):
         return np.asarray(norm.pdf(x[:, np.newaxis], counts, noise_multiplier) @ weights)
 
-    def gone(x: Floats) -> Floats:
+    def gone(x):
         return np.asarray(norm.pdf(x, 0, noise_multiplier))
 
     reach = records + 12 * noise_multiplier

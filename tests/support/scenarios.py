@@ -29,7 +29,7 @@ FEW_EACH = (*TRAINED[:-1], "--records", "6", "--mechanism")
 UNPROVEN = (*TRAINED, "aup", "--accept-unproven", "--concentration", "3")
 
 
-def blanks(table: pa.Table) -> pa.Table:
+def blanks(table):
     """The table with blanks for ties (of rankings: where all are ties), and words for labels."""
     rows = table.to_pylist()
     for row in rows:

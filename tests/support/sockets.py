@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-
 import httpx2
-import pytest
 from support import hooks
 from support.hooks import Server
 
-from labelguard.project.project import Project
 
-
-def post(server: Server, number: int, name: str = "clinic") -> int:
+def post(server, number, name="clinic"):
     """The status that a delivery is answered with."""
     where = f"{server.url}/hooks/{name}"
     return httpx2.post(where, content=hooks.body(number), headers=hooks.headers()).status_code
 
 
-def head(length: int, path: str = "/hooks/clinic") -> bytes:
+def head(length, path="/hooks/clinic"):
     """The headers of a delivery."""
     return (
         f"POST {path} HTTP/1.1\r\nHost: here\r\nX-Labelguard-Secret: {hooks.SECRET}\r\n"
@@ -26,7 +21,7 @@ def head(length: int, path: str = "/hooks/clinic") -> bytes:
     ).encode()
 
 
-def answer(connection: socket.socket) -> bytes:
+def answer(connection):
     """All that comes until the other side closes, or nothing if it just does."""
     found = b""
     try:
@@ -37,7 +32,7 @@ def answer(connection: socket.socket) -> bytes:
     return found
 
 
-def run_with(made: Project, monkeypatch: pytest.MonkeyPatch, limits: str) -> Server:
+def run_with(made, monkeypatch, limits):
     """A server with other limits: they are constants of the product."""
     code = (
         "import sys\nfrom labelguard_connectors.hook import server\n"

@@ -8,9 +8,7 @@ import polars as pl
 TASTE = np.array([1.5, -0.7])
 
 
-def survey(
-    labelers: int = 120, per_labeler: int = 20, items: int = 200, seed: int = 0
-) -> pl.DataFrame:
+def survey(labelers=120, per_labeler=20, items=200, seed=0):
     """Labelers who like high scores and dislike length; the two are numeric columns."""
     rng = np.random.default_rng(seed)
     quality = np.random.default_rng(items).normal(size=(items, 2, 2))
@@ -33,7 +31,7 @@ def survey(
     )
 
 
-def label_error(released: pl.DataFrame, raw: pl.DataFrame) -> float:
+def label_error(released, raw):
     """How often a released row differs from its labeler's own strict label."""
     strict = raw.filter(pl.col("label") != 0.5)
     own = pl.when(pl.col("label") == 1).then("response_a").otherwise("response_b")

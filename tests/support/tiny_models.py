@@ -5,9 +5,6 @@ The planted preference is for words of `PREFERRED`; a model of this size learns 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
@@ -29,7 +26,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
+def tokenizer(chat=False):
     """One token a byte, and <eos> and <pad>; with a chat template if `chat`."""
     vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<eos>", "<pad>"]
     numbered = {token: index for index, token in enumerate(vocabulary)}
@@ -44,9 +41,7 @@ def tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
     return made
 
 
-def config(
-    layers: int = 2, width: int = 32, *, positions: int = 256, vocabulary: int = 258
-) -> GPT2Config:
+def config(layers=2, width=32, *, positions=256, vocabulary=258):
     """Of a GPT-2 for `tokenizer`'s tokens."""
     return GPT2Config(
         vocab_size=vocabulary,
@@ -60,28 +55,20 @@ def config(
     )
 
 
-def gpt2(seed: int = 0, layers: int = 2, width: int = 32, **settings: int) -> GPT2LMHeadModel:
+def gpt2(seed=0, layers=2, width=32, **settings):
     """A GPT-2 with random weights, in memory: it has no path."""
     set_seed(seed)
     return GPT2LMHeadModel(config(layers, width, **settings))
 
 
-def saved(
-    directory: Path,
-    seed: int = 0,
-    layers: int = 2,
-    width: int = 32,
-    *,
-    chat: bool = False,
-    **more: int,
-) -> Path:
+def saved(directory, seed=0, layers=2, width=32, *, chat=False, **more):
     """The directory, with `gpt2` and `tokenizer` in it as `from_pretrained` reads them."""
     gpt2(seed, layers, width, **more).save_pretrained(directory)
     tokenizer(chat).save_pretrained(directory)
     return directory
 
 
-def certain(directory: Path) -> str:
+def certain(directory):
     """The path of a model so sure of itself that its log-probabilities differ much in bf16."""
     model = gpt2()
     with no_grad():
@@ -92,7 +79,7 @@ def certain(directory: Path) -> str:
     return str(directory)
 
 
-def planted(pairs: int, seed: int = 0, *, chat: bool = False) -> pa.Table:
+def planted(pairs, seed=0, *, chat=False):
     """Pairs of which `chosen` is truly preferred: columns item_id, prompt, chosen, rejected."""
     draw = np.random.default_rng(seed)
     prompts = [f"{TOPICS[k]}?" for k in draw.integers(len(TOPICS), size=pairs)]
@@ -109,14 +96,14 @@ def planted(pairs: int, seed: int = 0, *, chat: bool = False) -> pa.Table:
 
 
 def release_table(
-    pairs: int,
-    seed: int = 0,
+    pairs,
+    seed=0,
     *,
-    flip_probability: Any = None,
-    label_probability: Any = None,
-    residual_flip_estimate: Any = None,
-    chat: bool = False,
-) -> pa.Table:
+    flip_probability=None,
+    label_probability=None,
+    residual_flip_estimate=None,
+    chat=False,
+):
     """`planted` as a release has it, with the columns of noise; sides flipped where γ says so.
 
     The three are numbers, or arrays of shape (pairs,), or None: a column of nulls.
@@ -142,10 +129,10 @@ def release_table(
     return table
 
 
-def release(pairs: int, seed: int = 0, **noise: Any) -> Dataset:
+def release(pairs, seed=0, **noise):
     """`release_table` as `lg.load(release, "datasets")` gives it."""
     return Dataset(release_table(pairs, seed, **noise))
 
 
-def _answers(draw: np.random.Generator, words: tuple[str, ...], pairs: int) -> list[str]:
+def _answers(draw, words, pairs):
     return [" ".join(words[k] for k in row) for row in draw.integers(len(words), size=(pairs, 2))]

@@ -7,19 +7,17 @@ tools do, nothing but the id of one that was deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.doors import install
 
 from labelguard.answers.connector import Answer, Page, Settings
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import ingestion
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 
 _CODE = "from support.tools import DeskConnector as door"
 _PAGE = 3
@@ -34,18 +32,14 @@ class Desk:
     clock: int = 0
     last: int = 0
 
-    def answer(
-        self, who: str, task: int, side: str | None, *, harmless: str | None = None
-    ) -> dict[str, Any]:
+    def answer(self, who, task, side, *, harmless=None):
         """A new answer; None is a skip."""
         self.last += 1
         record = str(self.last)
         self.records[record] = {"who": who, "task": task}
         return self.change(record, side, harmless=harmless)
 
-    def change(
-        self, record: str, side: str | None, *, harmless: str | None = None
-    ) -> dict[str, Any]:
+    def change(self, record, side, *, harmless=None):
         """Another answer in its place."""
         self.clock += 1
         own = self.records[record]
@@ -81,12 +75,12 @@ class Desk:
         self.save()
         return {"record": record, **own}
 
-    def mark_truth(self, record: str) -> None:
+    def mark_truth(self, record):
         """Mark an answer as ground truth, as imports do."""
         self.records[record]["body"]["annotations"][0]["ground_truth"] = True
         self.save()
 
-    def fill(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def fill(self, rows):
         """What is in a table of pairs, in its order; answers that are there already stay."""
         known = {(own["who"], own["about"]): record for record, own in self.records.items()}
         for row in rows:
@@ -101,13 +95,13 @@ class Desk:
                 own["body"]["data"] = dict(zip(names, map(row.get, sides), strict=True))
         self.save()
 
-    def delete(self, record: str) -> dict[str, Any]:
+    def delete(self, record):
         """An answer is gone; what is told is its id."""
         del self.records[record]
         self.save()
         return {"record": record}
 
-    def save(self) -> None:
+    def save(self):
         self.path.write_text(json.dumps(self.records))
 
 
@@ -116,16 +110,16 @@ class DeskConnector:
 
     format = "label-studio"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings):
         self._path = Path(settings.options["file"])
 
-    def about(self) -> Mapping[str, str]:
+    def about(self):
         return {"title": "a desk"}
 
-    def parse_event(self, event: Any) -> Sequence[Answer]:
+    def parse_event(self, event):
         return [_told(event["record"], event)]
 
-    def pull(self, cursor: str = "") -> Iterator[Page]:
+    def pull(self, cursor=""):
         records = json.loads(self._path.read_text())
         since = int(cursor or 0)
         changed = sorted(
@@ -136,13 +130,13 @@ class DeskConnector:
             answers = [_told(record, records[record]) for _, record in page]
             yield Page(answers, str(page[-1][0]))
 
-    def push(self, release: Path, name: str, progress: Any) -> str:
+    def push(self, release, name, progress):
         pushed = self._path.with_name(name)
         pushed.write_text((release / "card.json").read_text())
         return str(pushed)
 
 
-def _told(record: str, own: Mapping[str, Any]) -> Answer:
+def _told(record, own):
     if "body" not in own:
         return Answer(record, 0)
     (state,) = own["body"]["annotations"]
@@ -150,14 +144,7 @@ def _told(record: str, own: Mapping[str, Any]) -> Answer:
     return Answer(record, own["version"], own["who"], json.dumps(own["body"]), left_out)
 
 
-def connected(
-    project: Project,
-    directory: Path,
-    patch: pytest.MonkeyPatch,
-    more: str = "",
-    *,
-    name: str = "desk",
-) -> tuple[Project, Desk]:
+def connected(project, directory, patch, more="", *, name="desk"):
     """A project with a connector `name` to an empty tool, and `more` lines of configuration."""
     install(directory / "site", "labelguard.connectors", "desk", _CODE, patch)
     path = directory / "desk.json"
@@ -169,13 +156,13 @@ def connected(
     return find(project.state.parent), desk
 
 
-def take_in(project: Project, *events: Mapping[str, Any]) -> ingestion.IngestionResult:
+def take_in(project, *events):
     """Put events into the inbox, and from there into segments."""
     deliver(project, *events)
     return ingestion.ingest(project)
 
 
-def deliver(project: Project, *events: Mapping[str, Any], name: str = "desk") -> int:
+def deliver(project, *events, name="desk"):
     """Put events into the inbox as the hook of connector `name` does; how many were new."""
     connector = DeskConnector(Settings.of(name, {"file": "unused"}))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))

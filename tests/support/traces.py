@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from support.preferences import dump
 
 
-def contents(directory: Path) -> Iterator[tuple[str, bytes]]:
+def contents(directory):
     """Every file below a directory: as it is, and what is compressed or coded in it, as text."""
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         data = path.read_bytes()
@@ -34,7 +32,7 @@ def contents(directory: Path) -> Iterator[tuple[str, bytes]]:
             yield f"{path} (tables)", repr(dump(path.parent)).encode()
 
 
-def where(directory: Path, text: str | bytes) -> list[str]:
+def where(directory, text):
     """The files that hold a text or bytes, plain or in hexadecimal digits."""
     wanted = [text.encode()] if isinstance(text, str) else [text, text.hex().encode()]
     return [name for name, data in contents(directory) if any(piece in data for piece in wanted)]

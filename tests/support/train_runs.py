@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,13 +28,13 @@ learning_rate: 1.0e-3
 QUICK = "max_length: 64\nmax_steps: 4\nper_device_train_batch_size: 8\n"
 
 
-def labels(pairs: int = 200, labelers: int = 50) -> pa.Table:
+def labels(pairs=200, labelers=50):
     """Planted pairs as labelers gave them."""
     who = [f"w{row % labelers}" for row in range(pairs)]
     return tiny_models.planted(pairs).append_column("labeler_id", pa.array(who))
 
 
-def workshop(directory: Path) -> Path:
+def workshop(directory):
     """The directory, with `base` (a model), labels, probes, configs, and a release by each of
     `MECHANISMS` as a copy without its project.
     """
@@ -52,13 +51,13 @@ def workshop(directory: Path) -> Path:
     return directory
 
 
-def weights(directory: Path) -> dict[str, np.ndarray[Any, Any]]:
+def weights(directory):
     """Every tensor of a model, or of an adapter."""
     [file] = directory.glob("*.safetensors")
     return load_file(file)
 
 
-def same(one: Path, other: Path) -> bool:
+def same(one, other):
     """Whether two models have the same weights, bit by bit."""
     first, second = weights(one), weights(other)
     return first.keys() == second.keys() and all(

@@ -6,14 +6,13 @@ ONE labeler under `replace_labels` adjacency, ε in nats.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import joint
-from labelguard.accounting.joint import Answers, Balls, Component, Gaussians
+from labelguard.accounting.joint import Answers, Balls, Gaussians
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -21,7 +20,7 @@ _EXCESSES = np.geomspace(1e-6, 1e8, 4096)  # the orders less 1: neighbours diffe
 _LARGEST_EXPONENT = 30.0
 
 
-def rdp(components: Sequence[Component], delta: float) -> float:
+def rdp(components, delta):
     """ε by Rényi divergences, in nats, at the best order α of a grid.
 
     The divergences of order α of the components add up (Mironov 2017): αR/(2σ²) of R Gaussians,
@@ -41,13 +40,13 @@ def rdp(components: Sequence[Component], delta: float) -> float:
     return max(0.0, float(np.min(total + conversion)))
 
 
-def basic(components: Sequence[Component], delta: float) -> float:
+def basic(components, delta):
     """The sum of each component's own exact ε at delta/n, in nats, n the number of components."""
     share = delta / max(1, len(components))
     return math.fsum(joint.epsilon([component], share) for component in components)
 
 
-def _divergence(component: Component) -> Floats:
+def _divergence(component):
     """The Rényi divergence of one event at each order 1 + _EXCESSES.
 
     The numerator of the formula is that of order 1 plus 4·e^(ε0/2)·sinh(αε0/2)·sinh((α−1)ε0/2),

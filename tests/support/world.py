@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-from numpy.typing import NDArray
 
 from labelguard import clock
 from labelguard.keys import keyring
@@ -26,37 +24,37 @@ Clock = Callable[[], str]
 Randomness = Callable[[int], bytes]
 
 
-def repeatable_bytes(seed: str = "") -> Randomness:
+def repeatable_bytes(seed=""):
     """A generator of bytes that starts anew, the same, in every process; for tests only."""
     calls = itertools.count()
 
-    def generate(count: int) -> bytes:
+    def generate(count):
         return hashlib.shake_256(f"{seed} {next(calls)}".encode()).digest(count)
 
     return generate
 
 
-def fixed_bytes(count: int) -> bytes:
+def fixed_bytes(count):
     """The same bytes in every project; for tests only."""
     return hashlib.shake_256(str(count).encode()).digest(count)
 
 
-def fix_clock(patch: pytest.MonkeyPatch, now: str | Clock = NEW_YEAR) -> None:
+def fix_clock(patch, now=NEW_YEAR):
     """It is always this time, or what a clock says."""
     patch.setattr(clock, "now", (lambda: now) if isinstance(now, str) else now)
 
 
-def fix_randomness(patch: pytest.MonkeyPatch, draw: Randomness = fixed_bytes) -> None:
+def fix_randomness(patch, draw=fixed_bytes):
     """All randomness is drawn from here."""
     patch.setattr(keyring, "random_bytes", draw)
 
 
-def note_randomness(patch: pytest.MonkeyPatch) -> list[bytes]:
+def note_randomness(patch):
     """Whatever is drawn from now on, in order."""
     noted: list[bytes] = []
     draw = keyring.random_bytes
 
-    def note(count: int) -> bytes:
+    def note(count):
         noted.append(draw(count))
         return noted[-1]
 
@@ -64,26 +62,19 @@ def note_randomness(patch: pytest.MonkeyPatch) -> list[bytes]:
     return noted
 
 
-def fix(
-    patch: pytest.MonkeyPatch, draw: Randomness = fixed_bytes, now: str | Clock = NEW_YEAR
-) -> None:
+def fix(patch, draw=fixed_bytes, now=NEW_YEAR):
     """Both."""
     fix_randomness(patch, draw)
     fix_clock(patch, now)
 
 
-def note_calls(
-    patch: pytest.MonkeyPatch,
-    owner: Any,
-    name: str,
-    note: Callable[..., Any] = lambda *arguments, **options: arguments,
-) -> list[Any]:
+def note_calls(patch, owner, name, note=lambda *arguments, **options: arguments):
     """Return what `note` says of each call of a function from now on, before the call is made."""
     noted: list[Any] = []
     function = getattr(owner, name)
 
     @functools.wraps(function)
-    def noting(*arguments: Any, **options: Any) -> Any:
+    def noting(*arguments, **options):
         noted.append(note(*arguments, **options))
         return function(*arguments, **options)
 
@@ -91,10 +82,10 @@ def note_calls(
     return noted
 
 
-def hold_noisy_sum(patch: pytest.MonkeyPatch) -> None:
+def hold_noisy_sum(patch):
     """Every noisy statistic is this one, whatever was summed; the rest must follow from it."""
 
-    def held(total: NDArray[np.int64], *_: object) -> NDArray[np.object_]:
+    def held(total, *_):
         return np.array([place << 32 for place in range(1, len(total) + 1)], object)
 
     patch.setattr(statistic, "add_noise", held)

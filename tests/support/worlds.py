@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,6 @@ from support import world
 from support.commands import PRIVATIZE
 from support.preferences import (
     LISTED,
-    Public,
     dump,
     files,
     labels,
@@ -102,10 +100,8 @@ class Coins:
     replayed: bool
     statistics: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
 
-    def wrap(self, draw: Callable[..., NDArray[np.uint8]]) -> Callable[..., NDArray[np.uint8]]:
-        def drawn(
-            given: NDArray[Any], coins: Any, row_keys: NDArray[np.uint64], price: Any, *rest: Any
-        ) -> NDArray[np.uint8]:
+    def wrap(self, draw):
+        def drawn(given, coins, row_keys, price, *rest):
             # Of one release: its randomness tells it from others.
             release = coins.draw(Purpose.FLIP, np.zeros((1, 2), np.uint64)).tobytes()
             rows = np.column_stack([row_keys, price]).astype(np.uint64)
@@ -118,7 +114,7 @@ class Coins:
 
         return drawn
 
-    def noisy(self, total: NDArray[np.int64], grid: Any, nonce: bytes) -> NDArray[np.int64]:
+    def noisy(self, total, grid, nonce):
         if not self.replayed:
             self.statistics.append((repr(grid), statistic_noisy(total, grid, nonce)))
             return self.statistics[-1][1]
@@ -127,7 +123,7 @@ class Coins:
         return released
 
 
-def concentration(gradients: NDArray[Any], distance: float) -> float:
+def concentration(gradients, distance):
     """So far from the threshold that no noise matters: when `aup` halts is released, as noise is.
 
     It halts at once if the distance is tiny, whatever the labels are, and else never.
@@ -138,15 +134,7 @@ def concentration(gradients: NDArray[Any], distance: float) -> float:
 statistic_noisy = statistic.add_noise
 
 
-def observed(
-    here: Path,
-    layout: str,
-    scenario: Scenario,
-    asked: Public,
-    ranks: NDArray[np.int64],
-    coins: Coins,
-    order: str = "shuffled",
-) -> dict[str, object]:
+def observed(here, layout, scenario, asked, ranks, coins, order="shuffled"):
     """Everything that can be seen of a project in which `ranks` were the raw labels."""
     here.mkdir()
     seen: dict[str, object] = {}
@@ -161,7 +149,7 @@ def observed(
         patch.setattr(finish, "_deliver", lambda settings, message: told.append(message))
         patch.setenv("LABELGUARD_NOTIFY_SECRET", SECRET)
 
-        def invoke(*arguments: str) -> int:
+        def invoke(*arguments):
             result = CliRunner().invoke(main, arguments, catch_exceptions=False)
             said = (result.exit_code, result.stdout, re.sub(r"row \d+", "row _", result.stderr))
             seen[f"step {len(seen)}: {' '.join(arguments)}"] = said
@@ -220,7 +208,7 @@ ORDERS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.intp]]] = {
 }
 
 
-def tool_of(here: Path) -> Path:
+def tool_of(here):
     """A directory beside a world for the tool that it pulls from: what is in it is raw."""
     path = here.with_name(f"{here.name}-tool")
     shutil.rmtree(path, ignore_errors=True)
@@ -228,7 +216,7 @@ def tool_of(here: Path) -> Path:
     return path
 
 
-def _damaged(table: pa.Table) -> pa.Table:
+def _damaged(table):
     """The table with two rows that lack public content."""
     rows = table.to_pylist()
     rows[3]["prompt"] = None
@@ -240,9 +228,7 @@ def _damaged(table: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(rows, table.schema)
 
 
-def other_opinions(
-    asked: Public, ranks: NDArray[np.int64], labelers: list[int], *, public_ties: bool
-) -> NDArray[np.int64]:
+def other_opinions(asked, ranks, labelers, *, public_ties):
     """Labels of a world in which these labelers think otherwise."""
     changed = opinions(len(asked), seed=99)
     if public_ties:  # a tie stays a tie, for every pair of responses: best and worst change places
@@ -251,14 +237,7 @@ def other_opinions(
     return np.where(affected, changed, ranks)
 
 
-def differences(
-    here: Path,
-    layout: str,
-    scenario: Scenario,
-    labelers: list[int],
-    asked: Public | None = None,
-    seed: int = 1,
-) -> list[str]:
+def differences(here, layout, scenario, labelers, asked=None, seed=1):
     """What differs between a world and the one in which `labelers` labelled otherwise."""
     if asked is None:
         asked = public()

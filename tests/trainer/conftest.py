@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import tiny_models, train_runs
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makeitem(
-    collector: pytest.Collector,
-) -> Generator[None, Any, Any]:
+def pytest_pycollect_makeitem(collector):
     """Put every test of this folder into the group."""
     made = yield
     for case in made if isinstance(made, list) else ():
@@ -22,24 +18,24 @@ def pytest_pycollect_makeitem(
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+def base(tmp_path_factory):
     """The path of a language model that knows nothing yet."""
     return str(tiny_models.saved(tmp_path_factory.mktemp("base") / "base"))
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shop(tmp_path_factory):
     """A directory with a base model, labels, probes, configurations and releases."""
     return train_runs.workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture(autouse=True)
-def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_directory_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def beside(shop: Path) -> None:
+def beside(shop):
     """Work in a directory with the shop's files."""
     for path in shop.iterdir():
         Path(path.name).symlink_to(path)

@@ -23,12 +23,12 @@ from labelguard.release.pairs_file import hold_out, item_keys
 FALSE_FAILURES = 1e-6
 
 
-def _fill(rows: int, value: float = math.nan) -> np.ndarray:
+def _fill(rows, value=math.nan):
     return np.full(rows, value)
 
 
 @pytest.mark.parametrize("error", [0.1, 0.3])
-def test_accuracy_on_flipped_rows_is_that_on_true_labels(error: float) -> None:
+def test_accuracy_on_flipped_rows_is_that_on_true_labels(error):
     draw = np.random.default_rng(3)
     rows, gamma = 200_000, draw.choice([0.1, 0.4], 200_000)
     right = draw.random(rows) >= error
@@ -43,7 +43,7 @@ def test_accuracy_on_flipped_rows_is_that_on_true_labels(error: float) -> None:
     assert abs(uncorrected - (1 - error)) > 0.05  # the negative control
 
 
-def test_each_kind_of_row_is_measured_in_its_own_way() -> None:
+def test_each_kind_of_row_is_measured_in_its_own_way():
     gamma = np.array([0.1, math.nan, math.nan, math.nan])
     target = np.array([math.nan, 0.9, 0.2, math.nan])
     z = np.array([1.0, 2.0, 1.0, -1.0])
@@ -59,7 +59,7 @@ def test_each_kind_of_row_is_measured_in_its_own_way() -> None:
     assert found.teacher.log_loss == pytest.approx(sum(log_loss) / 2)
 
 
-def test_baselines_are_measured_on_the_rows_of_the_model_and_corrected_alike() -> None:
+def test_baselines_are_measured_on_the_rows_of_the_model_and_corrected_alike():
     gamma = np.array([0.2, 0.2, 0.2, math.nan, math.nan, math.nan])
     target = np.array([math.nan] * 3 + [0.9, 0.2, math.nan])
     always, never = np.ones(6), -np.ones(6)
@@ -81,7 +81,7 @@ def test_baselines_are_measured_on_the_rows_of_the_model_and_corrected_alike() -
     assert found.probes.baselines == {"longer_response": 0.75}
 
 
-def test_fewer_rows_are_evaluated_by_whole_items_and_always_the_same() -> None:
+def test_fewer_rows_are_evaluated_by_whole_items_and_always_the_same():
     items = np.repeat(np.arange(10, dtype=np.uint64), 3)
     out = items < 8
     few = request.limit_held_out(items, out, 7)
@@ -92,7 +92,7 @@ def test_fewer_rows_are_evaluated_by_whole_items_and_always_the_same() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_no_margin_has_less_log_loss_than_the_teacher(probabilities: list[float]) -> None:
+def test_no_margin_has_less_log_loss_than_the_teacher(probabilities):
     target = np.array(probabilities)
     clipped = np.clip(target, 1e-12, 1 - 1e-12)
     z = np.log(clipped) - np.log1p(-clipped)
@@ -110,13 +110,13 @@ def test_no_margin_has_less_log_loss_than_the_teacher(probabilities: list[float]
     assert other.log_loss >= own.least_log_loss - 1e-12
 
 
-def test_few_rows_at_much_noise_are_called_uninformative() -> None:
+def test_few_rows_at_much_noise_are_called_uninformative():
     said = {"flip_probability": _fill(30, 0.45), "label_probability": _fill(30)}
     found = evaluate(np.ones(30), items=range(30), **said)
     assert found.flipped and found.flipped.uninformative
 
 
-def test_agreement_of_many_people_on_few_items_is_less_certain() -> None:
+def test_agreement_of_many_people_on_few_items_is_less_certain():
     z, nothing = np.where(np.arange(200) < 160, 1.0, -1.0), _fill(200)
     errors = []
     for items in (np.arange(200), np.repeat(np.arange(20), 10)):
@@ -126,13 +126,13 @@ def test_agreement_of_many_people_on_few_items_is_less_certain() -> None:
     assert errors[1] == pytest.approx(math.sqrt(10) * errors[0], rel=0.1)
 
 
-def test_public_ties_are_no_teacher() -> None:
+def test_public_ties_are_no_teacher():
     gamma, target = np.array([0.1, math.nan]), np.array([math.nan, 0.5])
     found = evaluate([1, 1], flip_probability=gamma, label_probability=target, items=[0, 1])
     assert found.teacher is None and found.labels is None and found.flipped
 
 
-def test_rows_that_cannot_be_measured_are_counted_and_left_out() -> None:
+def test_rows_that_cannot_be_measured_are_counted_and_left_out():
     found = evaluate(
         [1, math.nan], flip_probability=_fill(2), label_probability=_fill(2), items=[0, 1]
     )
@@ -140,7 +140,7 @@ def test_rows_that_cannot_be_measured_are_counted_and_left_out() -> None:
     assert found.labels.rows == 1 and found.labels.agreement == 1
 
 
-def _pairs(file: Path, *, rename: str = "", swap: bool = False, chat: bool = False) -> Path:
+def _pairs(file, *, rename="", swap=False, chat=False):
     """4,000 distinct pairs, about a quarter of them sharing a prompt with others; each five times,
     under as many ids."""
     row = range(20_000)
@@ -159,7 +159,7 @@ def _pairs(file: Path, *, rename: str = "", swap: bool = False, chat: bool = Fal
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(chat: bool) -> None:
+def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(chat):
     items = item_keys(_pairs(Path("a.parquet"), chat=chat))
     out = hold_out(items, 0.1).reshape(5, 4_000)
     assert (out == out[0]).all() and len(set(items.tolist())) == 4_000
@@ -172,20 +172,20 @@ def test_labels_of_a_pair_are_held_out_together_whatever_they_are_called(chat: b
     assert (item_keys(Path("b.jsonl")) == items).all()
 
 
-def test_what_is_held_out_stays_so_in_every_version() -> None:
+def test_what_is_held_out_stays_so_in_every_version():
     one = pa.table({"prompt": ["a"], "chosen": ["b"], "rejected": ["c"]})
     pq.write_table(one, Path("one.parquet"))
     assert item_keys(Path("one.parquet")).tolist() == [2274710708441003862]
 
 
-def test_what_is_neither_text_nor_chat_is_refused() -> None:
+def test_what_is_neither_text_nor_chat_is_refused():
     pq.write_table(pa.table({n: [1] for n in ("prompt", "chosen", "rejected")}), Path("n.parquet"))
     with pytest.raises(LabelguardError, match="must be texts, or chats"):
         item_keys(Path("n.parquet"))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])
-def test_a_share_outside_its_range_is_refused(share: float) -> None:
+def test_a_share_outside_its_range_is_refused(share):
     with pytest.raises(LabelguardError, match="holdout"):
         hold_out(np.zeros(1, np.uint64), share)
 
@@ -198,7 +198,7 @@ WORLDS = 4_000
 COVERAGE = 0.92
 
 
-def _covered(rows: int, labels: int, gamma: float, accuracy: float, *, by_item: bool) -> float:
+def _covered(rows, labels, gamma, accuracy, *, by_item):
     """How often accuracy ± 1.96 errors holds the truth, for a model that errs by item."""
     draw = np.random.default_rng((rows, labels))
     items = np.repeat(np.arange(rows // labels), labels)
@@ -229,11 +229,9 @@ SETTINGS = [
 
 @pytest.mark.quick("200-1-0.27-0.8")
 @pytest.mark.parametrize(("rows", "labels", "gamma", "accuracy"), SETTINGS)
-def test_the_error_covers_the_accuracy(
-    rows: int, labels: int, gamma: float, accuracy: float
-) -> None:
+def test_the_error_covers_the_accuracy(rows, labels, gamma, accuracy):
     assert _covered(rows, labels, gamma, accuracy, by_item=True) >= COVERAGE
 
 
-def test_the_error_of_independent_rows_does_not() -> None:
+def test_the_error_of_independent_rows_does_not():
     assert _covered(200, 5, 0.27, 0.8, by_item=False) < 0.9

@@ -16,18 +16,18 @@ from support import tiny_models, train_runs
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.models import Models
-from labelguard.jobs.steps import Step, TrainedModel, TrainingTask, open_step
+from labelguard.jobs.steps import TrainingTask, open_step
 from labelguard.release.pairs_file import read_preferred
 from labelguard.text import no_progress
 
 LORA = {"lora": "r=4,alpha=8"}
 
 
-def _step(shop: Path, kind: str, **options: Any) -> Step:
+def _step(shop, kind, **options):
     return open_step(kind, {"model": "base", "train_config": "config.yaml", **options}, shop)
 
 
-def _train(step: Step, shop: Path, output: Path) -> TrainedModel:
+def _train(step, shop, output):
     nowhere: Any = None  # a language model asks no project
     return step.train(TrainingTask(shop / "rr", nowhere, output, None, no_progress))
 
@@ -42,9 +42,7 @@ def _train(step: Step, shop: Path, output: Path) -> TrainedModel:
         ("reward", {"lora": "r=4,alpha=8"}),
     ],
 )
-def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
-    shop: Path, kind: str, options: dict[str, Any]
-) -> None:
+def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(shop, kind, options):
     step = _step(shop, kind, **options)
     step.check("rr", None)
     learned = _train(step, shop, Path("model"))
@@ -78,7 +76,7 @@ def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
 
 
 @pytest.mark.slow
-def test_released_rows_that_were_held_out_judge_two_models(shop: Path) -> None:
+def test_released_rows_that_were_held_out_judge_two_models(shop):
     step = _step(shop, "reward", holdout=0.3)
     _train(step, shop, Path("model"))
     lazy = _step(shop, "reward", holdout=0.3, train_config="quick.yaml")
@@ -120,14 +118,12 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path) -> None:
         ({"holdout": "much"}, r"train\.options\.holdout: "),
     ],
 )
-def test_what_cannot_be_trained_is_said_before_anything_is_charged(
-    shop: Path, options: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_trained_is_said_before_anything_is_charged(shop, options, said):
     with pytest.raises(LabelguardError, match=said):
         _step(shop, "dpo", **options).check("rr", None)
 
 
-def test_a_base_of_raw_labels_is_refused(shop: Path) -> None:
+def test_a_base_of_raw_labels_is_refused(shop):
     tiny_models.saved(Path("raw"))
     card = f"---\ntags:\n- non-private\n{front_matter(())}---\n"
     (Path("raw") / "TRAINING_CARD.md").write_text(card)

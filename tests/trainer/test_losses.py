@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,19 +14,19 @@ from scipy.special import expit, xlog1py, xlogy
 Floats = NDArray[np.float64]
 
 
-def cross_entropy(z: Floats, target: Floats) -> Floats:
+def cross_entropy(z, target):
     """By probabilities, where `losses` goes by logarithms."""
     p = expit(z)
     return np.asarray(-xlogy(target, p) - xlog1py(1 - target, -p))
 
 
-def forward(z: Floats, target: Floats, flip: Floats) -> Floats:
+def forward(z, target, flip):
     """The chance of the label that is seen is that of the true one, through the flip."""
     seen = (1 - flip) * expit(z) + flip * (1 - expit(z))
     return np.asarray(-xlogy(target, seen) - xlogy(1 - target, 1 - seen))
 
 
-def robust(z: Floats, target: Floats, flip: Floats) -> Floats:
+def robust(z, target, flip):
     wrong = flip * cross_entropy(z, 1 - target)
     return ((1 - flip) * cross_entropy(z, target) - wrong) / (1 - 2 * flip)
 
@@ -40,7 +39,7 @@ REFERENCES: dict[str, Callable[..., Floats]] = {
 }
 
 
-def rows(seed: int = 0, count: int = 200) -> tuple[Floats, Floats, Floats]:
+def rows(seed=0, count=200):
     """Margins, targets that are labels or probabilities, and a γ for every row, some of them 0."""
     draw = np.random.default_rng(seed)
     z = 4 * draw.standard_normal(count)
@@ -49,19 +48,19 @@ def rows(seed: int = 0, count: int = 200) -> tuple[Floats, Floats, Floats]:
     return z, target, flip
 
 
-def tensors(*values: Any) -> list[Any]:
+def tensors(*values):
     return [torch.tensor(value, dtype=torch.float64) for value in values]
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
-def test_a_loss_equals_its_reference_with_a_flip_probability_for_every_row(name: str) -> None:
+def test_a_loss_equals_its_reference_with_a_flip_probability_for_every_row(name):
     z, target, flip = rows(count=600)
     found = losses.LOSSES[name](*tensors(z, target, flip)).numpy()
     np.testing.assert_allclose(found, REFERENCES[name](z, target, flip), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_gradients_are_those_of_finite_differences(name: str) -> None:
+def test_gradients_are_those_of_finite_differences(name):
     z, target, flip = tensors(*rows(4, 12))
     z.requires_grad_()
     assert torch.autograd.gradcheck(lambda z: losses.LOSSES[name](z, target, flip), (z,))
@@ -69,7 +68,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize("size", [80.0, 1e4])
-def test_losses_and_gradients_are_finite_far_from_zero(name: str, size: float) -> None:
+def test_losses_and_gradients_are_finite_far_from_zero(name, size):
     z = torch.tensor([size, -size, size, -size], requires_grad=True)
     flip = torch.tensor([0.0, 0.0, 0.3, 0.3])
     loss = losses.LOSSES[name](z, torch.tensor([1.0, 1.0, 1.0, 0.0]), flip)
@@ -78,7 +77,7 @@ def test_losses_and_gradients_are_finite_far_from_zero(name: str, size: float) -
     assert torch.isfinite(z.grad).all()
 
 
-def test_the_mean_of_robust_over_flips_is_the_loss_of_the_true_label() -> None:
+def test_the_mean_of_robust_over_flips_is_the_loss_of_the_true_label():
     z, _, flip = rows(5)
     truth = np.random.default_rng(6).integers(2, size=len(z)).astype(float)
     kept = losses.robust(*tensors(z, truth, flip))
@@ -88,7 +87,7 @@ def test_the_mean_of_robust_over_flips_is_the_loss_of_the_true_label() -> None:
     np.testing.assert_allclose(mean.numpy(), cross_entropy(z, truth), rtol=1e-9, atol=1e-12)
 
 
-def test_forward_is_smallest_in_the_mean_at_the_true_probability() -> None:
+def test_forward_is_smallest_in_the_mean_at_the_true_probability():
     truth, gamma = 0.8, 0.3
     z = torch.linspace(-3, 3, 6001, dtype=torch.float64)
     seen = truth * (1 - gamma) + (1 - truth) * gamma
@@ -97,12 +96,12 @@ def test_forward_is_smallest_in_the_mean_at_the_true_probability() -> None:
     assert float(torch.sigmoid(z[mean.argmin()])) == pytest.approx(truth, abs=1e-3)
 
 
-def test_auto_is_forward() -> None:
+def test_auto_is_forward():
     assert losses.loss_of("auto") is losses.forward
     assert losses.loss_of("robust") is losses.robust
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_margins_in_bfloat16_have_losses_in_float32(name: str) -> None:
+def test_margins_in_bfloat16_have_losses_in_float32(name):
     z, target, flip = (value.float() for value in tensors(*rows(8)))
     assert losses.LOSSES[name](z.bfloat16(), target, flip).dtype == torch.float32

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import datasets
 import numpy as np
 import pyarrow as pa
@@ -21,11 +19,7 @@ from labelguard.errors import LabelguardError
 NAMES = ("label_probability", "flip_probability", "residual_flip_estimate")
 
 
-def release(
-    label: list[Any] | None = None,
-    flip: list[Any] | None = None,
-    residual: list[Any] | None = None,
-) -> Any:
+def release(label=None, flip=None, residual=None):
     """A data set of rows with these columns, and with no others of noise."""
     given = dict(zip(NAMES, (label, flip, residual), strict=True))
     columns = {name: pa.array(v, pa.float64()) for name, v in given.items() if v is not None}
@@ -33,11 +27,11 @@ def release(
     return datasets.Dataset(pa.table({"item_id": [str(k) for k in range(rows)], **columns}))
 
 
-def read(dataset: Any, loss: str = "auto", **options: Any) -> NoisyRows:
+def read(dataset, loss="auto", **options):
     return NoisyRows.read(columns_of(dataset), loss, **options)
 
 
-def columns(rows: NoisyRows) -> list[list[float]]:
+def columns(rows):
     return [rows.target.tolist(), rows.flip_probability.tolist(), rows.weight.tolist()]
 
 
@@ -53,13 +47,11 @@ def columns(rows: NoisyRows) -> list[list[float]]:
         (release(), {"non_private": True}, [[1, 1], [0, 0]]),  # nobody's secret
     ],
 )
-def test_what_rows_say_is_a_target_and_the_probability_of_a_flip(
-    dataset: Any, options: dict[str, Any], expected: list[list[float]]
-) -> None:
+def test_what_rows_say_is_a_target_and_the_probability_of_a_flip(dataset, options, expected):
     assert columns(read(dataset, **options)) == [*expected, [1, 1]]
 
 
-def test_robust_weighs_rows_by_their_signal_and_has_mean_one() -> None:
+def test_robust_weighs_rows_by_their_signal_and_has_mean_one():
     flip = np.random.default_rng(0).uniform(0, 0.49, 1000)
     rows = read(release(flip=flip.tolist()), "robust")
     assert rows.weight.mean() == pytest.approx(1, abs=1e-12)
@@ -69,7 +61,7 @@ def test_robust_weighs_rows_by_their_signal_and_has_mean_one() -> None:
 
 
 @pytest.mark.parametrize("dataset", [release(), release(flip=[0.1, None, 0.2])])
-def test_raw_labels_are_refused(dataset: Any) -> None:
+def test_raw_labels_are_refused(dataset):
     with pytest.raises(RawLabels, match="non_private=True"):
         read(dataset)
 
@@ -91,14 +83,12 @@ def test_raw_labels_are_refused(dataset: Any) -> None:
         ),
     ],
 )
-def test_rows_that_a_loss_cannot_be_given_are_refused(
-    dataset: Any, loss: str, message: str
-) -> None:
+def test_rows_that_a_loss_cannot_be_given_are_refused(dataset, loss, message):
     with pytest.raises(LabelguardError, match=message):
         read(dataset, loss)
 
 
-def test_noise_follows_its_rows_through_shuffling_and_selection() -> None:
+def test_noise_follows_its_rows_through_shuffling_and_selection():
     whole = release(flip=[k / 100 for k in range(40)])
     part = whole.shuffle(seed=3).select(range(5, 25))
     prepared = with_noise(part)
@@ -107,12 +97,12 @@ def test_noise_follows_its_rows_through_shuffling_and_selection() -> None:
     assert prepared["item_id"][:] == part["item_id"][:]
 
 
-def test_weights_are_over_the_rows_that_are_trained_on() -> None:
+def test_weights_are_over_the_rows_that_are_trained_on():
     part = release(flip=[0.0, 0.1, 0.4, 0.45]).select([1, 2])
     assert np.mean(with_noise(part, "robust")["row_weight"]) == pytest.approx(1)
 
 
-def test_a_prepared_data_set_is_taken_as_it_is_and_flips_are_zero_unless_it_says_them() -> None:
+def test_a_prepared_data_set_is_taken_as_it_is_and_flips_are_zero_unless_it_says_them():
     table = {"target_probability": [0.25], "row_weight": [2.0], "flip_probability": [0.1]}
     assert with_noise(datasets.Dataset.from_dict(table), "robust").to_dict() == table
     del table["flip_probability"]

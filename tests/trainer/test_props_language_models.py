@@ -7,7 +7,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -43,7 +42,7 @@ Labelguard = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workshop(tmp_path_factory):
     """Base models, settings, labels of texts and of chats, and further pairs."""
     directory = tmp_path_factory.mktemp("workshop")
     tiny_models.saved(directory / "base")
@@ -58,20 +57,20 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def labelguard(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Labelguard:
+def labelguard(workshop, tmp_path, monkeypatch):
     """The command in a new project beside the workshop's things."""
     for path in workshop.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> Result:
+    def run(*arguments):
         return CliRunner().invoke(main, arguments, catch_exceptions=False)
 
     assert run("init").exit_code == 0
     return run
 
 
-def released(labelguard: Labelguard, kind: str, *command: str) -> tuple[Any, pl.DataFrame, Any]:
+def released(labelguard, kind, *command):
     """The card, the rows and the model of a release."""
     result = labelguard(*command, "-o", "out")
     assert result.exit_code == 0, result.output
@@ -85,7 +84,7 @@ def released(labelguard: Labelguard, kind: str, *command: str) -> tuple[Any, pl.
     return card, pl.read_parquet("out/data.parquet"), model
 
 
-def _published(directory: Path) -> dict[str, bytes]:
+def _published(directory):
     """What a release holds, but for the card, which tells its id and time."""
     card = {"card.json", "CARD.md", "SHA256SUMS"}
     return {name: data for name, data in files(directory).items() if name not in card}
@@ -104,9 +103,7 @@ def _published(directory: Path) -> dict[str, bytes]:
         ),
     ],
 )
-def test_a_release_holds_its_rows_and_the_last_model(
-    options: tuple[str, ...], labels: str, labelguard: Labelguard
-) -> None:
+def test_a_release_holds_its_rows_and_the_last_model(options, labels, labelguard):
     card, rows, model = released(labelguard, options[1], *PROPS, *options, labels)
     soft = "soft" in options
     assert card["train_with"] == ("soft" if soft else "plain") and len(rows) == 40
@@ -132,8 +129,8 @@ def test_a_release_holds_its_rows_and_the_last_model(
     ],
 )
 def test_a_release_of_noisy_steps_holds_the_model_and_the_pairs_that_it_labeled(
-    kind: str, options: tuple[str, ...], labelguard: Labelguard
-) -> None:
+    kind, options, labelguard
+):
     command = (*GRADIENT, "--mechanism", *options, "--learner", kind, *BASE, "noisy.yaml")
     card, rows, _ = released(labelguard, kind, *command, "labels.jsonl", "--also", "more.jsonl")
     assert (card["kind"], card["train_with"]) == ("model", "soft")
@@ -162,9 +159,7 @@ ULS = ("--mechanism", "uls", "--learner", "reward", *BASE)
         ((*GRADIENT, *ULS, "epochs.yaml"), "epochs"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_charged(
-    command: tuple[str, ...], words: str, labelguard: Labelguard
-) -> None:
+def test_what_cannot_be_trained_is_refused_before_anything_is_charged(command, words, labelguard):
     Path("long.yaml").write_text("max_length: 4096\n")
     Path("wrong.yaml").write_text("learning_rat: 1\n")
     Path("blind.yaml").write_text("eval_strategy: steps\neval_steps: 1\n")
@@ -176,7 +171,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_charged(
     assert not any(Path(".labelguard/releases").iterdir())
 
 
-def test_chats_need_a_chat_template(labelguard: Labelguard) -> None:
+def test_chats_need_a_chat_template(labelguard):
     result = labelguard(*PROPS, *DPO, "chats.jsonl")
     assert result.exit_code == 1 and "no chat template" in result.stderr
 
@@ -184,8 +179,8 @@ def test_chats_need_a_chat_template(labelguard: Labelguard) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_release_that_was_killed_is_the_one_it_would_have_been(
-    moment: str, labelguard: Labelguard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    moment, labelguard, tmp_path, monkeypatch
+):
     command = (*PROPS, *DPO, "--combine", "soft", "labels.jsonl", "-o", "out")
     command += ("--project", ".")  # by name, because a copy of it is not trusted
     assert killed(moment, tmp_path, command) == -signal.SIGKILL
@@ -203,22 +198,18 @@ def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     assert _published(tmp_path / "out") == _published(anew / "out")
 
 
-def test_nothing_but_released_labels_decides_what_a_model_learns(
-    workshop: Path, tmp_path: Path
-) -> None:
+def test_nothing_but_released_labels_decides_what_a_model_learns(workshop, tmp_path):
     options = ("--mechanism", "props", "--learner", "dpo", "--combine", "soft")
     options += ("--model", str(workshop / "base"), "--train-config", str(workshop / "quick.yaml"))
     assert differences(tmp_path, "pairs", Scenario((Run((*options, "-o", "{output}")),)), [2]) == []
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_where_it_was_kept(
-    labelguard: Labelguard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_where_it_was_kept(labelguard, monkeypatch):
     command = (*GRADIENT[:-1], "14", *ULS, "noisy.yaml", *LORA)
     keep, taken = Checkpoints.save, []
 
-    def dying(self: Checkpoints, step: int, *arguments: Any, **options: Any) -> None:
+    def dying(self, step, *arguments, **options):
         keep(self, step, *arguments, **options)
         taken.append(step)
         if len(taken) == 12:
@@ -232,7 +223,7 @@ def test_a_killed_run_goes_on_where_it_was_kept(
     assert json.loads(Path("out/card.json").read_text())["counts"]["charged"] == 10
 
 
-def test_labels_a_step_are_doubled_while_that_lowers_the_noise() -> None:
+def test_labels_a_step_are_doubled_while_that_lowers_the_noise():
     falling = {1: 1.0, 2: 0.71, 4: 0.5, 8: 0.48, 16: 0.47}
     assert useful_limit(falling.__getitem__, 0.9, 16) == 4
     assert useful_limit(falling.__getitem__, 0.9, 3) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +13,7 @@ from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import learners
 from labelguard_trainer.training.learners import PreparedLanguageModel
-from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.stage_training import tokenize
-from labelguard_trainer.training.stages import StageLearner
 from support import tiny_models
 from transformers import AutoModelForCausalLM
 
@@ -31,7 +28,7 @@ TRAINERS = {"dpo": (DPOTrainer, DPOConfig), "reward": (RewardTrainer, RewardConf
 Prepare = Callable[..., PreparedLanguageModel]
 
 
-def _pairs(*, chat: bool = False) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+def _pairs(*, chat=False):
     """Planted pairs, the preferred side first or second by turns, and which it is."""
     table = tiny_models.planted(PAIRS, seed=4, chat=chat)
     first = np.arange(PAIRS) % 3 > 0
@@ -43,38 +40,36 @@ def _pairs(*, chat: bool = False) -> tuple[pa.Table, np.ndarray[Any, Any]]:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     return tiny_models.saved(tmp_path_factory.mktemp("base"), chat=True)
 
 
 @pytest.fixture
-def prepare(base: Path) -> Prepare:
+def prepare(base):
     """A learner of planted pairs, or of others."""
     config = Path("settings.yaml")
     config.write_text(SETTINGS)
 
-    def prepared(
-        kind: Kind, pairs: pa.Table | None = None, lora: str | None = None
-    ) -> PreparedLanguageModel:
+    def prepared(kind, pairs=None, lora=None):
         options = LearnerOptions(str(base), lora, str(config))
         return getattr(learners, kind)(_pairs()[0] if pairs is None else pairs, options)
 
     return prepared
 
 
-def _opened(prepared: PreparedLanguageModel, directory: Path) -> StageLearner:
+def _opened(prepared, directory):
     directory.mkdir()
     return prepared.open(directory, no_progress)
 
 
-def _fitted(learner: StageLearner, before: Any = None) -> Any:
+def _fitted(learner, before=None):
     every = np.arange(PAIRS)
     return learner.fit(every, _pairs()[1].astype(float), np.full(PAIRS, 0.1), before)
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["texts", "chats"])
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path) -> None:
+def test_tokens_are_those_of_a_trainer(kind, chat, base):
     pairs, _ = _pairs(chat=chat)
     tokenizer = tiny_models.tokenizer(chat)
     rows = pairs.rename_columns(["prompt", "chosen", "rejected"])
@@ -92,9 +87,7 @@ def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path) -> No
 
 @pytest.mark.quick("full")
 @pytest.mark.parametrize("lora", [None, "r=4,alpha=8"], ids=["full", "LoRA"])
-def test_a_margin_is_the_log_ratio_to_the_base_model_in_every_stage(
-    lora: str | None, prepare: Prepare, base: Path
-) -> None:
+def test_a_margin_is_the_log_ratio_to_the_base_model_in_every_stage(lora, prepare, base):
     prepared = prepare("dpo", lora=lora)
     learner = _opened(prepared, Path("stages"))
     last = _fitted(learner, _fitted(learner))
@@ -106,11 +99,11 @@ def test_a_margin_is_the_log_ratio_to_the_base_model_in_every_stage(
     assert np.abs(found).max() > 0.01
 
 
-def _log_probs(path: Path, prepared: PreparedLanguageModel) -> np.ndarray[Any, Any]:
+def _log_probs(path, prepared):
     """Of both sides of every pair, one at a time: shape (PAIRS, 2)."""
     model = AutoModelForCausalLM.from_pretrained(path).eval()
 
-    def of(prompt: list[int], response: list[int]) -> float:
+    def of(prompt, response):
         ids = torch.tensor([prompt + response])
         with torch.no_grad():
             log_probs = model(ids).logits[0, :-1].double().log_softmax(-1)
@@ -125,7 +118,7 @@ def _log_probs(path: Path, prepared: PreparedLanguageModel) -> np.ndarray[Any, A
 @pytest.mark.slow
 @pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_a_margin_does_not_depend_on_the_pairs_around_it(kind: Kind, prepare: Prepare) -> None:
+def test_a_margin_does_not_depend_on_the_pairs_around_it(kind, prepare):
     scorer = _fitted(_opened(prepare(kind), Path("stages")))
     every, some = np.arange(PAIRS), np.array([40, 3, 3, 17])
     np.testing.assert_allclose(scorer(some), scorer(every)[some], rtol=1e-4, atol=1e-5)
@@ -135,9 +128,7 @@ def test_a_margin_does_not_depend_on_the_pairs_around_it(kind: Kind, prepare: Pr
 @pytest.mark.slow
 @pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
-    kind: Kind, prepare: Prepare
-) -> None:
+def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(kind, prepare):
     learner = _opened(prepare(kind), Path("stages"))
     trained, every = _fitted(learner), np.arange(PAIRS)
     again = prepare(kind).open(Path("stages"), no_progress).restore(trained.state())
@@ -147,9 +138,7 @@ def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
 
 @pytest.mark.quick("false")
 @pytest.mark.parametrize("bf16", ["false", "true"])
-def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
-    bf16: str,
-) -> None:
+def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(bf16):
     model = tiny_models.certain(Path("certain"))  # bf16 changes its log-probabilities much
     settings = f"max_length: {LONGEST}\nlogging_steps: 1\nmax_steps: 1\nuse_cpu: true\n"
     Path("certain.yaml").write_text(f"{settings}bf16: {bf16}\n")
@@ -165,9 +154,7 @@ def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
 
 
 @pytest.mark.slow
-def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_nothing(
-    prepare: Prepare,
-) -> None:
+def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_nothing(prepare):
     pairs, _ = _pairs()
     alike = ["s" * LONGEST + end for end in (" yes", " no")]
     columns = [pairs["prompt"].to_pylist(), *(pairs[n].to_pylist() for n in ("first", "second"))]
@@ -183,9 +170,7 @@ def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("combine", ["hard", "soft"])
-def test_stages_learn_a_planted_preference_from_flipped_labels(
-    combine: Any, prepare: Prepare
-) -> None:
+def test_stages_learn_a_planted_preference_from_flipped_labels(combine, prepare):
     prepared, first = prepare("dpo"), _pairs()[1]
     rows, draw = np.arange(PAIRS), np.random.default_rng(5)
     released = (first ^ (draw.random(PAIRS) < 0.1)).astype(np.uint8)
@@ -196,7 +181,7 @@ def test_stages_learn_a_planted_preference_from_flipped_labels(
     assert (props.vote(last.scorer(rows)) == first).mean() > 0.9
 
 
-def test_stages_are_trained_as_in_the_paper_unless_said_otherwise(base: Path) -> None:
+def test_stages_are_trained_as_in_the_paper_unless_said_otherwise(base):
     prepared = learners.dpo(_pairs()[0], LearnerOptions(str(base)))
     trainer = prepared.training.trainer(Path(), prepared.training.example)
     args = trainer.args

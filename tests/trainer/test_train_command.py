@@ -55,10 +55,10 @@ main()
 
 
 @pytest.fixture
-def train(beside: None) -> Train:
+def train(beside):
     """`labelguard train …`, with `base`, `config.yaml`, `labels.parquet` and releases beside it."""
 
-    def run(*arguments: str, config: str = "quick.yaml", output: str = "out") -> Result:
+    def run(*arguments, config="quick.yaml", output="out"):
         fixed = ("--train-config", config, "-o", output)
         return CliRunner().invoke(
             main, ["train", arguments[0], "--model", "base", *arguments[1:], *fixed]
@@ -67,14 +67,14 @@ def train(beside: None) -> Train:
     return run
 
 
-def _done(result: Result) -> dict[str, Any]:
+def _done(result):
     """The JSON of a command that succeeded."""
     assert result.exit_code == 0, result.output
     said: dict[str, Any] = json.loads(result.stdout)
     return said
 
 
-def _refused(result: Result, *words: str, begun: bool = False) -> None:
+def _refused(result, *words, begun=False):
     """It ended with one line that holds these words; only a run that was `begun` left anything."""
     assert result.exit_code == 1, result.output
     [line] = result.stderr.strip().splitlines()
@@ -84,12 +84,10 @@ def _refused(result: Result, *words: str, begun: bool = False) -> None:
 
 
 @pytest.fixture
-def begin(beside: None) -> Train:
+def begin(beside):
     """`labelguard train KIND rr -o out` by the settings of `QUICK`; `more` changes some."""
 
-    def run(
-        *options: str, more: str = "", kind: str = "dpo", output: str = "out", release: str = "rr"
-    ) -> Result:
+    def run(*options, more="", kind="dpo", output="out", release="rr"):
         settings = yaml.safe_load(train_runs.QUICK) | (yaml.safe_load(more) or {})
         Path("own.yaml").write_text(yaml.safe_dump(settings))
         fixed = ("--model", "base", "--train-config", "own.yaml", "-o", output)
@@ -112,9 +110,7 @@ CONSTANT = "learning_rate: 1.0e-3\nlr_scheduler_type: constant\n"
     ],
 )
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_a_release_becomes_a_model_with_its_guarantee(
-    kind: str, release: str, loss: str, told: str, train: Train
-) -> None:
+def test_a_release_becomes_a_model_with_its_guarantee(kind, release, loss, told, train):
     said = _done(train(kind, release, "--probes", "probes.parquet", "--json"))
     assert said["loss"] == loss and said["epsilon"] == 20 and said["delta"] == 1e-5
     rows = pq.read_metadata(f"{release}/data.parquet").num_rows
@@ -146,13 +142,13 @@ def test_a_release_becomes_a_model_with_its_guarantee(
 
 
 @pytest.mark.slow
-def test_it_learns_what_people_prefer_through_the_noise(train: Train) -> None:
+def test_it_learns_what_people_prefer_through_the_noise(train):
     said = _done(train("dpo", "rr", "--probes", "probes.parquet", "--json", config="config.yaml"))
     assert said["evaluation"]["probes"]["accuracy"] > 0.9
 
 
 @pytest.mark.slow
-def test_the_terminal_shows_facts_and_no_text_of_a_pair(train: Train) -> None:
+def test_the_terminal_shows_facts_and_no_text_of_a_pair(train):
     result = train("dpo", "rr")
     assert result.exit_code == 0, result.output
     assert "ε = 20, δ = 1e-5 for every labeler" in result.stdout
@@ -162,9 +158,7 @@ def test_the_terminal_shows_facts_and_no_text_of_a_pair(train: Train) -> None:
     assert not words & set(result.output.replace("?", " ").split())
 
 
-def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(caplog):
     assert dpo.trl  # its loggers are there
     with reporting.quiet() as heard:
         logging.getLogger("trl.trainer.dpo_trainer").warning(
@@ -175,9 +169,7 @@ def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "library"), [("dpo", "peft"), ("reward", "transformers")])
-def test_the_card_of_an_adapter_is_ours_and_names_no_path(
-    kind: str, library: str, train: Train
-) -> None:
+def test_the_card_of_an_adapter_is_ours_and_names_no_path(kind, library, train):
     base = str(Path("base").absolute())
     assert (
         _done(train(kind, "rr", "--lora", "r=4,alpha=8", "--model", base, "--json"))["steps"] == 4
@@ -192,7 +184,7 @@ def test_the_card_of_an_adapter_is_ours_and_names_no_path(
 
 
 @pytest.mark.slow
-def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train: Train) -> None:
+def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train):
     _done(train("dpo", "labels.parquet", "--non-private", "--json", output="raw"))
     again = train("dpo", "rr", "--model", "raw", output="washed")
     assert again.exit_code == 1 and not Path("washed.partial").exists()
@@ -202,7 +194,7 @@ def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train: Train) -> N
 
 
 @pytest.mark.slow
-def test_the_price_of_a_bases_release_is_added(train: Train) -> None:
+def test_the_price_of_a_bases_release_is_added(train):
     _done(train("dpo", "rr", "--json", output="first"))
     said = "provided that the base model is public"
     assert said in Path("first/TRAINING_CARD.md").read_text()
@@ -217,7 +209,7 @@ def test_the_price_of_a_bases_release_is_added(train: Train) -> None:
 
 
 @pytest.mark.slow
-def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train: Train) -> None:
+def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train):
     rows = pl.read_parquet("labels.parquet").with_row_index()
     alike = pl.when(pl.col("index") % 2 == 0).then(pl.lit("good " * 64)).otherwise(pl.lit(""))
     sides = [pl.concat_str(alike, side).alias(side) for side in ("chosen", "rejected")]
@@ -230,7 +222,7 @@ def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train: T
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
+def test_a_killed_training_ends_as_an_uninterrupted_one(train):
     whole = _done(train("dpo", "rr", "--json", config="config.yaml", output="whole"))
     typed = ["train", "dpo", "rr", "--model", "base", "--train-config", "config.yaml", "-o", "out"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *typed], capture_output=True)
@@ -249,7 +241,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
         assert Path("out", name).read_bytes() == Path("whole", name).read_bytes(), name
 
 
-def test_it_reads_a_release_and_nothing_else_of_its_project(train: Train) -> None:
+def test_it_reads_a_release_and_nothing_else_of_its_project(train):
     project = lg.init(Path("project"))
     release = lg.privatize(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)
     named = _done(train("dpo", release.id, "--project", "project", "--json", output="named"))
@@ -260,7 +252,7 @@ def test_it_reads_a_release_and_nothing_else_of_its_project(train: Train) -> Non
     assert train_runs.same(Path("out"), Path("named"))
 
 
-def test_raw_labels_are_refused_until_that_is_typed(train: Train) -> None:
+def test_raw_labels_are_refused_until_that_is_typed(train):
     _refused(train("dpo", "labels.parquet"), "raw labels are refused", "--non-private")
     said = _done(train("dpo", "labels.parquet", "--non-private", "--eval-pairs", "5", "--json"))
     assert said["evaluated"] == said["evaluation"]["labels"]["rows"] <= 5 < said["held_out"]
@@ -271,7 +263,7 @@ def test_raw_labels_are_refused_until_that_is_typed(train: Train) -> None:
     assert "post-processing" not in card and "No raw label" not in card
 
 
-def test_a_card_does_not_make_raw_labels_a_release(train: Train) -> None:
+def test_a_card_does_not_make_raw_labels_a_release(train):
     shutil.copytree("rr", "forged")
     names = ["label_probability", "flip_probability", "residual_flip_estimate"]
     rows = pl.read_parquet("forged/data.parquet")
@@ -284,7 +276,7 @@ def test_a_card_does_not_make_raw_labels_a_release(train: Train) -> None:
     _refused(train("dpo", "rr", "--non-private"), "rr is none")
 
 
-def _write_sums(directory: str | Path) -> None:
+def _write_sums(directory):
     names = sorted(path.name for path in Path(directory).iterdir() if path.name != "SHA256SUMS")
     sums = subprocess.run(
         ["sha256sum", *names], cwd=directory, capture_output=True, text=True, check=True
@@ -307,8 +299,8 @@ def _write_sums(directory: str | Path) -> None:
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(
-    release: str, config: str, options: tuple[str, ...], words: tuple[str, ...], train: Train
-) -> None:
+    release, config, options, words, train
+):
     Path("own.yaml").write_text(config)
     fixed = {"--model": "base", "-o": "out", "--train-config": "own.yaml"}
     fixed |= dict(zip(options[::2], options[1::2], strict=True))
@@ -316,7 +308,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     _refused(CliRunner().invoke(main, ["train", "dpo", release, *typed]), *words)
 
 
-def test_a_directory_of_others_is_left_alone(train: Train) -> None:
+def test_a_directory_of_others_is_left_alone(train):
     Path("out.partial").mkdir()
     Path("out.partial/thesis.txt").write_text("mine")
     result = train("dpo", "rr")
@@ -324,7 +316,7 @@ def test_a_directory_of_others_is_left_alone(train: Train) -> None:
     assert [path.name for path in Path("out.partial").iterdir()] == ["thesis.txt"]
 
 
-def test_the_command_offers_every_loss_there_is() -> None:
+def test_the_command_offers_every_loss_there_is():
     assert set(command.LOSSES) == set(get_args(PreferenceLoss))
 
 
@@ -332,7 +324,7 @@ def test_the_command_offers_every_loss_there_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(begin: Train) -> None:
+def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(begin):
     options = ("--probes", "probes.parquet", "--json")
     kept = _done(begin(*options, more=CONSTANT, output="kept"))
     before = begin(*options, more=CONSTANT + "precompute_ref_log_probs: true\n")
@@ -345,9 +337,7 @@ def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(begin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
-    kind: str, begin: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_after_its_last_step_takes_no_other(kind, begin, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(fitting, "_evaluate", Mock(side_effect=KeyboardInterrupt))
         assert begin(kind=kind, more=CONSTANT).exit_code == 130
@@ -364,7 +354,7 @@ def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
 
 @pytest.mark.quick("0")
 @pytest.mark.parametrize("holdout", ["0", "0.1"])
-def test_a_training_that_diverged_publishes_nothing(holdout: str, begin: Train) -> None:
+def test_a_training_that_diverged_publishes_nothing(holdout, begin):
     more = "learning_rate: 1.0e30\nmax_grad_norm: 0\neval_strategy: 'no'\n"
     result = begin("--holdout", holdout, more=more)
     assert result.exit_code == 1 and not Path("out").exists()
@@ -373,7 +363,7 @@ def test_a_training_that_diverged_publishes_nothing(holdout: str, begin: Train) 
 
 
 @pytest.mark.slow
-def test_a_command_that_left_no_checkpoint_can_be_mended(begin: Train) -> None:
+def test_a_command_that_left_no_checkpoint_can_be_mended(begin):
     assert begin(more="optim: adam_who\n").exit_code == 1
     assert begin(more="beta: null\n").exit_code == 1
     assert Path("out.partial").is_dir()
@@ -381,12 +371,10 @@ def test_a_command_that_left_no_checkpoint_can_be_mended(begin: Train) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(
-    begin: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(begin, monkeypatch):
     whole = shutil.rmtree
 
-    def killed(path: Path, *arguments: Any, **options: Any) -> None:
+    def killed(path, *arguments, **options):
         if Path(path).name == "checkpoints":
             raise KeyboardInterrupt
         whole(path, *arguments, **options)
@@ -401,7 +389,7 @@ def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(
 
 
 @pytest.mark.slow
-def test_rows_with_their_noise_in_a_file_are_said_to_be_trained_by_it(begin: Train) -> None:
+def test_rows_with_their_noise_in_a_file_are_said_to_be_trained_by_it(begin):
     said = _done(begin("--non-private", "--json", release="rr/data.parquet"))
     assert said["loss"] == "forward" and said["release"] is None
     assert "| loss | `forward`" in Path("out/TRAINING_CARD.md").read_text()
@@ -426,28 +414,26 @@ Damage = Callable[[Path], object]
         ("num_train_epochs: 0\nmax_steps: -1", (), "num_train_epochs"),
     ],
 )
-def test_settings_that_cannot_be_used_are_named_in_one_line(
-    more: str, options: tuple[str, ...], word: str, begin: Train
-) -> None:
+def test_settings_that_cannot_be_used_are_named_in_one_line(more, options, word, begin):
     _refused(begin(*options, more=more), word, begun=True)
 
 
-def _without_weights(model: Path) -> None:
+def _without_weights(model):
     (model / "model.safetensors").unlink()
 
 
-def _wider(model: Path) -> None:
+def _wider(model):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"n_embd": 64}))
 
 
-def _half(model: Path) -> None:
+def _half(model):
     weights = load_file(model / "model.safetensors")
     left = {name: value for name, value in weights.items() if ".h.1." not in name}
     save_file(left, model / "model.safetensors", metadata={"format": "pt"})
 
 
-def _masked(model: Path) -> None:
+def _masked(model):
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     bert = BertForMaskedLM(BertConfig(vocab_size=258, intermediate_size=32, **sizes))
     shutil.rmtree(model)
@@ -465,16 +451,14 @@ def _masked(model: Path) -> None:
         (_masked, "dpo", "mine"),
     ],
 )
-def test_a_model_that_is_not_whole_or_of_another_kind_is_refused(
-    damage: Damage, kind: str, word: str, begin: Train
-) -> None:
+def test_a_model_that_is_not_whole_or_of_another_kind_is_refused(damage, kind, word, begin):
     shutil.copytree("base", "mine")
     damage(Path("mine"))
     _refused(begin("--model", "mine", kind=kind), "mine", word, begun=True)
 
 
 @pytest.mark.parametrize("left", ["", "card.json"])
-def test_sums_that_name_too_little_check_nothing(left: str, begin: Train) -> None:
+def test_sums_that_name_too_little_check_nothing(left, begin):
     shutil.copytree("rr", "copy")
     lines = Path("copy/SHA256SUMS").read_text().splitlines(keepends=True)
     kept = [line for line in lines if left and line.endswith(f"  {left}\n")]
@@ -482,7 +466,7 @@ def test_sums_that_name_too_little_check_nothing(left: str, begin: Train) -> Non
     _refused(begin(release="copy"), "SHA256SUMS does not name")
 
 
-def test_a_release_of_a_project_is_what_the_ledger_says(begin: Train) -> None:
+def test_a_release_of_a_project_is_what_the_ledger_says(begin):
     project = lg.init(Path("project"))
     labels = train_runs.labels()
     release = lg.privatize(labels, project=project, mechanism="rr", delta=1e-5)
@@ -502,21 +486,19 @@ def test_a_release_of_a_project_is_what_the_ledger_says(begin: Train) -> None:
         ("prompt", pl.lit(7), "prompt"),
     ],
 )
-def test_a_column_of_raw_labels_that_cannot_be_read_is_named(
-    column: str, values: pl.Expr, word: str, begin: Train
-) -> None:
+def test_a_column_of_raw_labels_that_cannot_be_read_is_named(column, values, word, begin):
     pl.read_parquet("labels.parquet").with_columns(values.alias(column)).write_parquet(
         "odd.parquet"
     )
     _refused(begin("--non-private", release="odd.parquet"), "odd.parquet", word, begun=True)
 
 
-def test_an_output_that_is_a_dangling_link_is_refused(begin: Train) -> None:
+def test_an_output_that_is_a_dangling_link_is_refused(begin):
     Path("link").symlink_to("nowhere")
     _refused(begin("-o", "link"), "link exists")
 
 
-def test_a_model_or_a_kind_that_is_none_is_refused(begin: Train) -> None:
+def test_a_model_or_a_kind_that_is_none_is_refused(begin):
     _refused(begin("--model", ""), "--model is empty")
     with pytest.raises(LabelguardError, match="sft"):
         train_on("sft", "rr", "base", output="out")  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,17 +37,17 @@ BOTH = pytest.mark.parametrize("kind", ["dpo", "reward"])
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 
 
-def noisy(pairs: int = 32, seed: int = 0) -> Dataset:
+def noisy(pairs=32, seed=0):
     """A release of flipped labels, each with a γ of its own."""
     gamma = np.random.default_rng(seed).uniform(0.05, 0.45, pairs)
     return tiny.release(pairs, seed, flip_probability=gamma)
 
 
-def clean(pairs: int = 64, seed: int = 0, **more: Any) -> Dataset:
+def clean(pairs=64, seed=0, **more):
     return tiny.release(pairs, seed, label_probability=1.0, **more)
 
 
-def config(kind: str, **given: Any) -> Any:
+def config(kind, **given):
     settings = {"max_length": LENGTH, "max_steps": 4, "learning_rate": RATES[kind], **QUIET}
     if kind.startswith("dpo"):
         return DPOConfig("out", **{**settings, **given})
@@ -56,7 +55,7 @@ def config(kind: str, **given: Any) -> Any:
     return RewardConfig("out", frozen_backbone=frozen, **{**settings, **given})
 
 
-def build(kind: str, model: Any, rows: Any = None, *, more: Any = None, **given: Any) -> Any:
+def build(kind, model, rows=None, *, more=None, **given):
     """A trainer on `rows`; `given` are settings, `more` arguments of its own."""
     lora = LoraConfig(r=8, lora_alpha=16, fan_in_fan_out=True) if "LoRA" in kind else None
     trainer = DPOTrainer if kind.startswith("dpo") else RewardTrainer
@@ -67,15 +66,15 @@ def build(kind: str, model: Any, rows: Any = None, *, more: Any = None, **given:
 class Steps(TrainerCallback):  # type: ignore[misc]
     """The gradient of every step, as one vector."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.gradients: list[torch.Tensor] = []
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def on_pre_optimizer_step(self, args, state, control, **more):
         grads = [p.grad.flatten() for p in more["model"].parameters() if p.grad is not None]
         self.gradients.append(torch.cat(grads).clone())
 
 
-def fit(trainer: Any) -> tuple[list[float], list[torch.Tensor]]:
+def fit(trainer):
     """The losses and gradients of all steps."""
     steps = Steps()
     trainer.add_callback(steps)
@@ -83,7 +82,7 @@ def fit(trainer: Any) -> tuple[list[float], list[torch.Tensor]]:
     return [log["loss"] for log in trainer.state.log_history if "loss" in log], steps.gradients
 
 
-def assert_same_steps(one: Any, other: Any, tolerance: float = 1e-6) -> None:
+def assert_same_steps(one, other, tolerance=1e-6):
     assert len(one[0]) == len(other[0]) > 0
     np.testing.assert_allclose(one[0], other[0], rtol=0, atol=tolerance)
     for mine, theirs in zip(one[1], other[1], strict=True):
@@ -93,7 +92,7 @@ def assert_same_steps(one: Any, other: Any, tolerance: float = 1e-6) -> None:
 # The loss, against TRL's and against what is written down.
 
 
-def test_equal_flip_probabilities_are_trls_robust_step_by_step(base: str) -> None:
+def test_equal_flip_probabilities_are_trls_robust_step_by_step(base):
     rows = tiny.release(32, flip_probability=0.2)
     ours = build("dpo", base, rows, preference_loss="robust")
     settings = {"max_length": LENGTH, "learning_rate": 3e-3, "max_steps": 4, **QUIET}
@@ -105,7 +104,7 @@ def test_equal_flip_probabilities_are_trls_robust_step_by_step(base: str) -> Non
 
 @pytest.mark.quick("reward")
 @BOTH
-def test_without_noise_steps_and_metrics_are_trls(kind: str, base: str) -> None:
+def test_without_noise_steps_and_metrics_are_trls(kind, base):
     rows = clean(32)
     ours = build(kind, base, rows)
     theirs = {"dpo": trl.DPOTrainer, "reward": trl.RewardTrainer}[kind]
@@ -121,7 +120,7 @@ def test_without_noise_steps_and_metrics_are_trls(kind: str, base: str) -> None:
     assert mine["agreement"] == pytest.approx(right)
 
 
-def test_the_first_loss_is_that_of_each_rows_own_noise(base: str) -> None:
+def test_the_first_loss_is_that_of_each_rows_own_noise(base):
     given = {"per_device_train_batch_size": 32, "max_steps": 1, "preference_loss": "robust"}
     trainer = build("reward", base, **given)
     rows = trainer.train_dataset
@@ -134,7 +133,7 @@ def test_the_first_loss_is_that_of_each_rows_own_noise(base: str) -> None:
 
 
 @BOTH
-def test_held_out_rows_are_evaluated_by_the_same_loss(kind: str, base: str) -> None:
+def test_held_out_rows_are_evaluated_by_the_same_loss(kind, base):
     trainer = build(kind, base, more={"eval_dataset": noisy(10, 3)})
     trainer.train()
     found = trainer.evaluate()
@@ -148,8 +147,8 @@ def test_held_out_rows_are_evaluated_by_the_same_loss(kind: str, base: str) -> N
 
 
 @pytest.mark.slow
-def test_known_noise_is_learnt_through_and_plain_learns_the_noise(base: str) -> None:
-    def mean_margin(loss: str) -> float:
+def test_known_noise_is_learnt_through_and_plain_learns_the_noise(base):
+    def mean_margin(loss):
         rows = tiny.release(96, 3, flip_probability=0.3)
         given = {"max_steps": 24, "learning_rate": 1e-2, "preference_loss": loss}
         trainer = build("dpo", base, rows, **given)
@@ -160,7 +159,7 @@ def test_known_noise_is_learnt_through_and_plain_learns_the_noise(base: str) -> 
 
 
 @pytest.mark.slow
-def test_metrics_of_a_last_step_that_is_not_full_are_of_all_its_rows(base: str) -> None:
+def test_metrics_of_a_last_step_that_is_not_full_are_of_all_its_rows(base):
     given = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_steps": 1}
     rows = tiny.release(20, flip_probability=0.2)
     trainer = build("dpo", base, rows, train_sampling_strategy="sequential", **given)
@@ -171,8 +170,8 @@ def test_metrics_of_a_last_step_that_is_not_full_are_of_all_its_rows(base: str) 
 
 
 @pytest.mark.slow
-def test_a_mixture_of_experts_adds_its_own_loss() -> None:
-    def loss(coefficient: float) -> float:
+def test_a_mixture_of_experts_adds_its_own_loss():
+    def loss(coefficient):
         set_seed(0)
         sizes = {"vocab_size": 258, "hidden_size": 32, "intermediate_size": 32}
         sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -186,8 +185,8 @@ def test_a_mixture_of_experts_adds_its_own_loss() -> None:
 
 
 @pytest.mark.slow
-def test_rewards_are_centred_where_it_is_asked_for(base: str) -> None:
-    def spread(coefficient: float | None) -> float:
+def test_rewards_are_centred_where_it_is_asked_for(base):
+    def spread(coefficient):
         given = {"center_rewards_coefficient": coefficient, "max_steps": 20}
         trainer = build("reward", base, **given)
         trainer.train()
@@ -202,8 +201,8 @@ def test_rewards_are_centred_where_it_is_asked_for(base: str) -> None:
 
 @pytest.mark.slow
 @EVERY
-def test_one_batch_of_eight_is_two_of_four_with_accumulation(kind: str, base: str) -> None:
-    def run(batch: int, accumulation: int) -> Any:
+def test_one_batch_of_eight_is_two_of_four_with_accumulation(kind, base):
+    def run(batch, accumulation):
         given = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
         # Adam makes a step of a rounding error where a gradient is nearly zero.
         given |= {"optim": "sgd", "preference_loss": "robust" if kind == "dpo" else "auto"}
@@ -227,20 +226,20 @@ SAME = {
         *(("reward", "padding"), ("dpo, LoRA", "activations")),
     ],
 )
-def test_what_is_said_twice_is_the_same_steps(kind: str, what: str, base: str) -> None:
+def test_what_is_said_twice_is_the_same_steps(kind, what, base):
     one, other = (fit(build(kind, base, optim="sgd", **given)) for given in SAME[what])
     assert_same_steps(one, other, 1e-5)
 
 
 @pytest.mark.slow
-def test_a_collator_of_ones_own_keeps_the_noise(base: str) -> None:
+def test_a_collator_of_ones_own_keeps_the_noise(base):
     inner = DataCollatorForPreference(pad_token_id=257, max_length=LENGTH)
     own = build("dpo", base, more={"data_collator": lambda rows: inner(rows)})
     assert_same_steps(fit(own), fit(build("dpo", base)))
 
 
 @pytest.mark.slow
-def test_a_model_in_memory_is_its_own_reference(base: str) -> None:
+def test_a_model_in_memory_is_its_own_reference(base):
     from_path = fit(build("dpo", base))
     more = {"processing_class": tiny.tokenizer()}
     in_memory = build("dpo", tiny.gpt2(), more=more)
@@ -250,7 +249,7 @@ def test_a_model_in_memory_is_its_own_reference(base: str) -> None:
     assert len(in_memory.margins(in_memory.train_dataset)) == 32
 
 
-def test_tokenized_rows_with_their_reference_are_taken_as_they_are(base: str) -> None:
+def test_tokenized_rows_with_their_reference_are_taken_as_they_are(base):
     first = build("dpo", base)
     reference = first.log_probs(first.train_dataset)
     columns = ["prompt_ids", "chosen_ids", "rejected_ids", "target_probability", "row_weight"]
@@ -288,7 +287,7 @@ if trainer.is_world_process_zero():
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_steps_of_one(base: str) -> None:
+def test_two_processes_take_the_steps_of_one(base):
     script = Path("script.py")
     script.write_text(SCRIPT)
     paths = os.pathsep.join([str(Path(tiny.__file__).parents[1]), *sys.path])
@@ -305,13 +304,13 @@ def test_two_processes_take_the_steps_of_one(base: str) -> None:
 # Margins, and what is learnt.
 
 
-def test_margins_are_those_of_a_forward_pass_with_logits(base: str) -> None:
+def test_margins_are_those_of_a_forward_pass_with_logits(base):
     trainer = build("dpo", base, beta=0.3)
     trainer.train()
     row = noisy(1, 6)[0]
     words = trainer.processing_class
 
-    def log_prob(model: Any, side: str) -> float:
+    def log_prob(model, side):
         prompt, answer = (words(row[name])["input_ids"] for name in ("prompt", side))
         ids = torch.tensor([prompt + answer + [words.eos_token_id]])
         with torch.no_grad():
@@ -327,7 +326,7 @@ def test_margins_are_those_of_a_forward_pass_with_logits(base: str) -> None:
 
 
 @pytest.mark.slow
-def test_margins_are_in_the_order_of_the_data_set(base: str) -> None:
+def test_margins_are_in_the_order_of_the_data_set(base):
     trainer = build("dpo", base)
     trainer.train()
     rows = noisy(20, 5)
@@ -336,7 +335,7 @@ def test_margins_are_in_the_order_of_the_data_set(base: str) -> None:
     assert trainer.model.training
 
 
-def test_twenty_steps_learn_clean_pairs(base: str) -> None:
+def test_twenty_steps_learn_clean_pairs(base):
     trainer = build("dpo", base, clean(), max_steps=20, learning_rate=1e-2)
     trainer.train()
     assert np.mean(trainer.margins(clean(64, 9)) > 0) > 0.95
@@ -344,7 +343,7 @@ def test_twenty_steps_learn_clean_pairs(base: str) -> None:
 
 @pytest.mark.slow
 @BOTH
-def test_conversations_go_through_the_chat_template(kind: str) -> None:
+def test_conversations_go_through_the_chat_template(kind):
     model = str(tiny.saved(Path("chat"), chat=True))
     given = {"max_steps": 20, "learning_rate": 1e-2}
     trainer = build(kind, model, clean(chat=True), **given)
@@ -356,7 +355,7 @@ def test_conversations_go_through_the_chat_template(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_lora_learns_beside_a_frozen_model(base: str) -> None:
+def test_lora_learns_beside_a_frozen_model(base):
     trainer = build("dpo, LoRA", base, clean(), max_steps=20)
     trainer.train()
     assert trainer.ref_model is None
@@ -373,9 +372,7 @@ def test_lora_learns_beside_a_frozen_model(base: str) -> None:
 
 @pytest.mark.quick("reward")
 @pytest.mark.parametrize("kind", ["reward", "reward, LoRA", "frozen"])
-def test_what_is_learnt_is_saved_as_a_classifier_that_gives_the_same_rewards(
-    kind: str, base: str
-) -> None:
+def test_what_is_learnt_is_saved_as_a_classifier_that_gives_the_same_rewards(kind, base):
     trainer = build(kind, base, clean(), max_steps=30)
     trainer.train()
     held_out = clean(64, 9)
@@ -396,7 +393,7 @@ def test_what_is_learnt_is_saved_as_a_classifier_that_gives_the_same_rewards(
     np.testing.assert_allclose(trainer.margins(held_out), margins, atol=1e-7)
 
 
-def test_of_a_frozen_backbone_only_the_score_is_learnt(base: str) -> None:
+def test_of_a_frozen_backbone_only_the_score_is_learnt(base):
     trainer = build("frozen", base)
     before = {name: value.clone() for name, value in trainer.model.named_parameters()}
     trainer.train()
@@ -404,7 +401,7 @@ def test_of_a_frozen_backbone_only_the_score_is_learnt(base: str) -> None:
     assert [n for n, value in now if not torch.equal(value, before[n])] == ["score.weight"]
 
 
-def test_lora_learns_its_adapter_and_the_score(base: str) -> None:
+def test_lora_learns_its_adapter_and_the_score(base):
     trainer = build("reward, LoRA", base)
     learnt = [n for n, value in trainer.model.named_parameters() if value.requires_grad]
     assert any("score" in name for name in learnt)
@@ -412,7 +409,7 @@ def test_lora_learns_its_adapter_and_the_score(base: str) -> None:
 
 
 @pytest.mark.slow
-def test_texts_that_are_too_long_are_left_out_of_training_and_cut_for_scoring(base: str) -> None:
+def test_texts_that_are_too_long_are_left_out_of_training_and_cut_for_scoring(base):
     rows = noisy(16)
     long = rows.select([0]).map(lambda row: {"chosen": row["chosen"] + " ok" * 40})
     mixed = Dataset.from_list([*rows.to_list(), *long.to_list()])
@@ -426,9 +423,7 @@ def test_texts_that_are_too_long_are_left_out_of_training_and_cut_for_scoring(ba
 
 @pytest.mark.quick("False")
 @pytest.mark.parametrize("precomputed", [False, True])
-def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
-    precomputed: bool,
-) -> None:
+def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(precomputed):
     """Of a model so sure of itself that its log-probabilities differ much in bf16."""
     certain = tiny.certain(Path("certain"))
     first = {}
@@ -445,7 +440,7 @@ def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
 
 
 @pytest.mark.slow
-def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(base: str) -> None:
+def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(base):
     assert DPOConfig("out", use_cpu=True).bf16 is False
     single = fit(build("dpo", base, use_cpu=True))
     half = fit(build("dpo", base, bf16=True, use_cpu=True))
@@ -458,7 +453,7 @@ def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(ba
 
 @pytest.mark.slow
 @EVERY
-def test_a_resumed_run_ends_as_an_uninterrupted_one(kind: str, base: str) -> None:
+def test_a_resumed_run_ends_as_an_uninterrupted_one(kind, base):
     saving = {"save_strategy": "steps", "save_steps": 2}
     whole = build(kind, base, **saving)
     whole.train()
@@ -471,7 +466,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(kind: str, base: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
-def test_a_half_written_checkpoint_is_not_resumed_from(damaged: str, base: str) -> None:
+def test_a_half_written_checkpoint_is_not_resumed_from(damaged, base):
     trainer = build("dpo", base, max_steps=2, save_strategy="steps", save_steps=2)
     trainer.train()
     path = Path("out") / "checkpoint-2" / damaged
@@ -481,12 +476,12 @@ def test_a_half_written_checkpoint_is_not_resumed_from(damaged: str, base: str) 
 
 
 @BOTH
-def test_a_batch_that_lost_its_noise_is_an_error(kind: str, base: str) -> None:
+def test_a_batch_that_lost_its_noise_is_an_error(kind, base):
     given = {"precompute_ref_log_probs": True} if kind == "dpo" else {}
     trainer = build(kind, base, more={"eval_dataset": noisy(8, 3)}, **given)
     whole = trainer.data_collator
 
-    def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def collate(rows):
         return {name: value for name, value in whole(rows).items() if name != "row_weight"}
 
     trainer.data_collator = collate
@@ -495,7 +490,7 @@ def test_a_batch_that_lost_its_noise_is_an_error(kind: str, base: str) -> None:
             use()
 
 
-def test_rows_that_lost_their_noise_are_an_error(base: str) -> None:
+def test_rows_that_lost_their_noise_are_an_error(base):
     trainer = build("dpo", base)
     trainer.train_dataset = trainer.train_dataset.remove_columns("target_probability")
     with pytest.raises(LabelguardError, match="no target_probability"):

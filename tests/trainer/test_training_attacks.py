@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -39,15 +39,15 @@ Prepare = Callable[..., PreparedLanguageModel]
 
 
 @pytest.fixture
-def base() -> Path:
+def base():
     return tiny.saved(Path("base").absolute())
 
 
 @pytest.fixture
-def prepare(base: Path) -> Prepare:
+def prepare(base):
     """A learner of `base`, by `SETTINGS` and more."""
 
-    def prepared(more: str = "", lora: str | None = None, kind: str = "dpo") -> Any:
+    def prepared(more="", lora=None, kind="dpo"):
         config = Path("train.yaml")
         config.write_text(SETTINGS + more)
         pairs = tiny.planted(PAIRS).rename_columns(["item_id", "prompt", "first", "second"])
@@ -58,7 +58,7 @@ def prepare(base: Path) -> Prepare:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def release(tmp_path_factory):
     directory = tmp_path_factory.mktemp("release")
     who = pa.array([f"w{row % 5}" for row in range(40)])
     labels = tiny.planted(40).append_column("labeler_id", who)
@@ -67,7 +67,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(made.path, directory / "rr"))
 
 
-def _fitted(prepared: PreparedLanguageModel, directory: Path, before: Any = None) -> Any:
+def _fitted(prepared, directory, before=None):
     learner: StageLearner = prepared.open(directory, no_progress)
     first = (np.arange(PAIRS) % 2).astype(float)
     return learner.fit(np.arange(PAIRS), first, np.full(PAIRS, 0.1), before)
@@ -88,7 +88,7 @@ def _fitted(prepared: PreparedLanguageModel, directory: Path, before: Any = None
         ({"model_init_kwargs": "hf_secret"}, "model_init_kwargs must hold"),
     ],
 )
-def test_secrets_are_refused_and_not_repeated(given: dict[str, Any], words: str) -> None:
+def test_secrets_are_refused_and_not_repeated(given, words):
     with pytest.raises(LabelguardError, match=words) as raised:
         settings.check_fields("dpo", given)
     assert "hf_secret" not in str(raised.value)
@@ -101,7 +101,7 @@ PRIVATE = (
 
 
 @pytest.mark.slow
-def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare: Prepare) -> None:
+def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare):
     told = json.dumps(dict(prepare(PRIVATE).identity))
     assert not [word for word in ("union", "ada", "cache") if word in told]
     training = prepare(PRIVATE).identity["training"]
@@ -112,7 +112,7 @@ def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare:
     assert {name for name in training if training[name] != other[name]} == {"digest"}
 
 
-def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
+def test_a_training_card_tells_no_name_or_place(base):
     given = {"run_name": "fire the union", "beta": 0.2, "learning_rate": "/home/ada/rate"}
     source = Source(Path("labels.jsonl"), "0", None)
     request: Any = SimpleNamespace(source=source, base=(), config=given, lora=None)
@@ -129,7 +129,7 @@ def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
 
 
 @pytest.fixture
-def hostile(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def hostile(base, monkeypatch):
     """The mark that `base` leaves if its own code is run; whoever is asked says yes."""
     mark = Path("ran")
     for name in ("config.json", "tokenizer_config.json"):
@@ -149,7 +149,7 @@ def hostile(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
-def test_a_learner_never_runs_a_models_own_code(kind: str, prepare: Prepare, hostile: Path) -> None:
+def test_a_learner_never_runs_a_models_own_code(kind, prepare, hostile):
     with pytest.raises(LabelguardError, match="custom code") as raised:
         prepare(kind=kind)
     assert "\n" not in str(raised.value) and not hostile.exists()
@@ -158,7 +158,7 @@ def test_a_learner_never_runs_a_models_own_code(kind: str, prepare: Prepare, hos
     assert not hostile.exists()
 
 
-def test_nothing_loads_code_unless_it_is_told_to(base: Path, hostile: Path) -> None:
+def test_nothing_loads_code_unless_it_is_told_to(base, hostile):
     for load in (models.load_config, models.load_tokenizer):
         with pytest.raises(LabelguardError, match="cannot be loaded"):
             load(str(base))
@@ -167,9 +167,7 @@ def test_nothing_loads_code_unless_it_is_told_to(base: Path, hostile: Path) -> N
     assert not hostile.exists()
 
 
-def test_training_on_a_release_runs_code_only_if_that_is_typed(
-    release: Path, base: Path, hostile: Path
-) -> None:
+def test_training_on_a_release_runs_code_only_if_that_is_typed(release, base, hostile):
     config = Path("train.yaml")
     config.write_text(SETTINGS)
     with pytest.raises(LabelguardError, match="custom code"):
@@ -186,7 +184,7 @@ def test_training_on_a_release_runs_code_only_if_that_is_typed(
 
 @pytest.mark.quick("code.py")
 @pytest.mark.parametrize("name", ["code.py", "weights/part.pt", "additional_chat_templates/a"])
-def test_every_file_of_a_model_is_in_its_identity(name: str, base: Path) -> None:
+def test_every_file_of_a_model_is_in_its_identity(name, base):
     found = [models.identity(str(base))]
     for content in ("one", "two"):
         (base / name).parent.mkdir(exist_ok=True)
@@ -195,7 +193,7 @@ def test_every_file_of_a_model_is_in_its_identity(name: str, base: Path) -> None
     assert len(set(found)) == 3
 
 
-def test_links_are_their_files_and_what_is_hidden_does_not_count(base: Path) -> None:
+def test_links_are_their_files_and_what_is_hidden_does_not_count(base):
     linked = Path("linked").absolute()
     linked.mkdir()
     for path in base.iterdir():
@@ -214,9 +212,7 @@ def test_links_are_their_files_and_what_is_hidden_does_not_count(base: Path) -> 
 # A base model that is exchanged -------------------------------------------------------------------
 
 
-def test_a_base_model_that_is_exchanged_is_noticed_before_it_is_loaded_again(
-    prepare: Prepare, base: Path
-) -> None:
+def test_a_base_model_that_is_exchanged_is_noticed_before_it_is_loaded_again(prepare, base):
     prepared = prepare(lora="r=2,alpha=4")
     stages, public = Path("stages"), Path("public")
     stages.mkdir()
@@ -231,8 +227,8 @@ def test_a_base_model_that_is_exchanged_is_noticed_before_it_is_loaded_again(
 
 @pytest.mark.slow
 def test_a_base_model_that_is_exchanged_while_it_is_published_is_noticed(
-    prepare: Prepare, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    prepare, base, monkeypatch
+):
     prepared = prepare(lora="r=2,alpha=4")
     stages, public = Path("stages"), Path("public")
     stages.mkdir()
@@ -244,15 +240,13 @@ def test_a_base_model_that_is_exchanged_while_it_is_published_is_noticed(
     assert not any(public.iterdir())
 
 
-def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base: Path) -> None:
+def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base):
     init = {"dtype": "float32", "revision": "main"}
     assert models.pin_revision("org/name", "org/name@0a1b", init) == {**init, "revision": "0a1b"}
     assert models.pin_revision(str(base), models.identity(str(base)), init) == init
 
 
-def test_training_on_a_release_notices_that_its_base_was_exchanged(
-    release: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_on_a_release_notices_that_its_base_was_exchanged(release, base, monkeypatch):
     config = Path("train.yaml")
     config.write_text(SETTINGS)
     world.note_calls(monkeypatch, guard, "check_model", lambda *_: tiny.saved(base, seed=9))
@@ -265,7 +259,7 @@ def test_training_on_a_release_notices_that_its_base_was_exchanged(
 
 
 @contextmanager
-def _files_of_at_most(size: int) -> Iterator[None]:
+def _files_of_at_most(size):
     """Writes fail beyond it, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -284,7 +278,7 @@ def _files_of_at_most(size: int) -> Iterator[None]:
         pytest.param("save_strategy: 'no'\n", 100_000, id="the model of a stage"),
     ],
 )
-def test_a_full_disk_in_a_stage_is_told_as_one(more: str, size: int, prepare: Prepare) -> None:
+def test_a_full_disk_in_a_stage_is_told_as_one(more, size, prepare):
     prepared = prepare(more)
     stages = Path("stages")
     stages.mkdir()
@@ -296,7 +290,7 @@ def test_a_full_disk_in_a_stage_is_told_as_one(more: str, size: int, prepare: Pr
 
 
 @pytest.mark.slow
-def test_a_full_disk_in_training_on_a_release_is_told_as_one(release: Path, base: Path) -> None:
+def test_a_full_disk_in_training_on_a_release_is_told_as_one(release, base):
     config, out = Path("train.yaml"), Path("out")
     config.write_text(f"{SETTINGS}save_strategy: 'no'\n")
     with _files_of_at_most(100_000), pytest.raises(LabelguardError, match="make room"):
@@ -306,7 +300,7 @@ def test_a_full_disk_in_training_on_a_release_is_told_as_one(release: Path, base
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_nothing_half_published(prepare: Prepare) -> None:
+def test_a_full_disk_leaves_nothing_half_published(prepare):
     prepared = prepare(lora="r=2,alpha=4")
     stages, public = Path("stages"), Path("public")
     stages.mkdir()
@@ -322,9 +316,7 @@ def test_a_full_disk_leaves_nothing_half_published(prepare: Prepare) -> None:
 # A tokenizer's file names -------------------------------------------------------------------------
 
 
-def test_a_tokenizer_that_no_release_may_hold_is_refused_before_anything_is_trained(
-    prepare: Prepare, base: Path
-) -> None:
+def test_a_tokenizer_that_no_release_may_hold_is_refused_before_anything_is_trained(prepare, base):
     words = tiny.tokenizer()
     words.chat_template = {"default": tiny.CHAT_TEMPLATE, "tool use": tiny.CHAT_TEMPLATE}
     words.save_pretrained(base)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,12 +21,12 @@ from labelguard.errors import LabelguardError
 ROWS = tiny.release(8, flip_probability=0.2)
 
 
-def config(**given: Any) -> DPOConfig:
+def config(**given):
     settings = {"max_length": 64, "report_to": "none", "max_steps": 1, "disable_tqdm": True}
     return DPOConfig("out", **{**settings, **given})
 
 
-def refused(*args: Any, trainer: Any = DPOTrainer, **given: Any) -> str:
+def refused(*args, trainer=DPOTrainer, **given):
     """The one line that a trainer refuses with."""
     with pytest.raises(LabelguardError) as raised:
         trainer(*args, **given)
@@ -54,22 +53,18 @@ def refused(*args: Any, trainer: Any = DPOTrainer, **given: Any) -> str:
         ),
     ],
 )
-def test_settings_that_contradict_the_loss_are_refused(
-    given: dict[str, Any], reason: str, base: str
-) -> None:
+def test_settings_that_contradict_the_loss_are_refused(given, reason, base):
     assert reason in refused(base, config(**given), train_dataset=ROWS)
 
 
-def test_fsdp2_without_a_reference_model_cannot_precompute(
-    base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsdp2_without_a_reference_model_cannot_precompute(base, monkeypatch):
     args = config(precompute_ref_log_probs=True)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
     assert "pass a ref_model" in refused(base, args, train_dataset=ROWS)
 
 
-def wide() -> Any:
+def wide():
     """Another model's tokenizer."""
     words = tiny.tokenizer()
     words.add_tokens(["<one>", "<more>"])
@@ -92,14 +87,12 @@ def wide() -> Any:
         (tiny.release(8, flip_probability=0.2, chat=True), {}, {}, "no chat template"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
-    rows: Any, given: dict[str, Any], arguments: dict[str, Any], reason: str, base: str
-) -> None:
+def test_what_does_not_fit_together_is_refused(rows, given, arguments, reason, base):
     args = config(**given)
     assert reason in refused(base, args, train_dataset=rows, **arguments)
 
 
-def test_what_is_no_model_of_ours_is_named(base: str) -> None:
+def test_what_is_no_model_of_ours_is_named(base):
     nowhere = "nowhere"
     assert nowhere in refused(nowhere, config(), train_dataset=ROWS)
     assert "pass processing_class" in refused(tiny.gpt2(), config(), train_dataset=ROWS)
@@ -108,9 +101,7 @@ def test_what_is_no_model_of_ours_is_named(base: str) -> None:
 
 
 @pytest.mark.parametrize("trainer", [DPOTrainer, RewardTrainer])
-def test_raw_labels_are_refused_unless_they_are_said_to_be_nobodys_secret(
-    trainer: Any, base: str
-) -> None:
+def test_raw_labels_are_refused_unless_they_are_said_to_be_nobodys_secret(trainer, base):
     kind = DPOConfig if trainer is DPOTrainer else RewardConfig
     raw = Dataset(tiny.planted(8))
     with pytest.raises(RawLabels, match="non_private"):
@@ -121,7 +112,7 @@ def test_raw_labels_are_refused_unless_they_are_said_to_be_nobodys_secret(
     trainer(base, kind("out", max_length=64, non_private=True), train_dataset=raw)
 
 
-def test_damaged_weights_are_told() -> None:
+def test_damaged_weights_are_told():
     path = tiny.saved(Path("cut"))
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
@@ -131,7 +122,7 @@ def test_damaged_weights_are_told() -> None:
         models.load_model("dpo", str(path))
 
 
-def test_a_reward_model_is_no_language_model() -> None:
+def test_a_reward_model_is_no_language_model():
     from transformers import GPT2ForSequenceClassification
 
     settings = tiny.config()
@@ -145,7 +136,7 @@ def test_a_reward_model_is_no_language_model() -> None:
     assert "has 3 outputs" in message
 
 
-def test_a_frozen_backbone_goes_with_neither_lora_nor_dropout(base: str) -> None:
+def test_a_frozen_backbone_goes_with_neither_lora_nor_dropout(base):
     args = RewardConfig("out", max_length=64, frozen_backbone=True)
     lora = LoraConfig(r=4)
     given = {"trainer": RewardTrainer, "train_dataset": ROWS}
@@ -154,9 +145,7 @@ def test_a_frozen_backbone_goes_with_neither_lora_nor_dropout(base: str) -> None
     assert "disable_dropout" in refused(base, args, **given)
 
 
-def test_rows_whose_sides_are_equal_after_truncation_are_left_out_and_counted(
-    base: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_whose_sides_are_equal_after_truncation_are_left_out_and_counted(base, caplog):
     same = [{**row, "rejected": row["chosen"]} for row in ROWS.select([0, 1])]
     long = {**ROWS[2], "chosen": "x" * 60 + "yes", "rejected": "x" * 60 + "no"}
     mixed = Dataset.from_list([*ROWS, *same, long])
@@ -168,17 +157,17 @@ def test_rows_whose_sides_are_equal_after_truncation_are_left_out_and_counted(
     assert trainer.margins(mixed)[-3:] == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_another_trl_is_refused() -> None:
+def test_another_trl_is_refused():
     check_trl("1.16.3")
     for found in ("1.15.2", "1.17.0", "2.0.0"):
         with pytest.raises(LabelguardError, match=r"trl>=1\.16,<1\.17"):
             check_trl(found)
 
 
-def test_out_of_memory_says_what_to_lower(base: str) -> None:
+def test_out_of_memory_says_what_to_lower(base):
     trainer = DPOTrainer(base, config(), train_dataset=ROWS)
 
-    def ask_for_more_than_there_is(*anything: Any) -> None:
+    def ask_for_more_than_there_is(*anything):
         torch.empty(1 << 60, dtype=torch.uint8)
 
     trainer.model.register_forward_pre_hook(ask_for_more_than_there_is)
@@ -188,10 +177,10 @@ def test_out_of_memory_says_what_to_lower(base: str) -> None:
         assert said in str(raised.value)
 
 
-def test_other_failures_of_torch_stay_what_they_are(base: str) -> None:
+def test_other_failures_of_torch_stay_what_they_are(base):
     trainer = DPOTrainer(base, config(), train_dataset=ROWS)
 
-    def multiply(*anything: Any) -> None:
+    def multiply(*anything):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
 
     trainer.model.register_forward_pre_hook(multiply)
@@ -199,7 +188,7 @@ def test_other_failures_of_torch_stay_what_they_are(base: str) -> None:
         trainer.train()
 
 
-def test_no_text_of_a_prompt_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_text_of_a_prompt_is_logged(caplog):
     model = tiny.saved(Path("merging"))
     words = tiny.tokenizer(chat=True)
     # Written alone, a prompt ends with its own text; written with an answer, with another mark.
@@ -218,27 +207,27 @@ def test_no_text_of_a_prompt_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "SECRET" not in caplog.text
 
 
-def test_a_model_is_loaded_for_what_it_is_to_learn(base: str) -> None:
+def test_a_model_is_loaded_for_what_it_is_to_learn(base):
     assert models.load_model("dpo", base).dtype == torch.float32
     reward = models.load_model("reward", base, dtype=torch.bfloat16)
     assert reward.config.num_labels == 1
     assert reward.dtype == torch.bfloat16
 
 
-def test_a_model_without_a_tokenizer_is_told() -> None:
+def test_a_model_without_a_tokenizer_is_told():
     tiny.gpt2().save_pretrained(Path("bare"))
     with pytest.raises(LabelguardError, match="cannot be loaded as a tokenizer"):
         models.load_tokenizer("bare")
 
 
-def test_a_tokenizer_pads_by_its_end_of_text_where_it_has_nothing_else() -> None:
+def test_a_tokenizer_pads_by_its_end_of_text_where_it_has_nothing_else():
     words = tiny.tokenizer()
     words.pad_token = None
     words.save_pretrained(Path("words"))
     assert models.load_tokenizer("words").pad_token == "<eos>"
 
 
-def test_identities_are_those_of_contents() -> None:
+def test_identities_are_those_of_contents():
     one, two = tiny.saved(Path("a")), tiny.saved(Path("b"))
     assert models.identity(str(one)) == models.identity(str(two))
     assert models.identity(str(tiny.saved(Path("c"), seed=1))) != models.identity(str(one))
@@ -247,7 +236,7 @@ def test_identities_are_those_of_contents() -> None:
 # Settings of a run, as a user writes them.
 
 
-def test_lora_on_one_line() -> None:
+def test_lora_on_one_line():
     assert parse_lora("r=16, alpha=32") == {"r": 16, "lora_alpha": 32}
     assert parse_lora("r=4,alpha=8,dropout=.05,targets=c_attn+c_proj") == {
         "r": 4,
@@ -272,13 +261,13 @@ def test_lora_on_one_line() -> None:
         ("r=16,alpha=32,targets=a++b", "LoRA's targets must be"),
     ],
 )
-def test_what_is_wrong_with_lora_is_named(text: str, named: str) -> None:
+def test_what_is_wrong_with_lora_is_named(text, named):
     with pytest.raises(LabelguardError, match="LoRA") as raised:
         parse_lora(text)
     assert named in str(raised.value)
 
 
-def test_a_config_is_a_mapping_in_yaml() -> None:
+def test_a_config_is_a_mapping_in_yaml():
     path = Path("train.yaml")
     path.write_text("learning_rate: 1.0e-5\nnum_train_epochs: 3\n")
     assert read_config(path) == {"learning_rate": 1e-5, "num_train_epochs": 3}
@@ -289,12 +278,12 @@ def test_a_config_is_a_mapping_in_yaml() -> None:
     assert read_config(path) == {}
 
 
-def test_fields_of_the_trainers_own_are_taken() -> None:
+def test_fields_of_the_trainers_own_are_taken():
     check_fields("dpo", {"beta": 0.1, "learning_rate": 1e-5, "gradient_checkpointing": False})
     check_fields("reward", {"center_rewards_coefficient": 0.01, "frozen_backbone": True})
 
 
-def test_an_unknown_field_is_told_with_the_nearest() -> None:
+def test_an_unknown_field_is_told_with_the_nearest():
     with pytest.raises(LabelguardError, match="did you mean learning_rate"):
         check_fields("dpo", {"learning_rat": 1e-5})
     with pytest.raises(LabelguardError, match="RewardConfig has no field 'ref_model_sync_steps'"):
@@ -302,6 +291,6 @@ def test_an_unknown_field_is_told_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", ["output_dir", "non_private", "preference_loss"])
-def test_fields_that_the_command_sets_are_refused(name: str) -> None:
+def test_fields_that_the_command_sets_are_refused(name):
     with pytest.raises(LabelguardError, match=f"{name} cannot be set in a config"):
         check_fields("dpo", {name: "x"})

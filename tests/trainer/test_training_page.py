@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """A directory with a project, a base model, and the reader's labels."""
     monkeypatch.chdir(tmp_path)
     lg.init(tmp_path)
@@ -32,14 +32,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _blocks(language: str) -> list[str]:
+def _blocks(language):
     found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     assert found
     return found
 
 
 @pytest.mark.docs
-def test_the_commands_of_the_page_run_with_its_configuration(here: Path) -> None:
+def test_the_commands_of_the_page_run_with_its_configuration(here):
     [config] = _blocks("yaml")
     (here / "train.yaml").write_text(config)
     for line in re.findall(r"(?m)^\$ labelguard (.*)$", "".join(_blocks("console"))):
@@ -50,13 +50,13 @@ def test_the_commands_of_the_page_run_with_its_configuration(here: Path) -> None
 
 
 @pytest.mark.docs
-def test_the_script_of_the_page_trains(here: Path) -> None:
+def test_the_script_of_the_page_trains(here):
     for block in _blocks("python"):
         exec(compile(block, "training.md", "exec"), {})
 
 
 @pytest.mark.docs
-def test_the_example_goes_from_raw_labels_to_a_model(tmp_path: Path) -> None:
+def test_the_example_goes_from_raw_labels_to_a_model(tmp_path):
     example = ROOT / "examples" / "train_dpo.py"
     command = [sys.executable, example, "--labels", "300", "--steps", "3"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

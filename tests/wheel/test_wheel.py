@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ CHEAP = "jobs,label-studio"
 """Extras that are installed for real: small ones. The features of texts need no extra."""
 
 
-def packaged() -> dict[str, bytes]:
+def packaged():
     """The files of the three packages, by their names in a wheel."""
     return {
         path.relative_to((ROOT / package).parent).as_posix(): path.read_bytes()
@@ -42,13 +41,13 @@ def packaged() -> dict[str, bytes]:
     }
 
 
-def metadata() -> Metadata:
+def metadata():
     """Raises for what an index would refuse."""
     with zipfile.ZipFile(WHEEL) as wheel:
         return Metadata.from_email(wheel.read(f"{ABOUT}/METADATA"), validate=True)
 
 
-def test_the_wheel_holds_the_three_packages_as_they_are_here_and_nothing_else() -> None:
+def test_the_wheel_holds_the_three_packages_as_they_are_here_and_nothing_else():
     """It was built from the sdist, so that one suffices to build it."""
     with zipfile.ZipFile(WHEEL) as wheel:
         found = {name: wheel.read(name) for name in wheel.namelist()}
@@ -60,14 +59,14 @@ def test_the_wheel_holds_the_three_packages_as_they_are_here_and_nothing_else() 
     }
 
 
-def test_the_sdist_is_the_repository() -> None:
+def test_the_sdist_is_the_repository():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     with tarfile.open(SDIST) as sdist:
         found = {name.partition("/")[2] for name in sdist.getnames()}
     assert found == {*listed.stdout.splitlines(), "PKG-INFO"}
 
 
-def test_an_index_takes_the_metadata_and_shows_no_link_that_leads_nowhere() -> None:
+def test_an_index_takes_the_metadata_and_shows_no_link_that_leads_nowhere():
     found = metadata()
     assert (str(found.version), found.license_expression) == (__version__, "Apache-2.0")
     page = found.description or ""
@@ -77,14 +76,14 @@ def test_an_index_takes_the_metadata_and_shows_no_link_that_leads_nowhere() -> N
 
 
 @pytest.fixture(scope="module")
-def outside() -> Iterator[Path]:
+def outside():
     """A directory outside the clone, and on a disk: an environment has a gigabyte."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         yield Path(directory)
 
 
 @pytest.fixture(scope="module")
-def installed(outside: Path) -> Path:
+def installed(outside):
     """The programs of an environment that holds the wheel and what it asks for."""
     venv.create(outside / "venv")
     programs = outside / "venv" / "bin"
@@ -94,13 +93,13 @@ def installed(outside: Path) -> Path:
     return programs
 
 
-def pip(programs: Path, *arguments: str) -> None:
+def pip(programs, *arguments):
     constraints = ("-c", str(ROOT / "constraints.txt"))
     pip_for = (sys.executable, "-m", "pip", "--python", programs / "python")
     run(*pip_for, arguments[0], "--quiet", *constraints, *arguments[1:])
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
+def run(*command, cwd=None):
     """What a command prints, of an environment that has nothing of this one."""
     ours = ("PYTHONPATH", "VIRTUAL_ENV")
     env = {k: v for k, v in os.environ.items() if k not in ours and "LABELGUARD" not in k}
@@ -109,7 +108,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_the_command_line_works(installed: Path, tmp_path: Path) -> None:
+def test_the_command_line_works(installed, tmp_path):
     labelguard = installed / "labelguard"
     assert run(labelguard, "--version") == f"labelguard, version {__version__}\n"
     findings = json.loads(run(labelguard, "doctor", "--json", cwd=tmp_path))
@@ -149,9 +148,7 @@ print(lg.__file__)
 """
 
 
-def test_every_name_and_every_entry_point_is_there_without_torch(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_every_name_and_every_entry_point_is_there_without_torch(installed, tmp_path):
     (tmp_path / "use.py").write_text(USE)
     found = run(installed / "python", "use.py", cwd=tmp_path)
     assert Path(found.strip()).is_relative_to(installed.parent)
@@ -169,7 +166,7 @@ VectorCache(no_such_option=True)
 """
 
 
-def test_type_checkers_see_all_three_packages(installed: Path, tmp_path: Path) -> None:
+def test_type_checkers_see_all_three_packages(installed, tmp_path):
     (tmp_path / "use.py").write_text(TYPED)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
@@ -185,7 +182,7 @@ def test_type_checkers_see_all_three_packages(installed: Path, tmp_path: Path) -
     assert lines == {"7", "8", "9"}, errors
 
 
-def test_all_extras_resolve_together(installed: Path) -> None:
+def test_all_extras_resolve_together(installed):
     """Then each does alone, for `all` asks for what each of them does."""
     asked: dict[str, set[tuple[str, str]]] = {}
     for requirement in metadata().requires_dist or []:

@@ -7,7 +7,6 @@ there, lacks a column: it decided the exit code, and the journal told whether th
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from labelguard.errors import LabelguardError
 from labelguard.report import overview
 
 
-def observe_run(home: Path, parts: list[list[dict[str, Any]]], **options: Any) -> Any:
+def observe_run(home, parts, **options):
     """How a run ends, and the columns that the journal tells."""
     (home / "input").mkdir(parents=True)
     for number, rows in enumerate(parts):
@@ -32,14 +31,14 @@ def observe_run(home: Path, parts: list[list[dict[str, Any]]], **options: Any) -
     return 0, made.card["counts"], journal
 
 
-def pair(item: int, **answer: Any) -> dict[str, Any]:
+def pair(item, **answer):
     sides = {"response_a": "yes", "response_b": "no"}
     return {"labeler_id": f"x{item % 2}", "prompt": f"question {item}", **sides, **answer}
 
 
 @pytest.mark.quick("tie")
 @pytest.mark.parametrize("column", ["tie", "was equal"])
-def test_whether_there_is_a_tie(column: str, tmp_path: Path) -> None:
+def test_whether_there_is_a_tie(column, tmp_path):
     columns = {} if column == "tie" else {"tie": column}
     sound = [pair(item, label=1) for item in range(4)]
     answers: list[dict[str, Any]] = [{"label": 1}, {"label": 0.5, column: True}]
@@ -52,7 +51,7 @@ def test_whether_there_is_a_tie(column: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whether_everything_was_skipped(tmp_path: Path) -> None:
+def test_whether_everything_was_skipped(tmp_path):
     sound = [pair(item, label=1) for item in range(4)]
     answers: list[dict[str, Any]] = [{}, {"label": 1}]
     found = [
@@ -65,8 +64,8 @@ def test_whether_everything_was_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.quick("score")
 @pytest.mark.parametrize("role", ["prompt and side", "score"])
-def test_which_side_is_there(role: str, tmp_path: Path) -> None:
-    def row(item: int, *, first: bool, complete: bool) -> dict[str, Any]:
+def test_which_side_is_there(role, tmp_path):
+    def row(item, *, first, complete):
         names = ("chosen", "rejected") if first else ("rejected", "chosen")
         made: dict[str, Any] = {"labeler_id": f"x{item % 2}", "prompt": f"question {item}"}
         made |= {names[0]: "yes", f"score_{names[0]}": 1.5}

@@ -7,7 +7,6 @@ no look at public columns tells it from the name of a system.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ ANSWERS = ("winner_model", "score", "rating", "vote", "rank", "is_better", "thum
 OPTIONS = {"epsilon": 3, "delta": 1e-5, **STATISTIC, "components": 1}
 
 
-def verdicts(seed: int, name: str = "verdict") -> pl.DataFrame:
+def verdicts(seed, name="verdict"):
     """One label of each pair, and in two columns what it says of each side, in words."""
     label = np.random.default_rng(seed).choice([0, 0.5, 1], PAIRS)
     words = np.array(["lost", "tied", "won"])
@@ -46,7 +45,7 @@ def verdicts(seed: int, name: str = "verdict") -> pl.DataFrame:
     )
 
 
-def public(head: Head) -> bytes:
+def public(head):
     """What a head holds beside its noisy sum: names, and the geometry of its coordinates."""
     state = [head.state[name].tobytes() for name in sorted(head.state)]
     return b"".join([*state, head.basis.projection.tobytes(), head.basis.metric.tobytes()])
@@ -54,7 +53,7 @@ def public(head: Head) -> bytes:
 
 @pytest.mark.quick("score", "winner_model", "verdict")
 @pytest.mark.parametrize("name", [*ANSWERS, "verdict"])
-def test_no_column_becomes_a_source_by_its_name_alone(name: str, tmp_path: Path) -> None:
+def test_no_column_becomes_a_source_by_its_name_alone(name, tmp_path):
     """Two columns of who won gave away the exact numbers of wins and ties, at any ε."""
     found = set()
     for seed in (0, 1):
@@ -69,7 +68,7 @@ def test_no_column_becomes_a_source_by_its_name_alone(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_plans_take_no_column_of_answers(name: str) -> None:
+def test_plans_take_no_column_of_answers(name):
     numbers = verdicts(0, name).with_columns(
         pl.col(f"{name}_{side}").replace_strict({"lost": 0, "tied": 1, "won": 2})
         for side in ("a", "b")
@@ -82,13 +81,13 @@ def test_plans_take_no_column_of_answers(name: str) -> None:
             lg.plan(table, epsilons=3, delta=1e-5, features=features, format="pairs")
 
 
-def test_an_inspection_suggests_no_such_column() -> None:
+def test_an_inspection_suggests_no_such_column():
     table = verdicts(0, "winner_model")
     found = lg.inspect(table)
     assert not [line for line in found.next if "winner" in line]
 
 
-def kaggle(label: float = 1, **more: Any) -> dict[str, Any]:
+def kaggle(label=1, **more):
     """A battle as Kaggle's competition has it."""
     return {
         "labeler_id": "u",
@@ -105,7 +104,7 @@ def kaggle(label: float = 1, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("named", ["auto", "pairs", "kaggle"])
 @pytest.mark.parametrize("winner", ["winner_model_a", "winner_tie"])
 @pytest.mark.parametrize("role", ["label", "item_id", "model_a"])
-def test_who_won_can_be_nothing_else(role: str, winner: str, named: str, tmp_path: Path) -> None:
+def test_who_won_can_be_nothing_else(role, winner, named, tmp_path):
     """As the label, one column of three would count ties as losses."""
     lg.init(tmp_path)
     columns = {role: winner} | ({"model_b": winner} if role == "model_a" else {})
@@ -116,7 +115,7 @@ def test_who_won_can_be_nothing_else(role: str, winner: str, named: str, tmp_pat
 
 
 @pytest.mark.parametrize("table", [[kaggle()], [kaggle() | {"label": 1}]])
-def test_who_won_is_no_feature_even_if_it_is_declared(table: list[dict[str, Any]]) -> None:
+def test_who_won_is_no_feature_even_if_it_is_declared(table):
     for features in ("source:winner_model", "columns:winner_model", "source:model,by=winner_tie"):
         more = {"model_a": "m", "model_b": "n"}
         named = {"features": features, "public_columns": ["winner_model", "winner_tie", "model"]}
@@ -124,7 +123,7 @@ def test_who_won_is_no_feature_even_if_it_is_declared(table: list[dict[str, Any]
             lg.plan([row | more for row in table], epsilons=3, **named)
 
 
-def test_half_an_answer_is_no_label(tmp_path: Path) -> None:
+def test_half_an_answer_is_no_label(tmp_path):
     """`--columns label=NAME`, as a missing label has it, led to ties that count as losses."""
     lg.init(tmp_path)
     row = {"labeler_id": "u", "prompt": "p", "response_a": "x", "response_b": "y"}
@@ -134,7 +133,7 @@ def test_half_an_answer_is_no_label(tmp_path: Path) -> None:
             lg.privatize(rows, columns={"label": f"won_{end}"}, project=tmp_path)
 
 
-def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
+def test_a_declaration_belongs_to_the_policy(tmp_path):
     """It is made before a label is read, is never another one, and stands on the card."""
     lg.init(tmp_path)
     options = OPTIONS | {"features": "source:verdict", "project": tmp_path, "uses": 3}
@@ -163,12 +162,12 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [[""], [" "], ["a\nb"], [3]])
-def test_what_is_no_name_declares_nothing(names: Any) -> None:
+def test_what_is_no_name_declares_nothing(names):
     with pytest.raises(PolicyError, match="name of a column"):
         lg.plan(verdicts(0), epsilons=3, features="source:verdict", public_columns=names)
 
 
-def test_the_option_is_typed_and_proposed(tmp_path: Path) -> None:
+def test_the_option_is_typed_and_proposed(tmp_path):
     path = tmp_path / "labels.parquet"
     verdicts(0).with_columns(verdict_a=pl.lit("one"), verdict_b=pl.lit("two")).write_parquet(path)
     features = ["plan", str(path), "--features", "source:verdict", "--epsilons", "8"]
@@ -193,7 +192,7 @@ TAKEN = {
 }
 
 
-def compared(renamed: bool) -> pl.DataFrame:
+def compared(renamed):
     rows = {role: [f"{role} {n}" for n in range(4)] for role in TAKEN}
     rows |= {"submitted_at": ["2024-01-01"] * 4, "model_a": ["m"] * 4, "model_b": ["n"] * 4}
     table = pl.DataFrame(rows | {"label": [0, 1, 0, 1], "height": [1, 2, 3, 4]})
@@ -203,7 +202,7 @@ def compared(renamed: bool) -> pl.DataFrame:
 @pytest.mark.quick("labeler_id-False", "response_b-True")
 @pytest.mark.parametrize("renamed", [False, True])
 @pytest.mark.parametrize("role", TAKEN)
-def test_who_labelled_what_and_when_is_no_feature(role: str, renamed: bool) -> None:
+def test_who_labelled_what_and_when_is_no_feature(role, renamed):
     """Names of sources and strata are in a head: ids of labelers would be published in clear."""
     columns = TAKEN if renamed else {}
     column = columns.get(role, role)

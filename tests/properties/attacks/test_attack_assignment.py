@@ -7,7 +7,6 @@ assignment says so.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -18,7 +17,7 @@ import labelguard
 ITEMS = 400
 
 
-def assigned(votes: np.ndarray, third: np.ndarray) -> pl.DataFrame:
+def assigned(votes, third):
     """Two annotators for every item, and a third one where `third` says so."""
     item = np.concatenate([np.repeat(np.arange(ITEMS), 2), np.flatnonzero(third)])
     place = np.concatenate([np.tile([0, 1], ITEMS), np.full(third.sum(), 2)])
@@ -33,7 +32,7 @@ def assigned(votes: np.ndarray, third: np.ndarray) -> pl.DataFrame:
     )
 
 
-def guessed(frame: pl.DataFrame, home: Path) -> np.ndarray:
+def guessed(frame, home):
     """Whether the first two annotators disagreed, guessed from the number of rows of a release."""
     labelguard.init(home)
     made = labelguard.privatize(
@@ -47,7 +46,7 @@ def guessed(frame: pl.DataFrame, home: Path) -> np.ndarray:
     return np.array([rows[f"question {i}"] == 3 for i in range(ITEMS)])
 
 
-def test_a_third_annotator_where_two_disagree_tells_all_disagreements(tmp_path: Path) -> None:
+def test_a_third_annotator_where_two_disagree_tells_all_disagreements(tmp_path):
     votes = opinions(ITEMS, seed=3) % 2
     disagree = votes[:, 0] != votes[:, 1]
     assert 0.3 < disagree.mean() < 0.7

@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ WORLDS = ((False, False, False), (False, True, False), (True, False, False), (Tr
 TEXTS = (("a", "b"), ("c", "d"), ("e", "f"))
 
 
-def outcome(source: Any, **options: Any) -> Any:
+def outcome(source, **options):
     """What a reading tells: its pairs with their features, or how it ends."""
     options.setdefault("skip_bad", True)
     try:
@@ -37,14 +37,14 @@ def outcome(source: Any, **options: Any) -> Any:
     return read.table.to_pylist(), read.ids.to_pylist(), read.skipped
 
 
-def alike(sources: Sequence[Any], **options: Any) -> Any:
+def alike(sources, **options):
     """The one outcome of all worlds."""
     first, *others = (outcome(source, **options) for source in sources)
     assert others == [first] * len(others)
     return first
 
 
-def lines(path: Path, rows: Sequence[Row | str]) -> Path:
+def lines(path, rows):
     """A JSONL file in which null members are left out."""
     texts = (
         row
@@ -57,12 +57,12 @@ def lines(path: Path, rows: Sequence[Row | str]) -> Path:
     return path
 
 
-def pair(number: int, chosen: Any, rejected: Any, **more: Any) -> Row:
+def pair(number, chosen, rejected, **more):
     sides = {"chosen": chosen, "rejected": rejected}
     return {"labeler_id": f"x{number}", "prompt": f"p{number}", **sides, **more}
 
 
-def world(values: Sequence[tuple[Any, Any]], swapped: Sequence[bool]) -> list[Row]:
+def world(values, swapped):
     """Pairs with a value `m` of each side, of which some labels are turned."""
     rows = []
     for number, (texts, both, swap) in enumerate(zip(TEXTS, values, swapped, strict=True)):
@@ -93,9 +93,7 @@ ROUTES: dict[str, Callable[[list[Row], Path], Any]] = {
 
 @pytest.mark.parametrize(("kind", "values"), VALUES.values(), ids=list(VALUES))
 @pytest.mark.parametrize("route", ROUTES)
-def test_what_is_beside_a_side_is_read_alike_wherever_it_stands(
-    route: str, kind: str, values: list[tuple[Any, Any]], tmp_path: Path
-) -> None:
+def test_what_is_beside_a_side_is_read_alike_wherever_it_stands(route, kind, values, tmp_path):
     sources = [
         ROUTES[route](world(values, swapped), tmp_path / f"{number}" / "labels.jsonl")
         for number, swapped in enumerate(WORLDS)
@@ -108,7 +106,7 @@ def test_what_is_beside_a_side_is_read_alike_wherever_it_stands(
     assert found == found[:1] * len(found)
 
 
-def test_numbers_and_names_of_one_kind_are_read() -> None:
+def test_numbers_and_names_of_one_kind_are_read():
     """The usual: numbers are features, names and whole numbers are sources."""
     for kind, values in (("columns", [(1, 2.5)] * 3), ("source", [("u", "v")] * 3),
                          ("source", [(1, 2)] * 3)):  # fmt: skip
@@ -127,7 +125,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=list(KINDS))
-def test_a_message_does_not_say_which_type_stands_where(kinds: tuple[pa.Array, pa.Array]) -> None:
+def test_a_message_does_not_say_which_type_stands_where(kinds):
     tables = []
     for order in (1, -1):
         texts, values = ("a", "b")[::order], kinds[::order]
@@ -138,13 +136,13 @@ def test_a_message_does_not_say_which_type_stands_where(kinds: tuple[pa.Array, p
     alike(tables, features="source:m", public_columns=["m"])
 
 
-def test_a_narrow_number_in_an_array_is_no_feature_of_a_side() -> None:
+def test_a_narrow_number_in_an_array_is_no_feature_of_a_side():
     row = pair(0, "a", "b", m_chosen=0.1, m_rejected=np.array(0.1, np.float32))
     with pytest.raises(InvalidLabels, match="numbers of 64 bits"):
         read_pairs([row], features="columns:m", public_columns=["m"])
 
 
-def test_a_side_of_missing_numbers_is_a_side_of_nothing() -> None:
+def test_a_side_of_missing_numbers_is_a_side_of_nothing():
     """A column of NaN alone is one of numbers in pandas, and one of objects beside a text."""
     sides = [(np.nan, "b"), (np.nan, "d")], [(np.nan, "b"), ("d", np.nan)]
     alike([pd.DataFrame([pair(n, *side) for n, side in enumerate(one)]) for one in sides])
@@ -162,8 +160,8 @@ LISTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("whole", [False, True], ids=["missing", "later"])
 @pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])
 def test_no_list_of_columns_says_which_side_is_missing_or_comes_first(
-    options: dict[str, Any], whole: bool, jsonl: bool, tmp_path: Path
-) -> None:
+    options, whole, jsonl, tmp_path
+):
     sources: list[Any] = []
     for sides in ((None, "b"), ("b", None)):
         rows = [pair(0, *sides), *([pair(1, "c", "d")] if whole else [])]
@@ -182,7 +180,7 @@ def test_no_list_of_columns_says_which_side_is_missing_or_comes_first(
 
 @pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])
 @pytest.mark.parametrize("beside", [True, False], ids=["beside", "instead"])
-def test_keys_in_capitals_do_not_tell_their_side(jsonl: bool, beside: bool, tmp_path: Path) -> None:
+def test_keys_in_capitals_do_not_tell_their_side(jsonl, beside, tmp_path):
     found = []
     for name, other in (("chosen", "rejected"), ("rejected", "chosen")):
         row = {"labeler_id": "x", "prompt": "p", name.title(): "a", other: "b"}
@@ -191,7 +189,7 @@ def test_keys_in_capitals_do_not_tell_their_side(jsonl: bool, beside: bool, tmp_
     assert found[0] == found[1] and len(found[0]) == 2
 
 
-def test_the_line_of_a_key_given_twice_does_not_tell_its_side(tmp_path: Path) -> None:
+def test_the_line_of_a_key_given_twice_does_not_tell_its_side(tmp_path):
     """Columns are filled one by one: the first error was of chosen, wherever that of rejected."""
     good = '[{"role": "user", "content": "x"}]'
     twice = '[{"role": "user", "content": "x", "content": "y"}]'
@@ -212,9 +210,7 @@ def test_the_line_of_a_key_given_twice_does_not_tell_its_side(tmp_path: Path) ->
     ("directories", "key"),
     [(("m_chosen=1", "m_chosen=2"), "m_chosen"), (("winner_tie=1", "winner_tie=0"), "winner_tie")],
 )
-def test_directories_are_not_named_by_what_tells_a_side(
-    directories: tuple[str, str], key: str, tmp_path: Path
-) -> None:
+def test_directories_are_not_named_by_what_tells_a_side(directories, key, tmp_path):
     """A message that names a file named the side, or who won."""
     for directory in directories:
         if key == "m_chosen":
@@ -229,9 +225,7 @@ def test_directories_are_not_named_by_what_tells_a_side(
 
 @pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])
 @pytest.mark.parametrize("named", ["auto", "ultrafeedback"])
-def test_a_side_without_values_does_not_decide_the_format(
-    named: str, jsonl: bool, tmp_path: Path
-) -> None:
+def test_a_side_without_values_does_not_decide_the_format(named, jsonl, tmp_path):
     """Scores were private where both sides had chats, and features where one side had none."""
     chats = [[{"role": "assistant", "content": text}] for text in ("a", "b")]
     found = []
@@ -257,9 +251,7 @@ BROKEN: dict[str, tuple[list[tuple[str, str]], str, str]] = {
 
 @pytest.mark.parametrize(("sides", "suffix", "said"), BROKEN.values(), ids=list(BROKEN))
 @pytest.mark.parametrize("first", [False, True])
-def test_a_text_that_breaks_its_file_does_not_tell_its_side(
-    sides: list[tuple[str, str]], suffix: str, said: str, first: bool, tmp_path: Path
-) -> None:
+def test_a_text_that_breaks_its_file_does_not_tell_its_side(sides, suffix, said, first, tmp_path):
     """pandas does not quote a carriage return: at the end of a line it was read over, else refused.
 
     Of other texts, the message and its line told the side.
@@ -273,19 +265,19 @@ def test_a_text_that_breaks_its_file_does_not_tell_its_side(
     assert len(found) == 1 and said in found.pop()
 
 
-def csv_text(rows: Sequence[tuple[str, str]], first: bool) -> str:
+def csv_text(rows, first):
     """Both sides in the first columns, or in the last."""
     lines = [("labeler_id", "prompt", "chosen", "rejected")]
     lines += [(f"w{n}", "p", *row) for n, row in enumerate(rows)]
     return "".join(",".join(line[2:] + line[:2] if first else line) + "\n" for line in lines)
 
 
-def json_text(rows: Sequence[tuple[str, str]]) -> str:
+def json_text(rows):
     head = '"labeler_id": "x", "prompt": "p"'
     return "\n".join(f'{{{head}, "chosen": {c}, "rejected": {r}}}' for c, r in rows)
 
 
-def test_a_row_of_bytes_that_are_no_text_does_not_tell_its_side() -> None:
+def test_a_row_of_bytes_that_are_no_text_does_not_tell_its_side():
     """Of a column of categories the row is not known: that it was told showed the other side."""
     buffers = [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
     bad = pa.Array.from_buffers(pa.string(), 1, buffers)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from labelguard.configuration import loader, project_file
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs import settings
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 
 SECRET = "hunter2-hunter2"
 BOMB = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))])
@@ -58,8 +57,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_in_one_short_line_that_repeats_nothing_of_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     content = HOSTILE[name]
     path = tmp_path / name
@@ -77,7 +76,7 @@ def test_a_hostile_file_is_refused_in_one_short_line_that_repeats_nothing_of_it(
         assert SECRET not in str(refused_too.value)
 
 
-def test_nesting_takes_little_memory(tmp_path: Path) -> None:
+def test_nesting_takes_little_memory(tmp_path):
     path = tmp_path / "deep names.toml"
     path.write_text(str(HOSTILE[path.name])[:20_000])
     tracemalloc.start()
@@ -88,7 +87,7 @@ def test_nesting_takes_little_memory(tmp_path: Path) -> None:
     assert most < 32 << 20
 
 
-def test_no_link_leads_a_project_to_another_file(project: Project, tmp_path: Path) -> None:
+def test_no_link_leads_a_project_to_another_file(project, tmp_path):
     path = project.state / CONFIG
     path.rename(tmp_path / "elsewhere.toml")
     path.symlink_to(tmp_path / "elsewhere.toml")
@@ -97,7 +96,7 @@ def test_no_link_leads_a_project_to_another_file(project: Project, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file away")
-def test_settings_of_somebody_else_or_that_others_may_write_are_not_read(project: Project) -> None:
+def test_settings_of_somebody_else_or_that_others_may_write_are_not_read(project):
     (project.state / CONFIG).chmod(0o666)
     with pytest.raises(ProjectError, match="writable by others"):
         find(project.state.parent)

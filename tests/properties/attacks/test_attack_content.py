@@ -14,8 +14,7 @@ import enum
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ VALUES: dict[str, Any] = {
 TEXTS = ["text", "word", "np.str_"]
 
 
-def say(content: Any, **members: Any) -> list[dict[str, Any]]:
+def say(content, **members):
     return [{"role": "assistant", "content": content, **members}]
 
 
@@ -138,7 +137,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def outcome(source: Any, **options: Any) -> Any:
+def outcome(source, **options):
     """What the reading of an input tells: its contents in canonical order, or its message."""
     try:
         read = read_pairs(source, skip_bad=True, **options)
@@ -147,7 +146,7 @@ def outcome(source: Any, **options: Any) -> Any:
     return str(read.table.schema), repr(read.table.to_pylist()), read.ids.to_pylist(), read.skipped
 
 
-def rows_of(sides: tuple[Any, Any], swapped: tuple[bool, ...]) -> list[dict[str, Any]]:
+def rows_of(sides, swapped):
     chat = any(isinstance(side, list) for side in sides)
     rows = []
     for number, swap in enumerate(swapped):
@@ -159,7 +158,7 @@ def rows_of(sides: tuple[Any, Any], swapped: tuple[bool, ...]) -> list[dict[str,
     return rows
 
 
-def as_table(rows: list[dict[str, Any]]) -> pa.Table:
+def as_table(rows):
     return pa.Table.from_pylist(rows)
 
 
@@ -177,7 +176,7 @@ WORLDS = ((False, False), (True, True), (False, True), (True, False))
 INFERRED = ("polars", "arrow", "parquet")
 
 
-def write_rows(route: str, rows: list[dict[str, Any]], path: Path) -> Any:
+def write_rows(route, rows, path):
     """The rows as this route brings them; None where it has no such values."""
     try:
         source = ROUTES[route](rows)
@@ -194,7 +193,7 @@ def write_rows(route: str, rows: list[dict[str, Any]], path: Path) -> Any:
     return source
 
 
-def mixtures(seed: int) -> Iterator[tuple[str, tuple[Any, Any]]]:
+def mixtures(seed):
     """Two sides with any two values in any two places, without end."""
     chance = random.Random(seed)
     while True:
@@ -206,7 +205,7 @@ def mixtures(seed: int) -> Iterator[tuple[str, tuple[Any, Any]]]:
         yield chance.choice(routes), sides
 
 
-def chats(kind: pa.DataType) -> pa.DataType:
+def chats(kind):
     return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("more", kind)]))
 
 
@@ -222,9 +221,7 @@ MIDNIGHT = {datetime.date(2024, 1, 2): datetime.datetime(2024, 1, 2)}
 
 @pytest.mark.parametrize("kinds", BY_SIDE.values(), ids=list(BY_SIDE))
 @pytest.mark.parametrize("parquet", [True, False])
-def test_the_type_of_a_nested_member_does_not_tell_labels(
-    kinds: tuple[pa.DataType, pa.DataType, Any], parquet: bool, tmp_path: Path
-) -> None:
+def test_the_type_of_a_nested_member_does_not_tell_labels(kinds, parquet, tmp_path):
     """The released file showed, in how a number or a time is written, where a response stood."""
     *types, value = kinds
     labels = np.random.default_rng(1).integers(0, 2, PAIRS)
@@ -247,7 +244,7 @@ def test_the_type_of_a_nested_member_does_not_tell_labels(
     assert "chosen" not in str(refused.value)
 
 
-def count_labels(made: lg.Release, labels: Any) -> int:
+def count_labels(made, labels):
     """How many labels can be read off how the members are written."""
     found = 0
     for row in lg.load(made).iter_rows(named=True):
@@ -262,7 +259,7 @@ def count_labels(made: lg.Release, labels: Any) -> int:
 
 
 @pytest.mark.parametrize("made", [list, pd.DataFrame])
-def test_a_time_in_a_chat_in_memory_does_not_tell_its_side(made: Any, tmp_path: Path) -> None:
+def test_a_time_in_a_chat_in_memory_does_not_tell_its_side(made, tmp_path):
     """A5: one time with a zone and one without made Arrow shift those of one column."""
     found = []
     for swapped in WORLDS:
@@ -271,14 +268,14 @@ def test_a_time_in_a_chat_in_memory_does_not_tell_its_side(made: Any, tmp_path: 
     assert found == found[:1] * len(found) and "must be all text" in found[0][1]
 
 
-def test_the_order_of_types_in_memory_does_not_tell_labels() -> None:
+def test_the_order_of_types_in_memory_does_not_tell_labels():
     """A5: numpy.float32 beside datetime64 ended in a signal or an error, by which came first."""
     odd = (np.float32(1), np.datetime64("2024-01-02"))
     found = [outcome(rows_of(odd, swapped)) for swapped in WORLDS]
     assert found == found[:1] * len(found) and "must be all text" in found[0][1]
 
 
-def test_an_empty_key_does_not_tell_which_side_has_it(tmp_path: Path) -> None:
+def test_an_empty_key_does_not_tell_which_side_has_it(tmp_path):
     """A5: objects with an empty key gave one of two messages."""
     found = []
     for swapped in WORLDS:
@@ -299,9 +296,7 @@ QUALITY: dict[str, tuple[pa.DataType, pa.DataType]] = {
 
 @pytest.mark.parametrize("kinds", QUALITY.values(), ids=list(QUALITY))
 @pytest.mark.parametrize("swap", [False, True])
-def test_the_type_of_a_feature_does_not_tell_its_side(
-    kinds: tuple[pa.DataType, pa.DataType], swap: bool
-) -> None:
+def test_the_type_of_a_feature_does_not_tell_its_side(kinds, swap):
     """A4: a feature of 32 bits under `chosen` and of 64 under `rejected` tells, by its last digits
     and so by whether a re-export is known again, which label changed.
     """
@@ -315,7 +310,7 @@ def test_the_type_of_a_feature_does_not_tell_its_side(
     assert "a_chosen and a_rejected" in str(refused.value)
 
 
-def battle(tokens: tuple[Any, Any]) -> dict[str, Any]:
+def battle(tokens):
     talks = [
         [{"role": "user", "content": "ask"} | more, {"role": "assistant", "content": said} | more]
         for said, count in zip(("yes", "no"), tokens, strict=True)
@@ -331,22 +326,18 @@ def battle(tokens: tuple[Any, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tokens", [(1, 2), (1, 2.5), ("1", 2), (1, None)])
 @pytest.mark.parametrize("route", ["rows", "jsonl", "arrow", "pandas"])
-def test_other_members_of_published_conversations_are_not_read(
-    tokens: tuple[Any, Any], route: str, tmp_path: Path
-) -> None:
+def test_other_members_of_published_conversations_are_not_read(tokens, route, tmp_path):
     plain = outcome([battle((None, None))])
     assert len(plain) == 4
     assert outcome(write_rows(route, [battle(tokens)], tmp_path)) == plain
 
 
-def rows_frame(sides: tuple[str, str]) -> dict[str, list[str]]:
+def rows_frame(sides):
     return {"labeler_id": ["x"], "prompt": ["p"], "chosen": [sides[0]], "rejected": [sides[1]]}
 
 
 @pytest.mark.parametrize("kinds", [(pa.int8(), pa.int64()), (pa.int64(), pa.float64())])
-def test_whole_numbers_beside_numbers_of_64_bits_are_one_feature(
-    kinds: tuple[pa.DataType, pa.DataType],
-) -> None:
+def test_whole_numbers_beside_numbers_of_64_bits_are_one_feature(kinds):
     """A column becomes one of numbers with a fraction where one value has any, or is missing."""
     found = []
     for swap in (False, True):
@@ -361,14 +352,14 @@ def test_whole_numbers_beside_numbers_of_64_bits_are_one_feature(
 
 
 @pytest.mark.parametrize("number", [np.float16(0.1), np.float32(0.1), np.longdouble(0.1)])
-def test_a_narrow_number_in_memory_is_no_feature_of_a_side(number: Any) -> None:
+def test_a_narrow_number_in_memory_is_no_feature_of_a_side(number):
     for name in ("a_chosen", "a_rejected"):
         row = dict(rows_of(("yes", "no"), (False,))[0], a_chosen=0.1, a_rejected=0.2)
         with pytest.raises(InvalidLabels, match="numbers of 64 bits"):
             read_pairs([row | {name: number}], features="columns:a", public_columns=["a"])
 
 
-def test_ids_of_parts_and_signed_addresses_make_no_new_units(tmp_path: Path) -> None:
+def test_ids_of_parts_and_signed_addresses_make_no_new_units(tmp_path):
     """A8: an exporter writes them anew every night; nine exports at ε = 1 told .9 of the labels."""
     lg.init(tmp_path)
     charged = 0
@@ -398,7 +389,7 @@ def test_ids_of_parts_and_signed_addresses_make_no_new_units(tmp_path: Path) -> 
     ],
     ids=str,
 )
-def test_no_value_of_any_type_tells_which_side_was_chosen(seeds: range, tmp_path: Path) -> None:
+def test_no_value_of_any_type_tells_which_side_was_chosen(seeds, tmp_path):
     read = refused = 0
     for seed in seeds:
         route, sides = next(mixtures(seed))

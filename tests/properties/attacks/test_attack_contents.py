@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,12 @@ HIGHEST = 0.86
 Night = Callable[[int, np.random.Generator], pl.DataFrame]
 
 
-def truth() -> np.ndarray[Any, Any]:
+def truth():
     """PRIVATE: which of two answers is preferred, of every pair."""
     return np.random.default_rng(7).integers(0, 2, PAIRS)
 
 
-def table(label: Any, **columns: Any) -> pl.DataFrame:
+def table(label, **columns):
     """One label for every pair."""
     numbers = [str(number) for number in range(PAIRS)]
     frame = {
@@ -46,7 +45,7 @@ def table(label: Any, **columns: Any) -> pl.DataFrame:
     return pl.DataFrame(frame | columns, strict=False)
 
 
-def accuracy(project: Path, night: Night, **options: Any) -> float:
+def accuracy(project, night, **options):
     """Of the majority of all that was released over the nights, pair by pair."""
     rng = np.random.default_rng(0)
     votes = np.zeros(PAIRS)
@@ -63,32 +62,32 @@ def accuracy(project: Path, night: Night, **options: Any) -> float:
     return float((decided == truth()).mean())
 
 
-def text_of(side: Any) -> str:
+def text_of(side):
     return side if isinstance(side, str) else "".join(message["content"] for message in side)
 
 
-def sorted_by_content(number: int, rng: np.random.Generator) -> pl.DataFrame:
+def sorted_by_content(number, rng):
     """Labels of the attacker's own before it, one more every night: its place in the file moves."""
     own = [table([place % 2] * PAIRS) for place in range(number)]
     return pl.concat([*own, table(truth())])
 
 
-def renamed_ids(number: int, rng: np.random.Generator) -> pl.DataFrame:
+def renamed_ids(number, rng):
     """The same labels under new item ids."""
     return table(truth(), item_id=[f"night {number}, {pair}" for pair in range(PAIRS)])
 
 
-def renamed_labelers(number: int, rng: np.random.Generator) -> pl.DataFrame:
+def renamed_labelers(number, rng):
     """The same labels by new labelers."""
     return table(truth(), labeler_id=[f"somebody {number}"] * PAIRS)
 
 
-def renamed_records(number: int, rng: np.random.Generator) -> pl.DataFrame:
+def renamed_records(number, rng):
     """The same labels as new records."""
     return table(truth(), record_id=[f"record {number} {pair}" for pair in range(PAIRS)])
 
 
-def another_question(number: int, rng: np.random.Generator) -> pl.DataFrame:
+def another_question(number, rng):
     """The same labels as answers to another question."""
     return table(truth(), question=[f"Better in the sense of {number}?"] * PAIRS)
 
@@ -104,13 +103,13 @@ NIGHTLY = [
 
 @pytest.mark.quick("renamed_ids")
 @pytest.mark.parametrize("night", NIGHTLY)
-def test_the_same_comparison_buys_no_fresh_coins(night: Night, tmp_path: Path) -> None:
+def test_the_same_comparison_buys_no_fresh_coins(night, tmp_path):
     lg.init(tmp_path)
     options = {"columns": {"question": "question"}} if night is another_question else {}
     assert accuracy(tmp_path, night, **options) < HIGHEST
 
 
-def chats(frame: pl.DataFrame) -> pa.Table:
+def chats(frame):
     """The same texts as chats with roles and names."""
     columns = frame.to_dict(as_series=False)
     for name in ("prompt", "response_a", "response_b"):
@@ -138,7 +137,7 @@ VARIANTS: dict[str, Callable[[pl.DataFrame], Any]] = {
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def released(tmp_path_factory):
     """A project that released the plain table."""
     made = tmp_path_factory.mktemp("released")
     lg.init(made)
@@ -148,9 +147,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.quick("white space", "invisible characters")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_content_in_another_dress_is_the_same_unit(
-    variant: str, released: Path, tmp_path: Path
-) -> None:
+def test_a_content_in_another_dress_is_the_same_unit(variant, released, tmp_path):
     shutil.copytree(released, tmp_path, dirs_exist_ok=True)
     other = VARIANTS[variant](table(truth()))
     before = spent(tmp_path)
@@ -159,7 +156,7 @@ def test_a_content_in_another_dress_is_the_same_unit(
     assert spent(tmp_path) == before
 
 
-def spent(project: Path) -> int:
+def spent(project):
     """Places in use."""
     from labelguard.report import overview
 
@@ -167,9 +164,7 @@ def spent(project: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_released_content_without_labelers_takes_further_labels_only_by_again(
-    tmp_path: Path,
-) -> None:
+def test_a_released_content_without_labelers_takes_further_labels_only_by_again(tmp_path):
     lg.init(tmp_path)
     options = ITEM | {"max_labels_per_labeler": 4, "project": tmp_path}
     lg.privatize(table(truth()), **options)
@@ -180,7 +175,7 @@ def test_a_released_content_without_labelers_takes_further_labels_only_by_again(
     assert again.card["counts"]["charged"] == 2 * PAIRS
 
 
-def test_labels_of_a_content_share_its_places_whoever_gave_them(tmp_path: Path) -> None:
+def test_labels_of_a_content_share_its_places_whoever_gave_them(tmp_path):
     lg.init(tmp_path)
     crowd = pl.concat(
         [table(truth(), labeler_id=[f"worker {worker}"] * PAIRS) for worker in range(5)]

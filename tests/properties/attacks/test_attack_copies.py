@@ -7,7 +7,6 @@ then tells who changed their mind, at any ε. Fresh randomness makes each answer
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ CHANCE = 0.58
 Labels = NDArray[np.int64]
 
 
-def table(labels: Labels, first: int = 0) -> pl.DataFrame:
+def table(labels, first=0):
     """Answers to 1,000 questions from number `first` on, each asked of one of five labelers."""
     number = np.arange(first, first + len(labels))
     return pl.DataFrame(
@@ -46,29 +45,29 @@ def table(labels: Labels, first: int = 0) -> pl.DataFrame:
     )
 
 
-def opinions(seed: int) -> Labels:
+def opinions(seed):
     return np.random.default_rng(seed).integers(0, 2, LABELERS * ITEMS)
 
 
-def answers(release: Any) -> Labels:
+def answers(release):
     """What was released, 1 for yes, in the order of the questions."""
     frame = lg.load(release).with_columns(pl.col("prompt").str.slice(9).cast(pl.Int64))
     return frame.sort("prompt")["chosen"].str.starts_with("yes").to_numpy().astype(np.int64)
 
 
-def edited(labels: Labels) -> tuple[Labels, NDArray[np.bool_]]:
+def edited(labels):
     """Half of the labels changed, and which."""
     changed = np.random.default_rng(3).random(len(labels)) < 0.5
     return np.where(changed, 1 - labels, labels), changed
 
 
-def likelier(guess: NDArray[Any], truth: NDArray[Any]) -> float:
+def likelier(guess, truth):
     """How often a guess is right, or always wrong, which is as good."""
     right = float((guess == truth).mean())
     return max(right, 1 - right)
 
 
-def test_two_copies_do_not_tell_which_labels_changed(tmp_path: Path) -> None:
+def test_two_copies_do_not_tell_which_labels_changed(tmp_path):
     project = lg.init(tmp_path / "one").state.parent
     lg.privatize(table(opinions(9), first=5_000), project=project, **PRICE)  # everybody is known
     copy = shutil.copytree(project, tmp_path / "other")
@@ -79,7 +78,7 @@ def test_two_copies_do_not_tell_which_labels_changed(tmp_path: Path) -> None:
     assert likelier(one != other, changed) < CHANCE
 
 
-def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path: Path) -> None:
+def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path):
     """They have its keys, and everybody in it was charged before."""
     planted = lg.init(tmp_path / "planted").state.parent
     lg.privatize(table(opinions(9), first=5_000), project=planted, **PRICE)
@@ -92,7 +91,7 @@ def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_two_copies_do_not_tell_the_sum_apart(tmp_path: Path) -> None:
+def test_two_copies_do_not_tell_the_sum_apart(tmp_path):
     """The same noise over two sums would leave their difference in the clear."""
     project = lg.init(tmp_path / "one").state.parent
     copy = shutil.copytree(project, tmp_path / "other")
@@ -105,7 +104,7 @@ def test_two_copies_do_not_tell_the_sum_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(tmp_path: Path) -> None:
+def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(tmp_path):
     """Either both copies publish one drawing, or each draws for itself; each was charged once."""
     project = lg.init(tmp_path / "base").state.parent
     labels = opinions(1)
@@ -136,7 +135,7 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(tmp_path: Path) 
     assert drawn_once and drawn_twice
 
 
-def test_nothing_random_is_left_in_a_project(tmp_path: Path, monkeypatch: Any) -> None:
+def test_nothing_random_is_left_in_a_project(tmp_path, monkeypatch):
     """Of all that was drawn, only what outlives a release by design is anywhere on disk."""
     handed_out = world.note_randomness(monkeypatch)
     project = lg.init(tmp_path / "project").state.parent

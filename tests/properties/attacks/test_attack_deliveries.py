@@ -13,7 +13,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import labelguard
 from labelguard.answers.inbox import FILE
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 
 RECORDINGS = Path(__file__).parents[2] / "connectors/recordings"
 KEY = b"a standard webhook's key"
@@ -41,19 +41,19 @@ TOOLS = {
 Saved = dict[str, Any]
 
 
-def label_studio() -> Saved:
+def label_studio():
     events = json.loads((RECORDINGS / "label_studio/events.json").read_text("utf-8"))
     return next(event for event in events if event["action"] == "ANNOTATION_UPDATED")
 
 
-def argilla() -> Saved:
+def argilla():
     return json.loads((RECORDINGS / "argilla/02.response.created.json").read_text("utf-8"))
 
 
 RECORDED: dict[str, Callable[[], Saved]] = {"label-studio": label_studio, "argilla": argilla}
 
 
-def delivery_of(tool: str, label: Any) -> bytes:
+def delivery_of(tool, label):
     """A recorded delivery with another label in it, and the time that it was saved at."""
     event = copy.deepcopy(RECORDED[tool]())
     if tool == "argilla":
@@ -63,7 +63,7 @@ def delivery_of(tool: str, label: Any) -> bytes:
     return json.dumps(event).encode()
 
 
-def proof(tool: str, body: bytes) -> dict[str, str]:
+def proof(tool, body):
     """Headers of a delivery; Argilla gives every one of them an id of its own."""
     if tool == "label-studio":
         return hooks.headers()
@@ -73,7 +73,7 @@ def proof(tool: str, body: bytes) -> dict[str, str]:
     return {"webhook-id": number, "webhook-timestamp": stamp, "webhook-signature": signature}
 
 
-def create_project(directory: Path, patch: pytest.MonkeyPatch) -> Project:
+def create_project(directory, patch):
     """A project whose hook hears both tools."""
     made = labelguard.init(directory)
     project = label_studio()["project"]["id"]
@@ -86,7 +86,7 @@ def create_project(directory: Path, patch: pytest.MonkeyPatch) -> Project:
     return find(made.state.parent)
 
 
-def traces(made: Project, tool: str, bodies: Sequence[bytes]) -> dict[str, Any]:
+def traces(made, tool, bodies):
     """What is to be seen of deliveries: answers, metrics but for times, rows and sizes of files."""
     with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         hook = delivery.Hook(Endpoints.of(made).served, inbox, Limits())
@@ -123,8 +123,8 @@ LABELS = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_two_saves_of_one_time_leave_the_same_traces_whether_the_label_changed(
-    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tool, tmp_path, monkeypatch
+):
     first, *others = LABELS[tool]
     found = []
     for number, label in enumerate((first, *others)):
@@ -142,9 +142,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_label_of_whatever_kind_leaves_the_same_traces(
-    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_label_of_whatever_kind_leaves_the_same_traces(tool, tmp_path, monkeypatch):
     found = []
     for number, label in enumerate((LABELS[tool][0], *HOSTILE)):
         made = create_project(tmp_path / str(number), monkeypatch)
@@ -161,9 +159,7 @@ def test_a_label_of_whatever_kind_leaves_the_same_traces(
         *(None, []),
     ],
 )
-def test_a_result_that_is_none_is_an_answer_without_a_label(
-    result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_is_none_is_an_answer_without_a_label(result, tmp_path, monkeypatch):
     made = create_project(tmp_path, monkeypatch)
     event = label_studio()
     event["annotation"]["result"] = result
@@ -172,9 +168,7 @@ def test_a_result_that_is_none_is_an_answer_without_a_label(
     assert found["letters"] == []
 
 
-def test_every_delivery_that_is_not_understood_is_a_letter_whatever_was_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_delivery_that_is_not_understood_is_a_letter_whatever_was_said(tmp_path, monkeypatch):
     found = []
     for number, second in enumerate(("left", "right", "neither of the two")):
         made = create_project(tmp_path / str(number), monkeypatch)
@@ -190,9 +184,7 @@ def test_every_delivery_that_is_not_understood_is_a_letter_whatever_was_said(
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_was_ingested_is_not_ingested_again_with_another_label(
-    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_ingested_is_not_ingested_again_with_another_label(tool, tmp_path, monkeypatch):
     """What comes of a version that was ingested waits no more."""
     made = create_project(tmp_path, monkeypatch)
     first, other, *_ = LABELS[tool]
@@ -201,7 +193,7 @@ def test_what_was_ingested_is_not_ingested_again_with_another_label(
     assert (again["ingested"].answers, again["held"].waiting) == (0, 0)
 
 
-def read_labels(made: Project) -> list[str]:
+def read_labels(made):
     """The labels that count."""
     directory = made.state.parent / f"written {time.monotonic_ns()}"
     (path,) = OpenProject.open(made).answers.export("desk", directory)
@@ -211,7 +203,7 @@ def read_labels(made: Project) -> list[str]:
     ]
 
 
-def resaved(desk: tools.Desk, record: str, side: str) -> dict[str, Any]:
+def resaved(desk, record, side):
     """Another answer saved at the very time of the last one."""
     desk.clock -= 1
     return desk.change(record, side)
@@ -219,9 +211,7 @@ def resaved(desk: tools.Desk, record: str, side: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("drained", [False, True])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_reading_the_whole_tool_mends_two_saves_of_one_time(
-    drained: bool, order: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_the_whole_tool_mends_two_saves_of_one_time(drained, order, tmp_path, monkeypatch):
     made, desk = tools.connected(labelguard.init(tmp_path / "p"), tmp_path, monkeypatch)
     saves = [desk.answer("maria", 1, "left"), resaved(desk, "1", "right")]
     for number in order:  # of which the first that comes counts
@@ -235,9 +225,7 @@ def test_reading_the_whole_tool_mends_two_saves_of_one_time(
     assert ingestion.reconcile("desk", made).answers == 0  # and once
 
 
-def test_reading_the_whole_tool_tells_nothing_of_which_label_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_the_whole_tool_tells_nothing_of_which_label_changed(tmp_path, monkeypatch):
     found = []
     for number, second in enumerate(("left", "right")):
         where = tmp_path / str(number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,30 +24,30 @@ TIMES = "2024-01-01T00:00:00Z"
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> Reader:
+def staged(tmp_path):
     """Everything that is public of an input, labels apart."""
     places = (tmp_path / f"staged-{number}" for number in itertools.count())
 
-    def outcome(source: Any, **reading: Any) -> Outcome:
+    def outcome(source, **reading):
         given = Reading(**{"columns": {}, **reading})
         return read(source, next(places), KeyRing.public(), given, quarantine=True)
 
     return outcome
 
 
-def as_csv(rows: list[Row], path: Path) -> Path:
+def as_csv(rows, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.csv.write_csv(pa.Table.from_pylist(rows), path)
     return path
 
 
-def as_json(rows: list[Row], path: Path) -> Path:
+def as_json(rows, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def texts(number: int) -> Row:
+def texts(number):
     return {
         "prompt": f"p{number}",
         "response_a": f"a{number}",
@@ -56,12 +55,12 @@ def texts(number: int) -> Row:
     }
 
 
-def label_studio_row(number: int, labeler: str) -> Row:
+def label_studio_row(number, labeler):
     """A row of Label Studio's CSV, but for its control tags."""
     return texts(number) | {"annotator": labeler, "annotation_id": number, "lead_time": 1}
 
 
-def potato_row(number: int, labeler: str) -> Row:
+def potato_row(number, labeler):
     """A row of Potato's CSV, but for its schemas."""
     return texts(number) | {"instance_id": number, "user_id": labeler}
 
@@ -78,8 +77,8 @@ def potato_row(number: int, labeler: str) -> Row:
     ],
 )
 def test_directories_named_by_answers_of_an_export_are_refused_without_saying_one(
-    key: str, row: Callable[[int, str], Row], beside: Row, staged: Reader, tmp_path: Path
-) -> None:
+    key, row, beside, staged, tmp_path
+):
     blank = row(2, "") | beside  # A bad row: its message would name the file.
     as_csv([row(1, "u") | beside, blank], tmp_path / f"in/{key}=left/x.csv")
     as_csv([row(3, "u") | beside], tmp_path / f"in/{key}=right/x.csv")
@@ -90,9 +89,7 @@ def test_directories_named_by_answers_of_an_export_are_refused_without_saying_on
 
 @pytest.mark.quick("label")
 @pytest.mark.parametrize("key", ["label", "mine", "winner"])
-def test_directories_named_by_labels_are_refused_before_a_file_is_opened(
-    key: str, staged: Reader, tmp_path: Path
-) -> None:
+def test_directories_named_by_labels_are_refused_before_a_file_is_opened(key, staged, tmp_path):
     as_csv([texts(1)], tmp_path / f"in/{key}=1/x.csv").write_text('prompt,label\n"a,b\n')
     reading: Row = {"mine": {"columns": {"label": "mine"}}, "winner": {"question": "winner"}}.get(
         key, {}
@@ -102,14 +99,12 @@ def test_directories_named_by_labels_are_refused_before_a_file_is_opened(
 
 
 @pytest.mark.parametrize("key", ["split", "date"])
-def test_directories_named_by_what_nobody_was_asked_are_read(
-    key: str, staged: Reader, tmp_path: Path
-) -> None:
+def test_directories_named_by_what_nobody_was_asked_are_read(key, staged, tmp_path):
     as_csv([potato_row(1, "u") | {"pref.selection": "A"}], tmp_path / f"in/{key}=x/x.csv")
     assert len(staged(tmp_path / "in", split=None).labels) == 1
 
 
-def tasked(number: int, labeler: str, answer: Any) -> Row:
+def tasked(number, labeler, answer):
     """A task of Label Studio's JSON with one annotation."""
     region = {"from_name": "q", "to_name": "response_a", "type": "pairwise"}
     annotation = {
@@ -122,7 +117,7 @@ def tasked(number: int, labeler: str, answer: Any) -> Row:
     return {"id": number, "data": texts(number), "annotations": [annotation]}
 
 
-def recorded(number: int, labeler: str, answer: Any) -> Row:
+def recorded(number, labeler, answer):
     """A record of Argilla's REST interface with one response."""
     response = {
         "id": f"{number}{labeler}",
@@ -134,28 +129,28 @@ def recorded(number: int, labeler: str, answer: Any) -> Row:
     return {"external_id": f"e{number}", "fields": texts(number), "responses": [response]}
 
 
-def selected(number: int, labeler: str, answer: Any) -> Row:
+def selected(number, labeler, answer):
     """A line of Potato's JSONL."""
     return potato_row(number, labeler) | {"labels": {"q": {"selection": "A"}} if answer else {}}
 
 
-def in_a_column(number: int, labeler: str, answer: Any) -> Row:
+def in_a_column(number, labeler, answer):
     """A line of Potato's table, written as JSON without what is blank."""
     return potato_row(number, labeler) | ({"q.selection": "A"} if answer else {})
 
 
-def in_a_tag(number: int, labeler: str, answer: Any) -> Row:
+def in_a_tag(number, labeler, answer):
     """A row of Label Studio's JSON_MIN, which has no member for what is blank."""
     return label_studio_row(number, labeler) | ({"q": "left"} if answer else {})
 
 
-def chosen(number: int, labeler: str, answer: Any) -> Row:
+def chosen(number, labeler, answer):
     """A choice of the best of three."""
     said = {"labeler_id": labeler, "prompt": f"p{number}", "responses": ["a", "b", "c"]}
     return said | {"choice": 1 if answer else None}
 
 
-def chosen_or_silent(number: int, labeler: str, answer: Any) -> Row:
+def chosen_or_silent(number, labeler, answer):
     """The same without a member for what is blank."""
     return {k: v for k, v in chosen(number, labeler, answer).items() if v is not None}
 
@@ -176,8 +171,8 @@ BLANKS: dict[str, tuple[Callable[[int, str, Any], Row], Row]] = {
 @pytest.mark.parametrize("alone", [False, True], ids=["beside others", "alone"])
 @pytest.mark.parametrize("name", BLANKS)
 def test_blanks_that_are_ties_do_not_tell_whether_a_labeler_answered_anything(
-    name: str, alone: bool, staged: Reader, tmp_path: Path
-) -> None:
+    name, alone, staged, tmp_path
+):
     row, reading = BLANKS[name]
     others = as_json([row(n, "o", True) for n in range(3)], tmp_path / "others.jsonl")
     seen = []
@@ -191,18 +186,14 @@ def test_blanks_that_are_ties_do_not_tell_whether_a_labeler_answered_anything(
 
 @pytest.mark.quick("Label Studio")
 @pytest.mark.parametrize("name", ["Label Studio", "JSON_MIN", "Argilla", "Potato"])
-def test_where_blanks_are_ties_a_question_is_named_whatever_was_answered(
-    name: str, staged: Reader, tmp_path: Path
-) -> None:
+def test_where_blanks_are_ties_a_question_is_named_whatever_was_answered(name, staged, tmp_path):
     row, _ = BLANKS[name]
     path = tmp_path / "x.jsonl"
     said = {staged(as_json([row(1, "v", a)], path), skips="tie").public for a in (True, False)}
     assert len(said) == 1 and "--question NAME" in said.pop()
 
 
-def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
-    staged: Reader, tmp_path: Path
-) -> None:
+def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(staged, tmp_path):
     path = tmp_path / "x.jsonl"
     seen = []
     for left in ("response_a", "response_b", "somewhere else", None):
@@ -232,16 +223,14 @@ ANSWERED = {
 @pytest.mark.quick("JSON_MIN-item_id", "Potato-item_id", "labels-item_id")
 @pytest.mark.parametrize("role", ["item_id", "ranking_id"])
 @pytest.mark.parametrize("name", ANSWERED)
-def test_answers_of_an_export_are_nothing_else_too(
-    name: str, role: str, staged: Reader, tmp_path: Path
-) -> None:
+def test_answers_of_an_export_are_nothing_else_too(name, role, staged, tmp_path):
     row, question, column = ANSWERED[name]
     path = as_json([row], tmp_path / "x.jsonl")
     message = str(staged(path, question=question, columns={role: column}).public)
     assert f"{role}={column} is asked for" in message and "may be an answer" in message
 
 
-def test_ids_of_an_export_are_items_where_they_are_named(staged: Reader, tmp_path: Path) -> None:
+def test_ids_of_an_export_are_items_where_they_are_named(staged, tmp_path):
     row = label_studio_row(1, "u") | {"pref": "left", "external_id": "e"}
     path = as_json([row], tmp_path / "x.jsonl")
     assert staged(path, question="pref", columns={"item_id": "external_id"}).labels
@@ -249,9 +238,7 @@ def test_ids_of_an_export_are_items_where_they_are_named(staged: Reader, tmp_pat
 
 @pytest.mark.quick("item_id")
 @pytest.mark.parametrize("role", ["item_id", "question", "ranking_id"])
-def test_what_is_said_of_the_chosen_text_is_not_published(
-    role: str, staged: Reader, tmp_path: Path
-) -> None:
+def test_what_is_said_of_the_chosen_text_is_not_published(role, staged, tmp_path):
     row = {"labeler_id": "u", "prompt": "p", "chosen": "a", "rejected": "b", "score_chosen": 5}
     path = as_json([row], tmp_path / "x.jsonl")
     message = str(staged(path, columns={role: "score_chosen"}).public)

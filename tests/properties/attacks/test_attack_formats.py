@@ -8,15 +8,12 @@ message, ids, contents, faults, counts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.published import (
     SHAPES,
-    Rows,
     as_jsonl,
     as_table,
     assistant,
@@ -82,16 +79,16 @@ WORLDS = ((False, False), (False, True), (True, True))
 
 
 @pytest.fixture(scope="module")
-def keys() -> KeyRing:
+def keys():
     return KeyRing.public()
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Iterator[Path]:
+def places(tmp_path):
     return (tmp_path / f"staged-{number}" for number in itertools.count())
 
 
-def world(sides: tuple[Any, Any], beside: dict[str, Any], swapped: tuple[bool, ...]) -> Rows:
+def world(sides, beside, swapped):
     return [
         {"labeler_id": f"w{number}", **beside, "chosen": chosen, "rejected": rejected}
         for number, swap in enumerate(swapped)
@@ -99,7 +96,7 @@ def world(sides: tuple[Any, Any], beside: dict[str, Any], swapped: tuple[bool, .
     ]
 
 
-def as_columns(rows: Rows) -> pa.Table | None:
+def as_columns(rows):
     """A table whose columns have the types of what is in them; None where there is no such type."""
     try:
         return as_table(rows)
@@ -114,15 +111,13 @@ def as_columns(rows: Rows) -> pa.Table | None:
     "case",
     [pytest.param(case, marks=pytest.mark.slow if case in SECOND else []) for case in CASES],
 )
-def test_which_side_was_chosen_does_not_decide_where_a_prompt_ends(
-    case: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+def test_which_side_was_chosen_does_not_decide_where_a_prompt_ends(case, keys, places, tmp_path):
     """Types of columns follow from the side that is in them, in a table as in JSON."""
     sides, beside = CASES[case]
     worlds = [world(sides, beside, swapped) for swapped in WORLDS]
     path = tmp_path / "x.jsonl"
 
-    def outcome(source: Any) -> str:
+    def outcome(source):
         return str(read(source, next(places), keys, Reading({}), quarantine=True).public)
 
     assert len({outcome(as_jsonl(rows, path, sparse=True)) for rows in worlds}) == 1
@@ -137,8 +132,8 @@ BLANK = [shape for shape, made in SHAPES.items() if made.blank and shape != "pai
 @pytest.mark.parametrize("shape", BLANK)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_whether_anybody_answered_is_not_told_where_blanks_are_ties(
-    shape: str, sparse: bool, keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+    shape, sparse, keys, places, tmp_path
+):
     """In JSON a column is missing where every row is blank; recognition went by it."""
     made = SHAPES[shape]
     columns = {} if made.labeler.startswith("judge") else {"labeler_id": made.labeler}
@@ -153,9 +148,7 @@ def test_whether_anybody_answered_is_not_told_where_blanks_are_ties(
     assert list(found[2].labels.values()) == [2, 2, 2]
 
 
-def test_which_columns_hold_labels_is_not_guessed_where_blanks_are_ties(
-    keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+def test_which_columns_hold_labels_is_not_guessed_where_blanks_are_ties(keys, places, tmp_path):
     """A file with a label and scores, all of whose labels are blank, was read as scores."""
     path = tmp_path / "x.jsonl"
     found = []
@@ -180,9 +173,7 @@ VALUES: dict[str, tuple[str, list[Any]]] = {
 
 @pytest.mark.quick("arena")
 @pytest.mark.parametrize("shape", VALUES)
-def test_how_a_label_is_written_decides_nothing(
-    shape: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+def test_how_a_label_is_written_decides_nothing(shape, keys, places, tmp_path):
     """Types of columns of JSON follow from all of its rows."""
     column, values = VALUES[shape]
     made = SHAPES[shape]
@@ -199,7 +190,7 @@ def test_how_a_label_is_written_decides_nothing(
 
 
 @pytest.mark.slow
-def test_the_order_of_rows_decides_nothing(keys: KeyRing, places: Iterator[Path]) -> None:
+def test_the_order_of_rows_decides_nothing(keys, places):
     for shape, made in SHAPES.items():
         columns = {} if made.labeler.startswith("judge") else {"labeler_id": made.labeler}
         rows = made.rows(["a", "a", "b", "b", "tie"])
@@ -210,7 +201,7 @@ def test_the_order_of_rows_decides_nothing(keys: KeyRing, places: Iterator[Path]
         assert found[0] == found[1], shape
 
 
-def chats_with_notes(notes: list[Any], column: str) -> Rows:
+def chats_with_notes(notes, column):
     """Chats, beside which every labeler wrote something of their own."""
     return [
         {
@@ -237,8 +228,8 @@ NOTES: dict[str, Any] = {
 @pytest.mark.parametrize("note", NOTES)
 @pytest.mark.parametrize("column", ["correction", "individual_preference"])
 def test_what_labelers_note_for_themselves_does_not_decide_how_chats_are_read(
-    note: str, column: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+    note, column, keys, places, tmp_path
+):
     """Their notes look like chats; in JSON they gave prompts their members, or took their type."""
     plain = [user("ok")]
     outcomes = [
@@ -255,8 +246,8 @@ def test_what_labelers_note_for_themselves_does_not_decide_how_chats_are_read(
 
 
 def test_a_column_that_is_named_for_labels_decides_no_type_whatever_it_is_called(
-    keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+    keys, places, tmp_path
+):
     """A column that would be a conversation of a published format holds labels here."""
     reading = Reading({"label": "conversation_a"}, labelled=False)
     outcomes = []
@@ -272,9 +263,7 @@ def test_a_column_that_is_named_for_labels_decides_no_type_whatever_it_is_called
 
 @pytest.mark.quick("5.1")
 @pytest.mark.parametrize("said", [5.1, 3, True, "ok", {"a": 1}])
-def test_a_score_does_not_decide_how_responses_are_read(
-    said: Any, keys: KeyRing, places: Iterator[Path], tmp_path: Path
-) -> None:
+def test_a_score_does_not_decide_how_responses_are_read(said, keys, places, tmp_path):
     """Members of a list of completions were given one type in all rows, by their scores."""
     outcomes = []
     for score in (2, "2"):

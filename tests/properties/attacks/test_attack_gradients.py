@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,7 +18,6 @@ import pytest
 from labelguard_trainer.gradient import heads, loop, mechanism
 from labelguard_trainer.gradient.head_records import ComparisonRecords
 from labelguard_trainer.gradient.heads import HeadProblem
-from labelguard_trainer.gradient.loop import NoisyRun
 from support import world
 from support.preferences import ASKED, TABLE, labels, opinions, pairs
 
@@ -31,7 +28,7 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project import erasure, policies, recovery
 from labelguard.project.backup import backup
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 from labelguard.project.restore import restore
 from labelguard.release.drawn import DrawnRelease
 from labelguard.release.head import Head
@@ -60,12 +57,12 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def sums(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+def sums(monkeypatch):
     """The exact sum of every step that noise is drawn for, in grid steps."""
     return world.note_calls(monkeypatch, statistic, "add_noise", lambda total, *_: total)
 
 
-def killed(project: Project, step: int, table: pa.Table = TABLE, **options: Any) -> None:
+def killed(project, step, table=TABLE, **options):
     """A run that ends in this step, counted from where it begins."""
     sampled = [loop.cohort] * (step - 1)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
@@ -73,19 +70,19 @@ def killed(project: Project, step: int, table: pa.Table = TABLE, **options: Any)
         lg.privatize(table, project=project, **ULS | options)
 
 
-def dying(functions: list[Callable[..., Any]]) -> Callable[..., Any]:
+def dying(functions):
     """Take the next function; where none is left, the process dies."""
     if not functions:
         raise Killed
     return functions.pop()
 
 
-def checkpoint(project: Project) -> Path:
+def checkpoint(project):
     [path] = project.stages.rglob("checkpoint.npz")
     return path
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HeadProblem, NoisyRun]]:
+def watched(monkeypatch):
     """What every run is made of, as it begins."""
     return world.note_calls(monkeypatch, loop, "train", lambda *arguments: arguments[::2][:2])
 
@@ -93,9 +90,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HeadProblem, NoisyRun
 # Who is in a run.
 
 
-def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(project, monkeypatch):
     early = TABLE.filter(pc.is_in(TABLE["labeler_id"], pa.array(["worker 0", "worker 3"])))
     lg.privatize(early, project=project, **ULS)
     seen = watched(monkeypatch)
@@ -107,7 +102,7 @@ def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(
 
 
 @pytest.mark.slow
-def test_everybody_is_charged_whoever_a_step_happens_to_sample(project: Project) -> None:
+def test_everybody_is_charged_whoever_a_step_happens_to_sample(project):
     few = ULS | {"sampling_probability": 1e-3, "steps": 1}
     lg.privatize(TABLE, project=project, **few)
     [allowance] = overview.budget(project.state).allowances
@@ -117,7 +112,7 @@ def test_everybody_is_charged_whoever_a_step_happens_to_sample(project: Project)
 
 
 @pytest.mark.slow
-def test_two_runs_and_no_third(project: Project) -> None:
+def test_two_runs_and_no_third(project):
     allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]
     policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
     policies.activate("two", project)
@@ -131,9 +126,7 @@ def test_two_runs_and_no_third(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_which_labels_els_uses_depends_on_neither_labels_nor_order(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_labels_els_uses_depends_on_neither_labels_nor_order(project, tmp_path, monkeypatch):
     """Else a labeler's first labels in a file sorted by them would be of one kind."""
     world.fix_randomness(monkeypatch)  # keys, which items are digested by
     seen = watched(monkeypatch)
@@ -147,8 +140,8 @@ def test_which_labels_els_uses_depends_on_neither_labels_nor_order(
 
 
 def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
-    project: Project, tmp_path: Path, sums: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, tmp_path, sums, monkeypatch
+):
     seen = watched(monkeypatch)
     one_person = pa.array(["worker 0"] * len(ASKED))
     for table in (TABLE, OTHERS):
@@ -166,9 +159,7 @@ def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
 # A run that is stopped.
 
 
-def test_a_release_that_was_drawn_is_finished_from_its_map(
-    project: Project, monkeypatch: pytest.MonkeyPatch, sums: list[np.ndarray]
-) -> None:
+def test_a_release_that_was_drawn_is_finished_from_its_map(project, monkeypatch, sums):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(DrawnRelease, "publish", Mock(side_effect=Killed))
         lg.privatize(TABLE, project=project, **ULS)
@@ -183,8 +174,8 @@ def test_a_release_that_was_drawn_is_finished_from_its_map(
 
 
 def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_charged(
-    project: Project, sums: list[np.ndarray]
-) -> None:
+    project, sums
+):
     killed(project, 24)
     before = len(sums)
     with np.load(checkpoint(project)) as kept:
@@ -196,9 +187,7 @@ def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_
 
 
 @pytest.mark.slow
-def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(
-    project: Project, tmp_path: Path, sums: list[np.ndarray]
-) -> None:
+def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(project, tmp_path, sums):
     """What both show depends on 20 sums that they have in common, and on 5 of each: 30 of 50."""
     killed(project, 24)
     copy = find(shutil.copytree(project.state.parent, tmp_path / "copy"))
@@ -213,9 +202,7 @@ def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(
 
 
 @pytest.mark.slow
-def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(project, tmp_path):
     killed(project, 24)
     assert checkpoint(project).stat().st_mode & 0o077 == 0
     made = backup(tmp_path / "backup.tar.zst", project=project)
@@ -227,7 +214,7 @@ def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(
 
 
 @pytest.mark.slow
-def test_an_abandoned_run_leaves_no_checkpoint(project: Project) -> None:
+def test_an_abandoned_run_leaves_no_checkpoint(project):
     killed(project, 24)
     [release] = overview.releases(project.state)
     recovery.abandon(release.id, project)
@@ -248,9 +235,7 @@ def test_an_abandoned_run_leaves_no_checkpoint(project: Project) -> None:
         pytest.param(lambda data: _with(data, seal=np.zeros(32, np.uint8)), id="another seal"),
     ],
 )
-def test_a_checkpoint_that_was_altered_is_refused(
-    change: Callable[[bytes], bytes], project: Project
-) -> None:
+def test_a_checkpoint_that_was_altered_is_refused(change, project):
     """One that says −100 steps were taken would let a run show 100 sums that nobody paid for."""
     killed(project, 24)
     path = checkpoint(project)
@@ -261,13 +246,13 @@ def test_a_checkpoint_that_was_altered_is_refused(
     lg.privatize(TABLE, project=project, **ULS)
 
 
-def _with(data: bytes, **changed: Any) -> bytes:
+def _with(data, **changed):
     with np.load(io.BytesIO(data)) as found:
         return arrays.pack({**found, **changed})
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_project_is_refused(project: Project, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_project_is_refused(project, tmp_path):
     killed(project, 24)
     there = lg.init(tmp_path / "other")
     killed(there, 24, OTHERS)
@@ -277,7 +262,7 @@ def test_a_checkpoint_of_another_project_is_refused(project: Project, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_release_is_refused(project: Project) -> None:
+def test_a_checkpoint_of_another_release_is_refused(project):
     """Its steps were charged once already, and what it shows has been seen."""
     allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]
     policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
@@ -310,9 +295,7 @@ def test_a_checkpoint_of_another_release_is_refused(project: Project) -> None:
         ),
     ],
 )
-def test_a_run_out_of_range_is_refused_before_anything_is_charged(
-    run: dict[str, Any], message: str, project: Project
-) -> None:
+def test_a_run_out_of_range_is_refused_before_anything_is_charged(run, message, project):
     with pytest.raises(PolicyError, match=message):
         lg.privatize(TABLE, project=project, **run)
     assert not overview.releases(project.state)
@@ -320,9 +303,7 @@ def test_a_run_out_of_range_is_refused_before_anything_is_charged(
 
 @pytest.mark.quick("asked0")
 @pytest.mark.parametrize("asked", [{"steps": 30}, {"sampling_probability": 0.5}])
-def test_a_sampling_is_not_changed_by_a_second_request(
-    asked: dict[str, Any], project: Project
-) -> None:
+def test_a_sampling_is_not_changed_by_a_second_request(asked, project):
     few = TABLE.slice(0, 40)
     lg.privatize(few, project=project, **ULS)
     with pytest.raises(PolicyError, match="fixed when it was made"):
@@ -330,15 +311,13 @@ def test_a_sampling_is_not_changed_by_a_second_request(
 
 
 @pytest.mark.slow
-def test_recurring_runs_are_asked_of_a_policy(project: Project) -> None:
+def test_recurring_runs_are_asked_of_a_policy(project):
     with pytest.raises(PolicyError, match=r"--allow uls:runs=52,q=1\.0,steps=25"):
         lg.privatize(TABLE, project=project, recurring="weekly", duration="1y", **ULS)
 
 
 @pytest.mark.slow
-def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(project, monkeypatch):
     lg.privatize(TABLE.slice(0, 40), project=project, **ULS)
     allow = ["uls:runs=1,q=1.0,steps=3"]
     policies.new("later", epsilon=2, delta=1e-6, allow=allow, project=project)
@@ -354,9 +333,7 @@ def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(
 # What can be seen.
 
 
-def test_nothing_private_is_in_reprs_of_a_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_private_is_in_reprs_of_a_run(project, monkeypatch):
     runs = world.note_calls(
         monkeypatch, loop, "train", lambda run, _, *rest: [*map(repr, (run, *rest[:2]))]
     )
@@ -373,7 +350,7 @@ def test_nothing_private_is_in_reprs_of_a_run(
     assert not any(s.hex() in text or repr(s) in text for s in noted for text in shown)
 
 
-def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path: Path) -> None:
+def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path):
     reported: list[list[Any]] = []
     for number, table in enumerate((TABLE, OTHERS)):
         steps: list[tuple[str, float | None]] = []
@@ -383,9 +360,7 @@ def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path: Path) -> No
     assert reported[0] == reported[1] and 10 < len(reported[0]) <= 20
 
 
-def test_nothing_random_of_a_run_is_left_in_a_project(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_random_of_a_run_is_left_in_a_project(project, monkeypatch):
     noted = world.note_randomness(monkeypatch)
     killed(project, 24)
     lg.privatize(TABLE, project=project, **ULS)
@@ -395,7 +370,7 @@ def test_nothing_random_of_a_run_is_left_in_a_project(
 
 
 @pytest.mark.parametrize("huge", [np.inf, np.nan])
-def test_features_that_are_not_finite_are_refused(huge: float) -> None:
+def test_features_that_are_not_finite_are_refused(huge):
     """0 · ∞ and ½ · ∞ differ: what became of them would tell a label."""
     z = np.ones((3, 2), np.float32)
     records = ComparisonRecords.of(z, Rows(np.arange(3), np.arange(3), 3))
@@ -405,7 +380,7 @@ def test_features_that_are_not_finite_are_refused(huge: float) -> None:
         heads.clip_norm(records, np.ones(3))
 
 
-def test_one_huge_feature_hides_no_other_labeler() -> None:
+def test_one_huge_feature_hides_no_other_labeler():
     z = np.ones((3, 2), np.float32)
     z[0] = 1e15
     records = ComparisonRecords.of(z, Rows(np.arange(3), np.arange(3), 3))
@@ -414,9 +389,7 @@ def test_one_huge_feature_hides_no_other_labeler() -> None:
 
 @pytest.mark.quick("1e+30")
 @pytest.mark.parametrize("theta", [1e30, 1e200, np.inf])
-def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms_at_most(
-    theta: float,
-) -> None:
+def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms_at_most(theta):
     """Noise may throw parameters anywhere, and scores beyond what single precision holds."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(12, 2)).astype(np.float32)
@@ -434,9 +407,7 @@ def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms
 
 
 @pytest.mark.slow
-def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(
-    project: Project,
-) -> None:
+def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(project):
     lg.privatize(TABLE, project=project, **ULS)
     assert erasure.preview("worker 2", "erased", project).rows_remembered == 12
     left = erasure.remove_labeler("worker 2", "erased", project)
@@ -447,7 +418,7 @@ def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(
 
 @pytest.mark.quick("labeler")
 @pytest.mark.parametrize("unit", ["labeler", "item"])
-def test_a_run_under_way_is_given_up_when_somebody_is_erased(unit: str, project: Project) -> None:
+def test_a_run_under_way_is_given_up_when_somebody_is_erased(unit, project):
     killed(project, 24, unit=unit)
     assert len(erasure.remove_labeler("worker 2", "erased", project).given_up) == 1
     assert not list(project.stages.rglob("checkpoint*"))

@@ -7,9 +7,7 @@ whoever can move people at will could ask for the same labels in both.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,9 @@ from support.surveys import survey
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, NobodyOfPart, PolicyError
-from labelguard.keys.prf import Split, Splits
+from labelguard.keys.prf import Splits
 from labelguard.project import policies
 from labelguard.project.linking import add_source, link
-from labelguard.project.project import Project
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import FILE, Head
 
@@ -40,17 +37,17 @@ ALLOWED = ("rr:labels=8", "statistic:releases=3")
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     made = lg.init(tmp_path / "project", max_epsilon=1e6)
     hold_out(made, *ALLOWED)
     return made
 
 
-def turn_labels(raw: pl.DataFrame) -> pl.DataFrame:
+def turn_labels(raw):
     return raw.with_columns(label=1 - pl.col("label"))
 
 
-def release_traces(here: Path, options: dict[str, Any], change: bool) -> dict[str, object]:
+def release_traces(here, options, change):
     """All that is left of a training release, where held-out labelers may say the contrary."""
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
@@ -68,17 +65,17 @@ def release_traces(here: Path, options: dict[str, Any], change: bool) -> dict[st
 
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("name", TRAINING)
-def test_no_training_release_depends_on_a_held_out_label(name: str, tmp_path: Path) -> None:
+def test_no_training_release_depends_on_a_held_out_label(name, tmp_path):
     """The same coins and noise: whatever held-out labelers say, every byte stays."""
     one, two = (release_traces(tmp_path / "p", TRAINING[name], change) for change in (False, True))
     assert any(path.endswith("data.parquet") for path in one)
     assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)] == []
 
 
-def test_a_wall_with_a_hole_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wall_with_a_hole_is_found(tmp_path, monkeypatch):
     whole = Splits.is_in
 
-    def leaky(self: Splits, units: Any, part: Split) -> Any:
+    def leaky(self, units, part):
         return np.ones(len(units), bool) if part == "training" else whole(self, units, part)
 
     monkeypatch.setattr(Splits, "is_in", leaky)
@@ -86,7 +83,7 @@ def test_a_wall_with_a_hole_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)]
 
 
-def charged(project: Project) -> dict[int, set[object]]:
+def charged(project):
     """Who was charged by each release."""
     found: dict[int, set[object]] = {}
     for row in dump(project.state)["charges"]:
@@ -97,7 +94,7 @@ def charged(project: Project) -> dict[int, set[object]]:
 
 
 @pytest.mark.slow
-def test_nobody_is_charged_by_both(project: Project) -> None:
+def test_nobody_is_charged_by_both(project):
     teacher = lg.privatize(RAW, project=project, **TEACHER)
     lg.privatize(RAW, project=project, **TRAINING["rr"])
     lg.privatize(RAW, project=project, **TRAINING["props"])
@@ -111,24 +108,24 @@ def test_nobody_is_charged_by_both(project: Project) -> None:
     assert len(set.union(evaluation, *training)) == 30
 
 
-def renamed(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+def renamed(project, raw, here):
     raw.write_csv(here / "training-only.csv")
     return str(here / "training-only.csv")
 
 
-def reordered(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+def reordered(project, raw, here):
     return raw.sample(fraction=1.0, shuffle=True, seed=3)
 
 
-def one_by_one(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+def one_by_one(project, raw, here):
     return raw.filter(pl.col("labeler_id") == raw["labeler_id"][0])
 
 
-def other_texts(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+def other_texts(project, raw, here):
     return raw.with_columns(prompt=pl.lit("asked anew: ") + pl.col("prompt"))
 
 
-def under_another_policy(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+def under_another_policy(project, raw, here):
     hold_out(project, *ALLOWED, name="later")
     return raw
 
@@ -145,9 +142,7 @@ EVASIONS = [
 @pytest.mark.quick("held-out-renamed")
 @pytest.mark.parametrize("evasion", EVASIONS)
 @pytest.mark.parametrize("part", ["held-out", "training"])
-def test_nobody_changes_parts(
-    part: Split, evasion: Callable[..., Any], project: Project, tmp_path: Path
-) -> None:
+def test_nobody_changes_parts(part, evasion, project, tmp_path):
     teacher = lg.privatize(RAW, project=project, **TEACHER)
     lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     source = evasion(project, of_part(project, RAW, part), tmp_path)
@@ -159,7 +154,7 @@ def test_nobody_changes_parts(
 
 
 @pytest.mark.slow
-def test_nobody_changes_parts_under_another_name_of_theirs(project: Project) -> None:
+def test_nobody_changes_parts_under_another_name_of_theirs(project):
     """Ids of another source that are said to be people who were charged: their part is theirs."""
     teacher = lg.privatize(RAW, project=project, **TEACHER)
     lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
@@ -179,7 +174,7 @@ def test_nobody_changes_parts_under_another_name_of_theirs(project: Project) -> 
     assert made.card["counts"]["charged"] == len(people)
 
 
-def test_a_policy_cannot_draw_them_anew(project: Project) -> None:
+def test_a_policy_cannot_draw_them_anew(project):
     lg.privatize(RAW, project=project, **TEACHER)
     for share in (0.0, 0.1, 0.4):
         with pytest.raises(PolicyError, match=r"share of held-out units"):
@@ -187,13 +182,11 @@ def test_a_policy_cannot_draw_them_anew(project: Project) -> None:
     assert [one.name for one in policies.listing(project) if one.state == "active"] == ["held"]
 
 
-def alter_basis(head: Head, **changed: Any) -> Head:
+def alter_basis(head, **changed):
     return replace(head, basis=replace(head.basis, **changed))
 
 
-def test_a_planted_head_is_refused_before_anybody_is_charged(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_planted_head_is_refused_before_anybody_is_charged(project, tmp_path):
     head = Head.load(lg.privatize(RAW, project=project, **TEACHER).path)
     projection, before = head.basis.projection, spent(project)
     for number, other in enumerate(
@@ -224,9 +217,7 @@ def test_a_planted_head_is_refused_before_anybody_is_charged(
 
 @pytest.mark.quick("label")
 @pytest.mark.parametrize("order", ["label", "prompt"])
-def test_what_an_evaluation_shows_does_not_follow_the_order_of_rows(
-    project: Project, tmp_path: Path, order: str
-) -> None:
+def test_what_an_evaluation_shows_does_not_follow_the_order_of_rows(project, tmp_path, order):
     """To the last bit, in a copy of the project: an export may be sorted by what people said."""
     lg.privatize(RAW, project=project, **TEACHER)
     copy = shutil.copytree(project.state.parent, tmp_path / "copy")

@@ -6,7 +6,6 @@ import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
-from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -39,13 +38,13 @@ KEEP = '\n[ingest]\nkeep = "0d"\n'
 NAMED = 'question = "helpful"\ncolumns = { response_a = "answer1", response_b = "answer2" }\n'
 
 
-def connect_tool(directory: Path, patch: pytest.MonkeyPatch, more: str = "") -> Connected:
+def connect_tool(directory, patch, more=""):
     project = lg.init(directory / "p", max_epsilon=10_000.0, max_delta=0.5)
     return connected(project, directory, patch, more)
 
 
 @pytest.fixture
-def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connected:
+def released(tmp_path, monkeypatch):
     """A project that forgets at once what was released, and has released one answer of a tool."""
     project, desk = connect_tool(tmp_path, monkeypatch, KEEP)
     deliver(project, desk.answer("maria", 1, "left"))
@@ -54,7 +53,7 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connected:
     return project, desk
 
 
-def configured(project: Project, old: str, new: str) -> Project:
+def configured(project, old, new):
     """The project with its labelguard.toml changed."""
     path = project.state / CONFIG
     text = path.read_text()
@@ -66,8 +65,8 @@ def configured(project: Project, old: str, new: str) -> Project:
 @pytest.mark.quick("left")
 @pytest.mark.parametrize("side", ["left", "right", None])
 def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
-    side: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    side, tmp_path, monkeypatch
+):
     project, desk = connect_tool(tmp_path, monkeypatch, NAMED + KEEP)
     deliver(project, desk.answer("maria", 1, side))
     ingestion.ingest(project)
@@ -77,8 +76,8 @@ def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
 
 @pytest.mark.slow
 def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     project, desk = connect_tool(tmp_path, monkeypatch, KEEP)
     deliver(project, desk.answer("maria", 1, "left", harmless="left"), desk.answer("otto", 1, None))
     ingestion.ingest(project)
@@ -92,9 +91,7 @@ def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotte
     assert ingestion.ingest(project).forgotten == 0
 
 
-def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
-    released: Connected,
-) -> None:
+def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(released):
     project, _ = released
     renamed = '[connectors.table]\nsource = "desk"'
     project = configured(project, "[connectors.desk]", renamed)
@@ -104,18 +101,14 @@ def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
 
 
 @pytest.mark.slow
-def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(
-    released: Connected,
-) -> None:
+def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(released):
     project, desk = released
     project = configured(project, "[connectors.desk]", '[connectors.desk]\nsource = "crowd"')
     deliver(project, desk.answer("otto", 1, "left"))
     assert ingestion.ingest(project) == ingestion.IngestionResult(1, 0, 0, 0, 1)
 
 
-def test_events_of_a_connector_that_is_gone_hold_up_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_of_a_connector_that_is_gone_hold_up_no_others(tmp_path, monkeypatch):
     project, desk = connect_tool(tmp_path, monkeypatch)
     deliver(project, desk.answer("maria", 1, "left"), name="a connector that is gone")
     deliver(project, desk.answer("otto", 1, "left"))
@@ -125,8 +118,8 @@ def test_events_of_a_connector_that_is_gone_hold_up_no_others(
 
 
 def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     project, desk = connect_tool(tmp_path, monkeypatch, KEEP.replace("0d", "9d"))
     with monkeypatch.context() as then:
         then.setattr(clock, "now", lambda: "2020-01-01T00:00:00Z")
@@ -139,7 +132,7 @@ def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released
     assert rows["chosen"].to_list() == ["right 1"]
 
 
-def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them() -> None:
+def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them():
     document = "json_object('prompt', repeat('x', 1000), 'n', i)"
     with duckdb.connect(config={"memory_limit": "60MB", "threads": 1}) as connection:
         rows = f"SELECT {document} AS data FROM range(150000) t(i)"
@@ -147,7 +140,7 @@ def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them() -> N
     assert json.loads(found) == {"prompt": "VARCHAR", "n": "UBIGINT"}
 
 
-def test_what_fields_are_found_does_not_follow_the_order_of_tasks() -> None:
+def test_what_fields_are_found_does_not_follow_the_order_of_tasks():
     tasks = ['{"a": "x"}', '{"b": [1, "y"], "a": null}', '{"c": {"d": 1}}']
     with duckdb.connect() as connection:
         found = set()
@@ -158,12 +151,12 @@ def test_what_fields_are_found_does_not_follow_the_order_of_tasks() -> None:
 
 
 @pytest.mark.parametrize("kind", databases.EACH)
-def test_an_inbox_can_be_made_by_several_at_once(kind: str, tmp_path: Path) -> None:
+def test_an_inbox_can_be_made_by_several_at_once(kind, tmp_path):
     keys = KeyRing.create(tmp_path / "keys")
     with databases.fresh(kind, tmp_path) as url, ThreadPoolExecutor(8) as threads:
         start = Barrier(8)
 
-        def make(_: int) -> int:
+        def make(_):
             start.wait()
             with contextlib.closing(Inbox.at(tmp_path, url, keys)) as inbox:
                 return inbox.waiting()

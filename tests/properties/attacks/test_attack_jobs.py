@@ -27,12 +27,12 @@ from labelguard.jobs.run import retrain
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Desk:
+def small(tmp_path):
     return desk(tmp_path / "desk")
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
+def elsewhere(tmp_path):
     """Files of others, which look like models."""
     path = tmp_path / "elsewhere"
     for name in ("0001", "0002"):
@@ -41,13 +41,13 @@ def elsewhere(tmp_path: Path) -> Path:
     return path
 
 
-def untouched(elsewhere: Path) -> bool:
+def untouched(elsewhere):
     return files(elsewhere) == {"0001/head.npz": b"precious", "0002/head.npz": b"precious"}
 
 
 @pytest.mark.quick("../x", "x" * 65)
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".", "a/b", "a\nb", "x" * 65, "-x", "ä"])
-def test_a_name_leads_nowhere(name: str, small: Desk) -> None:
+def test_a_name_leads_nowhere(name, small):
     small.asks(name=name)
     with pytest.raises(LabelguardError, match="name: "):
         retrain(small.job)
@@ -60,33 +60,33 @@ def test_a_name_leads_nowhere(name: str, small: Desk) -> None:
 Plant = Callable[[Desk, Path], object]
 
 
-def link_of_models(small: Desk, elsewhere: Path) -> None:
+def link_of_models(small, elsewhere):
     small.models.symlink_to(elsewhere)
 
 
-def models_of_others(small: Desk, elsewhere: Path) -> None:
+def models_of_others(small, elsewhere):
     small.asks(promote={"directory": str(elsewhere)})
 
 
-def directory_in_use(small: Desk, elsewhere: Path) -> None:
+def directory_in_use(small, elsewhere):
     (small.models / "current").mkdir(parents=True)
     (small.models / "current" / "mine").touch()
 
 
-def link_in_use(target: str) -> Plant:
-    def plant(small: Desk, elsewhere: Path) -> None:
+def link_in_use(target):
+    def plant(small, elsewhere):
         (small.models / "current").unlink()
         (small.models / "current").symlink_to(target.format(elsewhere=elsewhere))
 
     return plant
 
 
-def link_of_a_model(small: Desk, elsewhere: Path) -> None:
+def link_of_a_model(small, elsewhere):
     (small.models / "0001").rename(small.path / "away")
     (small.models / "0001").symlink_to(elsewhere / "0001")
 
 
-def registered_elsewhere(small: Desk, elsewhere: Path) -> None:
+def registered_elsewhere(small, elsewhere):
     path = small.models / "registry.json"
     found = json.loads(path.read_text())
     found["models"][0]["model"] = "../../elsewhere/0001"
@@ -124,7 +124,7 @@ def test_what_is_planted_among_models_is_refused_and_nothing_elsewhere_changes(
 
 @pytest.mark.quick(".lock")
 @pytest.mark.parametrize("name", [".lock", "registry.json"])
-def test_links_among_the_models_are_not_followed(name: str, small: Desk, tmp_path: Path) -> None:
+def test_links_among_the_models_are_not_followed(name, small, tmp_path):
     small.models.mkdir()
     (small.models / name).symlink_to(tmp_path / "victim")
     with pytest.raises((LabelguardError, OSError)):
@@ -132,9 +132,7 @@ def test_links_among_the_models_are_not_followed(name: str, small: Desk, tmp_pat
     assert not (tmp_path / "victim").exists()
 
 
-def test_a_candidate_behind_a_link_is_removed_and_what_it_leads_to_is_not(
-    small: Desk, elsewhere: Path
-) -> None:
+def test_a_candidate_behind_a_link_is_removed_and_what_it_leads_to_is_not(small, elsewhere):
     small.models.mkdir()
     (small.models / ".candidate-0").symlink_to(elsewhere)
     assert retrain(small.job).outcome == "promoted"
@@ -143,9 +141,7 @@ def test_a_candidate_behind_a_link_is_removed_and_what_it_leads_to_is_not(
 
 @pytest.mark.quick("run.json")
 @pytest.mark.parametrize("name", ["run.json", "lock", "history.jsonl", ""])
-def test_links_in_the_state_of_a_job_are_not_followed(
-    name: str, small: Desk, tmp_path: Path
-) -> None:
+def test_links_in_the_state_of_a_job_are_not_followed(name, small, tmp_path):
     if name:
         small.state.mkdir(parents=True, mode=0o700)
         small.state.parent.chmod(0o700)
@@ -159,7 +155,7 @@ def test_links_in_the_state_of_a_job_are_not_followed(
     assert not (tmp_path / "victim").exists() and not [*(tmp_path / "state").glob("*")]
 
 
-def test_a_state_that_others_can_write_is_not_believed(small: Desk) -> None:
+def test_a_state_that_others_can_write_is_not_believed(small):
     retrain(small.job)
     (small.state / "run.json").write_text("{}")
     (small.state / "run.json").chmod(0o666)
@@ -172,7 +168,7 @@ def test_a_state_that_others_can_write_is_not_believed(small: Desk) -> None:
 
 @pytest.mark.quick("", '"x"')
 @pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "\x00", '{"run": 1}'])
-def test_a_damaged_state_is_said_in_one_line(text: str, small: Desk) -> None:
+def test_a_damaged_state_is_said_in_one_line(text, small):
     retrain(small.job)
     (small.state / "run.json").write_text(text)
     (small.state / "run.json").chmod(0o600)
@@ -181,14 +177,14 @@ def test_a_damaged_state_is_said_in_one_line(text: str, small: Desk) -> None:
     assert "Traceback" not in result.output
 
 
-def everything(small: Desk, said: str) -> str:
+def everything(small, said):
     """What a job wrote where somebody may look, and what it said."""
     own = [small.state, small.models]
     texts = [data for path in own for data in files(path).values()]
     return said + b"\n".join(texts).decode(errors="replace")
 
 
-def test_no_label_and_no_labeler_is_in_what_a_job_writes_and_says(small: Desk) -> None:
+def test_no_label_and_no_labeler_is_in_what_a_job_writes_and_says(small):
     """Labels are words that occur nowhere else; one file has a row that cannot be read."""
     (small.path / ".labelguard" / "labelguard.toml").write_text("format = 1\n")
     rows = [
@@ -210,10 +206,10 @@ def test_no_label_and_no_labeler_is_in_what_a_job_writes_and_says(small: Desk) -
 
 
 @pytest.mark.slow
-def test_when_models_are_promoted_depends_on_no_label(tmp_path: Path) -> None:
+def test_when_models_are_promoted_depends_on_no_label(tmp_path):
     """The same people and questions, other answers: the same runs release, train and wait."""
 
-    def decisions(name: str, seed: int) -> list[tuple[object, ...]]:
+    def decisions(name, seed):
         one = desk(tmp_path / name, ("rr:labels=14",), release={"min_new_labels": 25})
         for batch in (1, 2, 3, 4):
             one.label(batch, seed)
@@ -223,12 +219,10 @@ def test_when_models_are_promoted_depends_on_no_label(tmp_path: Path) -> None:
     assert decisions("one", 1) == decisions("other", 77)
 
 
-def test_the_log_of_a_step_that_reads_labels_repeats_no_message_of_others(
-    small: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_a_step_that_reads_labels_repeats_no_message_of_others(small, monkeypatch):
     """An engine's message may show a value: Could not convert string 'sesame'."""
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_, **__):
         try:
             raise ValueError("sesame")
         except ValueError as error:

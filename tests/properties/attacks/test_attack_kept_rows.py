@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import polars as pl
@@ -15,10 +12,8 @@ from support.surveys import survey
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.people import Leaving
 from labelguard.project import erasure, policies
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.release.mechanisms.props import Relabelling
 from labelguard.report import overview
 from labelguard.storage import blocks, buckets
@@ -27,20 +22,20 @@ WHO = "3"
 
 
 @pytest.fixture
-def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+def gates(tmp_path, monkeypatch):
     return Gates.install(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project", max_epsilon=60)
 
 
-def without(labeler: str) -> pl.DataFrame:
+def without(labeler):
     return labels().filter(pl.col("labeler_id") != int(labeler))
 
 
-def row_keys(project: Project) -> set[bytes]:
+def row_keys(project):
     """The keys of rows of theirs that are in private maps."""
     opened = OpenProject.open(project)
     key = opened.keys.labeler_keys(project.namespace, [WHO])
@@ -48,7 +43,7 @@ def row_keys(project: Project) -> set[bytes]:
     return {row for one in maps for row in opened.private_map.keys_of(one, key)}
 
 
-def kept_row_keys(project: Project) -> set[bytes]:
+def kept_row_keys(project):
     """The keys of rows that releases keep which are under way."""
     tables = [buckets.read_parts(path) for path in project.stages.glob("*/kept/outcomes")]
     return {
@@ -59,7 +54,7 @@ def kept_row_keys(project: Project) -> set[bytes]:
     }
 
 
-def assert_given_up(project: Project, learning: Future[lg.Release]) -> None:
+def assert_given_up(project, learning):
     """The release ended with an error, and nothing that it kept is left."""
     begun = overview.releases(project.state)[-1]
     with pytest.raises(LedgerError, match=f"{begun.id} was given up while it learned"):
@@ -67,7 +62,7 @@ def assert_given_up(project: Project, learning: Future[lg.Release]) -> None:
     assert begun.state == "abandoned" and not list(project.stages.iterdir())
 
 
-def broken(raw: Any, project: Project, gates: Gates) -> str:
+def broken(raw, project, gates):
     """A release whose learner ends with an error in its second stage; its id."""
     gates.break_at(1)
     with pytest.raises(LabelguardError, match="the learner broke"):
@@ -77,9 +72,7 @@ def broken(raw: Any, project: Project, gates: Gates) -> str:
 
 @pytest.mark.quick("erased")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
-def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(
-    kind: Leaving, project: Project, gates: Gates
-) -> None:
+def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(kind, project, gates):
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     theirs = row_keys(project)
     with gates.learning(labels(), project) as learning:
@@ -95,17 +88,13 @@ def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(
     assert not [text for text in again.remains if begun in text]
 
 
-def test_a_release_that_finds_itself_given_up_leaves_nothing(
-    project: Project, gates: Gates
-) -> None:
+def test_a_release_that_finds_itself_given_up_leaves_nothing(project, gates):
     with gates.learning(labels(), project) as learning:
         erasure.remove_labeler(WHO, "erased", project)
     assert_given_up(project, learning)
 
 
-def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(
-    project: Project, gates: Gates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(project, gates, monkeypatch):
     """Their tombstone stands, and the release was not given up yet."""
 
     with gates.learning(labels(), project) as learning, monkeypatch.context() as patch:
@@ -116,7 +105,7 @@ def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(
 
 
 @pytest.mark.slow
-def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: Gates) -> None:
+def test_rows_that_a_broken_release_repeats_go_at_once(project, gates):
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     begun = broken(labels(), project, gates)
     assert row_keys(project) <= kept_row_keys(project)
@@ -125,7 +114,7 @@ def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: 
 
 
 @pytest.mark.slow
-def test_a_release_without_rows_of_theirs_goes_on(project: Project, gates: Gates) -> None:
+def test_a_release_without_rows_of_theirs_goes_on(project, gates):
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     begun = broken(without(WHO), project, gates)
     assert not erasure.remove_labeler(WHO, "erased", project).given_up
@@ -135,8 +124,8 @@ def test_a_release_without_rows_of_theirs_goes_on(project: Project, gates: Gates
 
 @pytest.mark.slow
 def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, monkeypatch
+):
     lg.privatize(survey(labelers=30), project=project, mechanism="rr", **BUDGET)
     monkeypatch.setattr(Relabelling, "finish", Mock(side_effect=KeyboardInterrupt))
     asked = BUDGET | {"mechanism": "props", "features": "length"}
@@ -150,7 +139,7 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
 
 
 @pytest.mark.slow
-def test_where_contents_are_the_unit_it_is_given_up_too(project: Project, gates: Gates) -> None:
+def test_where_contents_are_the_unit_it_is_given_up_too(project, gates):
     with gates.learning(labels(), project, unit="item", max_labels_per_labeler=30) as learning:
         begun = overview.releases(project.state)[-1].id
         assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -24,7 +23,7 @@ ITEMS = ("b", "c", "a")
 Export = list[dict[str, Any]]
 
 
-def ranker(said: Any = None) -> Export:
+def ranker(said=None):
     """Label Studio: a list of items that three labelers ranked; the first of them says `said`."""
     rank = {"from_name": "best", "to_name": "answers", "type": "ranker"}
     listed = [{"id": one, "body": f"response {one}"} for one in ITEMS]
@@ -45,7 +44,7 @@ def ranker(said: Any = None) -> Export:
     ]
 
 
-def with_tag(**changed: Any) -> Export:
+def with_tag(**changed):
     """Label Studio: the first labeler adds a region to her answer."""
     tasks = exports.label_studio(ROWS)
     first = tasks[0]["annotations"][0]["result"]
@@ -54,7 +53,7 @@ def with_tag(**changed: Any) -> Export:
     return tasks
 
 
-def ratings(**changed: Any) -> Export:
+def ratings(**changed):
     """Label Studio: ratings of each response, and a region more."""
     tasks = exports.label_studio(ROWS)
     for task in tasks:
@@ -69,13 +68,13 @@ def ratings(**changed: Any) -> Export:
     return tasks
 
 
-def answer_question(export: Export, name: str) -> Export:
+def answer_question(export, name):
     """Argilla: the first labeler answers one question more."""
     export[0]["responses"][0]["values"][name] = {"value": "x"}
     return export
 
 
-def answer_schema(name: str) -> Export:
+def answer_schema(name):
     """Potato: the first labeler answers one schema more."""
     rows = exports.potato_jsonl(ROWS)
     rows[0]["labels"][name] = {"selection": "A"}
@@ -104,7 +103,7 @@ CASES: dict[str, tuple[Callable[[], Export], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_error_prints_a_key_that_stands_in_an_answer(case: str, tmp_path: Path) -> None:
+def test_no_error_prints_a_key_that_stands_in_an_answer(case, tmp_path):
     export, reading = CASES[case]
     try:
         read(write(tmp_path / "export.jsonl", export()), tmp_path, **reading)
@@ -119,13 +118,13 @@ HOSTILE = (
 )
 
 
-def pairwise(value: Any) -> Export:
+def pairwise(value):
     tasks = exports.label_studio(ROWS)
     tasks[0]["annotations"][0]["result"][0]["value"] = {"selected": value}
     return tasks
 
 
-def choices(value: Any) -> Export:
+def choices(value):
     tasks = exports.label_studio(ROWS)
     for task in tasks:
         for one in task["annotations"]:
@@ -138,20 +137,20 @@ def choices(value: Any) -> Export:
     return tasks
 
 
-def rating(value: Any) -> Export:
+def rating(value):
     tasks = ratings()
     tasks[0]["annotations"][0]["result"] = tasks[0]["annotations"][0]["result"][:2]
     tasks[0]["annotations"][0]["result"][0]["value"] = {"rating": value}
     return tasks
 
 
-def question(value: Any) -> Export:
+def question(value):
     records = exports.argilla_records(ROWS)
     records[0]["responses"][0]["values"] = {exports.NAME: {"value": value}}
     return records
 
 
-def schema(value: Any) -> Export:
+def schema(value):
     rows = exports.potato_jsonl(ROWS)
     rows[0]["labels"][exports.NAME] = {"selection": value}
     return rows
@@ -159,9 +158,7 @@ def schema(value: Any) -> Export:
 
 @pytest.mark.quick("pairwise")
 @pytest.mark.parametrize("tool", [pairwise, choices, rating, ranker, question, schema])
-def test_what_an_account_answers_changes_nothing_but_its_own_label(
-    tool: Callable[[Any], Export], tmp_path: Path
-) -> None:
+def test_what_an_account_answers_changes_nothing_but_its_own_label(tool, tmp_path):
     found = []
     for number, value in enumerate(("left", *HOSTILE)):
         directory = tmp_path / str(number)

@@ -7,7 +7,6 @@ published it.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,39 +20,37 @@ from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.project import policies
-from labelguard.project.project import Project
-from labelguard.release.writer import Release
 from labelguard.report import overview
 
 PRICE = {"epsilon": 3, "delta": 1e-5}
 
 
-def table_of(count: int, labelers: int = 1, **columns: list[Any]) -> pa.Table:
+def table_of(count, labelers=1, **columns):
     who = [f"x{n % 3}" if labelers == 3 else "x" for n in range(count)]
     return pa.table({"labeler_id": who, "prompt": [f"p{n}" for n in range(count)], **columns})
 
 
-def pairs(labels: list[Any], **more: list[Any]) -> pa.Table:
+def pairs(labels, **more):
     count = len(labels)
     sides = {"response_a": ["a"] * count, "response_b": ["b"] * count}
     return table_of(count, 3, **sides, label=labels, **more)
 
 
-def rankings(ranks: list[Any]) -> pa.Table:
+def rankings(ranks):
     return table_of(len(ranks), responses=[["a", "b"]] * len(ranks), ranks=ranks)
 
 
-def chosen(ties: list[Any]) -> pa.Table:
+def chosen(ties):
     return table_of(len(ties), chosen=["a"] * len(ties), rejected=["b"] * len(ties), tie=ties)
 
 
-def privatize(project: Project, source: Any, **options: Any) -> Release:
+def privatize(project, source, **options):
     return labelguard.privatize(
         source, **{**PRICE, "mechanism": "rr", "project": project, **options}
     )
 
 
-def rows(made: Release) -> set[str]:
+def rows(made):
     """The prompts of a release."""
     return set(labelguard.load(made)["prompt"])
 
@@ -79,9 +76,7 @@ OUTSIDE: dict[str, pa.Table] = {
 )
 @pytest.mark.parametrize("bad_rows", ["stop", "quarantine"])
 @pytest.mark.parametrize("case", OUTSIDE)
-def test_a_label_outside_its_domain_stops_the_run(
-    case: str, bad_rows: str, project: Project
-) -> None:
+def test_a_label_outside_its_domain_stops_the_run(case, bad_rows, project):
     """Set aside, the row would tell its label: of labels coded 1 and 2, every 2 was missing."""
     with pytest.raises(InvalidLabels, match=r"table row [12]: column (label|tie|ranks)") as caught:
         privatize(project, OUTSIDE[case], mechanism="rr", bad_rows=bad_rows)
@@ -91,7 +86,7 @@ def test_a_label_outside_its_domain_stops_the_run(
     assert not list(project.quarantine.iterdir())
 
 
-def test_rows_are_set_aside_for_public_reasons_beside_labels_of_any_kind(project: Project) -> None:
+def test_rows_are_set_aside_for_public_reasons_beside_labels_of_any_kind(project):
     table = pairs(["x", "y", "", "y", "z"])
     table = table.set_column(1, "prompt", pa.array(["p0", None, "p2", "p3", "p4"]))
     made = privatize(
@@ -112,7 +107,7 @@ SAME: dict[str, list[Any]] = {
 
 
 @pytest.mark.slow
-def test_every_type_of_column_reads_as_the_same_labels(tmp_path: Path) -> None:
+def test_every_type_of_column_reads_as_the_same_labels(tmp_path):
     """At ε = 40 a coin flips one label in 10^17: what is released is what was read."""
     found = []
     for name, labels in SAME.items():
@@ -122,7 +117,7 @@ def test_every_type_of_column_reads_as_the_same_labels(tmp_path: Path) -> None:
     assert found == [{"p0": "a", "p1": "b", "p2": "a", "p3": "b"}] * len(SAME)
 
 
-def test_named_values_are_read_as_they_are_named(tmp_path: Path) -> None:
+def test_named_values_are_read_as_they_are_named(tmp_path):
     project = labelguard.init(tmp_path, max_epsilon=40)
     named = "skip=n/a, b=2|right, a=1|left, tie=both bad|same"
     labels = ["1.0", "right", " left ", "2", "n/a", "", None]
@@ -137,7 +132,7 @@ def test_named_values_are_read_as_they_are_named(tmp_path: Path) -> None:
             privatize(project, pairs([*labels, other]), mechanism="rr", epsilon=40, delta=0)
 
 
-def test_values_have_one_text_however_they_are_named() -> None:
+def test_values_have_one_text_however_they_are_named():
     one = LabelValues.parse("b=2,a=1|left,tie=same")
     assert LabelValues.parse(" tie = same , a=left|1,b= 2") == one
     assert LabelValues.parse(str(one)) == one
@@ -165,14 +160,12 @@ def test_values_have_one_text_however_they_are_named() -> None:
         ("True-False", "a=TRUE|True|true,b=FALSE|False|false,tie=TIE|Tie|tie"),
     ],
 )
-def test_a_coding_by_name_is_the_domain_that_its_values_name(coding: str, named: str) -> None:
+def test_a_coding_by_name_is_the_domain_that_its_values_name(coding, named):
     assert LabelValues.parse(coding) == LabelValues.parse(named)
     assert str(LabelValues.parse(coding)) == named
 
 
-def test_labels_in_an_undeclared_coding_are_refused_alike_whatever_they_are(
-    project: Project,
-) -> None:
+def test_labels_in_an_undeclared_coding_are_refused_alike_whatever_they_are(project):
     said = set()
     for labels in (["A", "B"], ["left", "right"], ["B", "draw"]):
         with pytest.raises(InvalidLabels) as refused:
@@ -185,7 +178,7 @@ def test_labels_in_an_undeclared_coding_are_refused_alike_whatever_they_are(
     assert read.height == 2
 
 
-def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) -> None:
+def test_another_domain_or_rule_than_the_policys_is_refused(project):
     table = pairs(["x", "y", "", "y"])
     made = privatize(project, table, mechanism="rr", label_values="a=x,b=y", skips="tie")
     assert rows(made) == {"p0", "p1", "p2", "p3"}
@@ -202,7 +195,7 @@ def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) ->
     assert later.card["counts"]["released_before"] == 4
 
 
-def test_skips_are_left_out_before_anything_is_counted(project: Project) -> None:
+def test_skips_are_left_out_before_anything_is_counted(project):
     labels = [1, None, 0, None, 1, 0]
     table = pairs(labels, tie=[None, True, False, False, None, None])
     made = privatize(project, table)
@@ -216,7 +209,7 @@ def test_skips_are_left_out_before_anything_is_counted(project: Project) -> None
 
 
 @pytest.mark.slow
-def test_skipped_rankings_count_once(project: Project) -> None:
+def test_skipped_rankings_count_once(project):
     made = privatize(project, rankings([[1, 2], None, [2, 1]]))
     assert (rows(made), made.card["counts"]["skipped"]) == ({"p0", "p2"}, 1)
 
@@ -224,9 +217,7 @@ def test_skipped_rankings_count_once(project: Project) -> None:
 @pytest.mark.quick("table-pairs")
 @pytest.mark.parametrize("kind", ["pairs", "rankings"])
 @pytest.mark.parametrize("suffix", ["table", "jsonl"])
-def test_hidden_skips_leave_no_trace_even_if_all_labels_are_blank(
-    kind: str, suffix: str, tmp_path: Path
-) -> None:
+def test_hidden_skips_leave_no_trace_even_if_all_labels_are_blank(kind, suffix, tmp_path):
     """A column without any value has another type: that must not stop the run either."""
     worlds = {
         "pairs": ([1, 0, 1], [None, 0, None], [None, None, None]),
@@ -245,21 +236,21 @@ def test_hidden_skips_leave_no_trace_even_if_all_labels_are_blank(
     assert found == found[:1] * 3
 
 
-def test_hidden_skips_do_not_go_with_public_ties(project: Project) -> None:
+def test_hidden_skips_do_not_go_with_public_ties(project):
     with pytest.raises(PolicyError, match="--skips tie"):
         privatize(
             project, pairs([1, 0]), mechanism="rr", skips="tie", ties="drop", tie_status_public=True
         )
 
 
-def test_plans_look_at_no_label(project: Project) -> None:
+def test_plans_look_at_no_label(project):
     policies.new("p", **PRICE, allow=["rr:labels=5"], label_values="a=x,b=y", project=project)
     policies.activate("p", project)
     for labels in (["x", "y", "x"], [None, "z", "1"]):
         assert len(read_pairs(pairs(labels)).table) == 3
 
 
-def test_later_policies_keep_the_rule_of_skips_and_the_condition(project: Project) -> None:
+def test_later_policies_keep_the_rule_of_skips_and_the_condition(project):
     privatize(project, pairs([1, 0]), mechanism="rr", assignment_reactive=True)
     for options, said in (
         ({"skips": "tie", "assignment_reactive": True}, "another treatment of skips"),
@@ -271,7 +262,7 @@ def test_later_policies_keep_the_rule_of_skips_and_the_condition(project: Projec
             policies.activate(name, project)
 
 
-def test_the_command_line_names_values_and_rules(tmp_path: Path) -> None:
+def test_the_command_line_names_values_and_rules(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in pairs(["l", "r", ""]).to_pylist()))
     options = ["--epsilon", "3", "--delta", "1e-5", "--project", str(tmp_path)]
@@ -286,7 +277,7 @@ def test_the_command_line_names_values_and_rules(tmp_path: Path) -> None:
     assert "**Condition.**" in markdown.read_text()
 
 
-def test_errors_of_labels_show_no_value(project: Project) -> None:
+def test_errors_of_labels_show_no_value(project):
     with pytest.raises(LabelguardError) as caught:
         privatize(project, pairs(["SECRET", "1", "SECRET"]))
     assert "SECRET" not in str(caught.value)

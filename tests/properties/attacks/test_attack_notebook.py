@@ -26,7 +26,7 @@ COLUMN = "task <b onclick=alert(5)> $z$"
 LABELERS, ITEMS = 30, 40
 
 
-def table(flipped: bool = False, evil: str = EVIL) -> pa.Table:
+def table(flipped=False, evil=EVIL):
     """Every labeler on every item; prompts and names of columns are hostile."""
     rows = LABELERS * ITEMS
     label = [(row * 7919 % 13) % 2 for row in range(rows)]
@@ -47,24 +47,24 @@ READING: dict[str, Any] = {"columns": {"labeler_id": "who", "prompt": COLUMN}}
 class Page(HTMLParser):
     """The tags of a page with their attributes, and its text, piece by piece."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.texts.append(data)
 
 
 PLAIN = {"div", "p", "strong", "table", "thead", "tbody", "tr", "th", "td", "span", "img"}
 
 
-def check(card: str) -> None:
+def check(card):
     """It has no tags but ours, no attribute that acts, no formula, no letter that commands."""
     page = Page(card)
     assert {tag for tag, _ in page.tags} <= PLAIN
@@ -78,7 +78,7 @@ def check(card: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def results(tmp_path_factory):
     """Of everything that has a card, one about hostile data."""
     project = lg.init(tmp_path_factory.mktemp("notebook"))
     asked: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
@@ -93,34 +93,34 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     ]
 
 
-def _board() -> Leaderboard:
+def _board():
     """A leaderboard of sources with hostile names."""
     one = Standing(EVIL, 1, 1, 1000.0, 990.0, 1010.0, 20.0, 10)
     board = Board(EVIL, (one,) * 30, EVIL)
     return Leaderboard("source:model", 0.95, 1000.0, (board,) * 30, (EVIL,), (EVIL,))
 
 
-def test_a_card_of_hostile_data_is_text_in_a_frame(results: list[Any]) -> None:
+def test_a_card_of_hostile_data_is_text_in_a_frame(results):
     for one in results:
         check(one._repr_html_())
     assert "secret-" not in "".join(one._repr_html_() for one in results)
 
 
-def test_the_check_finds_what_is_not_escaped(results: list[Any]) -> None:
+def test_the_check_finds_what_is_not_escaped(results):
     card = results[0]._repr_html_()
     for planted in ("<script>1</script>", "<b onclick=x>", "$x$", "<img src=http://a alt=b>"):
         with pytest.raises(AssertionError):
             check(card.replace("</div>", f"{planted}</div>"))
 
 
-def test_a_repr_is_one_short_line_without_texts(results: list[Any]) -> None:
+def test_a_repr_is_one_short_line_without_texts(results):
     for one in [*results[:3], *results[4:]]:
         assert "\n" not in repr(one) and len(repr(one)) < 200, repr(one)
         assert "evil" not in repr(one) and "secret-" not in repr(one)
 
 
-def test_reprs_and_cards_are_the_same_whatever_labels_are() -> None:
-    def shown(flipped: bool) -> list[tuple[str, str]]:
+def test_reprs_and_cards_are_the_same_whatever_labels_are():
+    def shown(flipped):
         made = table(flipped)
         found: list[Any] = [lg.inspect(one, **READING) for one in (made, [made], made.to_pylist())]
         found.append(lg.plan([made], epsilons=[8], features="length", **READING))
@@ -129,7 +129,7 @@ def test_reprs_and_cards_are_the_same_whatever_labels_are() -> None:
     assert shown(False) == shown(True)
 
 
-def test_what_is_in_memory_is_never_written_into_a_command() -> None:
+def test_what_is_in_memory_is_never_written_into_a_command():
     """A table in a list was printed into the next command once, with its first labels."""
     rows = table(evil="").to_pylist()
     planned = lg.plan([table(evil="")], epsilons=[8], features="length", **READING)

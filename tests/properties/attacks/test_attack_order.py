@@ -5,7 +5,6 @@ which system wrote the chosen response, or puts one pair into two rankings.
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ MODELS: dict[str, Any] = {
 }
 
 
-def survey(hypothesis: int, labelers: int = 6, items: int = 40) -> pl.DataFrame:
+def survey(hypothesis, labelers=6, items=40):
     """An export sorted by what was chosen; labeler 0 gave the labels that `hypothesis` spells out.
 
     Numbers are attached whose sums are rounded differently in every order.
@@ -53,7 +52,7 @@ def survey(hypothesis: int, labelers: int = 6, items: int = 40) -> pl.DataFrame:
     return pl.DataFrame(columns).sort("model_chosen", "chosen", "rejected", "labeler_id")
 
 
-def published(hypothesis: int, here: Path, options: dict[str, Any], items: int) -> tuple[Any, ...]:
+def published(hypothesis, here, options, items):
     """What a release tells beside its noisy sum: names, coordinates, card, ids."""
     home = lg.init(here / str(hypothesis))
     asked = STATISTIC | options | {"components": 2}
@@ -69,30 +68,26 @@ def published(hypothesis: int, here: Path, options: dict[str, Any], items: int) 
 @pytest.mark.parametrize(
     ("options", "items"), [(NUMBERS, 600), (MODELS, 40)], ids=["numbers", "models"]
 )
-def test_the_bits_of_a_published_head_tell_no_label(
-    options: dict[str, Any], items: int, tmp_path: Path
-) -> None:
+def test_the_bits_of_a_published_head_tell_no_label(options, items, tmp_path):
     assert len({published(number, tmp_path, options, items) for number in (0, 5, 7)}) == 1
 
 
 @pytest.mark.slow
-def test_sources_that_do_not_turn_with_the_sides_would(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_that_do_not_turn_with_the_sides_would(tmp_path, monkeypatch):
     """The control: with the file's order of sides, coordinates tell who was chosen."""
     monkeypatch.setattr(query, "_in_canonical_order", query._pair_values)
     monkeypatch.setattr(pairs, "refuse_several", lambda *found: None)
     assert len({published(hypothesis, tmp_path, MODELS, 40) for hypothesis in (0, 7)}) == 2
 
 
-def test_one_side_alone_is_no_stratum(tmp_path: Path) -> None:
+def test_one_side_alone_is_no_stratum(tmp_path):
     """What wrote the chosen response, as a stratum, would be published with its pair."""
     options = STATISTIC | MODELS | {"features": "source:model,by=model_chosen"}
     with pytest.raises(InvalidLabels, match="column model_chosen tells of the text that was"):
         lg.privatize(survey(0), project=lg.init(tmp_path), epsilon=1, delta=1e-5, **options)
 
 
-def test_what_is_tuned_publicly_tells_no_label(tmp_path: Path) -> None:
+def test_what_is_tuned_publicly_tells_no_label(tmp_path):
     """Tuning simulates labels on the rows: their order must not decide which row gets which."""
     options = NUMBERS | {"mechanism": "statistic", "epsilon": 1, "delta": 1e-5}
     shapes = {
@@ -105,7 +100,7 @@ def test_what_is_tuned_publicly_tells_no_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_tells_no_label() -> None:
+def test_a_plan_tells_no_label():
     assert len({str(asdict(plan(survey(n), epsilons=(1.0,), **NUMBERS))) for n in (0, 3, 5)}) == 1
 
 
@@ -113,8 +108,8 @@ def test_a_plan_tells_no_label() -> None:
 @pytest.mark.parametrize("mechanism", ["rr", "statistic"])
 @pytest.mark.parametrize("column", ["record_id", "submitted_at", None])
 def test_an_export_sorted_by_labels_is_the_same_request_whichever_labels_it_has(
-    column: str | None, mechanism: str, tmp_path: Path
-) -> None:
+    column, mechanism, tmp_path
+):
     """Where ids number its rows, one changed label renumbers them."""
     lg.init(tmp_path)
     tables = [survey(0), survey(5), survey(2).sample(fraction=1, shuffle=True, seed=1), survey(0)]
@@ -125,7 +120,7 @@ def test_an_export_sorted_by_labels_is_the_same_request_whichever_labels_it_has(
     assert {release.id for release in made} == {made[0].id}
 
 
-def rankings(label: int) -> pa.Table:
+def rankings(label):
     """Everybody compares X in two rankings, the second time the other way round."""
     rows = [
         {
@@ -143,9 +138,7 @@ def rankings(label: int) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def test_which_of_two_rankings_a_pair_counts_in_does_not_depend_on_its_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_of_two_rankings_a_pair_counts_in_does_not_depend_on_its_label(tmp_path, monkeypatch):
     """Rankings are kept or dropped whole: which of the two has room depends on where it counts."""
     world.fix_randomness(monkeypatch)
     options = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 3}

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -17,11 +15,10 @@ from labelguard_connectors.label_studio import answers as events
 
 import labelguard as lg
 from labelguard.answers.inbox import Event
-from labelguard.budget.label_values import Ties
 from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 
 TABLE = '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\n'
 HONEST = 6
@@ -29,15 +26,15 @@ PAIRWISE = {"pref": {"type": "Pairwise", "to_name": ["answer1", "answer2"]}}
 RATINGS = {name: {"type": "Rating", "to_name": [f"answer{name[-1]}"]} for name in ("q1", "q2")}
 
 
-def region(kind: str, name: str, about: str, **value: Any) -> dict[str, Any]:
+def region(kind, name, about, **value):
     return {"type": kind, "from_name": name, "to_name": about, "value": value}
 
 
-def left(**value: Any) -> list[dict[str, Any]]:
+def left(**value):
     return [region("pairwise", "pref", "answer1", **(value or {"selected": "left"}))]
 
 
-def ratings(first: Any, second: Any) -> list[dict[str, Any]]:
+def ratings(first, second):
     return [region("rating", f"q{n}", f"answer{n}", rating=r) for n, r in ((1, first), (2, second))]
 
 
@@ -58,7 +55,7 @@ UNASKED = {
 }
 
 
-def hear(made: Project, number: int, result: Any, asked: Any) -> None:
+def hear(made, number, result, asked):
     """Put what Label Studio tells of annotation `number` into the inbox."""
     data = {"prompt": f"prompt {number}", "answer1": f"a {number}", "answer2": f"b {number}"}
     event = {
@@ -78,9 +75,7 @@ def hear(made: Project, number: int, result: Any, asked: Any) -> None:
         inbox.put([Event("label-studio", tuple(answers))])
 
 
-def create_project(
-    directory: Path, hostile: Sequence[Any], honest: Any, asked: Any, **options: float
-) -> Project:
+def create_project(directory, hostile, honest, asked, **options):
     """A project with answers of three people, one of whom also sent what is hostile."""
     made = lg.init(directory, **options)
     path = made.state / CONFIG
@@ -92,14 +87,12 @@ def create_project(
     return made
 
 
-def listed(made: Project) -> list[dict[str, str]]:
+def listed(made):
     return [json.loads(line) for line in made.outside.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("ties", ["coin", "drop"])
-def test_labels_outside_the_domain_are_released_as_ties_and_listed(
-    ties: Ties, tmp_path: Path
-) -> None:
+def test_labels_outside_the_domain_are_released_as_ties_and_listed(ties, tmp_path):
     made = create_project(tmp_path / "p", list(OUTSIDE.values()), left(), PAIRWISE)
     release = lg.privatize(
         project=made,
@@ -130,9 +123,7 @@ ASKED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_what_one_answers_does_not_decide_which_question_is_read(
-    asked: str, tmp_path: Path
-) -> None:
+def test_what_one_answers_does_not_decide_which_question_is_read(asked, tmp_path):
     honest, tags, options = ASKED[asked]
     price: dict[str, Any] = {"epsilon": 2000.0, "delta": 0.0, "accept_delta": True, "workers": 1}
     shares = []
@@ -147,15 +138,13 @@ def test_what_one_answers_does_not_decide_which_question_is_read(
     assert shares == [HONEST, HONEST]
 
 
-def test_where_several_things_are_asked_none_is_taken_for_the_one_that_was_answered(
-    tmp_path: Path,
-) -> None:
+def test_where_several_things_are_asked_none_is_taken_for_the_one_that_was_answered(tmp_path):
     made = create_project(tmp_path / "p", [], left(), PAIRWISE | FLAG)
     with pytest.raises(InvalidLabels, match="flag, pref"):
         lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
 
 
-def test_nothing_public_tells_that_there_was_one(tmp_path: Path) -> None:
+def test_nothing_public_tells_that_there_was_one(tmp_path):
     facts = []
     for name, said in (("tie", "tie"), ("outside", "a word of none")):
         made = create_project(tmp_path / name, [left(selected=said)] * 2, left(), PAIRWISE)

@@ -5,7 +5,6 @@ Each one charged everybody (or one person) again, or turned every label around, 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,6 @@ from labelguard.project import policies
 from labelguard.project.erasure import remove_labeler
 from labelguard.project.linking import link
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 12}
@@ -58,16 +56,16 @@ SPELLINGS = [
 ]
 
 
-def rename(name: str) -> pa.Table:
+def rename(name):
     """The table with worker 0 under another name."""
     return _with("labeler_id", pc.if_else(pc.equal(WHO, "worker 0"), name, WHO))
 
 
-def _with(column: str, values: Any) -> pa.Table:
+def _with(column, values):
     return TABLE.set_column(TABLE.schema.get_field_index(column), column, values)
 
 
-def refused(project: Project, table: pa.Table, match: str, **options: Any) -> str:
+def refused(project, table, match, **options):
     """What the refusal says; nothing was charged and nothing released."""
     before = preferences.dump(project.state)
     try:
@@ -95,9 +93,7 @@ def refused(project: Project, table: pa.Table, match: str, **options: Any) -> st
         *(pytest.param(*pair, marks=pytest.mark.slow) for pair in SPELLINGS[9:]),
     ],
 )
-def test_a_second_spelling_in_a_later_file_buys_nothing(
-    one: str, other: str, project: Project
-) -> None:
+def test_a_second_spelling_in_a_later_file_buys_nothing(one, other, project):
     lg.privatize(rename(one), **PRICE, project=project)
     said = refused(project, rename(other), "differ only in how they are written", **PRICE)
     ring = OpenProject.open(project.state).keys
@@ -108,9 +104,7 @@ def test_a_second_spelling_in_a_later_file_buys_nothing(
 
 @pytest.mark.quick("Jos\\xe9-Jose\\u0301", "worker 0-Worker 0")
 @pytest.mark.parametrize(("one", "other"), SPELLINGS)
-def test_two_spellings_in_one_file_are_two_budgets_of_nobody(
-    one: str, other: str, project: Project
-) -> None:
+def test_two_spellings_in_one_file_are_two_budgets_of_nobody(one, other, project):
     half = [
         other if name == "worker 0" and row % 2 else one if name == "worker 0" else name
         for row, name in enumerate(WHO.to_pylist())
@@ -122,7 +116,7 @@ def test_two_spellings_in_one_file_are_two_budgets_of_nobody(
 
 
 @pytest.mark.parametrize("name", [".0", "7.0", "1.5", "1e2", "nan", "v1.0"])
-def test_an_id_is_text_whatever_number_it_looks_like(name: str, project: Project) -> None:
+def test_an_id_is_text_whatever_number_it_looks_like(name, project):
     """And what a column of floating-point numbers makes of ids is no id: 7 would come as 7.0."""
     assert lg.privatize(rename(name), **PRICE, project=project).card["counts"]["labelers"] > 1
     numbers = _with("labeler_id", pa.array([7.0] * len(TABLE)))
@@ -131,8 +125,8 @@ def test_an_id_is_text_whatever_number_it_looks_like(name: str, project: Project
 
 @pytest.mark.parametrize(("one", "other"), [("7", "7.0"), ("07", "7"), ("Worker 0", "worker 0")])
 def test_who_was_put_into_a_group_under_another_spelling_is_not_outside_it(
-    one: str, other: str, tmp_path: Path, project: Project
-) -> None:
+    one, other, tmp_path, project
+):
     """A list of groups that a spreadsheet wrote with 7.0 would put nobody together."""
     groups = tmp_path / "groups.csv"
     groups.write_text(f"labeler_id,group_id\n{one},home\nworker 1,home\n")
@@ -146,9 +140,7 @@ def test_who_was_put_into_a_group_under_another_spelling_is_not_outside_it(
     )
 
 
-def test_a_list_of_groups_with_another_spelling_of_somebody_is_refused(
-    tmp_path: Path, project: Project
-) -> None:
+def test_a_list_of_groups_with_another_spelling_of_somebody_is_refused(tmp_path, project):
     groups = tmp_path / "groups.csv"
     groups.write_text("labeler_id,group_id\n7,home\n8,home\n")
     lg.policies.add_groups(groups, project)
@@ -159,13 +151,13 @@ def test_a_list_of_groups_with_another_spelling_of_somebody_is_refused(
     assert fine.labelers == 3
 
 
-def _members(directory: Path, *names: str) -> Path:
+def _members(directory, *names):
     file = directory / "members.csv"
     file.write_text("labeler_id,group_id\n" + "".join(f"{name},home\n" for name in names))
     return file
 
 
-def test_spellings_that_look_alike_are_told_apart_in_the_message(project: Project) -> None:
+def test_spellings_that_look_alike_are_told_apart_in_the_message(project):
     table = pa.concat_tables([rename(JOSE), rename(JOSE_APART)])
     with pytest.raises(InvalidLabels, match=r"'Jose\\u0301' and 'Jos\\xe9'"):
         lg.privatize(table, **PRICE, project=project)
@@ -175,7 +167,7 @@ def test_spellings_that_look_alike_are_told_apart_in_the_message(project: Projec
 
 
 @pytest.mark.parametrize("unit", ["labeler", "item"])
-def test_another_labeler_column_is_refused(unit: Any, project: Project) -> None:
+def test_another_labeler_column_is_refused(unit, project):
     table = TABLE.append_column("account", pc.binary_join_element_wise("account of", WHO, " "))
     lg.privatize(table, **PRICE, unit=unit, project=project)
     said = refused(
@@ -190,7 +182,7 @@ def test_another_labeler_column_is_refused(unit: Any, project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_another_namespace_in_the_configuration_is_refused(project: Project) -> None:
+def test_another_namespace_in_the_configuration_is_refused(project):
     lg.privatize(TABLE, **PRICE, project=project)
     config = project.state / "labelguard.toml"
     config.write_text(config.read_text().replace('source = "files"', 'source = "tool"'))
@@ -199,7 +191,7 @@ def test_another_namespace_in_the_configuration_is_refused(project: Project) -> 
     refused(renamed, TABLE, "labelguard source add tool", **PRICE)
 
 
-def test_dropping_the_labeler_column_is_refused(project: Project) -> None:
+def test_dropping_the_labeler_column_is_refused(project):
     lg.privatize(TABLE, **PRICE, unit="item", project=project)
     said = refused(
         project, TABLE.drop_columns(["labeler_id"]), "differs in labeler_id", **PRICE, unit="item"
@@ -207,7 +199,7 @@ def test_dropping_the_labeler_column_is_refused(project: Project) -> None:
     assert "found none" in said
 
 
-def test_swapped_responses_turn_no_label_around(project: Project) -> None:
+def test_swapped_responses_turn_no_label_around(project):
     half = len(TABLE) // 2
     lg.privatize(TABLE.slice(0, half), **PRICE, project=project)
     swapped = {"response_a": "response_b", "response_b": "response_a"}
@@ -215,14 +207,14 @@ def test_swapped_responses_turn_no_label_around(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_nor_do_responses_that_change_their_part_with_another_layout(project: Project) -> None:
+def test_nor_do_responses_that_change_their_part_with_another_layout(project):
     lg.privatize(TABLE, **PRICE, project=project)
     columns = {"chosen": "response_b", "rejected": "response_a"}
     table = TABLE.drop_columns(["label"])
     refused(project, table, "differs in chosen", **PRICE, columns=columns)
 
 
-def test_item_ids_cannot_be_renamed_or_dropped(project: Project, tmp_path: Path) -> None:
+def test_item_ids_cannot_be_renamed_or_dropped(project, tmp_path):
     items = pa.array([f"i{n}" for n in ASKED.item])
     table = TABLE.append_column("item_id", items).append_column("other", items)
     lg.privatize(table, **PRICE, project=project)
@@ -233,7 +225,7 @@ def test_item_ids_cannot_be_renamed_or_dropped(project: Project, tmp_path: Path)
 # ---------------------------------------------------------------- who has left
 
 
-def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: Project) -> None:
+def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project):
     lg.privatize(TABLE, **PRICE, project=project)
     remove_labeler("worker 0", "erased", project)
     refused(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
@@ -242,7 +234,7 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: 
 
 
 @pytest.mark.slow
-def test_nor_does_whoever_left_before_any_release(project: Project) -> None:
+def test_nor_does_whoever_left_before_any_release(project):
     remove_labeler("worker 0", "erased", project, never_seen=True)
     refused(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
 
@@ -250,9 +242,7 @@ def test_nor_does_whoever_left_before_any_release(project: Project) -> None:
 # ---------------------------------------------------------------- a household
 
 
-def test_a_member_of_a_household_is_none_alone_in_another_spelling(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_member_of_a_household_is_none_alone_in_another_spelling(project, tmp_path):
     """The places of the household stayed unused, and each of its members had their own."""
     listed = tmp_path / "groups.csv"
     listed.write_text("labeler_id,group_id\nworker 0,home\nworker 1,home\n")

@@ -12,7 +12,6 @@ import re
 import shutil
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -36,7 +35,7 @@ MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 ANCHOR = re.compile(r"(labelguard-anchor:1:\d+:)[0-9a-f]{64}")
 
 
-def labels_table(*labels: int) -> pa.Table:
+def labels_table(*labels):
     """So many labels of one person, beside those of others; all but the last are known."""
     rows = [
         {"labeler_id": who, "prompt": f"question {item}", "label": (item + place) % 2}
@@ -51,7 +50,7 @@ def labels_table(*labels: int) -> pa.Table:
     return pa.Table.from_pylist([row | sides for row in rows])
 
 
-def write_reports(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
+def write_reports(directory, label, options):
     """Both reports of a project to which the victim's last label came in between, and the pages."""
     found: list[str] = []
     with clock.simulate_time(MONDAY):
@@ -75,9 +74,7 @@ def write_reports(directory: Path, label: int, options: dict[str, Any]) -> list[
     [{"mechanism": "rr"}, STATISTIC | {"features": "length", "components": 1}],
     ids=["rr", "statistic"],
 )
-def test_their_difference_does_not_tell_the_label_between_them(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_their_difference_does_not_tell_the_label_between_them(options, tmp_path, monkeypatch):
     reports = []
     for number, label in enumerate((0, 1)):
         world.fix_randomness(monkeypatch, world.repeatable_bytes())
@@ -104,7 +101,7 @@ OPTIONS: dict[str, Any] = {
 FIRST = arena(judges=24, labels=12)
 
 
-def labels(name: str) -> pl.DataFrame:
+def labels(name):
     """The same comparisons with other labels, or in another order."""
     label = pl.col("label")
     return {
@@ -115,7 +112,7 @@ def labels(name: str) -> pl.DataFrame:
     }[name]
 
 
-def published_by(name: str, empty: Path, here: Path) -> tuple[bytes, str, str, object]:
+def published_by(name, empty, here):
     """Everything about the head that leaves a copy of one project, and the labels it gave."""
     shutil.copytree(empty, here)
     made = lg.privatize(labels(name), project=here, epsilon=1, delta=1e-5, **OPTIONS)
@@ -124,16 +121,14 @@ def published_by(name: str, empty: Path, here: Path) -> tuple[bytes, str, str, o
     return (made.path / head.FILE).read_bytes(), rows, str(card), leaderboard(made.path)
 
 
-def published(tmp_path: Path, *names: str) -> list[tuple[bytes, str, str, object]]:
+def published(tmp_path, *names):
     """What leaves copies of a project, each with other labels."""
     empty = tmp_path / "empty"
     lg.init(empty)
     return [published_by(name, empty, tmp_path / name) for name in ("as they are", *names)]
 
 
-def test_with_the_noisy_sum_held_fixed_labels_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_the_noisy_sum_held_fixed_labels_change_nothing(tmp_path, monkeypatch):
     world.hold_noisy_sum(monkeypatch)
     first, *others = published(tmp_path, "ties", "sorted")
     for other in others:
@@ -142,9 +137,7 @@ def test_with_the_noisy_sum_held_fixed_labels_change_nothing(
 
 
 @pytest.mark.slow
-def test_the_test_sees_a_sum_that_follows_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_test_sees_a_sum_that_follows_labels(tmp_path, monkeypatch):
     """The control: without noise the same files differ; sorting alone still changes nothing."""
     monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
     as_they_are, other, ties, resorted = published(tmp_path, "the other way", "ties", "sorted")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from labelguard.project.opening import OpenProject
 from labelguard.release import selection
 from labelguard.release.mechanisms.rr import RandomizedResponse
 from labelguard.release.mechanisms.statistic import Teacher
-from labelguard.release.protocol import Mechanism
 
 BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
@@ -23,26 +21,21 @@ BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 @pytest.mark.parametrize(
     ("mechanism", "options"), [(RandomizedResponse, {}), (Teacher, STATISTIC)], ids=["rr", "sum"]
 )
-def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(
-    mechanism: type[Mechanism[Any]],
-    options: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(mechanism, options, tmp_path, monkeypatch):
     shown: list[str] = []
     keys: set[int] = set()
     draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.of
 
-    def drawing(self: Any, context: Any, prepared: Any, grant: Any, drawn: Any) -> None:
+    def drawing(self, context, prepared, grant, drawn):
         shown.extend(map(repr, (context, prepared.plan, grant, drawn, self)))
         draw(self, context, prepared, grant, drawn)
 
-    def charging(self: Ledger, asked: Any, *arguments: Any, **named: Any) -> Any:
+    def charging(self, asked, *arguments, **named):
         shown.append(repr(asked))
         keys.update(asked.labelers.ravel().tolist())
         return charge(self, asked, *arguments, **named)
 
-    def reading(task: Any, *arguments: Any) -> Any:
+    def reading(task, *arguments):
         found = of(task, *arguments)
         shown.extend(map(repr, (task, found, found.released)))
         keys.update(found.key.ravel().tolist())

@@ -8,7 +8,6 @@ twice as much. All numbers here are computed, none is sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,7 +21,6 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.joint import Balls, BinaryAnswers, Gaussians
 from labelguard.mechanisms.noise import Noise
 from labelguard.project import policies
-from labelguard.project.project import Project
 
 Floats = NDArray[np.float64]
 
@@ -30,33 +28,33 @@ EPSILON, DELTA = 1.0, 1e-5
 COINS = BinaryAnswers(rr.threshold(rr.calibrate(0.3, DELTA, 20)), 20)
 
 
-def least(make: Callable[[float], Balls | Gaussians]) -> Balls | Gaussians:
+def least(make):
     """The smallest noise that costs (ε, δ) together with the coins, to 2^-30."""
 
-    def private(whole: int) -> bool:
+    def private(whole):
         return joint.delta([COINS, make(whole / 2**30)], EPSILON) <= DELTA
 
     return make(_search.smallest_whole(private, 2**27, 2**35) / 2**30)
 
 
-def of_components(components: int) -> Balls | Gaussians:
+def of_components(components):
     return least(partial(Balls, components=components))
 
 
-def chosen_by_the_coins(noises: Sequence[Callable[[Floats], Floats]]) -> float:
+def chosen_by_the_coins(noises):
     """δ(ε) of the adversary who takes the worst of these, given what the coins told."""
     losses, probabilities = joint._multinomial(COINS)
     worst = np.max([deltas(EPSILON - losses) for deltas in noises], axis=0)
     return float(probabilities @ worst)
 
 
-def deltas_of(noise: Balls | Gaussians) -> Callable[[Floats], Floats]:
+def deltas_of(noise):
     if isinstance(noise, Balls):
         return partial(ball.deltas, scale=noise.scale, components=noise.components)
     return partial(gaussian.deltas, distance=joint.noise_distance([noise]))
 
 
-def test_control_a_shape_chosen_after_the_coins_breaks_the_price() -> None:
+def test_control_a_shape_chosen_after_the_coins_breaks_the_price():
     noises = [of_components(2), least(lambda sigma: Gaussians(sigma, 1))]
     for noise in noises:
         assert joint.delta([COINS, noise], EPSILON) <= DELTA
@@ -64,14 +62,14 @@ def test_control_a_shape_chosen_after_the_coins_breaks_the_price() -> None:
     assert chosen_by_the_coins([deltas_of(noise) for noise in noises]) > 1.8 * DELTA
 
 
-def test_control_a_number_of_components_chosen_after_the_coins_breaks_the_price() -> None:
+def test_control_a_number_of_components_chosen_after_the_coins_breaks_the_price():
     noises = [of_components(components) for components in (2, 8, 32)]
     assert chosen_by_the_coins([deltas_of(noise) for noise in noises]) > 1.8 * DELTA
 
 
 @pytest.mark.quick("2")
 @pytest.mark.parametrize("fewest", [2, 8])
-def test_components_chosen_after_the_coins_at_the_policys_scale_cost_no_more(fewest: int) -> None:
+def test_components_chosen_after_the_coins_at_the_policys_scale_cost_no_more(fewest):
     fixed = of_components(fewest)
     drawn = [max(components, fewest) for components in (1, 2, 3, 5, 8, 9, 32, 200)]
     noises = [deltas_of(Balls(fixed.scale, components)) for components in dict.fromkeys(drawn)]
@@ -85,8 +83,8 @@ def test_components_chosen_after_the_coins_at_the_policys_scale_cost_no_more(few
 @pytest.mark.quick("1-2")
 @pytest.mark.parametrize(("components", "fewest"), [(1, 2), (2, 1)])
 def test_a_release_after_coins_has_the_noise_of_the_policy_whatever_its_components(
-    components: int, fewest: int, project: Project
-) -> None:
+    components, fewest, project
+):
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
     policies.new(

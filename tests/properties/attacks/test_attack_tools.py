@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tools import Desk, connected, deliver
+from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard.answers.segments import Segments
@@ -16,7 +15,6 @@ from labelguard.errors import InvalidLabels, ProjectError
 from labelguard.ledger import segmentbook
 from labelguard.project import erasure, ingestion
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 HALF: dict[str, Any] = {"mechanism": "rr", "epsilon": 1.0, "delta": 1e-5, "workers": 1}
@@ -24,17 +22,17 @@ HALF |= {"max_labels_per_labeler": 40}
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Project, Desk]:
+def tool(tmp_path, monkeypatch):
     return connected(lg.init(tmp_path / "p"), tmp_path, monkeypatch)
 
 
-def values(project: Project) -> list[tuple[str, ...]]:
+def values(project):
     """What was released last: rows without their ids."""
     found = lg.load(lg.privatize(project=project, **HALF))
     return sorted(found.select("prompt", "chosen").iter_rows())
 
 
-def uses(project: Project, who: str) -> int:
+def uses(project, who):
     """How many uses a labeler was charged."""
     opened = OpenProject.open(project)
     table = opened.ledger.releases.labelers("rr")
@@ -43,7 +41,7 @@ def uses(project: Project, who: str) -> int:
 
 @pytest.mark.quick("changed")
 @pytest.mark.parametrize("again", ["changed", "deleted and recreated", "skipped and unskipped"])
-def test_answering_again_draws_no_new_coin(again: str, tool: tuple[Project, Desk]) -> None:
+def test_answering_again_draws_no_new_coin(again, tool):
     project, desk = tool
     for task in range(30):
         deliver(project, desk.answer("maria", task, "left"))
@@ -64,9 +62,7 @@ def test_answering_again_draws_no_new_coin(again: str, tool: tuple[Project, Desk
     assert uses(project, "maria") == spent == 30
 
 
-def test_an_old_event_that_comes_again_turns_nothing_back(
-    tool: tuple[Project, Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_event_that_comes_again_turns_nothing_back(tool, monkeypatch):
     project, desk = tool
     first = desk.answer("maria", 1, "left")
     deliver(project, first)
@@ -85,9 +81,7 @@ def test_an_old_event_that_comes_again_turns_nothing_back(
         lg.privatize(project=project, **HALF)
 
 
-def test_a_segment_of_another_project_or_from_before_an_erasure_is_refused(
-    tool: tuple[Project, Desk], tmp_path: Path
-) -> None:
+def test_a_segment_of_another_project_or_from_before_an_erasure_is_refused(tool, tmp_path):
     project, desk = tool
     deliver(project, *(desk.answer(who, 1, "left") for who in ("maria", "otto")))
     ingestion.ingest(project)
@@ -101,9 +95,7 @@ def test_a_segment_of_another_project_or_from_before_an_erasure_is_refused(
         lg.privatize(project=project, **HALF)
 
 
-def test_tables_cannot_change_places_within_or_between_segments(
-    tool: tuple[Project, Desk],
-) -> None:
+def test_tables_cannot_change_places_within_or_between_segments(tool):
     project, desk = tool
     for task in range(2):
         deliver(project, desk.answer(f"worker {task}", task, "left"))
@@ -117,7 +109,7 @@ def test_tables_cannot_change_places_within_or_between_segments(
         held.read(other)
 
 
-def test_the_size_of_a_segment_does_not_follow_its_labels(tool: tuple[Project, Desk]) -> None:
+def test_the_size_of_a_segment_does_not_follow_its_labels(tool):
     project, desk = tool
     for task in range(40):
         desk.answer("maria", task, "left" if task % 3 else "right")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,11 +60,11 @@ CONTENTS: dict[str, Any] = {
 }
 
 
-def message(member: Any) -> list[dict[str, Any]]:
+def message(member):
     return [{"role": "assistant", "content": "calls", "tool": member}]
 
 
-def rows_of(sides: tuple[Any, Any], swapped: tuple[bool, ...]) -> list[dict[str, Any]]:
+def rows_of(sides, swapped):
     chat = any(isinstance(side, list) for side in sides)
     found = []
     for number, swap in enumerate(swapped):
@@ -77,7 +76,7 @@ def rows_of(sides: tuple[Any, Any], swapped: tuple[bool, ...]) -> list[dict[str,
     return found
 
 
-def outcome(path: Path, source: Any, **options: Any) -> Any:
+def outcome(path, source, **options):
     """What the reading of an input tells: its contents in canonical order, or its message."""
     try:
         read = read_pairs(source, **options)
@@ -86,7 +85,7 @@ def outcome(path: Path, source: Any, **options: Any) -> Any:
     return str(read.table.schema), read.table.to_pylist(), read.ids.to_pylist(), read.skipped
 
 
-def release(path: Path, source: Any, **options: Any) -> Any:
+def release(path, source, **options):
     """What an observer of a run sees, but for the released labels."""
     labelguard.init(path)
     try:
@@ -98,7 +97,7 @@ def release(path: Path, source: Any, **options: Any) -> Any:
     return 0, str(frame.schema), frame["item_id"].to_list(), sides, made.card["counts"]
 
 
-def as_jsonl(rows: list[dict[str, Any]], path: Path) -> Path:
+def as_jsonl(rows, path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -106,7 +105,7 @@ def as_jsonl(rows: list[dict[str, Any]], path: Path) -> Path:
 WORLDS = ((False, False), (False, True), (True, True))
 
 
-def worlds(sides: tuple[Any, Any]) -> list[list[dict[str, Any]]]:
+def worlds(sides):
     return [rows_of(sides, swapped) for swapped in WORLDS]
 
 
@@ -131,9 +130,7 @@ JSON_CASES = [
 
 @pytest.mark.quick("member nothing | object", "text | chat")
 @pytest.mark.parametrize("sides", JSON_CASES)
-def test_no_type_in_jsonl_tells_which_side_was_chosen(
-    sides: tuple[Any, Any], tmp_path: Path
-) -> None:
+def test_no_type_in_jsonl_tells_which_side_was_chosen(sides, tmp_path):
     found = []
     sound = rows_of(("yes", "no"), (False,)) if not any(map(is_list, sides)) else []
     for number, rows in enumerate(worlds(sides)):
@@ -156,9 +153,7 @@ IN_MEMORY: list[tuple[Any, Any]] = [
 @pytest.mark.quick("member nothing | object-list", "number | chat-DataFrame")
 @pytest.mark.parametrize("made", [list, pd.DataFrame])
 @pytest.mark.parametrize("sides", [*JSON_CASES, *IN_MEMORY])
-def test_no_type_of_rows_in_memory_tells_which_side_was_chosen(
-    sides: tuple[Any, Any], made: Any, tmp_path: Path
-) -> None:
+def test_no_type_of_rows_in_memory_tells_which_side_was_chosen(sides, made, tmp_path):
     """A column had one type or several, by which side of each row stood in it."""
     found = [outcome(tmp_path, made(rows), skip_bad=True) for rows in worlds(sides)]
     assert found == found[:1] * len(found)
@@ -168,7 +163,7 @@ ANSWERS: list[list[Any]] = [[0, 0], [0, 1], [0, "tie"], [True, 1], [0.5, "b"], [
 
 
 @pytest.mark.parametrize("made", [list, pd.DataFrame])
-def test_no_type_of_a_label_in_memory_tells_what_it_is(made: Any, tmp_path: Path) -> None:
+def test_no_type_of_a_label_in_memory_tells_what_it_is(made, tmp_path):
     """Numbers beside a text were refused, so that who saw the error knew of the text."""
     found = []
     for labels in ANSWERS:
@@ -180,11 +175,11 @@ def test_no_type_of_a_label_in_memory_tells_what_it_is(made: Any, tmp_path: Path
     assert found == found[:1] * len(found)
 
 
-def is_list(side: Any) -> bool:
+def is_list(side):
     return isinstance(side, list)
 
 
-def chats(kind: pa.DataType) -> pa.DataType:
+def chats(kind):
     return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool", kind)]))
 
 
@@ -220,7 +215,7 @@ TYPES: dict[str, tuple[pa.DataType, Any]] = {
 }
 
 
-def typed(kinds: tuple[str, str], *, swap: bool, member: bool) -> pa.Table:
+def typed(kinds, *, swap, member):
     """One row under two types, the column's or that of a member of its messages."""
     columns: dict[str, Any] = {"labeler_id": ["x"]}
     prompt: Any = [{"role": "user", "content": "p", "tool": None}]
@@ -251,12 +246,7 @@ GRID = [
 
 @pytest.mark.quick("null | text, columns of tables", "time | k, members in files")
 @pytest.mark.parametrize(("kinds", "member", "parquet"), GRID)
-def test_no_type_of_a_column_tells_which_side_was_chosen(
-    kinds: tuple[str, str],
-    member: bool,
-    parquet: bool,
-    tmp_path: Path,
-) -> None:
+def test_no_type_of_a_column_tells_which_side_was_chosen(kinds, member, parquet, tmp_path):
     found = []
     for swap in (False, True):
         here = tmp_path / str(swap)
@@ -284,9 +274,7 @@ def test_no_type_of_a_column_tells_which_side_was_chosen(
     ],
     ids=["Id | id", "both | chat", "null | chat", "true | 1.0", "null | text"],
 )
-def test_no_type_tells_an_observer_of_a_release_which_side_was_chosen(
-    sides: tuple[Any, Any], tmp_path: Path
-) -> None:
+def test_no_type_tells_an_observer_of_a_release_which_side_was_chosen(sides, tmp_path):
     found = []
     for number, rows in enumerate(worlds(sides)):
         here = tmp_path / str(number)

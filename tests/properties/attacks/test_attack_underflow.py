@@ -8,8 +8,6 @@ the head told its labeler's labels at any ε.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,7 @@ SMALL = np.float32(8e-23)
 EPSILON, DELTA = 0.5, 1e-5
 
 
-def features() -> np.ndarray:
+def features():
     """D large pairs, one a direction; LABELS tiny ones; one small pair, the rest zeros.
 
     With a mean square of 1, as those of a release have.
@@ -46,7 +44,7 @@ def features() -> np.ndarray:
     return np.concatenate([large, np.full((LABELS, D), TINY), small]).astype(np.float32)
 
 
-def rows() -> Rows:
+def rows():
     """The victim, unit 0, has the tiny pairs, one labeler the large ones, all others the rest."""
     pair = [np.arange(D, D + LABELS), np.arange(D)]
     pair += [np.arange(D + LABELS, D + 2 * LABELS) for _ in range(OTHERS)]
@@ -54,7 +52,7 @@ def rows() -> Rows:
     return Rows(np.concatenate(pair), unit, len(pair))
 
 
-def problem() -> tuple[HeadProblem, float]:
+def problem():
     """And its clip norm."""
     z, asked = features(), rows()
     records = ComparisonRecords.of(z, asked)
@@ -63,19 +61,19 @@ def problem() -> tuple[HeadProblem, float]:
     return HeadProblem(z, records, weight, np.ones(D), clip), clip
 
 
-def labels(victims: float, seed: int = 0) -> np.ndarray:
+def labels(victims, seed=0):
     found = np.random.default_rng(seed).integers(0, 2, len(rows())).astype(float)
     found[rows().unit == 0] = victims
     return found
 
 
-def test_a_labeler_of_tiny_features_moves_a_sum_by_two_clip_norms_at_most() -> None:
+def test_a_labeler_of_tiny_features_moves_a_sum_by_two_clip_norms_at_most():
     made, clip = problem()
     sums = [made.clipped_sum(np.arange(OTHERS + 2), labels(y), clip) for y in (0.0, 1.0)]
     assert 0 < np.linalg.norm((sums[0] - sums[1]) / clip) <= 2
 
 
-def test_a_norm_that_vanishes_lets_nobody_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_norm_that_vanishes_lets_nobody_through(monkeypatch):
     """The bound is that of whole numbers: it holds even if every norm is taken for 0."""
     made, clip = problem()
     monkeypatch.setattr(clipping, "norms", lambda vectors: np.zeros(len(vectors)))
@@ -84,7 +82,7 @@ def test_a_norm_that_vanishes_lets_nobody_through(monkeypatch: pytest.MonkeyPatc
         assert np.linalg.norm(alone / clip) <= 1
 
 
-def right_guesses(released: Callable[[float, int], np.ndarray], worlds: int = 40) -> int:
+def right_guesses(released, worlds=40):
     """In how many worlds the sign of the sum of coefficients is that of the victim's labels.
 
     At ε = .5 a guess is right with a probability of at most .6225: 38 of 40 once in 10^6.
@@ -95,11 +93,11 @@ def right_guesses(released: Callable[[float, int], np.ndarray], worlds: int = 40
     )
 
 
-def test_a_run_at_half_a_nat_does_not_tell_a_label(tmp_path: Path) -> None:
+def test_a_run_at_half_a_nat_does_not_tell_a_label(tmp_path):
     """Everybody in each of five steps, whose price is in closed form."""
     steps = 5
 
-    def released(victims: float, world: int) -> np.ndarray:
+    def released(victims, world):
         made, clip = problem()
         noise = 2 * gaussian.calibrate(EPSILON, DELTA, steps)
         price = {"noise_multiplier": noise, "sampling_probability": 1.0, "steps": steps}
@@ -112,10 +110,10 @@ def test_a_run_at_half_a_nat_does_not_tell_a_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_released_head_at_half_a_nat_does_not_tell_a_label(tmp_path: Path) -> None:
+def test_a_released_head_at_half_a_nat_does_not_tell_a_label(tmp_path):
     """The same through files, policy and release: 40 of 40 before norms were taken in double."""
 
-    def released(victims: float, world: int) -> np.ndarray:
+    def released(victims, world):
         made = lg.init(tmp_path / str(world))
         options: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA, "components": D}
         names = ",".join(f"f{column}" for column in range(D))
@@ -134,7 +132,7 @@ def test_a_released_head_at_half_a_nat_does_not_tell_a_label(tmp_path: Path) -> 
     assert right_guesses(released) < 38
 
 
-def _table(given: np.ndarray) -> pa.Table:
+def _table(given):
     asked, x = rows(), features()
     first = {f"f{column}_a": x[asked.pair, column] for column in range(D)}
     second = {f"f{column}_b": np.zeros(len(asked), np.float32) for column in range(D)}

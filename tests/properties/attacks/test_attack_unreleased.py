@@ -7,7 +7,7 @@ import pytest
 
 from labelguard.analysis.leaderboard import ELO, MEAN, rank_sources
 from labelguard.learning.features import Group
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.geometry import Shape, basis, spectrum
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.coefficients import summarize_coefficients
 from labelguard.release.head import Head
@@ -18,7 +18,7 @@ SYSTEMS = 12
 WORLDS = 20
 
 
-def sure(components: int, deviation: float = 1e-6) -> CoefficientErrors:
+def sure(components, deviation=1e-6):
     """CoefficientErrors of what is known all but exactly."""
     nothing = np.zeros((components, components))
     noises = (ReleasedNoise("gaussian", deviation),)
@@ -27,9 +27,7 @@ def sure(components: int, deviation: float = 1e-6) -> CoefficientErrors:
     )
 
 
-def make_head(
-    axes: Basis, group: Group, x: np.ndarray, true: np.ndarray, noise: np.ndarray
-) -> Head:
+def make_head(axes, group, x, true, noise):
     """A head that knows the true coefficients (d,) along the released axes, up to noise."""
     theta = np.linalg.pinv(axes.projection) @ true + noise
     coefficients = axes.projection @ theta
@@ -44,7 +42,7 @@ def make_head(
     return Head(group.name, "", {}, SHAPE, axes, coefficients, summary=about)
 
 
-def systems(components: int, spread: float, seed: int) -> tuple[Head, np.ndarray]:
+def systems(components, spread, seed):
     """All pairs of systems compared, of which few directions are released; true scores."""
     one, other = np.triu_indices(SYSTEMS, 1)
     x = np.zeros((len(one), SYSTEMS), np.float32)
@@ -60,7 +58,7 @@ def systems(components: int, spread: float, seed: int) -> tuple[Head, np.ndarray
 
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("components", [1, 3])
-def test_scores_that_few_directions_hardly_tell_of_are_wide(components: int) -> None:
+def test_scores_that_few_directions_hardly_tell_of_are_wide(components):
     """All axes of these pairs weigh the same, so that which one is released is the machine's whim:
     what is held is a sample, with a standard error of .022 around .95.
     """
@@ -78,7 +76,7 @@ def test_scores_that_few_directions_hardly_tell_of_are_wide(components: int) -> 
     assert wrong <= 4  # of 20, 1 on average at most
 
 
-def test_intervals_of_systems_are_tight_where_all_directions_are_released() -> None:
+def test_intervals_of_systems_are_tight_where_all_directions_are_released():
     head, _ = systems(SYSTEMS - 1, 1.3, 0)
     [board] = rank_sources(head).boards
     assert max(one.high - one.low for one in board.standings) < 1
@@ -87,7 +85,7 @@ def test_intervals_of_systems_are_tight_where_all_directions_are_released() -> N
     assert all(one.low is not None and one.high - one.low < 0.01 for one in told)
 
 
-def test_no_preference_is_made_up_of_directions_that_were_not_released() -> None:
+def test_no_preference_is_made_up_of_directions_that_were_not_released():
     """Columns of equal spread, one or two axes of twelve: the rest of each column is unknown."""
     held, claims, false = [], 0, 0
     for seed in range(WORLDS):
@@ -110,7 +108,7 @@ def test_no_preference_is_made_up_of_directions_that_were_not_released() -> None
     assert false <= 1 + claims // 10
 
 
-def test_a_sentence_about_many_columns_is_rarely_false() -> None:
+def test_a_sentence_about_many_columns_is_rarely_false():
     """Twenty columns that nobody minds, all released: by themselves, one would stand out."""
     said = 0
     for seed in range(12):

@@ -25,7 +25,7 @@ from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, erasure, policies
 from labelguard.project.backup import backup
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 from labelguard.project.restore import restore
 from labelguard.report import overview
 
@@ -37,11 +37,11 @@ MODEST = 400 << 20
 class Zeros(io.RawIOBase):
     """A file of zeros."""
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size=-1):
         return bytes(size)
 
 
-def forged(path: Path, *members: tuple[tarfile.TarInfo, io.IOBase]) -> Path:
+def forged(path, *members):
     """An archive of any members, compressed."""
     with (
         pa.CompressedOutputStream(str(path), "zstd") as stream,
@@ -52,34 +52,32 @@ def forged(path: Path, *members: tuple[tarfile.TarInfo, io.IOBase]) -> Path:
     return path
 
 
-def member(name: str, data: bytes) -> tuple[tarfile.TarInfo, io.IOBase]:
+def member(name, data):
     header = tarfile.TarInfo(name)
     header.size = len(data)
     return header, io.BytesIO(data)
 
 
-def large(name: str, kind: bytes = tarfile.REGTYPE) -> tuple[tarfile.TarInfo, io.IOBase]:
+def large(name, kind=tarfile.REGTYPE):
     header = tarfile.TarInfo(name)
     header.size, header.type = LARGE, kind
     return header, Zeros()
 
 
-def listing(*names: str) -> tuple[tuple[tarfile.TarInfo, io.IOBase], ...]:
+def listing(*names):
     members = {name: {"sha256": "0" * 64, "bytes": LARGE} for name in names}
     manifest = json.dumps({"format": 1, "members": members}).encode()
     return member("manifest.json", manifest), member("manifest.mac", bytes(32))
 
 
-def restoring(project: Project, path: Path, tmp_path: Path) -> bounded.Outcome:
+def restoring(project, path, tmp_path):
     target = tmp_path / "restored"
     return bounded.run(tmp_path, "project", "restore", path, target, "--keys", project.keys)
 
 
 @pytest.mark.quick("ledger.sqlite3")
 @pytest.mark.parametrize("name", ["ledger.sqlite3", "releases/r0001/data.parquet"])
-def test_a_forged_backup_puts_nothing_on_the_disk(
-    project: Project, tmp_path: Path, name: str
-) -> None:
+def test_a_forged_backup_puts_nothing_on_the_disk(project, tmp_path, name):
     path = forged(tmp_path / "forged", *listing(name), large(name))
     assert path.stat().st_size < LARGE / 1000
     seen = restoring(project, path, tmp_path)
@@ -97,18 +95,14 @@ def test_a_forged_backup_puts_nothing_on_the_disk(
         ("manifest.mac", 1, tarfile.REGTYPE),
     ],
 )
-def test_a_header_or_a_head_that_never_ends_takes_no_memory(
-    project: Project, tmp_path: Path, name: str, before: int, kind: bytes
-) -> None:
+def test_a_header_or_a_head_that_never_ends_takes_no_memory(project, tmp_path, name, before, kind):
     path = forged(tmp_path / "forged", *listing()[:before], large(name, kind))
     seen = restoring(project, path, tmp_path)
     assert seen.refused_in_one_line()
     assert seen.peak < MODEST
 
 
-def test_the_database_of_a_forged_backup_is_never_opened(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_database_of_a_forged_backup_is_never_opened(project, tmp_path, monkeypatch):
     made = Path(backup(tmp_path / "backup", project=project).path)
     with archive.reading(made) as file:
         manifest, ledger = file.manifest, tmp_path / "unpacked"
@@ -127,21 +121,19 @@ def test_the_database_of_a_forged_backup_is_never_opened(
     assert not opened
 
 
-def test_a_backup_removes_no_file_beside_it(project: Project, tmp_path: Path) -> None:
+def test_a_backup_removes_no_file_beside_it(project, tmp_path):
     (tmp_path / "backup.partial").write_text("mine")
     backup(tmp_path / "backup", project=project)
     assert (tmp_path / "backup.partial").read_text() == "mine"
     assert sorted(p.name for p in tmp_path.glob("*backup*")) == ["backup", "backup.partial"]
 
 
-def release_a_copy(project: Project, output: Path) -> None:
+def release_a_copy(project, output):
     price = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
     labelguard.privatize(TABLE, project=project, output=output, **price)
 
 
-def test_a_copy_of_a_release_removes_no_directory_beside_it(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_copy_of_a_release_removes_no_directory_beside_it(project, tmp_path):
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial/mine").write_text("mine")
     release_a_copy(project, tmp_path / "out")
@@ -151,10 +143,8 @@ def test_a_copy_of_a_release_removes_no_directory_beside_it(
     assert sorted(p.name for p in tmp_path.glob("*out*")) == ["out", "out.partial"]
 
 
-def test_what_appears_in_the_place_of_a_copy_is_not_removed(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def appear(*_: object) -> None:
+def test_what_appears_in_the_place_of_a_copy_is_not_removed(project, tmp_path, monkeypatch):
+    def appear(*_):
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out/mine").write_text("mine")
 
@@ -174,9 +164,7 @@ def test_what_appears_in_the_place_of_a_copy_is_not_removed(
 BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20}
 
 
-def test_a_backup_holds_no_answer_that_will_be_given_again(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_holds_no_answer_that_will_be_given_again(project, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
         lg.privatize(TABLE, project=project, **BUDGET)
@@ -187,9 +175,7 @@ def test_a_backup_holds_no_answer_that_will_be_given_again(
     assert not list(find(tmp_path / "copy").private_maps.rglob("*.parquet"))
 
 
-def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(project, tmp_path):
     """Else nobody would know of it before the backup is needed."""
     lg.privatize(TABLE, project=project, **BUDGET)
     next(project.private_maps.rglob("*.parquet")).unlink()
@@ -198,10 +184,8 @@ def test_a_map_that_is_not_as_it_was_drawn_is_not_backed_up(
     assert not (tmp_path / "backup.tar.zst").exists()
 
 
-def test_whoever_looks_while_somebody_is_erased_spoils_nothing(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def look(*_: Any) -> list[int]:
+def test_whoever_looks_while_somebody_is_erased_spoils_nothing(project, monkeypatch):
+    def look(*_):
         """The new files are written, and the ledger is about to be told of them."""
         typed = ("doctor", "budget verify", "release verify")
         where = ("--project", str(project.state))
@@ -228,7 +212,7 @@ KINDS: list[dict[str, Any]] = [
 
 @pytest.mark.quick("kind0")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lost_policy_is_paid_for_whatever_its_kind(kind: dict[str, Any], tmp_path: Path) -> None:
+def test_a_lost_policy_is_paid_for_whatever_its_kind(kind, tmp_path):
     project = lg.init(tmp_path / "project")
     price: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:labels=3"]}
     policies.new("one", epsilon=1, **price, **kind, project=project)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,21 +11,20 @@ from support.databases import dump
 from support.preferences import ASKED, TABLE, spent, write
 
 from labelguard.cli.main import main
-from labelguard.project.project import Project
 from labelguard.report import overview
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(project, tmp_path, monkeypatch):
     """Runs a command in a project; labels.parquet holds 4 labelers, more.parquet 3 others too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELGUARD_PROJECT", str(project.state))
     write(TABLE, tmp_path / "more.parquet")
     write(TABLE.filter(ASKED.labeler < 4), tmp_path / "labels.parquet")
 
-    def command(text: str) -> Result:
+    def command(text):
         asked = text.split()
         first = PRIVATIZE if asked[0] == "privatize" else asked[:1]
         return CliRunner().invoke(main, [*first, *asked[1:]])
@@ -34,14 +32,14 @@ def run(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
     return command
 
 
-def refused(result: Result, *told: str) -> None:
+def refused(result, *told):
     """It ended with one line that says so, and with nothing else."""
     assert result.exit_code == 1 and not result.stdout
     assert len(result.stderr.splitlines()) == 1
     assert all(text in result.stderr for text in told), result.stderr
 
 
-def test_a_price_that_protects_nobody_is_refused(run: Run, project: Project) -> None:
+def test_a_price_that_protects_nobody_is_refused(run, project):
     refused(
         run("privatize labels.parquet --epsilon 1000 --delta .2"), "ceiling", "--raise 1000,0.2"
     )
@@ -50,7 +48,7 @@ def test_a_price_that_protects_nobody_is_refused(run: Run, project: Project) -> 
     assert overview.releases(project.state) == [] and spent(project) == 0
 
 
-def test_policies_one_after_another_do_not_pass_the_ceiling(run: Run, project: Project) -> None:
+def test_policies_one_after_another_do_not_pass_the_ceiling(run, project):
     for number in range(3):
         assert (
             run(f"policy new p{number} --epsilon 3 --delta 1e-5 --allow rr:labels=9").exit_code == 0
@@ -66,9 +64,7 @@ def test_policies_one_after_another_do_not_pass_the_ceiling(run: Run, project: P
 @pytest.mark.quick("labels---epsilon 1 --delta 1e-5")
 @pytest.mark.parametrize("options", ["--epsilon 1 --delta 1e-5", "--epsilon 3 --delta 1e-6"])
 @pytest.mark.parametrize("file", ["labels", "more"])
-def test_a_stricter_price_is_never_answered_with_a_looser_one(
-    file: str, options: str, run: Run, project: Project
-) -> None:
+def test_a_stricter_price_is_never_answered_with_a_looser_one(file, options, run, project):
     """Neither for new labels, nor for a release that was made before and costs nothing."""
     assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
     before = overview.anchor(project.state)
@@ -84,9 +80,7 @@ def test_a_stricter_price_is_never_answered_with_a_looser_one(
         *(("delta", value, "rr") for value in ("1", "-1e-9", "nan", "inf")),
     ],
 )
-def test_a_budget_that_is_none_is_an_error_whatever_the_policy_says(
-    name: str, value: str, mechanism: str, run: Run
-) -> None:
+def test_a_budget_that_is_none_is_an_error_whatever_the_policy_says(name, value, mechanism, run):
     price = {"epsilon": "3", "delta": "1e-5", "mechanism": mechanism, name: value}
     options = " ".join(f"--{option} {number}" for option, number in price.items())
     refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
@@ -94,9 +88,7 @@ def test_a_budget_that_is_none_is_an_error_whatever_the_policy_says(
     refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
 
 
-def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(
-    run: Run, project: Project
-) -> None:
+def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(run, project):
     assert run("project ceiling --raise 10,.9 --yes").exit_code == 0
     told = "privatize labels.parquet --epsilon 3 --delta .25"
     refused(run(told), "--accept-delta")
@@ -106,7 +98,7 @@ def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(
     assert run(told).exit_code == 0  # the same release: it was accepted, and costs nothing
 
 
-def test_nor_does_it_go_unsaid_where_labelers_come_one_by_one(run: Run, tmp_path: Path) -> None:
+def test_nor_does_it_go_unsaid_where_labelers_come_one_by_one(run, tmp_path):
     assert run("project ceiling --raise 10,.9 --yes").exit_code == 0
     results = []
     for number in range(4):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +35,7 @@ class door:
 
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("name", ["rr", "statistic", "props"])
-def test_no_package_takes_the_place_of_a_mechanism(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_package_takes_the_place_of_a_mechanism(name, tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", name, MECHANISM, monkeypatch)
     assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
     project = lg.init(tmp_path)
@@ -47,9 +44,7 @@ def test_no_package_takes_the_place_of_a_mechanism(
     assert not overview.releases(project.state)
 
 
-def test_no_package_takes_the_place_of_an_executor_or_of_features(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_package_takes_the_place_of_an_executor_or_of_features(tmp_path, monkeypatch):
     install(tmp_path / "one", "labelguard.executors", "threads", "door = list", monkeypatch)
     install(tmp_path / "two", "labelguard.features", "length", "door = list", monkeypatch)
     monkeypatch.setenv("LABELGUARD_EXECUTOR", "threads")
@@ -61,9 +56,7 @@ def test_no_package_takes_the_place_of_an_executor_or_of_features(
 
 @pytest.mark.quick("")
 @pytest.mark.parametrize("code", ["", "door = 7", "def door(:", "class door: pass"])
-def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(code, tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", "broken", code, monkeypatch)
     assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
     project = lg.init(tmp_path)
@@ -75,18 +68,14 @@ def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(
 class Lazy:
     """Answers for every second bucket, when it comes to labels."""
 
-    def map(
-        self, work: Callable[[Any, int], Any], task: Any, buckets: Iterable[int]
-    ) -> Iterator[Any]:
+    def map(self, work, task, buckets):
         found = [*buckets]
         if work.__name__ == "randomize_bucket":
             found = found[::2]
         return (work(task, bucket) for bucket in found)
 
 
-def test_work_that_an_executor_left_out_is_no_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_an_executor_left_out_is_no_release(tmp_path, monkeypatch):
     project = lg.init(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda workers: Lazy())
@@ -101,8 +90,8 @@ def test_work_that_an_executor_left_out_is_no_release(
 @pytest.mark.parametrize("option", ["event", "name", "epsilom"])
 @pytest.mark.parametrize("mechanism", ["rr", "auto"])
 def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
-    option: str, mechanism: str, tmp_path: Path
-) -> None:
+    option, mechanism, tmp_path
+):
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match=f"--{option} does not go with --mechanism {mechanism}"):
         lg.privatize("nowhere.parquet", project=project, **{"mechanism": mechanism, option: "x"})
@@ -124,11 +113,11 @@ class Crash(BaseException):
 class Dying:
     """Its job dies when work of one kind was handed out."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind):
         self.kind = kind
         self.left: Any = None
 
-    def map(self, work: Work, task: Any, buckets: Iterable[int]) -> Iterator[Any]:
+    def map(self, work, task, buckets):
         if work.__name__ == self.kind:
             self.left = task
             raise Crash
@@ -138,24 +127,22 @@ class Dying:
 class Haunted:
     """Works beside the workers of an earlier job, which are behind."""
 
-    def __init__(self, kind: str, left: Any) -> None:
+    def __init__(self, kind, left):
         self.kind, self.left = kind, left
 
-    def map(self, work: Work, task: Any, buckets: Iterable[int]) -> Iterator[Any]:
+    def map(self, work, task, buckets):
         for bucket in buckets:
             result = work(task, bucket)
             if work.__name__ == self.kind:
                 self._earlier(work, bucket)
             yield result
 
-    def _earlier(self, work: Work, bucket: int) -> None:
+    def _earlier(self, work, bucket):
         with contextlib.suppress(OSError):  # what it worked on is gone
             work(self.left, bucket)
 
 
-def test_it_draws_no_second_coin_of_a_released_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_draws_no_second_coin_of_a_released_label(tmp_path, monkeypatch):
     project, dying = lg.init(tmp_path), Dying("randomize_bucket")
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda workers: dying)

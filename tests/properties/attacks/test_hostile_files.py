@@ -7,7 +7,6 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -24,7 +23,6 @@ from labelguard.inputs import readers
 from labelguard.inputs.readers import MOST_COLUMNS, InputFile
 from labelguard.inputs.sources import ByteLimit, resolve_input
 from labelguard.project import policies
-from labelguard.project.project import Project
 
 NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")
 HEADER = ",".join(NAMES).encode() + b"\n"
@@ -37,30 +35,30 @@ MODEST = 700 << 20
 ENGINE = readers._memory() + (2 << 30)
 
 
-def zipped(*pieces: tuple[bytes, int]) -> bytes:
+def zipped(*pieces):
     """A gzip file of pieces, each repeated."""
     return b"".join(
         gzip.compress(piece * min(count, 64)) * (count // min(count, 64)) for piece, count in pieces
     )
 
 
-def nested(depth: int, begin: str, end: str) -> bytes:
+def nested(depth, begin, end):
     deep = json.dumps(OBJECT | {"response_b": "HERE"}).replace(
         '"HERE"', begin * depth + "1" + end * depth
     )
     return LINE + deep.encode() + b"\n"
 
 
-def _table(**columns: pa.Array) -> pa.Table:
+def _table(**columns):
     return pa.table({name: columns.get(name, [OBJECT[name]]) for name in NAMES})
 
 
-def _deep_parquet(path: Path) -> None:
+def _deep_parquet(path):
     kind = functools.reduce(lambda kind, _: pa.list_(kind), range(400), pa.int32())
     pq.write_table(_table().append_column("x", pa.array([None], kind)), path)
 
 
-def _pages_that_are_not_there(path: Path) -> None:
+def _pages_that_are_not_there(path):
     whole = path.with_name("whole.parquet")
     repeated = pa.DictionaryArray.from_arrays(np.zeros(1_000_000, np.int32), ["x" * 1000])
     pq.write_table(pa.table(dict.fromkeys(NAMES, repeated)), whole)
@@ -72,20 +70,20 @@ def _pages_that_are_not_there(path: Path) -> None:
     assert pq.read_metadata(path).num_rows > 500_000_000
 
 
-def _swollen_arrow(path: Path, make: Any = pa.ipc.new_stream, compression: str = "zstd") -> None:
+def _swollen_arrow(path, make=pa.ipc.new_stream, compression="zstd"):
     swollen = _table(prompt=pa.array(["q" * (1 << 29)]))
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with make(path, swollen.schema, options=options) as writer:
         writer.write_table(swollen)
 
 
-def _long_texts(path: Path) -> None:
+def _long_texts(path):
     with pq.ParquetWriter(path, _table().schema, compression="zstd", use_dictionary=False) as file:
         for number in range(40):
             file.write_table(_table(prompt=pa.array([chr(97 + number % 26) * (30 << 20)])))
 
 
-def _wide(path: Path) -> None:
+def _wide(path):
     names = [*NAMES, *(f"x{number}" for number in range(50_000))]
     path.write_bytes((",".join(names) + "\n" + ",".join("1" for _ in names) + "\n").encode())
 
@@ -146,7 +144,7 @@ _LONG = "texts that unpack to gigabytes"
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] * (kind == _LONG)) for kind in FILES],
 )
-def test_a_hostile_file_ends_in_one_line(project: Project, tmp_path: Path, kind: str) -> None:
+def test_a_hostile_file_ends_in_one_line(project, tmp_path, kind):
     name, content, message = FILES[kind]
     path = tmp_path / name
     if isinstance(content, bytes):
@@ -164,16 +162,16 @@ def test_a_hostile_file_ends_in_one_line(project: Project, tmp_path: Path, kind:
     assert bounded.size(project.state) < 1 << 20
 
 
-def _rows_csv(path: Path) -> None:
+def _rows_csv(path):
     path.write_bytes(zipped((HEADER, 1), (ROW * 10_000, 256)))
 
 
-def _rows_jsonl(path: Path) -> None:
+def _rows_jsonl(path):
     path.write_bytes(zipped((LINE * 10_000, 128)))
 
 
-def _rows_parquet(path: Path) -> None:
-    def column(name: str) -> pa.Array:
+def _rows_parquet(path):
+    def column(name):
         value = pa.array([str(OBJECT[name])])
         return pa.DictionaryArray.from_arrays(np.zeros(1_000_000, np.int32), value)
 
@@ -201,8 +199,8 @@ _PRIVATIZE, _PLAN = (
     ],
 )
 def test_rows_that_unpack_to_more_than_is_allowed_stop_the_reading(
-    project: Project, tmp_path: Path, name: str, command: tuple[str, ...]
-) -> None:
+    project, tmp_path, name, command
+):
     BOMBS[name](tmp_path / name)
     most = 20 << 20
     where = ("--project", project.state) if command[0] == "privatize" else ()
@@ -214,7 +212,7 @@ def test_rows_that_unpack_to_more_than_is_allowed_stop_the_reading(
     assert bounded.size(project.state) < 1 << 20
 
 
-def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path: Path) -> None:
+def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path):
     for name in BOMBS:
         (tmp_path / name).write_bytes(b"x" * 1000)
     files = resolve_input([tmp_path / name for name in BOMBS])
@@ -226,16 +224,14 @@ def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path: Path) -> N
         allowed.take("x", 1)
 
 
-def test_tables_in_memory_are_as_large_as_they_are() -> None:
+def test_tables_in_memory_are_as_large_as_they_are():
     table = InputFile("table", lambda connection: connection.sql("SELECT 1"))
     ByteLimit.for_files([table], None).take("table", 1 << 50)
 
 
 @pytest.mark.quick("None")
 @pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
-def test_a_long_line_at_the_end_is_never_left_out_silently(
-    project: Project, tmp_path: Path, compression: str | None
-) -> None:
+def test_a_long_line_at_the_end_is_never_left_out_silently(project, tmp_path, compression):
     path = tmp_path / {None: "x.csv", "gzip": "x.csv.gz", "zstd": "x.csv.zst"}[compression]
     with pa.output_stream(str(path), compression=compression) as stream:
         stream.write(HEADER + ROW * 10)
@@ -245,7 +241,7 @@ def test_a_long_line_at_the_end_is_never_left_out_silently(
         labelguard.privatize(path, mechanism="rr", epsilon=3, delta=1e-5, project=project)
 
 
-def test_arrow_data_with_dictionaries_is_read(project: Project, tmp_path: Path) -> None:
+def test_arrow_data_with_dictionaries_is_read(project, tmp_path):
     table = TABLE.slice(0, 12)
     at = table.schema.get_field_index("prompt")
     table = table.set_column(at, "prompt", table["prompt"].dictionary_encode())
@@ -258,15 +254,13 @@ def test_arrow_data_with_dictionaries_is_read(project: Project, tmp_path: Path) 
         assert release.card["counts"]["rows"] == 12
 
 
-def test_every_engine_spills_within_the_project(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_engine_spills_within_the_project(project, tmp_path, monkeypatch):
     """Also the one that copies rows which are set aside, raw, with their labels."""
     monkeypatch.setattr(readers, "connect", engines.of_its_own)
     places: list[str] = []
     connect = duckdb.connect
 
-    def note_place(*arguments: Any, **options: Any) -> duckdb.DuckDBPyConnection:
+    def note_place(*arguments, **options):
         connection = connect(*arguments, **options)
         places.extend(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0])
         return connection

@@ -6,10 +6,9 @@ import os
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support.preferences import TABLE
 
 import labelguard
@@ -17,25 +16,23 @@ from labelguard.cli.main import main
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
-from labelguard.project.project import Project, find
+from labelguard.project.project import find
 
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 NOBODY = 65534
 
 
-def refused(project: Project, error: type[LabelguardError], match: str) -> None:
+def refused(project, error, match):
     with pytest.raises(error, match=match):
         labelguard.privatize(TABLE, **PRICE, project=project.state)
 
 
-def doctor(project: Project) -> Result:
+def doctor(project):
     return CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
 
 
-def packed_by_somebody_else(
-    project: Project, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def packed_by_somebody_else(project, target, monkeypatch):
     """An archive with a project in it, unpacked by the user: every file is the user's own."""
     archive = target.with_suffix(".tar")
     with tarfile.open(archive, "w") as tar:
@@ -49,8 +46,8 @@ def packed_by_somebody_else(
 
 
 def test_a_project_from_an_archive_is_not_picked_up_from_a_parent_directory(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, tmp_path, monkeypatch
+):
     packed_by_somebody_else(project, tmp_path / "unpacked", monkeypatch)
     (tmp_path / "unpacked/data").mkdir()
     monkeypatch.chdir(tmp_path / "unpacked/data")
@@ -65,8 +62,8 @@ def test_a_project_from_an_archive_is_not_picked_up_from_a_parent_directory(
 
 
 def test_a_project_made_here_is_found_upwards_also_after_it_was_moved(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, tmp_path, monkeypatch
+):
     moved = project.state.parent.rename(tmp_path / "elsewhere")
     (moved / "a/b").mkdir(parents=True)
     monkeypatch.chdir(moved / "a/b")
@@ -80,7 +77,7 @@ def test_a_project_made_here_is_found_upwards_also_after_it_was_moved(
 @pytest.mark.quick(".", "keys/project.key")
 @root_only
 @pytest.mark.parametrize("name", [".", "keys", "keys/project.key", "labelguard.toml"])
-def test_what_belongs_to_another_user_is_refused(project: Project, name: str) -> None:
+def test_what_belongs_to_another_user_is_refused(project, name):
     os.chown(project.state / name, NOBODY, -1)
     refused(project, LabelguardError, r"belongs to another user \(uid 65534, you are 0\)")
     assert doctor(project).exit_code == 1
@@ -89,9 +86,7 @@ def test_what_belongs_to_another_user_is_refused(project: Project, name: str) ->
 @pytest.mark.quick("511-.", "488-keys")
 @pytest.mark.parametrize("name", [".", "keys"])
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
-def test_directories_that_others_can_enter_are_refused_and_the_doctor_says_so(
-    project: Project, name: str, mode: int
-) -> None:
+def test_directories_that_others_can_enter_are_refused_and_the_doctor_says_so(project, name, mode):
     (project.state / name).chmod(mode)
     refused(project, LabelguardError, rf"readable by others \(mode {mode:o}\); chmod 700 ")
     seen = doctor(project)
@@ -101,7 +96,7 @@ def test_directories_that_others_can_enter_are_refused_and_the_doctor_says_so(
 
 @pytest.mark.quick(".", "keys/project.key")
 @pytest.mark.parametrize("name", [".", "keys", "keys/project.key", "labelguard.toml", "lock"])
-def test_links_are_not_followed(project: Project, tmp_path: Path, name: str) -> None:
+def test_links_are_not_followed(project, tmp_path, name):
     (project.state / "lock").touch()
     path = project.state if name == "." else project.state / name
     real = path.rename(tmp_path / "real")
@@ -111,13 +106,13 @@ def test_links_are_not_followed(project: Project, tmp_path: Path, name: str) -> 
     assert (tmp_path / "real/id" if name == "." else real).stat() == before
 
 
-def test_a_pipe_in_place_of_a_key_does_not_hang(project: Project) -> None:
+def test_a_pipe_in_place_of_a_key_does_not_hang(project):
     (project.keys / "project.key").unlink()
     os.mkfifo(project.keys / "project.key", 0o600)
     refused(project, KeyProblem, "is not a file")
 
 
-def test_git_adds_nothing_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_adds_nothing_of_a_project(tmp_path, monkeypatch):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     project = labelguard.init(tmp_path)
     (tmp_path / "readme").touch()
@@ -132,7 +127,7 @@ def test_git_adds_nothing_of_a_project(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def handed_over(project: Project, tmp_path: Path) -> Path:
+def handed_over(project, tmp_path):
     """The project key in a directory like a mounted secret, and no longer beside the project."""
     mounted = tmp_path / "mounted"
     (mounted / "..2030").mkdir(parents=True)
@@ -144,9 +139,7 @@ def handed_over(project: Project, tmp_path: Path) -> Path:
     return mounted / "project.key"
 
 
-def test_a_mounted_secret_is_the_project_key(
-    project: Project, handed_over: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mounted_secret_is_the_project_key(project, handed_over, monkeypatch):
     monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
     assert labelguard.privatize(TABLE, **PRICE, project=project.state).id.startswith("r0001")
     assert not (project.keys / "project.key").exists()
@@ -166,8 +159,8 @@ def test_a_mounted_secret_is_the_project_key(
     ],
 )
 def test_a_mounted_secret_that_others_can_replace_is_refused(
-    project: Project, handed_over: Path, weak: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    project, handed_over, weak, change, monkeypatch
+):
     monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
     place = handed_over.parent if weak == "mounted" else handed_over.parent / weak
     if change == "mode":
@@ -177,9 +170,7 @@ def test_a_mounted_secret_that_others_can_replace_is_refused(
     refused(project, KeyProblem, "others can write")
 
 
-def test_a_command_hands_the_key_over_once(
-    project: Project, handed_over: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_hands_the_key_over_once(project, handed_over, tmp_path, monkeypatch):
     log = tmp_path / "log"
     script = tmp_path / "fetch it"
     script.write_text(f"#!/bin/sh\necho run >> '{log}'\ncat '{handed_over}'\n")
@@ -201,12 +192,8 @@ def test_a_command_hands_the_key_over_once(
     ],
 )
 def test_a_command_that_fails_says_so_and_nothing_of_its_output(
-    project: Project,
-    handed_over: Path,
-    command: str,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    project, handed_over, command, message, monkeypatch
+):
     monkeypatch.setattr(keyring, "_PATIENCE", 1)
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", command)
     with pytest.raises(KeyProblem, match=message) as caught:
@@ -215,9 +202,7 @@ def test_a_command_that_fails_says_so_and_nothing_of_its_output(
     assert caught.value.__cause__ is None
 
 
-def test_init_takes_no_key_from_elsewhere(
-    project: Project, handed_over: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_init_takes_no_key_from_elsewhere(project, handed_over, tmp_path, monkeypatch):
     monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
     with pytest.raises(KeyProblem, match="LABELGUARD_KEY_FILE"):
         labelguard.init(tmp_path / "another")
@@ -225,9 +210,7 @@ def test_init_takes_no_key_from_elsewhere(
     refused(project, KeyProblem, "unset one")
 
 
-def test_init_makes_no_key_in_a_directory_that_others_can_enter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_init_makes_no_key_in_a_directory_that_others_can_enter(tmp_path, monkeypatch):
     (tmp_path / "keys").mkdir(mode=0o755)
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     with pytest.raises(KeyProblem, match="chmod 700"):

@@ -6,11 +6,10 @@ import hashlib
 import json
 import shutil
 import sqlite3
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support.preferences import TABLE
 
 import labelguard as lg
@@ -18,18 +17,17 @@ from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ledger import charges
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.storage import blocks
 
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
-def verify(project: Project) -> Result:
+def verify(project):
     return CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
 
 
-def rewrite(project: Project) -> None:
+def rewrite(project):
     """Halve everybody's charges: counters, charges, the journal's body, and all digests after it.
 
     The files that remember the newest entry go with them.
@@ -57,7 +55,7 @@ def rewrite(project: Project) -> None:
         path.write_text(f"{number} {previous}\n")
 
 
-def test_a_journal_rewritten_to_its_end_opens_no_more(project: Project) -> None:
+def test_a_journal_rewritten_to_its_end_opens_no_more(project):
     lg.privatize(TABLE, **PRICE, project=project)
     rewrite(project)
     result = verify(project)
@@ -66,9 +64,7 @@ def test_a_journal_rewritten_to_its_end_opens_no_more(project: Project) -> None:
         lg.privatize(TABLE, mechanism="rr", project=project)
 
 
-def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(
-    project: Project, tmp_path: Path
-) -> None:
+def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(project, tmp_path):
     """Nothing else tells that a policy was put into force since: no release lies beside it."""
     lg.privatize(TABLE, **PRICE, project=project)
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=project)
@@ -100,7 +96,7 @@ def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(
         "UPDATE policies SET settings = replace(settings, '3.0', '9.0')",
     ],
 )
-def test_edited_terms_are_noticed_before_a_charge(edit: str, project: Project) -> None:
+def test_edited_terms_are_noticed_before_a_charge(edit, project):
     budget = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20, "accept_delta": True}
     lg.privatize(TABLE.slice(0, 50), project=project, **budget)
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:

@@ -6,7 +6,6 @@ import io
 import json
 import tracemalloc
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +13,13 @@ from support.preferences import STATISTIC, TABLE
 
 import labelguard
 from labelguard.errors import ProjectError
-from labelguard.project.project import Project
 from labelguard.release.head import FILE, Head, Window
 from labelguard.storage import arrays
 
 LARGE = 300 << 20
 
 
-def _zeros(path: Path, method: int) -> None:
+def _zeros(path, method):
     """A head of zeros: honest sizes, compressed a thousandfold."""
     head = {name: np.zeros(1) for name in ("metric", "coefficients", "statistic", "noise")}
     about = {"features": "length", "identity": "", "shape": {}}
@@ -33,7 +31,7 @@ def _zeros(path: Path, method: int) -> None:
                 np.lib.format.write_array(member, values)
 
 
-def _boastful(path: Path, shape: tuple[int, ...]) -> None:
+def _boastful(path, shape):
     """A header that announces what does not follow."""
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(
@@ -43,7 +41,7 @@ def _boastful(path: Path, shape: tuple[int, ...]) -> None:
         file.writestr("about.npy", content.getvalue())
 
 
-def _overlapping(path: Path) -> None:
+def _overlapping(path):
     """Many names for one piece of the file."""
     content = io.BytesIO()
     np.lib.format.write_array(content, np.zeros(1 << 20))
@@ -63,7 +61,7 @@ SWOLLEN = {
 
 @pytest.mark.quick("deflated")
 @pytest.mark.parametrize("kind", SWOLLEN)
-def test_a_small_file_of_arrays_takes_little_memory(tmp_path: Path, kind: str) -> None:
+def test_a_small_file_of_arrays_takes_little_memory(tmp_path, kind):
     SWOLLEN[kind](tmp_path / FILE)
     assert (tmp_path / FILE).stat().st_size < 10 << 20
     tracemalloc.start()
@@ -77,19 +75,19 @@ def test_a_small_file_of_arrays_takes_little_memory(tmp_path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00"])
-def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_file_of_arrays_is_refused(tmp_path, content):
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(ProjectError, match="is damaged"):
         Head.load(tmp_path)
 
 
-def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
+def test_arrays_of_objects_are_refused(tmp_path):
     np.savez(tmp_path / FILE, about=np.array([{}], dtype=object))
     with pytest.raises(ProjectError, match="is damaged"):
         Head.load(tmp_path)
 
 
-def test_what_was_packed_is_loaded(tmp_path: Path) -> None:
+def test_what_was_packed_is_loaded(tmp_path):
     content = {"a": np.arange(6.0).reshape(2, 3).T, "b/c": np.array(2.5), "d": np.zeros((0, 4))}
     (tmp_path / "packed").write_bytes(arrays.pack(content))
     loaded = arrays.load(tmp_path / "packed")
@@ -97,6 +95,6 @@ def test_what_was_packed_is_loaded(tmp_path: Path) -> None:
     assert all((loaded[name] == content[name]).all() for name in content)
 
 
-def test_a_released_head_is_loaded(project: Project) -> None:
+def test_a_released_head_is_loaded(project):
     release = labelguard.privatize(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)
     assert Head.load(release.path).features == "length"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support.commands import PRIVATIZE
 from support.preferences import STATISTIC, TABLE
 
@@ -20,22 +20,22 @@ from labelguard.project.project import Project
 HOSTILE = "a\x1b]0;b\x07\x1b[2J\x9b31m\u202egpj\u2066\nlabelguard: all is well"
 
 
-def _privatize(path: Path, content: str, *more: str) -> list[str]:
+def _privatize(path, content, *more):
     path.write_text(content)
     return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5", *more]
 
 
-def _same_columns(directory: Path) -> list[str]:
+def _same_columns(directory):
     row = {"labeler_id": "u", "prompt": "p", HOSTILE: 1, HOSTILE.upper(): 2}
     return _privatize(directory / "labels.jsonl", json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _csv_header(directory: Path) -> list[str]:
+def _csv_header(directory):
     name = HOSTILE.partition("\n")[0]
     return _privatize(directory / "labels.csv", f"labeler_id,{name},{name}\n1,2,3\n")
 
 
-def _output(directory: Path) -> list[str]:
+def _output(directory):
     (directory / HOSTILE).write_text("x")
     where = ("-o", str(directory / HOSTILE))
     return _privatize(directory / "labels.csv", "labeler_id,prompt\n1,2\n", *where)
@@ -55,19 +55,17 @@ ERRORS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
-def run(project: Project, *arguments: str) -> Result:
+def run(project, *arguments):
     return CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
 
 
-def harmless(text: str) -> bool:
+def harmless(text):
     return all(line.isprintable() for line in text.split("\n"))
 
 
 @pytest.mark.quick("columns of one name", "file name", "policy")
 @pytest.mark.parametrize("case", ERRORS)
-def test_errors_show_what_is_hostile_escaped_in_one_line(
-    project: Project, tmp_path: Path, case: str
-) -> None:
+def test_errors_show_what_is_hostile_escaped_in_one_line(project, tmp_path, case):
     seen = run(project, *ERRORS[case](tmp_path))
     assert seen.exit_code == 1
     assert harmless(seen.output)
@@ -76,13 +74,13 @@ def test_errors_show_what_is_hostile_escaped_in_one_line(
 
 @pytest.mark.quick("arguments0")
 @pytest.mark.parametrize("arguments", [(HOSTILE,), ("policy", HOSTILE), ("demo", "x", HOSTILE)])
-def test_usage_errors_are_harmless(arguments: tuple[str, ...]) -> None:
+def test_usage_errors_are_harmless(arguments):
     seen = CliRunner().invoke(main, list(arguments))
     assert seen.exit_code == 2
     assert harmless(seen.output)
 
 
-def test_a_card_is_shown_harmlessly_and_its_json_is_the_same(project: Project) -> None:
+def test_a_card_is_shown_harmlessly_and_its_json_is_the_same(project):
     release = labelguard.privatize(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)
     path = project.releases / release.id / "card.json"
     whole = json.loads(path.read_text())
@@ -100,7 +98,7 @@ def test_a_card_is_shown_harmlessly_and_its_json_is_the_same(project: Project) -
     assert "[bold]a[/bold]" in run(project, "release", "show", release.id).output
 
 
-def test_notes_and_tables_are_harmless(project: Project, tmp_path: Path) -> None:
+def test_notes_and_tables_are_harmless(project, tmp_path):
     moved = project.state.parent.rename(tmp_path / HOSTILE.replace("/", ""))
     home = Project(moved / ".labelguard")
     bad = TABLE.slice(0, 1).set_column(TABLE.schema.get_field_index("prompt"), "prompt", [[""]])
@@ -120,7 +118,7 @@ def test_notes_and_tables_are_harmless(project: Project, tmp_path: Path) -> None
         assert harmless(seen.output)
 
 
-def test_names_in_any_script_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_names_in_any_script_are_shown_as_they_are(tmp_path):
     name = "Größe-名前-идентификатор"
     seen = CliRunner().invoke(main, ["doctor", "--project", os.fspath(tmp_path / name)])
     assert name in seen.output

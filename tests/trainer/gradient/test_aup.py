@@ -14,14 +14,14 @@ from support import world
 from labelguard.mechanisms.statistic import Rows
 
 
-def cohort(members: int, seed: int) -> np.ndarray:
+def cohort(members, seed):
     """Most close together, some far away."""
     rng = np.random.default_rng(seed)
     return np.where(rng.random((members, 1)) < 0.2, 3.0, 0.1) * rng.normal(size=(members, 2))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_one_labeler_moves_the_score_by_two_at_most(seed: int) -> None:
+def test_one_labeler_moves_the_score_by_two_at_most(seed):
     rng = np.random.default_rng(seed)
     gradients = cohort(int(rng.integers(2, 40)), seed)
     other = gradients.copy()
@@ -33,7 +33,7 @@ def test_one_labeler_moves_the_score_by_two_at_most(seed: int) -> None:
     assert abs(with_them - without) <= 2
 
 
-def test_divided_by_the_expected_size_a_score_moves_by_more() -> None:
+def test_divided_by_the_expected_size_a_score_moves_by_more():
     """The control, as published: a cohort that turns out twice as large as expected."""
     expected, members = 10, 20
     together = np.zeros((members, 2))
@@ -47,7 +47,7 @@ def test_divided_by_the_expected_size_a_score_moves_by_more() -> None:
     assert published[0] - published[1] > 3.5
 
 
-def test_outliers_are_left_out_and_those_in_between_by_coin() -> None:
+def test_outliers_are_left_out_and_those_in_between_by_coin():
     gradients = np.zeros((12, 2))
     gradients[9:] = [[9.0, 0], [0, 9.0], [-9.0, 0]]
     assert (
@@ -59,13 +59,13 @@ def test_outliers_are_left_out_and_those_in_between_by_coin() -> None:
     assert not aup.select_members(np.zeros((0, 2)), 0.5, np.zeros(0)).any()
 
 
-def test_noise_is_that_of_line_15() -> None:
+def test_noise_is_that_of_line_15():
     course = AupRun(COIN_RANGE // 5, 100, 3.0, 0.7, 500, 2.0, 1e-5)
     log = 2.0 + np.log(100 / 1e-5)
     assert course.deviation**2 == pytest.approx(8 * 0.7**2 * log * 3.0**2 / 100**2)
 
 
-def run(distance: float, epsilon: float, steps: int = 30) -> tuple[int, HeadProblem]:
+def run(distance, epsilon, steps=30):
     """200 labelers who agree, and how many steps they were good for."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(400, 3)).astype(np.float32)
@@ -77,7 +77,7 @@ def run(distance: float, epsilon: float, steps: int = 30) -> tuple[int, HeadProb
     return aup.train(problem, labels, course, lambda share: None), problem
 
 
-def test_it_learns_while_cohorts_are_concentrated_and_halts_when_they_are_not() -> None:
+def test_it_learns_while_cohorts_are_concentrated_and_halts_when_they_are_not():
     done, problem = run(2.0, 20.0)
     assert done == 30
     direction = problem.theta / np.linalg.norm(problem.theta)
@@ -86,7 +86,7 @@ def test_it_learns_while_cohorts_are_concentrated_and_halts_when_they_are_not() 
     assert halted == 0 and not stopped.theta.any()
 
 
-def test_the_mean_is_of_iterates_before_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mean_is_of_iterates_before_their_steps(monkeypatch):
     """Line 21: of one step it is where the run began, of two the middle of the first step."""
     taken = world.note_calls(monkeypatch, HeadProblem, "step", lambda problem, _: problem.theta)
     done, problem = run(2.0, 20.0, steps=3)
@@ -96,7 +96,7 @@ def test_the_mean_is_of_iterates_before_their_steps(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-23, 1e-12, 1.0, 1e15, 1e30])
-def test_who_is_near_is_the_same_at_every_scale(scale: float) -> None:
+def test_who_is_near_is_the_same_at_every_scale(scale):
     """In squares all were near each other below a distance of 1e-6, whatever theirs was."""
     gradients = cohort(30, 0)
     near = aup.concentration(gradients, 0.5)
@@ -107,11 +107,11 @@ def test_who_is_near_is_the_same_at_every_scale(scale: float) -> None:
     assert not aup.select_members(scaled, 0.5 * scale, np.full(30, 0.5))[3]
 
 
-def test_threshold_and_every_score_have_laplace_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threshold_and_every_score_have_laplace_noise(monkeypatch):
     """Of scales 2Δ/ε₁ and 4Δ/ε₁, Δ = 2 and ε₁ = ε/2; that of a score may end the run."""
     scales: list[float] = []
 
-    def drawn(scale: float) -> float:
+    def drawn(scale):
         scales.append(scale)
         return -1e9 if len(scales) == 4 else 0.0
 
@@ -120,7 +120,7 @@ def test_threshold_and_every_score_have_laplace_noise(monkeypatch: pytest.Monkey
     assert scales == pytest.approx([0.4, 0.8, 0.8, 0.8])
 
 
-def test_whether_it_halts_is_itself_noisy() -> None:
+def test_whether_it_halts_is_itself_noisy():
     """At a small ε AboveThreshold's noise is far larger than the score of 100 labelers."""
     done = {run(1e-3, 0.01, steps=3)[0] for _ in range(40)}
     assert max(done) > 0  # a coin each time, about: all 40 at 0 has a probability below 1e-6

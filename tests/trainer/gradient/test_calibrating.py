@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.gradient.heads import HeadRun, head_run
+from labelguard_trainer.gradient.heads import head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 
 from labelguard.mechanisms.statistic import Rows
@@ -15,7 +13,7 @@ from labelguard.release.protocol import Featured
 PRICE = {"noise_multiplier": 5.5, "sampling_probability": 0.2, "steps": 40}
 
 
-def world(units: int = 300, labels: int = 20, d: int = 8) -> tuple[np.ndarray, Rows, np.ndarray]:
+def world(units=300, labels=20, d=8):
     """Pairs, who compared them, and the log-odds by which everybody answers."""
     rng = np.random.default_rng(1)
     x = (rng.normal(size=(900, d)) / np.sqrt(d)).astype(np.float32)
@@ -24,12 +22,12 @@ def world(units: int = 300, labels: int = 20, d: int = 8) -> tuple[np.ndarray, R
     return x, rows, 2 * true / true.std()
 
 
-def run(x: np.ndarray, rows: Rows, agreement: float | None) -> HeadRun:
+def run(x, rows, agreement):
     seen = Featured("", None, None, x, rows)  # type: ignore[arg-type] - only of rankings are pairs asked
     return head_run(seen, rows, PRICE, "root", {}, agreement)
 
 
-def test_scaled_margins_are_log_odds(tmp_path: Path) -> None:
+def test_scaled_margins_are_log_odds(tmp_path):
     x, rows, true = world()
     labels = (np.random.default_rng(2).random(len(rows)) < 1 / (1 + np.exp(-true[rows.pair]))) * 1.0
     found = run(x, rows, 0.73)
@@ -37,7 +35,7 @@ def test_scaled_margins_are_log_odds(tmp_path: Path) -> None:
     course = NoisyRun.from_price(PRICE, found.clip, rows.units)
     loop.train(problem, labels, course, Checkpoints(tmp_path, 999, bytes), lambda share: None)
 
-    def loss(margin: np.ndarray) -> float:
+    def loss(margin):
         return float(np.mean(np.logaddexp(0, margin) - margin / (1 + np.exp(-true))))
 
     as_it_is, scaled = loss(problem.margins()), loss(found.margins(problem))
@@ -46,7 +44,7 @@ def test_scaled_margins_are_log_odds(tmp_path: Path) -> None:
     assert 1.2 < found.scale < 4
 
 
-def test_the_scale_is_public_and_repeatable() -> None:
+def test_the_scale_is_public_and_repeatable():
     x, rows, _ = world(units=40)
     assert run(x, rows, 0.73).scale == run(x, rows, 0.73).scale
     assert run(x, rows, None).scale == 1.0

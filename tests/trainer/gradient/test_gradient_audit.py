@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,13 +44,13 @@ CLIP = 0.1
 
 
 @pytest.mark.parametrize("right", [1, 100, 1000])
-def test_guesses_that_are_all_right_prove_what_their_number_allows(right: int) -> None:
+def test_guesses_that_are_all_right_prove_what_their_number_allows(right):
     """δ = 0: of randomized response at ε all are right with probability (1 + e^−ε)^−n."""
     found = bounds.epsilon_of_guesses(right, right, right, 0.0, 0.05)
     assert found == pytest.approx(max(-math.log(0.05 ** (-1 / right) - 1), 0), abs=1e-5)
 
 
-def test_randomized_response_is_condemned_as_seldom_as_is_said() -> None:
+def test_randomized_response_is_condemned_as_seldom_as_is_said():
     """Exactly: the probability, over its answers, that the bound exceeds its own ε."""
     epsilon, guesses, alpha = 0.8, 200, 0.02
     kept = 1 / (1 + math.exp(-epsilon))
@@ -64,7 +62,7 @@ def test_randomized_response_is_condemned_as_seldom_as_is_said() -> None:
     assert 0 < wrong <= alpha
 
 
-def test_a_delta_takes_off_what_it_may_explain() -> None:
+def test_a_delta_takes_off_what_it_may_explain():
     none, some = (bounds.epsilon_of_guesses(280, 300, 3000, d, 1e-4) for d in (0.0, 1e-6))
     assert 0 < some < none
     assert bounds.epsilon_of_guesses(280, 300, 3000, 1e-2, 1e-4) == 0
@@ -77,18 +75,18 @@ def test_a_delta_takes_off_what_it_may_explain() -> None:
 class Watched(HeadProblem):
     """A head whose every coordinate is one canary's; it notes what the attacker sees."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         z, unit = np.eye(CANARIES, dtype=np.float32), np.repeat(np.arange(CANARIES), LABELS)
         records = ComparisonRecords.of(z, Rows(unit, unit, CANARIES))
         super().__init__(z, records, weights(records, "root"), np.ones(CANARIES), CLIP)
         self.seen: list[np.ndarray] = []
 
-    def step(self, gradient: np.ndarray) -> None:
+    def step(self, gradient):
         self.seen.append(gradient)
         super().step(gradient)
 
 
-def noised_sums(coins: np.ndarray, directory: Path) -> np.ndarray:
+def noised_sums(coins, directory):
     """What a run shows of canaries: its noised sums, in clip norms, (steps, canaries).
 
     A canary who is in a step moves their coordinate of it by 1, down if their coin is 1.
@@ -101,7 +99,7 @@ def noised_sums(coins: np.ndarray, directory: Path) -> np.ndarray:
     return np.array(problem.seen) * (course.divisor / course.clip)
 
 
-def lower_bound(score: np.ndarray, coins: np.ndarray, alpha: float) -> float:
+def lower_bound(score, coins, alpha):
     """The ε that guesses by `score` (canaries,) prove: above 0 a coin is guessed to be 0."""
     surest = np.argsort(-np.abs(score), kind="stable")
     right = (score > 0) != coins
@@ -114,12 +112,12 @@ def lower_bound(score: np.ndarray, coins: np.ndarray, alpha: float) -> float:
 
 
 @pytest.fixture
-def coins() -> np.ndarray:
+def coins():
     return np.random.default_rng().random(CANARIES) < 0.5
 
 
 @pytest.fixture
-def proven(coins: np.ndarray, tmp_path: Path) -> Callable[[], dict[str, float]]:
+def proven(coins, tmp_path):
     """What one run proves of ε, by each way to score canaries.
 
     All noised sums added up (noise that is too small, clips that bound too little); the sums of the
@@ -129,7 +127,7 @@ def proven(coins: np.ndarray, tmp_path: Path) -> Callable[[], dict[str, float]]:
     every = round(1 / RATE)
     own = np.arange(STEPS)[:, None] % every == np.arange(CANARIES) % every
 
-    def audit() -> dict[str, float]:
+    def audit():
         seen = noised_sums(coins, tmp_path)
         scores = {"sum": seen.sum(axis=0), "order": (seen * own).sum(axis=0)}
         scores["differences"] = seen.mean(axis=0) - np.median(seen, axis=0)
@@ -142,34 +140,30 @@ def proven(coins: np.ndarray, tmp_path: Path) -> Callable[[], dict[str, float]]:
 Audit = Callable[[], dict[str, float]]
 
 
-def test_a_right_run_keeps_its_claim(proven: Audit) -> None:
+def test_a_right_run_keeps_its_claim(proven):
     assert max(proven().values()) <= CLAIM
 
 
-def test_noise_that_is_far_too_small_is_found(
-    proven: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_that_is_far_too_small_is_found(proven, monkeypatch):
     noised = HeadProblem.add_noise
 
-    def quieter(self: HeadProblem, total: Any, deviation: float, secret: bytes) -> Any:
+    def quieter(self, total, deviation, secret):
         return noised(self, total, deviation / 8, secret)
 
     monkeypatch.setattr(HeadProblem, "add_noise", quieter)
     assert proven()["sum"] > CLAIM
 
 
-def test_no_noise_is_found(proven: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_noise_is_found(proven, monkeypatch):
     monkeypatch.setattr(HeadProblem, "add_noise", lambda self, total, *_: total)
     assert proven()["sum"] > 3
 
 
 @pytest.mark.slow
-def test_noise_that_serves_all_steps_is_found(
-    proven: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_that_serves_all_steps_is_found(proven, monkeypatch):
     noised = HeadProblem.add_noise
 
-    def repeated(self: HeadProblem, total: Any, deviation: float, secret: bytes) -> Any:
+    def repeated(self, total, deviation, secret):
         return noised(self, total, deviation, bytes(32))
 
     monkeypatch.setattr(HeadProblem, "add_noise", repeated)
@@ -177,10 +171,8 @@ def test_noise_that_serves_all_steps_is_found(
 
 
 @pytest.mark.slow
-def test_a_clip_of_each_record_in_place_of_each_labeler_is_found(
-    proven: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def by_record(self: HeadProblem, units: Any, labels: Any, clip: float) -> Any:
+def test_a_clip_of_each_record_in_place_of_each_labeler_is_found(proven, monkeypatch):
+    def by_record(self, units, labels, clip):
         starts, total = self._records.starts, np.zeros(len(self.theta))
         for unit in units:
             places = np.arange(starts[unit], starts[unit + 1])
@@ -195,9 +187,7 @@ def test_a_clip_of_each_record_in_place_of_each_labeler_is_found(
 
 
 @pytest.mark.slow
-def test_a_sampler_that_takes_labelers_in_their_order_is_found(
-    proven: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_takes_labelers_in_their_order_is_found(proven, monkeypatch):
     """As loaders of data do, whose batches are accounted for as if they were drawn.
 
     A secret shuffle before that is beyond this attack: `test_loop` knows it by the sizes of
@@ -205,7 +195,7 @@ def test_a_sampler_that_takes_labelers_in_their_order_is_found(
     """
     steps = iter(range(STEPS))
 
-    def in_order(secret: bytes, threshold: int, units: int) -> Any:
+    def in_order(secret, threshold, units):
         return np.arange(next(steps) % round(1 / RATE), units, round(1 / RATE))
 
     monkeypatch.setattr(loop, "cohort", in_order)
@@ -214,11 +204,11 @@ def test_a_sampler_that_takes_labelers_in_their_order_is_found(
 
 @pytest.mark.slow
 def test_the_public_part_summed_over_the_secret_cohort_gives_the_cohort_away(
-    coins: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    coins, tmp_path, monkeypatch
+):
     """(σ(z) − ½)∇z needs no label, but whose it is that is summed is the secret of sampling."""
 
-    def public_part(problem: HeadProblem, units: Any, labels: Any, clip: float) -> Any:
+    def public_part(problem, units, labels, clip):
         return problem.gradients(units, np.full_like(labels, 0.5)).sum(axis=0)
 
     seen = world.note_calls(monkeypatch, HeadProblem, "clipped_sum", public_part)
@@ -233,14 +223,12 @@ def test_the_public_part_summed_over_the_secret_cohort_gives_the_cohort_away(
 RUNS, OFTEN, ALPHA = 1500, 0.1, 1e-6
 
 
-def runs_of_one(
-    label: float, course: NoisyRun, patch: pytest.MonkeyPatch, directory: Path
-) -> tuple[np.ndarray, np.ndarray]:
+def runs_of_one(label, course, patch, directory):
     """The noised sums of runs of one step with one labeler, in clip norms; who was in them."""
     members: list[int] = []
     cohort = loop.cohort
 
-    def counting(*given: Any) -> Any:
+    def counting(*given):
         found = cohort(*given)
         members.append(len(found))
         return found
@@ -258,9 +246,7 @@ def runs_of_one(
 
 
 @pytest.mark.slow
-def test_sizes_of_cohorts_that_are_published_give_a_lone_labeler_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_of_cohorts_that_are_published_give_a_lone_labeler_away(tmp_path, monkeypatch):
     """A mean over the cohort beside the sum tells its size, and so whether one was there.
 
     That has the same probability q for either label, so what is left must be (ε, δ/q)-private. By

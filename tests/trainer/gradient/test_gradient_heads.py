@@ -22,14 +22,14 @@ from labelguard.mechanisms.statistic import Rows
 CLIP = 0.3
 
 
-def comparisons(units: int = 7, labels: int = 40, d: int = 5, seed: int = 0) -> ComparisonRecords:
+def comparisons(units=7, labels=40, d=5, seed=0):
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(20, d)).astype(np.float32)
     rows = Rows(rng.integers(20, size=labels), rng.integers(units, size=labels), units)
     return ComparisonRecords.of(z, rows)
 
 
-def rankings(*, first_only: bool, sizes: tuple[int, ...] = (2, 3, 4), d: int = 3) -> RankingRecords:
+def rankings(*, first_only, sizes=(2, 3, 4), d=3):
     """One record of every size, of two units; every pair of a record is a row."""
     rng = np.random.default_rng(3)
     features = rng.normal(size=(sum(sizes), d)).astype(np.float32)
@@ -48,18 +48,18 @@ def rankings(*, first_only: bool, sizes: tuple[int, ...] = (2, 3, 4), d: int = 3
     )
 
 
-def problem(records: Records, z: np.ndarray | None = None) -> HeadProblem:
+def problem(records, z=None):
     d = records.features.shape[1]
     z = records.features if z is None else z
     return HeadProblem(z, records, weights(records, "root"), np.ones(d), CLIP)
 
 
-def numeric(loss, theta: np.ndarray) -> np.ndarray:
+def numeric(loss, theta):
     steps = 1e-5 * np.eye(len(theta))
     return np.array([(loss(theta + s) - loss(theta - s)) / 2e-5 for s in steps])
 
 
-def test_gradients_of_comparisons_are_those_of_the_logistic_loss() -> None:
+def test_gradients_of_comparisons_are_those_of_the_logistic_loss():
     records = comparisons()
     made = problem(records)
     made.theta = np.linspace(-1, 1, 5)
@@ -69,7 +69,7 @@ def test_gradients_of_comparisons_are_those_of_the_logistic_loss() -> None:
         own = slice(*records.starts[unit : unit + 2])
         x, y = records.features[records.index[own]].astype(float), labels[records.row[own]]
 
-        def loss(theta: np.ndarray, x: np.ndarray = x, y: np.ndarray = y) -> float:
+        def loss(theta, x=x, y=y):
             score = x @ theta
             return float((np.logaddexp(0, score) - y * score).sum()) / max(len(y), 1) ** 0.5
 
@@ -77,7 +77,7 @@ def test_gradients_of_comparisons_are_those_of_the_logistic_loss() -> None:
 
 
 @pytest.mark.parametrize("first_only", [True, False], ids=["choices", "rankings"])
-def test_gradients_of_rankings_are_those_of_the_plackett_luce_loss(first_only: bool) -> None:
+def test_gradients_of_rankings_are_those_of_the_plackett_luce_loss(first_only):
     records = rankings(first_only=first_only)
     made = problem(records)
     made.theta = np.array([0.4, -0.7, 1.1])
@@ -90,7 +90,7 @@ def test_gradients_of_rankings_are_those_of_the_plackett_luce_loss(first_only: b
     found = made.gradients(np.arange(2), labels)
     for unit, own in enumerate(([0], [1, 2])):
 
-        def loss(theta: np.ndarray, own: list[int] = own) -> float:
+        def loss(theta, own=own):
             total = 0.0
             for record in own:
                 rows = np.flatnonzero(records.record == record)
@@ -104,7 +104,7 @@ def test_gradients_of_rankings_are_those_of_the_plackett_luce_loss(first_only: b
 
 @pytest.mark.parametrize("first_only", [True, False], ids=["choices", "rankings"])
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_energy_and_curvature_are_those_of_labels_at_random(first_only: bool, size: int) -> None:
+def test_energy_and_curvature_are_those_of_labels_at_random(first_only, size):
     """All orders of a ranking, enumerated; curvature is the mean Hessian's diagonal."""
     records = rankings(first_only=first_only, sizes=(size, size))
     phi = records.features[:size].astype(float)
@@ -122,7 +122,7 @@ def test_energy_and_curvature_are_those_of_labels_at_random(first_only: bool, si
     assert only_first == pytest.approx(np.mean(curvature, axis=0), rel=1e-4)
 
 
-def test_choices_of_two_are_comparisons() -> None:
+def test_choices_of_two_are_comparisons():
     whole = rankings(first_only=False, sizes=(2, 2))
     choice = rankings(first_only=True, sizes=(2, 2))
     z = whole.features[::2] - whole.features[1::2]
@@ -135,7 +135,7 @@ def test_choices_of_two_are_comparisons() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 6), st.integers(0, 10**6))
-def test_labels_of_one_labeler_move_a_sum_by_two_clip_norms_at_most(unit: int, seed: int) -> None:
+def test_labels_of_one_labeler_move_a_sum_by_two_clip_norms_at_most(unit, seed):
     rng = np.random.default_rng(seed)
     records = comparisons(labels=60)
     made = problem(records)
@@ -152,7 +152,7 @@ def test_labels_of_one_labeler_move_a_sum_by_two_clip_norms_at_most(unit: int, s
 
 
 @pytest.mark.parametrize("d", [1, 64, 3000])
-def test_rounding_in_single_precision_does_not_take_a_gradient_past_the_clip_norm(d: int) -> None:
+def test_rounding_in_single_precision_does_not_take_a_gradient_past_the_clip_norm(d):
     rng = np.random.default_rng(d)
     z = np.abs(rng.normal(size=(200, d))).astype(np.float32)
     records = ComparisonRecords.of(z, Rows(np.arange(200), np.arange(200), 200))
@@ -169,9 +169,7 @@ def test_rounding_in_single_precision_does_not_take_a_gradient_past_the_clip_nor
     st.sampled_from([1e-40, 1e-23, 1.0, 1e20]),
     st.integers(0, 10**6),
 )
-def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(
-    scale: float, unlike: float, seed: int
-) -> None:
+def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(scale, unlike, seed):
     """One labeler's features are that much smaller, or larger, than all others'."""
     rng = np.random.default_rng(seed)
     d = int(rng.integers(1, 70))
@@ -194,7 +192,7 @@ def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-23, 1e-10, 1e10, 1e19, 1e30])
 @pytest.mark.parametrize("kind", ["comparisons", "rankings", "choices"])
-def test_energy_and_curvature_neither_vanish_nor_overflow(kind: str, scale: float) -> None:
+def test_energy_and_curvature_neither_vanish_nor_overflow(kind, scale):
     """In single precision both were 0 below 2.6e-23, and infinite above 1.8e19."""
     made: dict[str, Records] = {
         "comparisons": comparisons(),
@@ -214,9 +212,7 @@ def test_energy_and_curvature_neither_vanish_nor_overflow(kind: str, scale: floa
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 10**6), st.sampled_from(["pairs", "whole", "first"]))
-def test_a_gradient_is_the_same_to_the_last_bit_whoever_else_is_in_the_cohort(
-    d: int, seed: int, kind: str
-) -> None:
+def test_a_gradient_is_the_same_to_the_last_bit_whoever_else_is_in_the_cohort(d, seed, kind):
     """A product of matrices gives a row other bits with other rows beside it, or more of them."""
     rng = np.random.default_rng(seed)
     if kind == "pairs":
@@ -234,7 +230,7 @@ def test_a_gradient_is_the_same_to_the_last_bit_whoever_else_is_in_the_cohort(
         assert np.array_equal(made.gradients(np.array([unit]), labels)[0], together[unit])
 
 
-def test_what_overflows_counts_for_nothing_whatever_the_labels() -> None:
+def test_what_overflows_counts_for_nothing_whatever_the_labels():
     """As NaN it would be told apart from all others, and with it who is in the cohort."""
     z = np.full((4, 2), [1e25, -1e25], np.float32)
     made = HeadProblem(
@@ -250,7 +246,7 @@ def test_what_overflows_counts_for_nothing_whatever_the_labels() -> None:
             assert not made.clipped_sum(np.arange(4), labels, CLIP).any()
 
 
-def test_a_bound_by_record_would_not_bound_a_labeler() -> None:
+def test_a_bound_by_record_would_not_bound_a_labeler():
     """The control: the same labels, each clipped by itself, move the sum further."""
     z = np.tile(np.array([[1.0, 0.0]], np.float32), (10, 1))
     together = ComparisonRecords.of(z, Rows(np.arange(10), np.zeros(10, int), 1))
@@ -263,7 +259,7 @@ def test_a_bound_by_record_would_not_bound_a_labeler() -> None:
     assert moved[0] <= 2 * CLIP < moved[1]
 
 
-def test_sums_are_whole_numbers_of_the_grid_whatever_the_order_of_labelers() -> None:
+def test_sums_are_whole_numbers_of_the_grid_whatever_the_order_of_labelers():
     made = problem(comparisons())
     labels = np.random.default_rng(0).choice([0.0, 1.0], 40)
     total = made.clipped_sum(np.arange(7), labels, CLIP)
@@ -273,7 +269,7 @@ def test_sums_are_whole_numbers_of_the_grid_whatever_the_order_of_labelers() -> 
     assert np.array_equal(noised, np.rint(noised * 2**40) / 2**40)
 
 
-def test_noise_has_the_deviation_that_is_asked_for_and_a_smaller_one_is_seen() -> None:
+def test_noise_has_the_deviation_that_is_asked_for_and_a_smaller_one_is_seen():
     made = problem(comparisons(d=50))
     drawn = [made.add_noise(np.zeros(50), 0.7, step.to_bytes(32, "big")) for step in range(40)]
     ratio = float(np.mean(np.square(drawn))) / 0.7**2
@@ -281,7 +277,7 @@ def test_noise_has_the_deviation_that_is_asked_for_and_a_smaller_one_is_seen() -
     assert not 0.9 < ratio * 0.9**2 < 1.1
 
 
-def test_a_step_as_far_as_a_ridge() -> None:
+def test_a_step_as_far_as_a_ridge():
     """Without noise, on a quadratic loss, all steps together shrink as the posterior mean does."""
     records = comparisons(units=2000, labels=2000, d=3)
     weight = weights(records, "mean")

@@ -24,29 +24,29 @@ SAMPLES = 200_001
 LEAST_P = 1e-7
 
 
-def _noise(count: int, deviation: float, seed: bytes) -> torch.Tensor:
+def _noise(count, deviation, seed):
     return add_normals(torch.zeros(count, dtype=torch.float64), deviation, seed)
 
 
-def _drawn(deviation: float = 2.5) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _drawn(deviation=2.5):
     noise = _noise(SAMPLES, deviation, keyring.random_bytes(32))
     return noise.double().numpy()
 
 
-def _variance_p(noise: np.ndarray[tuple[int], np.dtype[np.float64]], deviation: float) -> float:
+def _variance_p(noise, deviation):
     """Two-sided, of Σ x²/σ² ~ χ²(n)."""
     below = stats.chi2.cdf(float((noise**2).sum()) / deviation**2, len(noise))
     return 2 * min(below, 1 - below)
 
 
-def test_noise_has_the_deviation_asked_for_and_a_smaller_one_is_noticed() -> None:
+def test_noise_has_the_deviation_asked_for_and_a_smaller_one_is_noticed():
     noise = _drawn(2.5)
     assert _variance_p(noise, 2.5) > LEAST_P
     assert _variance_p(0.97 * noise, 2.5) < LEAST_P, "3 % too little"
     assert _variance_p(0.7 * noise, 2.5) < LEAST_P, "30 % too little"
 
 
-def test_noise_is_normal_and_neighbours_and_pairs_are_independent() -> None:
+def test_noise_is_normal_and_neighbours_and_pairs_are_independent():
     noise = _drawn(1.0)
     assert stats.kstest(noise, "norm").pvalue > LEAST_P
     half = (SAMPLES + 1) // 2
@@ -55,7 +55,7 @@ def test_noise_is_normal_and_neighbours_and_pairs_are_independent() -> None:
         assert stats.pearsonr(one**2, other**2).pvalue > LEAST_P
 
 
-def test_noise_is_that_of_its_seed_and_of_no_other() -> None:
+def test_noise_is_that_of_its_seed_and_of_no_other():
     seed = keyring.random_bytes(32)
     other = bytes([seed[0], *seed[1:31], seed[31] ^ 1])
     one, again, changed = (_noise(1_001, 1.0, s) for s in (seed, seed, other))
@@ -65,7 +65,7 @@ def test_noise_is_that_of_its_seed_and_of_no_other() -> None:
         _noise(1, 1.0, seed[:8])
 
 
-def test_noise_of_many_coordinates_repeats_nothing() -> None:
+def test_noise_of_many_coordinates_repeats_nothing():
     noise = _noise(2**21 + 3, 1.0, keyring.random_bytes(32))
     assert len(noise[: 2**20].unique()) > 0.9 * 2**20  # float32 has few values near zero
     assert not torch.equal(noise[:3], noise[-3:])
@@ -80,7 +80,7 @@ def test_noise_of_many_coordinates_repeats_nothing() -> None:
     ),
     st.sampled_from([1e-44, 1e-40, 1e-30, 1e-20, 1e-10, 1.0, 1e10, 1e20, 1e30]),
 )
-def test_a_vector_is_never_longer_than_the_clip_norm(values: list[float], clip: float) -> None:
+def test_a_vector_is_never_longer_than_the_clip_norm(values, clip):
     found = ClippedSum(3, clip, CPU)
     found.add(torch.tensor(values))
     exact = np.array(values)
@@ -91,7 +91,7 @@ def test_a_vector_is_never_longer_than_the_clip_norm(values: list[float], clip: 
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
-def test_a_gradient_without_a_finite_norm_counts_as_zero(broken: float) -> None:
+def test_a_gradient_without_a_finite_norm_counts_as_zero(broken):
     found = ClippedSum(2, 1.0, CPU)
     found.add(torch.tensor([0.375, 0.5]))
     found.add(torch.tensor([broken, 0.5]))
@@ -100,19 +100,19 @@ def test_a_gradient_without_a_finite_norm_counts_as_zero(broken: float) -> None:
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-40, 1e-30, 2e-23, 1.0, 1e19, 1e30, 3e38])
 @pytest.mark.parametrize("size", [1, 3, 10_000])
-def test_a_norm_neither_vanishes_nor_overflows(scale: float, size: int) -> None:
+def test_a_norm_neither_vanishes_nor_overflows(scale, size):
     """Those of torch are 0 below 2.6e-23, and infinite from 1.8e19 on."""
     gradient = torch.full((size,), scale)
     exact = math.sqrt(size) * float(gradient[0])
     assert exact <= float(norm(gradient)) <= exact * (1 + 2 * (size + 4) * 2.0**-52)
 
 
-def test_uniform_numbers_reach_as_far_as_is_charged() -> None:
+def test_uniform_numbers_reach_as_far_as_is_charged():
     """Those of 53 bits ended at 2^-54: 5.9e-5 of δ for a billion parameters and 100 steps."""
     words = np.array([0, 5, 2**32 - 1, 2**32, 2**64 - 1], np.uint64)
     asked = []
 
-    def further(count: int) -> np.ndarray:
+    def further(count):
         asked.append(count)
         return np.zeros(count, np.uint64)
 
@@ -128,7 +128,7 @@ def test_uniform_numbers_reach_as_far_as_is_charged() -> None:
     assert (-2 * math.log(found[0])) ** 0.5 > 16 > 9 > (-2 * math.log(2.0**-54)) ** 0.5
 
 
-def test_noise_is_added_in_double_precision() -> None:
+def test_noise_is_added_in_double_precision():
     """Rounded once: 2^30 + y, and not the sum of two numbers that were rounded before."""
     seed = bytes(32)
     exact = add_normals(torch.full((9,), 2.0**-30, dtype=torch.float64), 1.0, seed)
@@ -138,12 +138,12 @@ def test_noise_is_added_in_double_precision() -> None:
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_clip_norm_that_bounds_nothing_is_refused(clip: float) -> None:
+def test_a_clip_norm_that_bounds_nothing_is_refused(clip):
     with pytest.raises(ValueError, match="clip"):
         ClippedSum(2, clip, CPU)
 
 
-def test_adam_is_torchs() -> None:
+def test_adam_is_torchs():
     draw = torch.Generator().manual_seed(0)
     parameter = torch.nn.Parameter(torch.zeros(5))
     theirs, ours, value = torch.optim.Adam([parameter], lr=0.1), Adam(5, CPU), torch.zeros(5)
@@ -156,7 +156,7 @@ def test_adam_is_torchs() -> None:
     torch.testing.assert_close(Sgd(5, CPU).update(value, 0.1, 1), 0.1 * value)
 
 
-def test_all_records_of_a_labeler_have_their_turn_and_weigh_the_same() -> None:
+def test_all_records_of_a_labeler_have_their_turn_and_weigh_the_same():
     units = np.array([1, 0, 1, 1, 1, 1, 2])
     held = Records(np.arange(7), units, 4, 2, "mean")
     seen = np.zeros(7)
@@ -171,7 +171,7 @@ def test_all_records_of_a_labeler_have_their_turn_and_weigh_the_same() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 3])
-def test_texts_are_padded_to_the_longest_of_their_batch_and_cut(limit: int | None) -> None:
+def test_texts_are_padded_to_the_longest_of_their_batch_and_cut(limit):
     rows = [
         {"prompt_ids": [1, 2], "chosen_ids": [3], "rejected_ids": [4, 5]},
         {"prompt_ids": [6], "chosen_ids": [], "rejected_ids": [7]},
@@ -188,7 +188,7 @@ def test_texts_are_padded_to_the_longest_of_their_batch_and_cut(limit: int | Non
 
 @pytest.mark.quick("1.0003")
 @pytest.mark.parametrize("clip", [1.0, 1.0003, 1.0151])
-def test_one_of_very_many_who_agree_moves_their_sum_by_two_clip_norms_at_most(clip: float) -> None:
+def test_one_of_very_many_who_agree_moves_their_sum_by_two_clip_norms_at_most(clip):
     """In float32 rounding alone moved it further: by 2e-4 of that, of 5000."""
     sums = []
     for own in (5.0, -5.0):

@@ -32,17 +32,17 @@ ALL = pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "LoRA"])
 Made = Callable[..., LanguageProblem]
 
 
-def tensors(problem: LanguageProblem, units: Any, labels: Any) -> torch.Tensor:
+def tensors(problem, units, labels):
     """Its gradients, to be compared as torch compares."""
     return torch.from_numpy(problem.gradients(units, labels))
 
 
 @pytest.fixture(scope="module")
-def made(base: str) -> Made:
+def made(base):
     """A problem; equal ones are made once, since most tests leave them as they are."""
     kept: dict[Any, LanguageProblem] = {}
 
-    def problem(kind: Any, lora: str | None = LORA) -> LanguageProblem:
+    def problem(kind, lora=LORA):
         if (kind, lora) not in kept:
             kept[kind, lora] = moved(dp_language.problem(kind, base, lora))
         return kept[kind, lora]
@@ -50,7 +50,7 @@ def made(base: str) -> Made:
     return problem
 
 
-def score(kind: str, model: Any, row: dict[str, list[int]], side: str) -> torch.Tensor:
+def score(kind, model, row, side):
     """The reward of one text, or the log-probability of its response."""
     prompt = row.get("prompt_ids", [])
     ids = torch.tensor([prompt + row[side]])[:, :48]
@@ -61,7 +61,7 @@ def score(kind: str, model: Any, row: dict[str, list[int]], side: str) -> torch.
     return log_probs.gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0].sum()
 
 
-def margin(kind: str, model: Any, base: str, row: dict[str, list[int]]) -> torch.Tensor:
+def margin(kind, model, base, row):
     """z of one pair."""
     sides = [score(kind, model, row, side) for side in ("chosen_ids", "rejected_ids")]
     if kind == "dpo":
@@ -72,11 +72,11 @@ def margin(kind: str, model: Any, base: str, row: dict[str, list[int]]) -> torch
     return sides[0] - sides[1]
 
 
-def _written_down(found: LanguageProblem, base: str, labeler: int) -> torch.Tensor:
+def _written_down(found, base, labeler):
     """The mean gradient of a labeler's records in use, one text after another, by autograd."""
     tokens = found.base.tokens.to_pylist()
 
-    def loss(record: int) -> torch.Tensor:
+    def loss(record):
         z = margin(found.base.kind, found._model, base, tokens[int(held.pairs[record])])
         y = float(labels()[record])
         return -y * torch.sigmoid(z).log() - (1 - y) * torch.sigmoid(-z).log()
@@ -92,9 +92,7 @@ def _written_down(found: LanguageProblem, base: str, labeler: int) -> torch.Tens
 
 @BOTH
 @ALL
-def test_a_labelers_gradient_is_that_of_the_loss_written_down(
-    kind: Any, lora: str | None, made: Made, base: str
-) -> None:
+def test_a_labelers_gradient_is_that_of_the_loss_written_down(kind, lora, made, base):
     found = made(kind, lora)
     gradients = tensors(found, EVERYONE, labels())
     assert not gradients[-1].any(), "a labeler without records has no gradient"
@@ -109,9 +107,7 @@ def test_a_labelers_gradient_is_that_of_the_loss_written_down(
 @pytest.mark.parametrize("bf16", ["false", "true"])
 @BOTH
 @ALL
-def test_a_labelers_gradient_is_the_same_whoever_else_is_in_the_cohort(
-    kind: Any, lora: str | None, bf16: str, base: str
-) -> None:
+def test_a_labelers_gradient_is_the_same_whoever_else_is_in_the_cohort(kind, lora, bf16, base):
     """To the last bit: where texts shared batches, others' gradients told who was there."""
     settings = {"bf16": bf16, "use_cpu": "true", "per_device_train_batch_size": 64}
     found = moved(dp_language.problem(kind, base, lora, **settings))
@@ -122,7 +118,7 @@ def test_a_labelers_gradient_is_the_same_whoever_else_is_in_the_cohort(
 
 @pytest.mark.slow
 @ALL
-def test_the_size_of_batches_changes_no_gradient(lora: str | None, base: str) -> None:
+def test_the_size_of_batches_changes_no_gradient(lora, base):
     of = records(limit=7)
     found = [
         tensors(
@@ -138,9 +134,7 @@ def test_the_size_of_batches_changes_no_gradient(lora: str | None, base: str) ->
 
 @BOTH
 @ALL
-def test_other_labels_of_a_labeler_change_no_other_gradient_at_all(
-    kind: Any, lora: str | None, made: Made
-) -> None:
+def test_other_labels_of_a_labeler_change_no_other_gradient_at_all(kind, lora, made):
     found, held = made(kind, lora), records()
     replaced = np.where(held.units == 3, 1 - labels(), labels())
     replaced[held.units == 3] = np.where(replaced == 0.5, 1.0, replaced)[held.units == 3]
@@ -152,9 +146,7 @@ def test_other_labels_of_a_labeler_change_no_other_gradient_at_all(
 
 @BOTH
 @ALL
-def test_a_labeler_moves_the_sum_by_no_more_than_the_clip_norm(
-    kind: Any, lora: str | None, made: Made
-) -> None:
+def test_a_labeler_moves_the_sum_by_no_more_than_the_clip_norm(kind, lora, made):
     found, held = made(kind, lora), records()
     clip = 0.1 * float(tensors(found, EVERYONE, labels()).norm(dim=1)[:-1].min())
     with_, without = (found.clipped_sum(u, labels(), clip) for u in (EVERYONE, EVERYONE[1:]))
@@ -164,7 +156,7 @@ def test_a_labeler_moves_the_sum_by_no_more_than_the_clip_norm(
     assert float(change.double().norm()) <= 2 * clip
 
 
-def test_clipping_each_record_would_let_a_labeler_move_the_sum_by_more(base: str) -> None:
+def test_clipping_each_record_would_let_a_labeler_move_the_sum_by_more(base):
     held = records()
     alone = Records(held.pairs, np.arange(RECORDS), RECORDS, 1, "mean")
     found = moved(dp_language.problem("reward", base, of=alone))
@@ -175,7 +167,7 @@ def test_clipping_each_record_would_let_a_labeler_move_the_sum_by_more(base: str
 
 
 @ALL
-def test_the_order_of_a_cohort_changes_no_bit(lora: str | None, made: Made) -> None:
+def test_the_order_of_a_cohort_changes_no_bit(lora, made):
     found = made("dpo", lora)
     one, other = (found.clipped_sum(u, labels(), 0.1) for u in (EVERYONE, EVERYONE[::-1]))
     assert torch.equal(one, other)
@@ -186,10 +178,8 @@ def test_the_order_of_a_cohort_changes_no_bit(lora: str | None, made: Made) -> N
 @pytest.mark.quick("LoRA-adamw_torch")
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "sgd"])
 @ALL
-def test_a_restored_problem_goes_on_to_the_last_bit(
-    lora: str | None, optimizer: str, base: str
-) -> None:
-    def learn(problem: LanguageProblem, steps: range) -> None:
+def test_a_restored_problem_goes_on_to_the_last_bit(lora, optimizer, base):
+    def learn(problem, steps):
         for step in steps:
             total = problem.clipped_sum(EVERYONE[:-2], labels(), 0.5)
             problem.step(problem.add_noise(total, 0.1, bytes([step]) * 32) / 6)
@@ -213,9 +203,7 @@ def test_a_restored_problem_goes_on_to_the_last_bit(
 
 @BOTH
 @ALL
-def test_margins_change_their_sign_with_the_sides(
-    kind: Any, lora: str | None, made: Made, base: str
-) -> None:
+def test_margins_change_their_sign_with_the_sides(kind, lora, made, base):
     found = made(kind, lora)
     swapped = dp_language.problem(kind, base, lora, swapped=True)
     swapped.restore(found.state())
@@ -224,9 +212,7 @@ def test_margins_change_their_sign_with_the_sides(
 
 
 @BOTH
-def test_before_the_first_step_dpo_is_its_reference_and_new_weights_are_the_seeds(
-    kind: Any, base: str
-) -> None:
+def test_before_the_first_step_dpo_is_its_reference_and_new_weights_are_the_seeds(kind, base):
     one, other = (dp_language.problem(kind, base, seed=7).margins() for _ in range(2))
     assert np.array_equal(one, other)
     assert (np.abs(one).max() < 1e-6) == (kind == "dpo")
@@ -235,9 +221,7 @@ def test_before_the_first_step_dpo_is_its_reference_and_new_weights_are_the_seed
 @pytest.mark.slow
 @BOTH
 @ALL
-def test_what_is_exported_has_the_same_margins(
-    kind: Any, lora: str | None, made: Made, base: str
-) -> None:
+def test_what_is_exported_has_the_same_margins(kind, lora, made, base):
     found = made(kind, lora)
     [directory] = found.export(Path("model"))
     assert [path.name for path in Path().iterdir()] == ["model"]
@@ -251,7 +235,7 @@ def test_what_is_exported_has_the_same_margins(
 
 @pytest.mark.slow
 @BOTH
-def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind: Any, base: str) -> None:
+def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind, base):
     exact, rounded = (
         tensors(
             moved(dp_language.problem(kind, base, bf16=bf16, use_cpu="true")), EVERYONE, labels()
@@ -265,9 +249,7 @@ def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind: Any, base: 
 @pytest.mark.slow
 @BOTH
 @ALL
-def test_a_planted_preference_is_learned_through_clipping_and_noise(
-    kind: Any, lora: str | None, base: str
-) -> None:
+def test_a_planted_preference_is_learned_through_clipping_and_noise(kind, lora, base):
     found = dp_language.problem(kind, base, lora)
     for step in range(20):
         total = found.clipped_sum(EVERYONE[:-1], np.ones(RECORDS), 1.0)
@@ -292,9 +274,7 @@ def test_a_planted_preference_is_learned_through_clipping_and_noise(
         ({"lora": "r=2,alpha=4,targets=c_nothing"}, "", "c_nothing"),
     ],
 )
-def test_what_cannot_be_learned_is_refused_before_there_is_a_model(
-    options: dict[str, Any], settings: str, words: str, base: str
-) -> None:
+def test_what_cannot_be_learned_is_refused_before_there_is_a_model(options, settings, words, base):
     config = Path("config.yaml")
     config.write_text(settings)
     model = None if words == "--model ID_OR_PATH" else str(base)
@@ -303,7 +283,7 @@ def test_what_cannot_be_learned_is_refused_before_there_is_a_model(
         PreparedLanguage.of("dpo", dp_language.pairs(), asked)
 
 
-def test_the_identity_tells_how_the_model_learns(base: str) -> None:
+def test_the_identity_tells_how_the_model_learns(base):
     prepared = PreparedLanguage.of(
         "dpo", dp_language.pairs(), LearnerOptions(str(base), LORA, None)
     )
@@ -313,18 +293,14 @@ def test_the_identity_tells_how_the_model_learns(base: str) -> None:
     assert len(prepared.training.tokens) == PAIRS
 
 
-def test_a_model_of_more_parameters_than_runs_are_priced_for_is_refused(
-    base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_more_parameters_than_runs_are_priced_for_is_refused(base, monkeypatch):
     monkeypatch.setattr(truncation, "MOST_COORDINATES", 100)
     with pytest.raises(LabelguardError, match="100 parameters"):
         dp_language.problem("reward", base)
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-20, 1.0, 1e30])
-def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(
-    scale: float, base: str
-) -> None:
+def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(scale, base):
     """Of a reward model whose head is that much smaller, or larger; it learned from 1e-23 on."""
     found = dp_language.problem("reward", base, None)
     for parameter in found._parameters:

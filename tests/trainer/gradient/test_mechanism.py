@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
-from labelguard.project.project import Project
 from labelguard.release.head import Head
 
 FEATURES = "columns:score,length"
@@ -42,19 +40,17 @@ EVERY = {
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return lg.init(tmp_path / "project", max_epsilon=1e6)
 
 
-def run_mechanism(project: Project, **options: Any) -> lg.Release:
+def run_mechanism(project, **options):
     return lg.privatize(survey(), project=project, **ULS | options)
 
 
 @pytest.mark.quick("uls")
 @pytest.mark.parametrize("mechanism", EVERY)
-def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(
-    mechanism: str, project: Project
-) -> None:
+def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(mechanism, project):
     release = run_mechanism(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
     rows = lg.load(release, "polars")
     assert rows.height == survey().height
@@ -74,9 +70,7 @@ def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(
 
 
 @pytest.mark.slow
-def test_labels_of_a_run_are_far_better_than_randomized_ones(
-    project: Project, tmp_path: Path
-) -> None:
+def test_labels_of_a_run_are_far_better_than_randomized_ones(project, tmp_path):
     raw = survey()
     randomized = lg.privatize(
         raw, project=lg.init(tmp_path / "other"), mechanism="rr", epsilon=3.0, delta=1e-5
@@ -88,7 +82,7 @@ def test_labels_of_a_run_are_far_better_than_randomized_ones(
 
 
 @pytest.mark.slow
-def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(project: Project) -> None:
+def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(project):
     further = survey(labelers=1, items=900, seed=5).drop("labeler_id", "label")
     release = run_mechanism(project, also=further)
     rows = lg.load(release, "polars")
@@ -104,7 +98,7 @@ def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(projec
 
 
 @pytest.mark.slow
-def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(project: Project) -> None:
+def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(project):
     allow = ["uls:runs=2,q=0.25,steps=30"]
     named = {"allow": allow, "public_columns": SHORT["public_columns"], "project": project}
     policies.new("two", epsilon=3, delta=1e-5, **named)
@@ -126,7 +120,7 @@ def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(projec
         lg.privatize(survey(), project=project, **plain, again=True)
 
 
-def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: Project) -> None:
+def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project):
     with pytest.raises(PolicyError, match="--accept-unproven"):
         run_mechanism(project, mechanism="aup")
     assert spent(project) == 0
@@ -145,9 +139,7 @@ def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: 
         ({"ties": "coin"}, "goes with randomized response"),
     ],
 )
-def test_what_does_not_go_with_a_run_is_said(
-    options: dict[str, Any], words: str, project: Project
-) -> None:
+def test_what_does_not_go_with_a_run_is_said(options, words, project):
     with pytest.raises(PolicyError, match=words):
         run_mechanism(project, **options)
     assert spent(project) == 0
@@ -158,17 +150,15 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def noise_drawn(monkeypatch):
     """The secrets by which sums were noised, in order."""
     return world.note_calls(monkeypatch, statistic, "add_noise", lambda total, grid, nonce: nonce)
 
 
-def test_a_killed_run_goes_on_and_is_charged_once(
-    project: Project, monkeypatch: pytest.MonkeyPatch, noise_drawn: list[bytes]
-) -> None:
+def test_a_killed_run_goes_on_and_is_charged_once(project, monkeypatch, noise_drawn):
     keep = Checkpoints.save
 
-    def dying(self: Checkpoints, step: int, *arguments: Any, **options: Any) -> None:
+    def dying(self, step, *arguments, **options):
         keep(self, step, *arguments, **options)
         if step == 23:
             raise Killed
@@ -187,13 +177,11 @@ def test_a_killed_run_goes_on_and_is_charged_once(
     assert release.card["training"]["steps"] == 30
 
 
-def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(project, monkeypatch):
     found: list[str] = []
     train = loop.train
 
-    def looking(*arguments: Any) -> None:
+    def looking(*arguments):
         train(*arguments)
         found.extend(path.name for path in project.stages.rglob("*") if path.is_file())
 
@@ -203,7 +191,7 @@ def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(
 
 
 @pytest.mark.slow
-def test_rankings_and_choices_are_learned_from(project: Project, tmp_path: Path) -> None:
+def test_rankings_and_choices_are_learned_from(project, tmp_path):
     rng = np.random.default_rng(0)
     rows = []
     for labeler in range(60):
@@ -235,9 +223,7 @@ def test_rankings_and_choices_are_learned_from(project: Project, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_how_a_first_run_would_sample_is_said_before_it_is_fixed(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_how_a_first_run_would_sample_is_said_before_it_is_fixed(project, monkeypatch, tmp_path):
     survey().write_parquet(tmp_path / "labels.parquet")
     monkeypatch.chdir(project.state.parent)
     arguments = ["--mechanism", "els", "--features", FEATURES, "--steps", "8", "--dry-run"]
