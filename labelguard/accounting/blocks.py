@@ -1,0 +1,156 @@
+"""A block: the flips of m labels drawn together, at the price of one.
+
+Of the K^m ways to answer m labels among K letters each, those that change at most t labels have
+`odds` = e^ε0 times the probability of every other one. All densities are one of two values, whose
+ratio is e^ε0, whatever the true labels are: a block is ε0-private under `replace_labels`, with
+δ = 0, for any number of labels (docs/proofs/blocks.md). So R blocks of one labeler cost what R
+coins at ε0 cost (`randomized_response`), and a block of one label of two letters is such a coin.
+
+With V_t(m) = Σ_{j<=t} C(m,j) (K−1)^j, a = e^ε0 − 1 and Z = K^m + a·V_t(m), which t = argmin γ
+minimises, a label keeps its letter with probability (K^(m−1) + a·V_t(m−1))/Z, so that
+
+    c1 = P[kept] − P[one other letter] = a·C(m−1,t)·(K−1)^t / Z,         γ = (1 − c1)(K − 1)/K,
+    c2 = a·(N_t − N_{t−1})/Z, N_t = C(m−2,t)·(K−1)^t,
+
+where c2 is the same coefficient of two labels of one block: products of two rows have mean c2, not
+c1². For K = 2, c1 = E s and c2 = E[s s'], s = −1 if a label is flipped, else 1.
+
+Everything here is exact, in whole numbers: e^ε0 is the ratio (2^64 − T)/T of a coin's threshold T.
+Sources: Asi, Feldman and Talwar, "Optimal Algorithms for Mean Estimation under Local Differential
+Privacy", 2022, for the two densities; Kairouz, Oh and Viswanath, 2015, for the composition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+from labelguard.accounting import _validate
+from labelguard.accounting.randomized_response import COIN_RANGE
+
+__all__ = ["MOST_LABELS", "MOST_LETTERS", "PAIR", "Block", "block"]
+
+# The most labels of a block: what a labeler tells does not grow with them, and tables do.
+MOST_LABELS = 4096
+# The most letters of a label, as its released value is a byte.
+MOST_LETTERS = 256
+PAIR = 2
+
+# How many bits a number has beyond those of Z from which a count of changes is drawn.
+_SPARE_BITS = 128
+
+
+@dataclass(frozen=True)
+class Block:
+    """The law of the changes of `labels` labels among `letters` letters each.
+
+    `threshold` is that of a coin at the same price, 1 <= T < 2^63. Of the odds one unit of 2^-64
+    is left to rounding, so that the drawn law is ε0-private exactly.
+
+    Raises ValueError for other numbers than 1 to 4,096 labels and 2 to 256 letters.
+    """
+
+    threshold: int
+    labels: int
+    letters: int = PAIR
+
+    def __post_init__(self) -> None:
+        _validate.at_least_one(threshold=self.threshold, labels=self.labels)
+        _validate.within(1, COIN_RANGE // 2 - 1, threshold=self.threshold)
+        _validate.within(1, MOST_LABELS, labels=self.labels)
+        _validate.within(PAIR, MOST_LETTERS, letters=self.letters)
+
+    @cached_property
+    def most_changes(self) -> int:
+        """Return t, the number of changes up to which an answer is likely; public.
+
+        The least t at which one change more makes labels no more informative: c1 of t + 1 over c1
+        of t is (m−1−t)(K−1)/(t+1) · Z_t/Z_{t+1}.
+        """
+        m, others = self.labels, self.letters - 1
+        total, term = self._base + self._gain, 1  # Z of t = 0, and C(m,0)
+        for t in range(m):
+            term = term * (m - t) * others // (t + 1)
+            following = total + self._gain * term
+            if (m - 1 - t) * others * total <= (t + 1) * following:
+                return t
+            total = following
+        return m - 1
+
+    @property
+    def flip_probability(self) -> float:
+        """Return γ, the probability that a label becomes another letter."""
+        return float((1 - self._first) * (self.letters - 1) / self.letters)
+
+    @property
+    def first_moment(self) -> float:
+        """Return c1."""
+        return float(self._first)
+
+    @property
+    def second_moment(self) -> float:
+        """Return c2, of two labels of the block; c1 where there is one label only."""
+        if self.labels == 1:
+            return self.first_moment
+        t, others = self.most_changes, self.letters - 1
+        here = math.comb(self.labels - 2, t) * others**t
+        before = math.comb(self.labels - 2, t - 1) * others ** (t - 1) if t else 0
+        return float(Fraction(self._gain * (here - before), self._total))
+
+    @property
+    def draw_bytes(self) -> int:
+        """Return the bytes of a random number from which a count of changes is drawn."""
+        return -(-(self._total.bit_length() + _SPARE_BITS) // 128) * 16
+
+    def change_limits(self) -> list[bytes]:
+        """Return for j = 0 … m − 1 the least random number with more than j changes, big-endian.
+
+        Of 2^N numbers, ⌈2^N · W_j/Z⌉ have at most j changes, W_j being the weight of those answers.
+        A density is off by less than 2^-126 of itself, and the unit taken off the odds is more.
+        """
+        limits, weight, number = [], 0, 1
+        size = self.draw_bytes
+        m, t, others = self.labels, self.most_changes, self.letters - 1
+        for j in range(m):
+            weight += number * (self._low + self._gain if j <= t else self._low)
+            limits.append((-(-(weight << 8 * size) // self._total)).to_bytes(size, "big"))
+            number = number * (m - j) * others // (j + 1)
+        return limits
+
+    @property
+    def _low(self) -> int:
+        """Return the weight of an unlikely answer."""
+        return self.threshold + 1
+
+    @property
+    def _gain(self) -> int:
+        """Return by how much a likely answer weighs more."""
+        return COIN_RANGE - 2 * self._low
+
+    @property
+    def _base(self) -> int:
+        return self._low * self.letters**self.labels
+
+    @cached_property
+    def _total(self) -> int:
+        """Return Z times the weight of an unlikely answer."""
+        m, others = self.labels, self.letters - 1
+        likely, number = 0, 1
+        for j in range(self.most_changes + 1):
+            likely += number
+            number = number * (m - j) * others // (j + 1)
+        return self._base + self._gain * likely
+
+    @cached_property
+    def _first(self) -> Fraction:
+        t = self.most_changes
+        ways = math.comb(self.labels - 1, t) * (self.letters - 1) ** t
+        return Fraction(self._gain * ways, self._total)
+
+
+@lru_cache(maxsize=1024)
+def block(threshold: int, labels: int, letters: int = PAIR) -> Block:
+    """Return a `Block`, computed once for all that ask."""
+    return Block(threshold, labels, letters)
