@@ -204,6 +204,13 @@ class RunOptions:
     duration: str | None = option(
         "How long they recur: 90d, 26w, 6m, 1y.", metavar="TIME", flag="--for"
     )
+    max_labels_per_labeler: int | None = option(
+        "Labels of each labeler in the release at most, chosen by a keyed hash. A choice of "
+        "quality: few labels are randomized less each, at the same price.",
+        metavar="M",
+        least=1,
+        in_jobs=True,
+    )
     exhausted: Exhausted = option(
         "Refuse when labelers lack allowance, or leave those labels out.", default="refuse"
     )

@@ -14,8 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labelguard.accounting import ball, gaussian, randomized_response
-from labelguard.accounting.components import Groups, SampledRecords, Subsampled, Unproven
+from labelguard.accounting import ball, gaussian
+from labelguard.accounting.blocks import block
+from labelguard.accounting.components import (
+    Groups,
+    RandomizedBlocks,
+    SampledRecords,
+    Subsampled,
+    Unproven,
+)
 from labelguard.errors import PolicyError
 from labelguard.spelling import suggest_keywords
 from labelguard.text import format_budget, pluralize
@@ -25,23 +32,29 @@ __all__ = ["rr", "run", "statistic"]
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """The noise of randomized labels that are priced together."""
+    """The noise of labels that are randomized together."""
 
-    # ε of a labeler, all labels together
+    # ε of a labeler, all uses together
     epsilon: float
     # δ of a labeler
     delta: float
-    # labels of one labeler
+    # labels of a labeler that are randomized together
     labels: int
-    # ε of one label
+    # how often that happens to the labeler
+    uses: int
+    # ε of one use
     epsilon0: float
-    # how often it is flipped
+    # how often a label is flipped
     flip_probability: float
     # 1/(1−2γ), by which a de-biased loss grows; null at γ = ½
     loss_multiplier: float
+    # Σ(1−2γ)² over the labels of one use: what they tell, in labels without noise
+    information: float
 
     def __repr__(self) -> str:
         labels, flip = pluralize(self.labels, "label"), f"{self.flip_probability:.4g}"
+        if self.uses > 1:
+            labels += f", {self.uses:,} times"
         return f"LabelNoise({format_budget(self)}, {labels}: flip probability {flip})"
 
 
@@ -116,23 +129,26 @@ class RunNoise:
 
 
 @suggest_keywords
-def rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
-    """Return ε0, flip probability and loss multiplier of `labels` coins of a labeler.
+def rr(epsilon: float, delta: float, labels: int = 1, uses: int = 1) -> LabelNoise:
+    """Return ε0 and flip probability of `labels` of a labeler, randomized together `uses` times.
 
-    Raises `PolicyError` for values that are no budget.
+    Each by itself, 50 labels are 50 uses of one label. Raises `PolicyError` for values that are no
+    budget.
 
     Example:
         >>> lg.account.rr(epsilon=3, delta=1e-5, labels=50)
-        LabelNoise(ε = 3, δ = 1e-5, 50 labels: flip probability 0.4739)
+        LabelNoise(ε = 3, δ = 1e-5, 50 labels: flip probability 0.4183)
+        >>> lg.account.rr(epsilon=3, delta=1e-5, labels=1, uses=50)
+        LabelNoise(ε = 3, δ = 1e-5, 1 label, 50 times: flip probability 0.4739)
     """
     try:
-        epsilon0 = randomized_response.calibrate(epsilon, delta, labels)
+        price = RandomizedBlocks.calibrate(epsilon, delta, uses)
+        law = block(price.threshold, labels)
     except ValueError as error:
         raise PolicyError(str(error)) from None
-    flip = randomized_response.flip_probability(epsilon0)
-    return LabelNoise(
-        epsilon, delta, labels, epsilon0, flip, randomized_response.loss_multiplier(flip)
-    )
+    flip = law.flip_probability
+    multiplier, information = 1 / law.first_moment, labels * law.first_moment**2
+    return LabelNoise(epsilon, delta, labels, uses, price.epsilon0, flip, multiplier, information)
 
 
 @suggest_keywords

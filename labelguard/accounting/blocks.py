@@ -27,6 +27,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labelguard.accounting import _validate
 from labelguard.accounting.randomized_response import COIN_RANGE
 
@@ -81,7 +84,7 @@ class Block:
 
     @property
     def flip_probability(self) -> float:
-        """Return γ, the probability that a label becomes another letter."""
+        """Return γ, with which a label becomes another letter."""
         return float((1 - self._first) * (self.letters - 1) / self.letters)
 
     @property
@@ -95,8 +98,8 @@ class Block:
         if self.labels == 1:
             return self.first_moment
         t, others = self.most_changes, self.letters - 1
-        here = math.comb(self.labels - 2, t) * others**t
-        before = math.comb(self.labels - 2, t - 1) * others ** (t - 1) if t else 0
+        here: int = math.comb(self.labels - 2, t) * others**t
+        before: int = math.comb(self.labels - 2, t - 1) * others ** (t - 1) if t else 0
         return float(Fraction(self._gain * (here - before), self._total))
 
     @property
@@ -104,8 +107,10 @@ class Block:
         """Return the bytes of a random number from which a count of changes is drawn."""
         return -(-(self._total.bit_length() + _SPARE_BITS) // 128) * 16
 
-    def change_limits(self) -> list[bytes]:
-        """Return for j = 0 … m − 1 the least random number with more than j changes, big-endian.
+    @cached_property
+    def change_limits(self) -> NDArray[np.bytes_]:
+        """Return for j = 0 … m − 1 the least random number with more than j changes, big-endian,
+        (m,).
 
         Of 2^N numbers, ⌈2^N · W_j/Z⌉ have at most j changes, W_j being the weight of those answers.
         A density is off by less than 2^-126 of itself, and the unit taken off the odds is more.
@@ -117,7 +122,7 @@ class Block:
             weight += number * (self._low + self._gain if j <= t else self._low)
             limits.append((-(-(weight << 8 * size) // self._total)).to_bytes(size, "big"))
             number = number * (m - j) * others // (j + 1)
-        return limits
+        return np.array(limits, dtype=f"S{size}")
 
     @property
     def _low(self) -> int:
@@ -131,7 +136,8 @@ class Block:
 
     @property
     def _base(self) -> int:
-        return self._low * self.letters**self.labels
+        answers: int = self.letters**self.labels
+        return self._low * answers
 
     @cached_property
     def _total(self) -> int:
@@ -146,11 +152,11 @@ class Block:
     @cached_property
     def _first(self) -> Fraction:
         t = self.most_changes
-        ways = math.comb(self.labels - 1, t) * (self.letters - 1) ** t
+        ways: int = math.comb(self.labels - 1, t) * (self.letters - 1) ** t
         return Fraction(self._gain * ways, self._total)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def block(threshold: int, labels: int, letters: int = PAIR) -> Block:
     """Return a `Block`, computed once for all that ask."""
     return Block(threshold, labels, letters)

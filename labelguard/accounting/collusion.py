@@ -2,7 +2,7 @@
 
 Two who act as one, or one person with two ids, are protected by less than one alone:
 
-* answers: 2k of them, with the exact price of the accountants of one labeler;
+* blocks of randomized labels: 2k of them, with the exact price of the accountants of one labeler;
 * Gaussian releases: they move a sum by 2Δ, so the price at σ/2. Where they are not in the same
   releases, it is less: Σ (a_i + b_i)² <= 4R for a_i, b_i in {0, 1} that sum to R each;
 * anything else, alone or jointly, in two steps of one labeler each, `epsilon_by_two_steps`.
@@ -18,14 +18,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations_with_replacement
 
 from labelguard.accounting import joint
-from labelguard.accounting.components import Answers, Component, Gaussians, Unproven
+from labelguard.accounting.components import Component, Gaussians, RandomizedBlocks, Unproven
 
-__all__ = ["epsilon", "epsilon_by_two_steps", "epsilon_of_unlike"]
+__all__ = ["epsilon", "epsilon_by_two_steps"]
 
-_MOST_UNLIKE = 8
 _SHARES = (0.5, 0.9, 0.99)
 _PURE = 1 + 2.0**-40
 
@@ -55,27 +53,11 @@ def epsilon(components: Sequence[Component], delta: float) -> float | None:
     """Return the smallest known ε at which two labelers together are (ε, delta)-private; None if
     none is.
 
-    Exact for answers and Gaussian releases, alone and jointly; two steps otherwise. Of runs whose
+    Exact for blocks and Gaussian releases, alone and jointly; two steps otherwise. Of runs whose
     guarantee is unproven nothing is known.
     """
     epsilon_of_two = _epsilon(tuple(components), float(delta))
     return epsilon_of_two if math.isfinite(epsilon_of_two) else None
-
-
-def epsilon_of_unlike(each: Sequence[Component], delta: float) -> float | None:
-    """Return the same of two labelers who each have the answers of any one of `each`: the costliest
-    two.
-
-    None for none, or for so many that their pairs would take long.
-    """
-    if not 0 < len(each) <= _MOST_UNLIKE:
-        return None
-    return max(_epsilon_of_pair(*pair, delta) for pair in combinations_with_replacement(each, 2))
-
-
-@lru_cache(maxsize=4096)
-def _epsilon_of_pair(one: Component, other: Component, delta: float) -> float:
-    return joint.epsilon([one, other], delta)
 
 
 @lru_cache(maxsize=256)
@@ -84,7 +66,7 @@ def _epsilon(components: tuple[Component, ...], delta: float) -> float:
         return math.inf
     doubled: list[Component] = []
     for one in components:
-        if isinstance(one, Answers):
+        if isinstance(one, RandomizedBlocks):
             doubled.append(replace(one, count=2 * one.count))
         elif isinstance(one, Gaussians):
             doubled.append(replace(one, noise_multiplier=one.noise_multiplier / 2))

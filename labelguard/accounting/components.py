@@ -21,18 +21,14 @@ from labelguard.accounting import (
     subsampled,
 )
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.kary import KAry
 
 __all__ = [
-    "Answers",
-    "AnyAnswers",
     "Balls",
-    "BinaryAnswers",
-    "ChoiceAnswers",
     "Component",
     "Converted",
     "Gaussians",
     "Groups",
+    "RandomizedBlocks",
     "SampledRecords",
     "Subsampled",
     "Unproven",
@@ -40,64 +36,35 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Answers(ABC):
-    """At most `count` labels, each answered otherwise with probability threshold/2^64."""
+class RandomizedBlocks:
+    """At most `count` blocks of labels, each at the price of a coin with this threshold (`blocks`).
+
+    A label that is flipped by itself with probability threshold/2^64 is a block of one.
+    """
 
     threshold: int
     count: int
 
-    distribution: ClassVar[str]
+    distribution: ClassVar[str] = "binomial"
 
     def __post_init__(self) -> None:
-        self.accountant.epsilon0_of(self.threshold)
+        rr.epsilon0_of(self.threshold)
         _validate.at_least_one(count=self.count)
-
-    @property
-    @abstractmethod
-    def accountant(self) -> Any:
-        """Return the accountant of such answers alone: `randomized_response`, or a `KAry`."""
-
-    @property
-    def epsilon0(self) -> float:
-        """The largest loss of one answer, in nats."""
-        return float(self.accountant.epsilon0_of(self.threshold))
-
-
-@dataclass(frozen=True)
-class BinaryAnswers(Answers):
-    """Labels in {0, 1}, each flipped with probability threshold/2^64, at most ½."""
-
-    distribution: ClassVar[str] = "binomial"
-    accountant: ClassVar[Any] = rr
-    options: ClassVar[int] = 2
 
     @classmethod
     def calibrate(cls, epsilon: float, delta: float, count: int) -> Self:
-        """Return `count` answers with as little noise as (epsilon, delta) allows."""
-        return cls(rr.threshold(rr.calibrate(epsilon, delta, count)), count)
+        """Return `count` blocks with as little noise as (epsilon, delta) allows.
 
-
-@dataclass(frozen=True)
-class ChoiceAnswers(Answers):
-    """Choices among `options` or more, changed with probability threshold/2^64.
-
-    The threshold is that of a choice among `options`; among more it is that of `KAry.among`.
-    """
-
-    options: int
-
-    distribution: ClassVar[str] = "multinomial"
-
-    @classmethod
-    def calibrate(cls, epsilon: float, delta: float, count: int, options: int) -> Self:
-        """Return `count` answers with as little noise as (epsilon, delta) allows."""
-        one = KAry(options)
-        return cls(one.threshold(one.calibrate(epsilon, delta, count)), count, options)
+        Raises ValueError where the noise of a coin could not be told from a fair one's.
+        """
+        threshold = rr.threshold(rr.calibrate(epsilon, delta, count))
+        _validate.within(1, rr.COIN_RANGE // 2 - 1, threshold=threshold)
+        return cls(threshold, count)
 
     @property
-    def accountant(self) -> KAry:
-        """`KAry` of its options."""
-        return KAry(self.options)
+    def epsilon0(self) -> float:
+        """The largest loss of one block, in nats."""
+        return rr.epsilon0_of(self.threshold)
 
 
 @dataclass(frozen=True)
@@ -283,7 +250,6 @@ class Unproven(Converted):
         )
 
 
-AnyAnswers: TypeAlias = BinaryAnswers | ChoiceAnswers
 Component: TypeAlias = (
-    AnyAnswers | Gaussians | Balls | Subsampled | SampledRecords | Groups | Unproven
+    RandomizedBlocks | Gaussians | Balls | Subsampled | SampledRecords | Groups | Unproven
 )

@@ -10,9 +10,8 @@ deviations apart; so
     δ(ε) = Σ_ℓ P[ℓ] · δ_N(ε − ℓ),
 
 with δ_N of `gaussian.deltas` or `ball.deltas` (for every real x), and δ_N(x) = max(0, 1 − e^x)
-without noisy sums. This is exact, in closed form. k binary answers at ε0 have ℓ = (k−2j)·ε0 with j
-flips out of k; choices among K options have the steps of `kary`; unlike answers add up
-independently.
+without noisy sums. This is exact, in closed form. k blocks of labels at ε0 (`blocks`) cost what k
+coins do, ℓ = (k−2j)·ε0 with j flips out of k; unlike blocks add up independently.
 
 Runs of gradient methods have no closed form: their losses, and those of the coins beside them, are
 put on a grid (`losses`), pessimistically, and ℓ takes the values of that grid and ∞; δ_N stays that
@@ -41,15 +40,12 @@ from labelguard.accounting import _search, _validate, ball, gaussian, subsampled
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting._search import ROUNDING
 from labelguard.accounting.components import (
-    Answers,
-    AnyAnswers,
     Balls,
-    BinaryAnswers,
-    ChoiceAnswers,
     Component,
     Converted,
     Gaussians,
     Groups,
+    RandomizedBlocks,
     SampledRecords,
     Subsampled,
     Unproven,
@@ -65,13 +61,11 @@ from labelguard.accounting.losses import (
 from labelguard.accounting.randomized_response import COIN_RANGE
 
 __all__ = [
-    "Answers",
     "Balls",
-    "BinaryAnswers",
-    "ChoiceAnswers",
     "Component",
     "Gaussians",
     "Groups",
+    "RandomizedBlocks",
     "SampledRecords",
     "Share",
     "Subsampled",
@@ -85,7 +79,7 @@ __all__ = [
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_MOST_LOSSES = 2**26  # values of the loss of unlike answers
+_MOST_LOSSES = 2**26  # values of the loss of unlike blocks
 # The common factor of `calibrate` is a multiple of 2^-20: coarse beside rounding, so that another
 # machine's last digits do not lead to another result.
 _FACTOR_ONE = 2**20
@@ -99,7 +93,7 @@ Run: TypeAlias = Subsampled | SampledRecords | Groups | Unproven
 class MergedComponents:
     """Components in an order of their own, like ones merged."""
 
-    answers: tuple[AnyAnswers, ...]
+    blocks: tuple[RandomizedBlocks, ...]
     noise: Noise | None
     runs: tuple[Run, ...] = ()
 
@@ -156,7 +150,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
     merged = _merge(components)
     if merged.runs:
         return _epsilon_of_runs(merged, delta)
-    coins, noise = merged.answers, merged.noise
+    coins, noise = merged.blocks, merged.noise
     high = pure_epsilon(coins)
     if noise:
         # No loss of coins exceeds Σ k·ε0, so that δ(Σ k·ε0 + x) <= δ_N(x).
@@ -229,7 +223,9 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
 def pure_epsilon(components: Sequence[Component]) -> float:
     """Return the ε of the components at δ = 0: Σ k·ε0 nats, infinite with a Gaussian or a run."""
     return math.fsum(
-        component.count * component.epsilon0 if isinstance(component, Answers | Balls) else math.inf
+        component.count * component.epsilon0
+        if isinstance(component, RandomizedBlocks | Balls)
+        else math.inf
         for component in components
     )
 
@@ -263,8 +259,8 @@ def _merge(components: Sequence[Component]) -> MergedComponents:
     for one in merged:
         if isinstance(one, Converted):
             _check_converted(replace(one, count=1))
-    answers = sorted((each for each in merged if isinstance(each, Answers)), key=repr)
-    answers = [each for each in answers if each.epsilon0 > 0]
+    blocks = sorted((each for each in merged if isinstance(each, RandomizedBlocks)), key=repr)
+    blocks = [each for each in blocks if each.epsilon0 > 0]
     noise = sorted((each for each in merged if isinstance(each, Gaussians)), key=repr)
     balls = [each for each in merged if isinstance(each, Balls)]
     runs = sorted((each for each in merged if isinstance(each, Subsampled | Converted)), key=repr)
@@ -273,9 +269,7 @@ def _merge(components: Sequence[Component]) -> MergedComponents:
             "ball noise has a price for one release only, and none beside Gaussian noise or runs "
             "of gradient methods; use Gaussian noise for several releases"
         )
-    return MergedComponents(
-        tuple(answers), balls[0] if balls else tuple(noise) or None, tuple(runs)
-    )
+    return MergedComponents(tuple(blocks), balls[0] if balls else tuple(noise) or None, tuple(runs))
 
 
 def _alone(noise: Noise) -> tuple[ModuleType, float, int]:
@@ -312,16 +306,16 @@ def _delta(merged: MergedComponents, epsilon: float) -> float:
     """`delta` of merged components, without checks; like ones are priced by their own module."""
     if merged.runs:
         return _delta_of_runs(merged, epsilon)
-    answers, noise = merged.answers, merged.noise
-    if noise and not answers:
+    blocks, noise = merged.blocks, merged.noise
+    if noise and not blocks:
         accountant, scale, number = _alone(noise)
         return float(accountant.delta(scale, epsilon, number))
-    pure = pure_epsilon(answers)
-    if not noise and len(answers) == 1:
-        return float(answers[0].accountant.delta(answers[0].epsilon0, answers[0].count, epsilon))
+    pure = pure_epsilon(blocks)
+    if not noise and len(blocks) == 1:
+        return rr.delta(blocks[0].epsilon0, blocks[0].count, epsilon)
     if not noise and pure <= epsilon * (1 + 16 * ROUNDING):
         return 0.0
-    losses, probabilities, lost = _loss_distribution(answers)
+    losses, probabilities, lost = _loss_distribution(blocks)
     # δ_N falls in its argument: moving that down covers the rounding of losses and difference.
     rest = epsilon - losses - 16 * ROUNDING * (epsilon + pure)
     return min(1.0, float(np.sum(probabilities * _noise_deltas(noise, rest))) + lost)
@@ -332,7 +326,7 @@ def _delta(merged: MergedComponents, epsilon: float) -> float:
 
 def _delta_of_runs(merged: MergedComponents, epsilon: float) -> float:
     """`_delta` where there are runs."""
-    losses = _losses(merged.answers, merged.runs)
+    losses = _losses(merged.blocks, merged.runs)
     if merged.noise is None:
         return losses.delta(epsilon)
     return losses.delta_beside(lambda rest: _noise_deltas(merged.noise, rest), epsilon)
@@ -340,7 +334,7 @@ def _delta_of_runs(merged: MergedComponents, epsilon: float) -> float:
 
 def _epsilon_of_runs(merged: MergedComponents, delta: float) -> float:
     """`epsilon` where there are runs, rounded up by 1e-9; infinite where delta is below margins."""
-    losses = _losses(merged.answers, merged.runs)
+    losses = _losses(merged.blocks, merged.runs)
     left = (delta - losses.infinite) / 2
     if left < gaussian.SMALLEST_DELTA:
         return math.inf
@@ -351,15 +345,15 @@ def _epsilon_of_runs(merged: MergedComponents, delta: float) -> float:
 
 
 @lru_cache(maxsize=8)
-def _losses(answers: tuple[AnyAnswers, ...], runs: tuple[Run, ...]) -> Losses:
-    """Return the losses of all runs and answers on one grid."""
+def _losses(blocks: tuple[RandomizedBlocks, ...], runs: tuple[Run, ...]) -> Losses:
+    """Return the losses of all runs and blocks on one grid."""
     sampled = [
         subsampled.losses(each.noise_multiplier, each.sampling_probability, each.steps)
         for each in runs
         if isinstance(each, Subsampled)
     ]
     converted = [each for each in runs if isinstance(each, Converted)]
-    furthest = sum(each.count * each.epsilon for each in converted) + pure_epsilon(answers)
+    furthest = sum(each.count * each.epsilon for each in converted) + pure_epsilon(blocks)
     interval = max(
         [each.interval for each in sampled]
         or [suitable_interval(deviation=1.0, span=2 * furthest, mean=0.0, steps=1)]
@@ -367,8 +361,8 @@ def _losses(answers: tuple[AnyAnswers, ...], runs: tuple[Run, ...]) -> Losses:
     parts = sampled + [
         losses_of_approximate(each.epsilon, each.delta, each.count, interval) for each in converted
     ]
-    if answers:
-        losses, probabilities, lost = _loss_distribution(answers)
+    if blocks:
+        losses, probabilities, lost = _loss_distribution(blocks)
         parts.append(discretize(losses, probabilities, interval, lost))
     return reduce(convolve, parts)
 
@@ -387,36 +381,32 @@ def _check_converted(converted: Run) -> None:
 
 
 @lru_cache(maxsize=8)
-def _loss_distribution(answers: tuple[AnyAnswers, ...]) -> tuple[Floats, Floats, float]:
-    """Losses of all answers together, bounds of their probabilities, and what underflowed."""
-    groups = [_multinomial(each) for each in answers]
+def _loss_distribution(blocks: tuple[RandomizedBlocks, ...]) -> tuple[Floats, Floats, float]:
+    """Losses of all blocks together, bounds of their probabilities, and what underflowed."""
+    groups = [_binomial(each) for each in blocks]
     if math.prod(losses.size for losses, _ in groups) > _MOST_LOSSES:
-        raise ValueError("components hold too many unlike answers to be priced together")
+        raise ValueError("components hold too many unlike blocks to be priced together")
     losses, probabilities = np.zeros(1), np.ones(1)
     for more_losses, more_probabilities in groups:
         losses = np.add.outer(losses, more_losses).ravel()
         probabilities = np.multiply.outer(probabilities, more_probabilities).ravel()
-    margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
+    margin = 16 * ROUNDING * (sum(each.count for each in blocks) + 16)
     return losses, probabilities * (1 + margin), losses.size * sys.float_info.min
 
 
-def _multinomial(coins: AnyAnswers) -> tuple[Floats, Floats]:
-    """s·ε0 and P[S = s], s = −k … k: from k down to 0 by the recursion of `kary`, where no term
-    is negative, and below 0 by P[S = −s] = e^(−s·ε0) · P[S = s]. Of two options s is even or odd
-    as k is.
+def _binomial(coins: RandomizedBlocks) -> tuple[Floats, Floats]:
+    """s·ε0 and P[S = s], s = −k, −k + 2, … k: the numbers of ways by the ratio of neighbours, from
+    all kept to half of them, and the rest by P[S = −s] = e^(−s·ε0) · P[S = s].
     """
-    k, still = coins.count, coins.options - 2
-    ratio = (coins.threshold // (coins.options - 1)) / (COIN_RANGE - coins.threshold)
-    weights = np.empty(k + 1)
-    before, here = 0.0, 1.0
-    for m in range(k + 1):
-        weights[m] = here
-        following = ratio * (still * (k - m) * here + (2 * k - m + 1) * before) / (m + 1)
-        before, here = here, following
+    k, ratio = coins.count, coins.threshold / (COIN_RANGE - coins.threshold)
+    weights, here = np.empty(k // 2 + 1), 1.0
+    for j in range(k // 2 + 1):
+        weights[j] = here
+        here *= ratio * (k - j) / (j + 1)
         if here > 2.0**512:
-            weights[: m + 1] *= 2.0**-512
-            before, here = before * 2.0**-512, here * 2.0**-512
-    sums = np.arange(-k, k + 1, dtype=np.float64)
-    both = np.concatenate([weights[:-1] * np.exp(coins.epsilon0 * sums[:k]), weights[::-1]])
-    possible = slice(None, None, 1 if still else 2)
-    return (sums * coins.epsilon0)[possible], (both / float(np.sum(both)))[possible]
+            weights[: j + 1] *= 2.0**-512
+            here *= 2.0**-512
+    sums = np.arange(-k, k + 1, 2, dtype=np.float64)
+    below = weights[: (k + 1) // 2] * np.exp(coins.epsilon0 * sums[: (k + 1) // 2])
+    both = np.concatenate([below, weights[::-1]])
+    return sums * coins.epsilon0, both / float(np.sum(both))

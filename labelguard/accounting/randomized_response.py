@@ -155,7 +155,7 @@ def threshold(epsilon0: float) -> int:
     Raises ValueError unless epsilon0 is finite and >= 0.
     """
     _validate.nonnegative(epsilon0=epsilon0)
-    return ceil_of_share(epsilon0, further=1)
+    return _ceil_of_share(epsilon0)
 
 
 def epsilon0_of(threshold: int) -> float:
@@ -246,7 +246,7 @@ def smallest_lossy_sum(epsilon0: float, k: int, epsilon: float) -> int:
     return candidate
 
 
-# --- shared with `kary` --------------------------------------------------------------------------
+# --- searches ------------------------------------------------------------------------------------
 
 # (epsilon0, k, epsilon) -> δ: rising in epsilon0 and k, falling in epsilon.
 DeltaOf = Callable[[float, int, float], float]
@@ -300,10 +300,10 @@ def _grid_value(index: int) -> float:
     return float(value)
 
 
-def ceil_of_share(epsilon0: float, *, further: int) -> int:
-    """⌈2^64 / (e^epsilon0 + further)⌉, exactly."""
+def _ceil_of_share(epsilon0: float) -> int:
+    """⌈2^64 / (e^epsilon0 + 1)⌉, exactly."""
     if epsilon0 == 0:
-        return -(-COIN_RANGE // (1 + further))
+        return COIN_RANGE // 2
     if epsilon0 > math.log(COIN_RANGE) + 1:
         return 1
     digits = 50
@@ -311,7 +311,7 @@ def ceil_of_share(epsilon0: float, *, further: int) -> int:
         context = decimal.Context(prec=digits)
         share = context.divide(
             decimal.Decimal(COIN_RANGE),
-            context.add(context.exp(decimal.Decimal(epsilon0)), decimal.Decimal(further)),
+            context.add(context.exp(decimal.Decimal(epsilon0)), decimal.Decimal(1)),
         )
         # Three operations, each correctly rounded: together they err by less than this.
         error = context.scaleb(share, 3 - digits)

@@ -5,12 +5,12 @@ labeler, the canary, and measures how well an attacker distinguishes the outputs
 are read. A bound above the claim proves that the claim is false; a bound below it proves nothing,
 but leaves a mistake little room (Jagielski, Ullman and Oprea 2020; Nasr et al. 2023).
 
-Randomized response: canaries with k labels, answered by real coins, fresh ones for each release.
+Randomized response: canaries with k labels in one block, drawn by real coins, fresh ones for each
+release.
 
-- `kernel`: how often single answers are flipped, composed for k labels;
-- `composition`: how many of the k answers say yes (the likelihood ratio grows with that number);
-- `reuse`: every label is answered in two releases, at two prices that the budget covers together,
-  and an answer that is lost at the higher noise was given at the lower one;
+- `block`: how many of the k answers say yes (the likelihood ratio grows with that number);
+- `reuse`: every block is drawn in two releases, at two prices that the budget covers together, and
+  an answer that is lost at the higher noise was given at the lower one;
 - `sharing`: whether the answers to two items agree, where the labels do and where they do not.
 
 The statistic: all labels of the canary compare pairs that differ in one direction, so that its
@@ -39,16 +39,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.accounting.blocks import PAIR, block
+from labelguard.accounting.components import RandomizedBlocks
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.analysis.audit_releases import ReleaseAudit
 from labelguard.budget import pricing
-from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
+from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.keys import keyring
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import randomized_response, statistic
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of_price
+from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.storage.blocks import from_bytes
 from labelguard.text import LABEL_A, LABEL_B, Progress, no_progress
@@ -79,14 +82,14 @@ def audit_randomized_response(
     synthetic labels, which `seed` decides (0 for none). Coins are always fresh.
 
     No check that counts events can prove more than about ln(runs / 17): a claim above that needs
-    more runs. False alarms: each of five checks gets a fifth of FALSE_ALARM, by the union bound.
+    more runs. False alarms: each of four checks gets a fourth of FALSE_ALARM, by the union bound.
     Raises `PolicyError` for values that are no budget, or too few runs or labels.
     """
     check_sizes(labels=labels, runs=runs, pipeline_runs=pipeline_runs)
-    canary = Canary(Policy(epsilon, delta), labels, runs)
-    alpha = FALSE_ALARM / 5
+    canary = Canary(epsilon, delta, labels, runs)
+    alpha = FALSE_ALARM / 4
     progress("drawing coins", 0.0)
-    checks = _check_flips(canary, alpha)
+    checks = [_check_block(canary, alpha)]
     progress("drawing coins at two prices", 0.5)
     checks.append(_check_reuse(canary, alpha))
     if labels > 1:
@@ -136,16 +139,16 @@ def audit_statistic(
 
 @dataclass(frozen=True)
 class Canary:
-    """A labeler with `labels` labels, answered by the coins of `policy`; `runs` such labelers."""
+    """A labeler with `labels` labels in a block, at the price of a budget; `runs` such labelers."""
 
-    policy: Policy
+    epsilon: float
+    delta: float
     labels: int
     runs: int
 
-    def thresholds(self, *allowed: int) -> list[int]:
-        """Return a coin's threshold for each number of labels that a labeler is allowed."""
-        prices = pricing.prices(self.policy, RANDOMIZED_LABELS.name, np.array(allowed, np.int64))
-        return [prices[count]["threshold"] for count in allowed]
+    def threshold(self, uses: int) -> int:
+        """Return the price of a block where the budget is for so many."""
+        return RandomizedBlocks.calibrate(self.epsilon, self.delta, uses).threshold
 
     def randomize_labels(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
         """Yield the answers of fresh canaries whose labels are `labels` (k,), some at a time.
@@ -158,12 +161,14 @@ class Canary:
             canaries = min(batch, self.runs - start)
             rows = canaries * self.labels
             row_keys = from_bytes(keyring.random_bytes(16 * rows))
+            letters, number = np.full(rows, PAIR), np.repeat(np.arange(canaries), self.labels)
             yield tuple(
                 randomized_response.randomize(
-                    np.tile(labels, canaries),
+                    np.tile(labels, canaries).astype(np.int16),
+                    letters,
                     Coins.fresh(),  # a release's own
                     row_keys,
-                    np.full(rows, threshold, np.uint64),
+                    LabelBlocks.of_rows(number, letters, threshold),
                 ).reshape(canaries, self.labels)
                 for threshold in thresholds
             )
@@ -173,10 +178,9 @@ class Canary:
         return np.full(self.labels, label, np.uint8)
 
 
-def _check_flips(canary: Canary, alpha: float) -> list[Check]:
-    """Run `kernel` and `composition`, from one drawing of each world."""
-    k, runs, delta = canary.labels, canary.runs, canary.policy.delta
-    [threshold] = canary.thresholds(k)
+def _check_block(canary: Canary, alpha: float) -> Check:
+    """Count answers that say yes; as many as a block likes best prove its whole price."""
+    k, threshold = canary.labels, canary.threshold(1)
     yes, no = (
         np.concatenate(
             [
@@ -186,27 +190,21 @@ def _check_flips(canary: Canary, alpha: float) -> list[Check]:
         )
         for label in (LABEL_A, LABEL_B)
     )
-    draws = k * runs
-    flips = np.array([draws - int(yes.sum()), int(no.sum())])
-    kernel = bounds.epsilon_of_flips(flips, draws, k, delta, alpha)
-    # Numbers of yes to compare with: up to 4.5 standard deviations above one half of k.
+    # Besides that number, some up to 4.5 standard deviations above one half of k.
     steps = k / 2 + np.sqrt(k) / 2 * np.arange(0, 5, 0.5)
-    levels = np.unique(np.clip(np.ceil(steps), 1, k))
-    composed = bounds.epsilon_of_thresholds(yes, no, levels - 0.5, delta, alpha)
-    share = f"{flips.sum() / (2 * draws):.5f}"
-    return [
-        Check("kernel", kernel, f"{share} of {2 * draws:,} labels flipped"),
-        Check("composition", composed, f"answers that agree among {k}, {runs:,} canaries"),
-    ]
+    likely = k - block(threshold, k).most_changes
+    levels = np.unique([likely, *np.clip(np.ceil(steps), 1, k)])
+    proven = bounds.epsilon_of_thresholds(yes, no, levels - 0.5, canary.delta, alpha)
+    return Check("block", proven, f"answers that agree among {k}, {canary.runs:,} canaries")
 
 
 def _check_reuse(canary: Canary, alpha: float) -> Check:
-    """Answer each label twice: k at the price of 2k uses and k at that of 4k.
+    """Draw each block twice: at the price of one of two uses and at that of one of four.
 
-    Both together cost at most what 2k uses cost. One coin for both prices would never give
+    Both together cost at most what two uses cost. One coin for both prices would never give
     "yes" at the lower flip probability and "no" at the higher to a label that is no.
     """
-    thresholds = canary.thresholds(2 * canary.labels, 4 * canary.labels)
+    thresholds = canary.threshold(2), canary.threshold(4)
 
     def is_lost(answers: tuple[Labels, ...]) -> NDArray[np.bool_]:
         clear, noisy = answers
@@ -225,7 +223,7 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
         return np.asarray(answers[0][:, 0] == answers[0][:, 1])
 
     worlds = canary.constant(LABEL_A), alternating
-    bound = _epsilon_of_event(canary, worlds, agree, canary.thresholds(canary.labels), alpha)
+    bound = _epsilon_of_event(canary, worlds, agree, [canary.threshold(1)], alpha)
     return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} canaries")
 
 
@@ -241,7 +239,7 @@ def _epsilon_of_event(
         sum(int(event(answers).sum()) for answers in canary.randomize_labels(labels, *thresholds))
         for labels in worlds
     )
-    return bounds.epsilon_of_events(first, second, canary.runs, canary.policy.delta, alpha)
+    return bounds.epsilon_of_events(first, second, canary.runs, canary.delta, alpha)
 
 
 @dataclass(frozen=True)
@@ -289,7 +287,7 @@ def _policy_noise(epsilon: float, delta: float, dimension: int | None) -> Noise:
     """Return the noise that a policy of one release buys: Gaussian, or a ball of `dimension`."""
     allowance = Allowance(STATISTIC_RELEASES.name, 1, ball=dimension)
     policy = Policy(epsilon, delta, (allowance,), ties="zero")
-    [price] = pricing.prices(policy, STATISTIC_RELEASES.name, np.array([1])).values()
+    [price] = pricing.prices(policy, STATISTIC_RELEASES.name).values()
     return noise_of_price(price)
 
 

@@ -32,7 +32,6 @@ from scipy.special import (
 )
 
 from labelguard.accounting import ball, gaussian
-from labelguard.accounting import randomized_response as rr
 from labelguard.errors import PolicyError
 
 Floats = NDArray[np.float64]
@@ -205,20 +204,6 @@ def epsilon_of_guesses(
         middle = (low + high) / 2
         low, high = (low, middle) if is_likely(middle) else (middle, high)
     return low
-
-
-def epsilon_of_flips(
-    flips: ArrayLike, draws: int, labels: int, delta: float, alpha: float
-) -> float:
-    """Return the ε that `labels` answers prove, each flipped by a coin of its own; 0 if none.
-
-    `flips` (values,) counts the flips among `draws` labels of each value: whoever flips both values
-    with a probability below γ can be turned into randomized response at γ, which is priced exactly.
-    """
-    flip = float(proportion(flips, draws, alpha / np.size(flips))[1].max())
-    if flip >= 0.5:
-        return 0.0
-    return rr.epsilon(math.log1p(-flip) - math.log(flip), labels, delta)
 
 
 def epsilon_of_means(

@@ -1,8 +1,8 @@
 """Whole releases of synthetic labels: what can be seen of one labeler from outside.
 
-Every labeler of a survey compares the same pairs, and prefers the response with the higher score.
-In the second world labeler 0 prefers the other one; in the third, every pair is a tie to them.
-Checks:
+Every labeler of a survey compares the same pairs (or their own), and prefers the response with the
+higher score. In the second world labeler 0 prefers the other one; in the third, every pair is a tie
+to them. Checks:
 
 - `presence`: the same contents are released, as often, with the same counts, in all three;
 - `order`: the same contents have the same ids, and come in the same order;
@@ -27,6 +27,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import gammainccinv
 
+from labelguard.accounting.blocks import block
+from labelguard.accounting.components import RandomizedBlocks
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import Check
 from labelguard.keys.keyring import KeyRing
@@ -43,6 +45,7 @@ from labelguard.text import Progress
 Floats = NDArray[np.float64]
 
 WORLDS = ("as everybody", "against them", "ties")
+REVERSED = "everybody reversed"
 _ROWS = 1 << 14
 _FEW_LABELERS = 12
 # Dimensions of ball noise of which one coordinate is released.
@@ -65,6 +68,8 @@ class Survey:
     labelers: int
     labels: int
     seed: int
+    # whether each labeler is asked about pairs of their own
+    apart: bool = False
 
     def table(self, world: str) -> pa.Table:
         """Return the labels of a world, in the layout (prompt, chosen, rejected, tie)."""
@@ -72,8 +77,10 @@ class Survey:
         item = np.tile(np.arange(self.labels), self.labelers)
         canary = labeler == 0
         better = np.random.default_rng(self.seed).integers(0, 2, self.labels)[item]
-        against = canary & (world == "against them")
+        against = canary & (world == "against them") | (world == REVERSED)
         chosen = np.where(against, 1 - better, better)
+        if self.apart:
+            item = item + labeler * self.labels
         return pa.table(
             {
                 "labeler_id": labeler,
@@ -88,8 +95,9 @@ class Survey:
 
     def better(self) -> pl.DataFrame:
         """Return the answer that everyone but the canary prefers to each prompt."""
-        rows = self.table(WORLDS[0]).slice(0, self.labels)
-        return pl.DataFrame({"prompt": rows["prompt"], "better": rows["chosen"]})
+        rows = self.table(WORLDS[0])
+        columns = {"prompt": rows["prompt"], "better": rows["chosen"]}
+        return pl.DataFrame(columns | {"labeler": rows["labeler_id"]})
 
 
 def _number(word: str, numbers: NDArray[np.int64]) -> NDArray[np.str_]:
@@ -175,13 +183,22 @@ class ReleaseAudit:
 
     def check_randomized_response(self) -> list[Check]:
         """Run `presence`, `order`, and `end to end` from the flips of released labels."""
-        # Many labelers, so that flips can be counted.
-        survey = Survey(max(-(-_ROWS // self.labels), 2), self.labels, self.seed)
-        worlds = self._release(survey, (self.runs, 1, 1), max_labels_per_labeler=self.labels)
-        rows = pl.concat([view.rows for view in worlds[0]]).join(survey.better(), on="prompt")
-        flips = int((rows["chosen"] != rows["better"]).sum())
-        bound = bounds.epsilon_of_flips(flips, rows.height, self.labels, self.delta, self.alpha)
-        detail = f"{flips / rows.height:.5f} of {rows.height:,} released labels flipped"
+        # Many labelers, so that the answers of each can be counted.
+        labelers = max(-(-_ROWS // self.labels), 2)
+        survey = Survey(labelers, self.labels, self.seed, apart=True)
+        worlds = self._release(survey, (self.runs, 1, 1), mechanism="rr")
+        budget = {"epsilon": self.epsilon, "delta": self.delta}
+        other = [
+            _release(survey, REVERSED, None, mechanism="rr", **budget) for _ in range(self.runs)
+        ]
+        law = block(RandomizedBlocks.calibrate(self.epsilon, self.delta, 1).threshold, self.labels)
+        likely = self.labels - law.most_changes
+        first, second = (
+            int((_count_better(survey, views) >= likely).sum()) for views in (worlds[0], other)
+        )
+        runs = self.runs * labelers
+        bound = bounds.epsilon_of_events(first, second, runs, self.delta, self.alpha)
+        detail = f"{likely} or more of {self.labels} labels as they were, {runs:,} labelers"
         return [*_compare_views(worlds), Check("end to end", bound, detail)]
 
     def check_statistic(self) -> list[Check]:
@@ -239,6 +256,14 @@ class ReleaseAudit:
             self.progress("releasing synthetic labels", number / len(runs))
             worlds.append([_release(survey, world, **options) for _ in range(repeated)])
         return worlds
+
+
+def _count_better(survey: Survey, views: list[ReleaseView]) -> pl.Series:
+    """Count the released labels of each labeler and run that name the better answer."""
+    rows = pl.concat([view.rows.with_columns(run=run) for run, view in enumerate(views)])
+    rows = rows.join(survey.better(), on="prompt")
+    counts = rows.group_by("run", "labeler").agg((pl.col("chosen") == pl.col("better")).sum())
+    return counts["chosen"]
 
 
 def _compare_views(worlds: list[list[ReleaseView]]) -> list[Check]:

@@ -43,8 +43,9 @@ class Sampling:
 # Price of one use, as named numbers: those of an accounting component but for its count.
 Price: TypeAlias = Mapping[str, Any]
 
-# Responses of a pair, of which a label prefers one.
-PAIR = 2
+# Labels of a labeler that one use of randomized response draws together at most: what they tell
+# does not grow with their number, and tables do (`accounting.blocks`).
+MOST_LABELS = 4096
 
 # More than the probability that noise from 256-bit uniforms is not what continuous ones give.
 UNIFORM_DELTA = 2.0**-100
@@ -61,16 +62,16 @@ class AllowanceTerms:
 
     # the kind of event: rr, statistic, uls, els, els-group or aup
     event: str
-    # how many; null: the labeler's own number of labels, rounded up
-    allowed: int | None
+    # how many
+    allowed: int
     # what it weighs in the joint price
     share: float = 1.0
     # ball noise, for so many components or more; null: Gaussian
     ball: int | None = None
     # how a training run samples; null: it is none
     sampling: Sampling | None = None
-    # the fewest responses that a label may choose among; 2: pairs, and all choices
-    choices: int = PAIR
+    # labels of a labeler that one use of rr randomizes together at most
+    block: int = MOST_LABELS
 
 
 class EventKind(ABC):
@@ -83,10 +84,8 @@ class EventKind(ABC):
     noun: ClassVar[str]
     # What a use takes from a labeler who runs short.
     shortage_noun: ClassVar[str]
-    # The field of a `Request` that says how often, and belongs to this kind alone, if any does.
-    option: ClassVar[str | None] = None
-    # What is wrong with that option beside another kind of event.
-    wrong_option_message: ClassVar[str] = ""
+    # True if `--uses` says how many a first policy allows; else it is made by `policy new`.
+    counts_uses: ClassVar[bool] = True
     # A further field of an allowance that is written where it is not as usual: a whole number.
     term: ClassVar[str | None] = None
     # How an allowance is written, for errors.
@@ -94,10 +93,8 @@ class EventKind(ABC):
     # True if what it costs is proven, and not only as published.
     proven: ClassVar[bool] = True
     default_ties: ClassVar[Ties]
-    # True if every label is a use; else a release is one for all labels of a unit.
-    per_label: ClassVar[bool]
-    # True if a labeler's own number of labels may be what is allowed.
-    own_number: ClassVar[bool]
+    # True if a label that was drawn keeps its value in later releases, which is free.
+    keeps_values: ClassVar[bool] = False
 
     @property
     def key(self) -> str:
@@ -148,12 +145,6 @@ class EventKind(ABC):
         """Raise `PolicyError` for terms under which no policy pays for such events."""
 
     @abstractmethod
-    def first_allowance(self, requested: int | None, unit: str | None) -> int | None:
-        """Return how many uses the first policy of a project allows, where a command asks for
-        `requested`.
-        """
-
-    @abstractmethod
     def reuses_labels(self, state: str) -> bool:
         """Return True if labels that a release in this state drew were released, for later such
         events.
@@ -168,15 +159,11 @@ class ClippedSums(EventKind):
     """Whatever adds noise to sums over labelers, each clipped: all labels of a labeler at once."""
 
     default_ties = "zero"
-    per_label = False
-    own_number = False
 
     def check_allowance(self, allowance: AllowanceTerms) -> None:
-        """A sum takes choices among any number, at one price."""
-        if allowance.choices != PAIR:
-            raise PolicyError(
-                "choices=K is for rr:labels=N only: a sum takes choices among any number"
-            )
+        """A sum takes any number of labels at one price."""
+        if allowance.block != MOST_LABELS:
+            raise PolicyError("block=B is for rr:uses=K only: a sum takes any number of labels")
 
     def ties_of(self, ties: Ties) -> Ties:
         """They say that no side is better, or are dropped."""
@@ -194,7 +181,3 @@ class ClippedSums(EventKind):
                 f"the noise of a {self.noun} needs a delta above 0: it is drawn from 256-bit "
                 "numbers"
             )
-
-    def first_allowance(self, requested: int | None, unit: str | None) -> int | None:
-        """Return one."""
-        return requested or 1

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from labelguard.budget.event_kind import (
-    PAIR,
+    MOST_LABELS,
     AllowanceTerms,
     ClippedSums,
     EventKind,
@@ -27,58 +27,47 @@ from labelguard.text import pluralize
 if TYPE_CHECKING:
     from labelguard.accounting.joint import Component
 
-# Number of responses a choice has at most, as its value in the private map is a byte.
-MOST_CHOICES = 256
-
-# Number of labels of a content may be randomized over its life, unless more are asked for.
-ITEM_BOUND = 1
-
 
 class RandomizedLabels(EventKind):
-    """Labels answered by randomized response, which `rr` releases and `props` works on."""
+    """Labels answered by randomized response, which `rr` releases and `props` works on.
+
+    A use is a block: new labels of one unit that a release draws together (`accounting.blocks`).
+    """
 
     name = "rr"
-    counts = "labels"
-    noun = "randomized label"
-    shortage_noun = "label"
-    option = "max_labels_per_labeler"
-    wrong_option_message = (
-        "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler goes with "
-        "randomized response"
-    )
-    term = "choices"
-    form = "rr:labels=50, or rr:labels=50,choices=4 (4: RESPONSES)"
+    counts = "uses"
+    noun = "randomized block"
+    shortage_noun = "block"
+    term = "block"
+    form = "rr:uses=1, or rr:uses=50,block=1 (1: each label by itself)"
     default_ties = "coin"
-    per_label = True
-    own_number = True
+    keeps_values = True
 
     def component(self, price: Price, count: int) -> Component:
-        """Binary answers, or choices among several, whose price says how many."""
-        from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
+        """Return so many blocks at a price."""
+        from labelguard.accounting.joint import RandomizedBlocks
 
-        return (ChoiceAnswers if "options" in price else BinaryAnswers)(**price, count=count)
+        return RandomizedBlocks(**price, count=count)
 
     def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
-        """Their exact accountants."""
-        from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
+        """Return the exact accountant: that of coins."""
+        from labelguard.accounting.joint import RandomizedBlocks
 
-        if allowance.choices > PAIR:
-            return partial(ChoiceAnswers.calibrate, options=allowance.choices)
-        return BinaryAnswers.calibrate
+        return RandomizedBlocks.calibrate
 
     def check_allowance(self, allowance: AllowanceTerms) -> None:
-        """Coins have one kind of noise."""
+        """A block has one kind of noise."""
         if allowance.ball is not None:
             raise PolicyError("ball noise is for statistic:releases=1 only, found it with rr")
         if allowance.sampling is not None:
             raise PolicyError("a sampling is of training runs only, found it with rr")
-        if not PAIR <= allowance.choices <= MOST_CHOICES:
+        if not 1 <= allowance.block <= MOST_LABELS:
             raise PolicyError(
-                f"choices are among {PAIR} to {MOST_CHOICES} responses, found {allowance.choices}"
+                f"a block holds 1 to {MOST_LABELS:,} labels, found {allowance.block:,}"
             )
 
     def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
-        """Nothing: a coin's probability is a multiple of 2^-64, and priced as that."""
+        """Nothing: the probability of every answer is rational, and priced as that."""
         return 0.0
 
     def ties_of(self, ties: Ties) -> Ties:
@@ -90,31 +79,13 @@ class RandomizedLabels(EventKind):
         if ties == "zero":
             raise PolicyError("--ties zero is for policies of statistics alone")
 
-    def first_allowance(self, requested: int | None, unit: str | None) -> int | None:
-        """Return a labeler's own number of labels; of a content a few over its life."""
-        return requested or (ITEM_BOUND if unit == "item" else None)
-
     def reuses_labels(self, state: str) -> bool:
         """Return True: what was drawn keeps its value, even in a release that was given up."""
         return True
 
     def noise(self, price: Price) -> dict[str, Any]:
-        """Return the probability of a flip; for choices, of their pairs."""
-        if "options" in price:
-            options = price["options"]
-            flip_probability = self.pair_flip_probability(price["threshold"], options)
-            return {"flip_probability": flip_probability, "choices": options}
+        """Return the probability that a label is flipped that is randomized by itself."""
         return {"flip_probability": price["threshold"] / 2**64}
-
-    def pair_flip_probability(self, threshold: int, options: int) -> float:
-        """γ = K·r/2 = K / (2(e^ε0 + K − 1)) of the pairs (released choice, another response).
-
-        A choice among K is kept with probability 1 − K·r, r = T/((K−1)·2^64), and else drawn
-        uniformly from all K: then a pair that shows is turned either way alike. So γ is the
-        expected share of published pairs that are turned, whatever the choices, and de-biasing by
-        it is exact for the statistic Σ (φ(choice) − mean φ) (docs/guarantees.md). K = 2: T/2^64.
-        """
-        return options * (threshold // (options - 1)) / 2**65
 
 
 class StatisticReleases(ClippedSums):
@@ -123,8 +94,6 @@ class StatisticReleases(ClippedSums):
     name = "statistic"
     counts = "releases"
     noun = shortage_noun = "statistic release"
-    option = "uses"
-    wrong_option_message = "--uses of a policy counts statistic releases"
     term = "ball"
     form = "statistic:releases=12, or statistic:releases=1,ball=4 (4: COMPONENTS)"
 
@@ -180,6 +149,7 @@ class TrainingRuns(ClippedSums):
     """
 
     counts = "runs"
+    counts_uses = False
     # True if labels are sampled one by one, of which a labeler has so many at most; else labelers
     # are.
     by_record: ClassVar[bool] = False
@@ -307,13 +277,13 @@ def kind(name: str) -> EventKind:
     if name not in EVENTS:
         raise PolicyError(
             f"an allowance is for {' or '.join(EVENTS)}, found {name!r}; "
-            "write rr:labels=50 or statistic:releases=12"
+            "write rr:uses=1 or statistic:releases=12"
         )
     return EVENTS[name]
 
 
 def describe_uses(uses: Mapping[str, int]) -> str:
-    """Uses by kind of event, for people: 30 randomized labels and 6 statistic releases."""
+    """Uses by kind of event, for people: 3 randomized blocks and 6 statistic releases."""
     parts = [pluralize(number, kind(name).noun) for name, number in uses.items() if number]
     return " and ".join(parts) or "nothing"
 
@@ -327,7 +297,7 @@ def default_ties(names: Iterable[str]) -> Ties:
 
 
 def parse_allowance(text: str) -> tuple[str, int, dict[str, Any]]:
-    """`rr:labels=50` as ("rr", 50, {}), `statistic:releases=1,ball=4` as ("statistic", 1, …).
+    """`rr:uses=2` as ("rr", 2, {}), `statistic:releases=1,ball=4` as ("statistic", 1, …).
 
     The third are further fields of an `Allowance`. Raises `PolicyError` for anything else.
     """

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from labelguard.budget import events
-from labelguard.budget.event_kind import PAIR, AllowanceTerms, EventKind, Sampling
+from labelguard.budget.event_kind import AllowanceTerms, EventKind, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.label_values import LabelValues, Skips, Ties, parse_public_columns
 from labelguard.errors import PolicyError
 from labelguard.text import format_budget
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Unit = Literal["labeler", "item", "group"]
 
@@ -69,9 +65,8 @@ def parse_budget(option: str, text: str) -> tuple[float, float]:
 class Allowance(AllowanceTerms):
     """A number of events of one kind (by its name in `events`) that may touch a labeler.
 
-    `rr`: so many labels may be randomized; None: the labeler's own number of labels, rounded up
-    to 8, 16, 32, … when they are first charged. A label may be a choice of the best of `choices`
-    responses or more; the price is that of the fewest, for more cost less. `statistic`: so many
+    `rr`: in so many releases the labeler's new labels may be randomized, up to `block` of them
+    together; more of them are further uses. `statistic`: so many
     statistic releases may use any number of the labeler's labels. A single one may have ball noise;
     its scale is made for the fewest components that are meant, and serves any larger number. `uls`,
     `els`, `els-group`, `aup`: so many training runs with a sampling that is fixed here.
@@ -79,7 +74,7 @@ class Allowance(AllowanceTerms):
 
     def __post_init__(self) -> None:
         events.kind(self.event)
-        if self.allowed is not None and self.allowed < 1:
+        if self.allowed < 1:
             raise PolicyError(f"an allowance of {self.event} must be at least 1")
         if not (math.isfinite(self.share) and self.share > 0):
             raise PolicyError(f"a share must be a finite number above 0, found {self.share}")
@@ -101,7 +96,7 @@ class Policy:
 
     Example:
         >>> lg.Policy(3, 1e-5)
-        Policy(ε = 3, δ = 1e-5 of each labeler; rr:labels=None; ties coin)
+        Policy(ε = 3, δ = 1e-5 of each labeler; rr:uses=1; ties coin)
     """
 
     # ε of a labeler, all events together
@@ -109,7 +104,7 @@ class Policy:
     # δ of a labeler, all events together
     delta: float
     # the events that it pays for
-    allowances: tuple[Allowance, ...] = (Allowance(RANDOMIZED_LABELS.name, None),)
+    allowances: tuple[Allowance, ...] = (Allowance(RANDOMIZED_LABELS.name, 1),)
     # what becomes of ties
     ties: Ties = "coin"
     # whether it is no secret which labels are ties
@@ -169,16 +164,6 @@ class Policy:
         if not self.events or len(set(self.events)) != len(self.events):
             raise PolicyError("a policy allows each kind of event once, and at least one")
         alone = len(self.allowances) == 1
-        own_number = any(allowance.allowed is None for allowance in self.allowances)
-        if own_number and self.unit == "item":
-            raise PolicyError(
-                "where contents are the unit, their number of labels over their life is fixed "
-                "beforehand: --max-labels-per-labeler K, or allow rr:labels=K"
-            )
-        if own_number and not (alone and self.allowances[0].kind.own_number):
-            raise PolicyError(
-                "a joint price needs the number of labels of a labeler: allow rr:labels=K"
-            )
         for allowance in self.allowances:
             allowance.kind.check(self.delta, self.ties, alone=alone)
             if not (allowance.kind.proven or self.accept_unproven):
@@ -186,11 +171,6 @@ class Policy:
                     f"the guarantee of {allowance.event} is as published, and not proven "
                     "(docs/guarantees.md): a policy pays for it with --accept-unproven only; uls "
                     "is proven"
-                )
-            if allowance.choices > PAIR and self.ties != RANDOMIZED_LABELS.default_ties:
-                raise PolicyError(
-                    f"--ties {self.ties} goes with pairs and rankings; of choices among "
-                    f"{allowance.choices} or more a blank one is a coin's (--ties coin)"
                 )
 
     @property
@@ -214,12 +194,8 @@ class Policy:
         return events.kind(event).ties_of(self.ties)
 
     def to_json(self) -> str:
-        """Canonical JSON, as the ledger keeps it; that of pairs is what it was before choices."""
-        settings = asdict(self)
-        for allowance in settings["allowances"]:
-            if allowance["choices"] == PAIR:
-                del allowance["choices"]
-        return json.dumps(settings, sort_keys=True)
+        """Return canonical JSON, as the ledger keeps it."""
+        return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -234,43 +210,33 @@ def _allowance(settings: dict[str, Any]) -> Allowance:
     return Allowance(**settings | {"sampling": Sampling(**sampling) if sampling else None})
 
 
-# Smallest k of a labeler whose bound is rounded.
-SMALLEST_BOUND = 8
-
-
-def round_up_bounds(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
-    # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
-    import numpy as np  # not before: `privatize --help` reads this module
-
-    exponents = np.frexp((np.maximum(counts, SMALLEST_BOUND) - 1).astype(np.float64))[1]
-    return np.left_shift(1, exponents.astype(np.int64))
-
-
 @dataclass(frozen=True)
 class Bound:
-    """The number of uses that new units are allowed, and the meaning of one.
+    """The number of uses that units are allowed, and the meaning of one.
 
-    `allowed` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
-    every label is a use, else a release is one for all labels of a unit. `contents` as units are
-    never exhausted: what is beyond their allowance is left out. `once`: a content that was
-    released takes no further labels, because nothing tells these from those released.
+    `allowed` for everybody. `block`: so many new labels of a unit are a use; None: all of a release
+    are one. `most_labels` of a unit are in a release; None: all. `contents` as units are never
+    exhausted: what is beyond their allowance is left out. `once`: a content that was released takes
+    no further labels, because nothing tells these from those released.
     """
 
-    allowed: int | None
-    per_label: bool = True
+    allowed: int
+    block: int | None = None
+    most_labels: int | None = None
     contents: bool = False
     once: bool = False
 
     @classmethod
-    def of(cls, policy: Policy, event: str, *, named: bool) -> Self:
-        """Return the bound that a policy sets for one kind of event.
+    def of(cls, policy: Policy, event: str, most_labels: int | None, *, named: bool) -> Self:
+        """Return the bound that a policy sets for one kind of event, and a request for its labels.
 
         `named`: rows of the input have a labeler or a record id, which tells them apart.
         """
+        allowance = policy.allowance(event)
         return cls(
-            policy.allowance(event).allowed,
-            per_label=events.kind(event).per_label,
+            allowance.allowed,
+            allowance.block if allowance.kind.keeps_values else None,
+            most_labels,
             contents=policy.unit == "item",
             once=not named,
         )

@@ -1,6 +1,5 @@
-"""Prices of uses under a policy: the noise that every bound k buys, and the quote of a policy.
+"""Prices of uses under a policy, and the quote of a policy, which is made and stored with it.
 
-A price is calibrated once, when it is first needed, and stored; the quote is made with the policy.
 Policies follow one another, and `total` is what all of them cost.
 """
 
@@ -12,9 +11,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
 
 from labelguard._version import __version__
 from labelguard.budget import events
@@ -43,10 +39,8 @@ class EventPrice:
     allowed: int
     # ε of all of them, were there no other allowance
     epsilon_alone: float
-    # of a randomized label; of choices: of the pairs of one among the fewest responses
+    # of a label that is randomized by itself; of several together it is larger
     flip_probability: float | None = None
-    # the fewest responses that a choice may be among; null: labels of pairs, or any number
-    choices: int | None = None
     # of a statistic or a training run: gaussian or ball
     noise: str | None = None
     # of Gaussian noise: its standard deviation over the sensitivity, or over the clip norm of a
@@ -72,13 +66,12 @@ class EventPrice:
             return f"ball {self.scale:.4f} × sensitivity, d ≥ {self.components}"
         if self.noise_multiplier is not None:
             return f"Gaussian σ = {self.noise_multiplier:.4f} × sensitivity"
-        among = f" of pairs of choices, among {self.choices} or more" if self.choices else ""
-        return f"flip probability {self.flip_probability:.4f}{among}"
+        return f"flip probability {self.flip_probability:.4f} of a label by itself"
 
 
 @dataclass(frozen=True)
 class Quote:
-    """The joint price of a policy; without events where labelers' own numbers are allowed."""
+    """The joint price of a policy."""
 
     # of what computed it, by package
     versions: Mapping[str, str]
@@ -89,9 +82,9 @@ class Quote:
     # ε of everything that the policy allows
     epsilon: float
     # the policy's ε less that
-    slack: float | None = None
+    slack: float
     # its allowances one by one
-    events: Sequence[EventPrice] = ()
+    events: Sequence[EventPrice]
 
 
 def continuous_delta(policy: Policy) -> float:
@@ -113,26 +106,24 @@ def continuous_delta(policy: Policy) -> float:
 def _discretization_delta(policy: Policy, epsilon: float) -> float:
     """Return the δ that all noise of a policy takes for being drawn from finitely many bits."""
     each = policy.allowances
-    return math.fsum(
-        (one.allowed or 0) * one.kind.discretization_delta(epsilon, one) for one in each
-    )
+    return math.fsum(one.allowed * one.kind.discretization_delta(epsilon, one) for one in each)
 
 
-def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
-    """Return the price of a use for each distinct bound k.
+def prices(policy: Policy, event: str) -> dict[int, Price]:
+    """Return the price of one of the k uses that a policy allows, by k.
 
-    Randomized response: the threshold ⌈γ·2^64⌉ of a coin, and of choices the fewest responses that
-    they may be among. Statistic: the noise multiplier σ, or
-    scale and fewest components of ball noise; σ and scale are multiples of 2^-40, rounded up.
+    Randomized response: the threshold ⌈γ·2^64⌉ of a coin, which is what a block costs. Statistic:
+    the noise multiplier σ, or scale and fewest components of ball noise; σ and scale are multiples
+    of 2^-40, rounded up.
 
     Raises `PolicyError` if nothing buys that little noise.
     """
-    distinct, delta = np.unique(bounds).tolist(), continuous_delta(policy)
+    allowance, delta = policy.allowance(event), continuous_delta(policy)
     try:
         if len(policy.allowances) > 1:
-            return dict.fromkeys(distinct, _joint(policy)[event])
-        calibrate = events.kind(event).calibrator(policy.allowance(event))
-        return {k: _price(calibrate(policy.epsilon, delta, k)) for k in distinct}
+            return {allowance.allowed: _joint(policy)[event]}
+        calibrate = allowance.kind.calibrator(allowance)
+        return {allowance.allowed: _price(calibrate(policy.epsilon, delta, allowance.allowed))}
     except ValueError as error:
         raise PolicyError(str(error)) from None
 
@@ -148,21 +139,11 @@ def parse_price(text: Mapping[str, str]) -> Price:
 
 
 def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
-    """Return the quote of a policy, as the ledger keeps it, and the prices in it.
-
-    A policy that allows labelers' own numbers of labels (None) is priced for each number when it
-    first occurs; its quote says ε and δ, and no more.
-    """
+    """Return the quote of a policy, as the ledger keeps it, and the prices in it."""
     from labelguard.accounting import joint
 
     common: dict[str, Any] = {"versions": _versions(), "adjacency": "replace_labels"}
-    if policy.allowances[0].allowed is None:
-        accountant = "exact composition, for each number of labels when it occurs"
-        return common | {"accountant": accountant, "epsilon": policy.epsilon}, {}
-    by_event: Prices = {
-        allowance.event: prices(policy, allowance.event, np.array([allowance.allowed]))
-        for allowance in policy.allowances
-    }
+    by_event: Prices = {event: prices(policy, event) for event in policy.events}
     parts = components(policy, by_event)
     laws = " × ".join(part.distribution for part in parts.values())
     runs = any(allowance.sampling for allowance in policy.allowances)
@@ -183,7 +164,7 @@ def _versions() -> dict[str, str]:
 def components(policy: Policy, prices: Prices) -> dict[str, Component]:
     """Return all events that a policy pays for, by kind."""
     return {
-        one.event: one.kind.component(price, one.allowed or 0)
+        one.event: one.kind.component(price, one.allowed)
         for one in policy.allowances
         for price in prices[one.event].values()
     }
@@ -193,8 +174,7 @@ def epsilon_of_two(policy: Policy, prices: Prices) -> float | None:
     """Return the ε of two units whose labels may all change together, at the δ of the policy's
     price.
 
-    Of one-shot prices that of the two costliest numbers of labels in `prices`. None where nothing
-    is proven, or where it was not computed.
+    None where nothing is proven.
     """
     from labelguard.accounting import collusion
 
@@ -203,19 +183,12 @@ def epsilon_of_two(policy: Policy, prices: Prices) -> float | None:
     delta = math.nextafter(policy.delta - 2 * taken, 0.0) if taken else policy.delta
     if delta <= 0 < taken:
         return None
-    first = policy.allowances[0]
-    if first.allowed is None:
-        by_bound = prices.get(first.event, {}).items()
-        each = [first.kind.component(price, k) for k, price in by_bound]
-        return collusion.epsilon_of_unlike(each, delta)
     epsilon = collusion.epsilon(list(components(policy, prices).values()), delta)
     return epsilon if epsilon is not None and epsilon <= most else None
 
 
 def quote_details(policy: Policy, stored: Mapping[str, Any], prices: Prices) -> Quote:
     """Return a `quote` with what is shown beside it: the events one by one."""
-    if policy.allowances[0].allowed is None:
-        return Quote(**stored)
     every = components(policy, prices)
     return Quote(
         **stored,
@@ -243,7 +216,7 @@ def _joint(policy: Policy) -> dict[str, Price]:
     from labelguard.accounting.joint import Share, calibrate
 
     each = policy.allowances
-    shares = [Share(one.kind.calibrator(one), one.allowed or 0, one.share) for one in each]
+    shares = [Share(one.kind.calibrator(one), one.allowed, one.share) for one in each]
     parts = calibrate(policy.epsilon, continuous_delta(policy), shares)
     return dict(zip(policy.events, map(_price, parts), strict=True))
 

@@ -10,8 +10,8 @@ from typing import Self
 
 from labelguard import options
 from labelguard.budget import events
-from labelguard.budget.event_kind import PAIR, EventKind, Sampling
-from labelguard.budget.events import EVENTS, RANDOMIZED_LABELS
+from labelguard.budget.event_kind import MOST_LABELS, Sampling
+from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.label_values import (
     DEFAULT_TEXT,
     LabelValues,
@@ -50,9 +50,11 @@ class PolicyRequest:
         "What is protected as a whole: all labels of a labeler (default), single labels, or "
         "all labels of a group of labelers (`policy groups`)."
     )
-    max_labels_per_labeler: int | None = option(
-        "Labels of each labeler that may be used; default: all, rounded up to 8, 16, 32, …",
-        metavar="K",
+    block: int | None = option(
+        "rr: labels of a labeler that are randomized together, at one price, at most; 1: each by "
+        f"itself; default {MOST_LABELS:,}. More of them in a release are further uses.",
+        metavar="B",
+        least=1,
     )
     label_values: str | None = option(
         "Values of the column label: a-b, left-right, 1-2, true-false, or "
@@ -79,14 +81,12 @@ class PolicyRequest:
         in_jobs=True,
     )
     event: str = RANDOMIZED_LABELS.name
-    # statistic releases (`options.RunOptions`)
+    # of a first policy (`options.RunOptions`)
     uses: int | None = None
     # of a first policy, as the planner proposes it (`Allowance.ball`)
     ball: int | None = None
     # of a first policy, as a mechanism of training runs proposes it (`Allowance.sampling`)
     sampling: Sampling | None = None
-    # of a first policy, as its input's public columns have it (`Allowance.choices`)
-    choices: int | None = None
 
     def __post_init__(self) -> None:
         options.check(PolicyRequest, vars(self))
@@ -98,24 +98,17 @@ class PolicyRequest:
             object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         if self.public_columns is not None:
             object.__setattr__(self, "public_columns", parse_public_columns(self.public_columns))
-        for event in EVENTS.values():
-            uses = self.requested_uses(event)
-            if uses is None or event.option is None:
-                continue
-            object.__setattr__(self, event.option, int(uses))
-            if uses < 1:
-                option = event.option.replace("_", "-")
-                raise PolicyError(f"--{option} must be at least 1, found {uses}")
-            if event.name != self.event:
-                raise PolicyError(event.wrong_option_message)
+        if self.uses is not None and not events.kind(self.event).counts_uses:
+            raise PolicyError(
+                f"--uses counts releases of rr and statistic; runs of {self.event} are allowed by "
+                "labelguard policy new"
+            )
+        if self.block is not None and self.event != RANDOMIZED_LABELS.name:
+            raise PolicyError("--block goes with randomized response (rr, props)")
         check_budget(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
             MOST_DELTA if self.delta is None else self.delta,
         )
-
-    def requested_uses(self, kind: EventKind) -> int | None:
-        """Return how many events of a kind were asked for, if any number was."""
-        return getattr(self, kind.option) if kind.option else None
 
     def first_policy(self, units: int) -> Policy:
         """Return the policy that the first release of a project writes, where so many units gave
@@ -124,10 +117,8 @@ class PolicyRequest:
         ε and δ are the usual ones unless they were asked for.
         """
         kind = events.kind(self.event)
-        allowed = kind.first_allowance(self.requested_uses(kind), self.unit)
-        allowance = Allowance(
-            self.event, allowed, 1.0, self.ball, self.sampling, self.choices or PAIR
-        )
+        block = self.block or MOST_LABELS
+        allowance = Allowance(self.event, self.uses or 1, 1.0, self.ball, self.sampling, block)
         of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
         values = options.collect_given(self, PolicyRequest)
         terms = {name: values[name] for name in values.keys() & of_policy}
@@ -153,13 +144,11 @@ class PolicyRequest:
         ).first_policy(1)
         fixed = {field.name: getattr(policy, field.name) for field in fields(policy)}
         fixed |= {"ties": policy.ties_of(self.event)}
-        if allowance.kind.option:
-            fixed[allowance.kind.option] = allowance.allowed
+        if allowance.kind.counts_uses:
+            fixed |= {"uses": allowance.allowed, "block": allowance.block}
         for name, value in asdict(self).items():
             if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
                 option, has = name.replace("_", "-"), fixed[name]
-                if name == "max_labels_per_labeler" and has is None:
-                    has = "own number of labels, rounded up"
                 if name == "label_values":
                     has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
                 if name == "public_columns":

@@ -28,13 +28,11 @@ def account() -> None:
 def _print_label_noise(value: LabelNoise) -> None:
     print_facts(
         [
-            (
-                "budget",
-                f"{format_budget(value)} for {pluralize(value.labels, 'label')} of one labeler",
-            ),
-            ("ε0 per label", f"{value.epsilon0:.6f}"),
+            ("budget", f"{format_budget(value)} for {pluralize(value.uses, 'use')} of one labeler"),
+            ("one use", f"{pluralize(value.labels, 'label')} together, ε0 = {value.epsilon0:.6f}"),
             ("flip probability", f"{value.flip_probability:.6f}"),
             ("loss multiplier", f"{value.loss_multiplier:.1f}"),
+            ("information", f"as much as {value.information:.3f} labels without noise"),
         ]
     )
 
@@ -42,18 +40,25 @@ def _print_label_noise(value: LabelNoise) -> None:
 @account.command("rr", short_help="Noise of randomized labels, priced together.")
 @epsilon_option
 @delta_option
-@click.option("--labels", type=int, required=True, help="Labels of one labeler (k).")
+@click.option(
+    "--labels", default=1, show_default=True, help="Labels of one labeler, randomized together."
+)
+@click.option("--uses", default=1, show_default=True, help="How often, over the labeler's life.")
 @prints(_print_label_noise)
-def account_rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
-    """ε0, flip probability and loss multiplier of each of a labeler's labels.
+def account_rr(epsilon: float, delta: float, labels: int, uses: int) -> LabelNoise:
+    """ε0 and flip probability of a labeler's labels.
+
+    A use randomizes all new labels of a labeler in one release together. The information is
+    Σ(1−2γ)² over the labels of one use.
 
     \b
     Example:
       labelguard account rr --epsilon 3 --delta 1e-5 --labels 50
+      labelguard account rr --epsilon 3 --delta 1e-5 --labels 1 --uses 50
     """
     from labelguard.accounting.account import rr
 
-    return rr(epsilon, delta, labels)
+    return rr(epsilon, delta, labels, uses)
 
 
 def _print_statistic_noise(value: StatisticNoise) -> None:

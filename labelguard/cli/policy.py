@@ -93,16 +93,11 @@ def _activation_cost(value: Activation) -> str:
 
 def allowance_fact(allowance: Allowance, unit: str) -> str:
     """Return what an allowance pays for."""
-    kind, allowed = allowance.kind, allowance.allowed
-    if allowed is None:
-        rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
-        several = f", each a choice among {allowance.choices} or more" * (allowance.choices > 2)
-        return f"the {unit}'s own number of labels, rounded up to {rounded}{several}"
-    text = pluralize(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
-    return text + (
-        f", with ball noise for {allowance.ball} components or more" * bool(allowance.ball)
-        + f", each a choice among {allowance.choices} responses or more" * (allowance.choices > 2)
-    )
+    text = pluralize(allowance.allowed, allowance.kind.noun)
+    if allowance.kind.keeps_values:
+        return f"{text}, each of {pluralize(allowance.block, 'label')} of a {unit} at most"
+    ball = f", with ball noise for {allowance.ball} components or more" * bool(allowance.ball)
+    return f"{text}, each of any number of labels{ball}"
 
 
 @policy.command("new", short_help="Make a policy and compute its joint price.")

@@ -125,10 +125,11 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
         listed = ", ".join(map(escape_controls, preview.public_columns))
         yield "declared public", f"{listed}: made from prompts and responses, not from answers"
     kind = events.kind(preview.event)
-    own = f"each {preview.unit}'s own number of labels, rounded up"
-    fixed = f"{pluralize(preview.allowed or 0, kind.noun)} per {preview.unit}"
-    yield "pays for", own if preview.allowed is None else fixed
-    if preview.first and preview.allowed == 1 and not kind.per_label:
+    yield "pays for", f"{pluralize(preview.allowed, kind.noun)} per {preview.unit}"
+    if kind.keeps_values:
+        most = pluralize(preview.block, "new label")
+        yield "", f"  a block is {most} of a {preview.unit} at most, in one release"
+    if preview.first and preview.allowed == 1:
         yield "", "  this one: labels that come later need another policy, paid on top"
     if run := preview.sampling:
         who, most = f"each {preview.unit}", ""
@@ -139,8 +140,6 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
         yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
     if preview.ball:
         yield "", f"  with ball noise, which is for {pluralize(preview.ball, 'component')} or more"
-    if preview.choices > 2:
-        yield "", f"  each a choice among {preview.choices} responses or more"
     yield (
         "this release",
         (

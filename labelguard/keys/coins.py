@@ -1,10 +1,10 @@
 """Coins: the randomness of one release of randomized response, which nothing keeps.
 
-A coin is 64 bits of a pseudorandom function, under a nonce drawn for this release alone, of what it
-is for and of the row's key. The nonce lives in memory and is forgotten when the release is drawn:
-nobody, with whatever key, can draw a coin again, and two releases never share one, not even those
-of two copies of a project. Permanence (the same label keeps its value, free) comes from the private
-map. The encoding is injective, so within a release no two draws share a coin.
+A coin is 128 bits of a pseudorandom function, under a nonce drawn for this release alone, of what
+it is for, of a counter and of the row's key. The nonce lives in memory and is forgotten when the
+release is drawn: nobody, with whatever key, can draw a coin again, and two releases never share
+one, not even those of two copies of a project. Permanence (the same label keeps its value, free)
+comes from the private map. The encoding is injective: within a release no two draws share a coin.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from labelguard.keys import keyring
 from labelguard.keys.prf import Prf
 from labelguard.storage.blocks import Blocks
 
-SCHEME_VERSION = 2
+SCHEME_VERSION = 3
 NONCE_BYTES = 32
 
 
 class Purpose(IntEnum):
     """The purpose of a coin; different purposes never share one."""
 
-    FLIP = 1
+    CHANGES = 1
     TIE = 2
-    CHOICE = 4
+    ORDER = 3
+    LETTER = 4
+    OTHER_LETTER = 5
 
 
 class Coins:
@@ -47,10 +49,27 @@ class Coins:
     def __repr__(self) -> str:
         return "Coins(…)"
 
-    def draw(self, purpose: Purpose, row_keys: Blocks) -> NDArray[np.uint64]:
-        """Return one uniform 64-bit integer a row, shape (n,); `row_keys` are (n, 2) and
-        distinct.
-        """
-        field = np.array([[SCHEME_VERSION << 56 | int(purpose) << 48, 0]], np.uint64)
+    def draw(self, purpose: Purpose, row_keys: Blocks, counter: int = 0) -> Blocks:
+        """Return 128 uniform bits a row, (n, 2); `row_keys` are (n, 2) and distinct."""
+        field = np.array([[SCHEME_VERSION << 56 | int(purpose) << 48, counter]], np.uint64)
         prefix = self._prf.absorb(np.zeros_like(field), field)
-        return self._prf.absorb(np.broadcast_to(prefix, row_keys.shape), row_keys)[:, 0]
+        return self._prf.absorb(np.broadcast_to(prefix, row_keys.shape), row_keys)
+
+    def draw_bytes(self, purpose: Purpose, row_keys: Blocks, size: int) -> NDArray[np.bytes_]:
+        """Return a uniform number of `size` bytes a row, big-endian, (n,), for a multiple of 16."""
+        words = [self.draw(purpose, row_keys, counter) for counter in range(size // 16)]
+        numbers = np.ascontiguousarray(np.concatenate(words, axis=1).astype(">u8"))
+        result: NDArray[np.bytes_] = numbers.view(f"S{size}")[:, 0]
+        return result
+
+    def draw_below(
+        self, purpose: Purpose, row_keys: Blocks, limits: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """Return a number below each of the `limits`, 1 to 2^16, (n,): 128 bits, modulo the limit.
+
+        No number is likelier than another by more than 2^-112 of its probability.
+        """
+        high, low = self.draw(purpose, row_keys).T
+        carry = (np.uint64(2**64 - 1) % limits + np.uint64(1)) % limits
+        result: NDArray[np.uint64] = (high % limits * carry + low % limits) % limits
+        return result

@@ -1,61 +1,130 @@
-"""Randomized response: each label is flipped with a fixed probability by a secret coin.
+"""Randomized response: the labels of a block are changed together, by secret coins.
 
-Guarantee (mechanisms that compose it are priced in `labelguard.accounting`): with flip probability
-γ = 1/(1 + e^ε0), a labeler with at most k coins is (ε, δ(ε))-protected under `replace_labels`,
-computationally, against anyone who cannot read the memory of the running release
-(docs/guarantees.md). Source: Warner 1965; aup-rlhf section 4; ties: a tie
-becomes a fair coin of its own first, which is a function of the secret label alone. Choices of the
-best of K responses: `accounting.kary`.
+Guarantee (`accounting.blocks`; mechanisms that compose it are priced in `labelguard.accounting`): a
+block is ε0-private under `replace_labels`, computationally, against anyone who cannot read the
+memory of the running release (docs/guarantees.md). Which labels are in a block, and its price, is
+public. The work is the same for every outcome: how many labels change is one comparison of one
+random number, and which do follows from an order of all of them. Sources: Warner 1965; Asi, Feldman
+and Talwar 2022; ties: a tie becomes a random letter of its own first, which is a function of the
+secret label alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, Self
+
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.accounting.blocks import block
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.storage.blocks import Blocks
-from labelguard.text import LABEL_TIE
 
 NAME = "rr"
-VERSION = 1
+VERSION = 2
+# A label that names no letter: a tie, or a choice of nothing.
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class LabelBlocks:
+    """Labels that are drawn together: row i, of n, belongs to block `of[i]`.
+
+    `threshold` (blocks,) is the price of each block, `labels` how many it holds and `letters` the
+    most that one of them is among.
+    """
+
+    of: NDArray[np.intp]
+    threshold: NDArray[np.uint64]
+    labels: NDArray[np.int64]
+    letters: NDArray[np.int64]
+
+    @classmethod
+    def of_rows(cls, number: NDArray[np.int64], letters: NDArray[np.int64], threshold: int) -> Self:
+        """Return the blocks of rows with these numbers of blocks, (n,), all at one price.
+
+        `letters` (n,) is how many letters each label is among.
+        """
+        _, of = np.unique(number, return_inverse=True)
+        labels = np.bincount(of)
+        most = np.zeros(len(labels), np.int64)
+        np.maximum.at(most, of, letters)
+        return cls(of, np.full(len(labels), threshold, np.uint64), labels, most)
+
+    def flip_probabilities(self) -> NDArray[np.float64]:
+        """Return γ of every row, (n,)."""
+        return flip_probabilities(self.threshold, self.labels, self.letters)[self.of]
 
 
 def randomize(
-    labels: NDArray[np.uint8], coins: Coins, row_keys: Blocks, threshold: NDArray[np.uint64]
-) -> NDArray[np.uint8]:
-    """Binary randomized response.
-
-    `labels` are 0, 1 or 2 (tie), shape (n,); `row_keys` (n, 2) are distinct. A row is flipped iff
-    its coin is below its `threshold` ⌈γ·2^64⌉. Every row is treated alike: two coins are drawn
-    whatever its label.
-    Returns released labels, 0 or 1.
-    """
-    fair = (coins.draw(Purpose.TIE, row_keys) >> np.uint64(63)).astype(np.uint8)
-    flip = (coins.draw(Purpose.FLIP, row_keys) < threshold).astype(np.uint8)
-    binary = np.where(labels == LABEL_TIE, fair, labels).astype(np.uint8)
-    return binary ^ flip
-
-
-def randomize_choices(
-    chosen: NDArray[np.int16],
+    labels: NDArray[np.int16],
+    letters: NDArray[np.int64],
     coins: Coins,
     row_keys: Blocks,
-    threshold: NDArray[np.uint64],
-    options: NDArray[np.int64],
+    blocks: LabelBlocks,
 ) -> NDArray[np.uint8]:
-    """K-ary randomized response on choices, each among its own number of `options`.
+    """Return released labels, 0 to K − 1, (n,).
 
-    `chosen` are numbers from 0, or -1 where none is named, shape (n,), `options` 2 to 256;
-    `row_keys` (n, 2) are distinct. A choice that names nothing becomes any, uniformly. A choice
-    changes iff its coin is below its `threshold`, a multiple of K − 1, and then becomes each of
-    the others with equal probability. Every row is treated alike: two coins are drawn whatever is
-    chosen. Returns released choices, 0 to K − 1.
+    `labels` are numbers from 0, or `NOTHING`, each among its own number of `letters` K, 2 to 256;
+    `row_keys` (n, 2) are distinct. What names nothing becomes any letter, uniformly. A changed
+    label becomes each other letter of its block with equal probability, and one that it is not
+    among becomes any of its own. Every row draws the same coins, whatever its label.
     """
-    among = options.astype(np.uint64)
-    fair = coins.draw(Purpose.TIE, row_keys) % among
-    coin = coins.draw(Purpose.CHOICE, row_keys)
-    one = np.uint64(1)
-    step = np.where(coin < threshold, one + coin % (among - one), np.uint64(0))
-    true = np.where(chosen < 0, fair, chosen.astype(np.uint64))
-    return ((true + step) % among).astype(np.uint8)
+    own, among = letters.astype(np.uint64), blocks.letters.astype(np.uint64)[blocks.of]
+    fair = coins.draw_below(Purpose.TIE, row_keys, own)
+    step = coins.draw_below(Purpose.LETTER, row_keys, among - np.uint64(1)) + np.uint64(1)
+    other = coins.draw_below(Purpose.OTHER_LETTER, row_keys, own)
+    true = np.where(labels < 0, fair, labels.astype(np.uint64))
+    changed = _choose_changed(coins, row_keys, blocks)
+    letter = (true + np.where(changed, step, np.uint64(0))) % among
+    return np.where(letter < own, letter, other).astype(np.uint8)
+
+
+def _choose_changed(coins: Coins, row_keys: Blocks, blocks: LabelBlocks) -> NDArray[np.bool_]:
+    """Return which labels change, (n,): in each block those that come first in a random order."""
+    order_keys = coins.draw(Purpose.ORDER, row_keys)
+    order = np.lexsort((order_keys[:, 1], order_keys[:, 0], blocks.of))
+    start = np.cumsum(blocks.labels) - blocks.labels
+    first_rows = np.zeros(len(start), np.intp)
+    first_rows[blocks.of[::-1]] = np.arange(len(blocks.of))[::-1]
+    changes = _count_changes(coins, row_keys[first_rows], blocks)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    result: NDArray[np.bool_] = place - start[blocks.of] < changes[blocks.of]
+    return result
+
+
+def _count_changes(coins: Coins, block_keys: Blocks, blocks: LabelBlocks) -> NDArray[np.int64]:
+    """Return how many labels of each block change, (blocks,); `block_keys` (blocks, 2) are
+    distinct.
+    """
+    distinct, law = _distinct_laws(blocks.threshold, blocks.labels, blocks.letters)
+    changes = np.zeros(len(block_keys), np.int64)
+    for number, (threshold, labels, letters) in enumerate(distinct):
+        alike, limits = law == number, block(threshold, labels, letters).change_limits
+        drawn = coins.draw_bytes(Purpose.CHANGES, block_keys[alike], limits.itemsize)
+        changes[alike] = np.searchsorted(limits, drawn, side="right")
+    return changes
+
+
+def flip_probabilities(
+    threshold: NDArray[np.uint64], labels: NDArray[np.int64], letters: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return γ of labels from blocks with these thresholds, sizes and letters, (n,).
+
+    Of more letters than two it is K/2 times the probability r of each other letter: half of what
+    is drawn uniformly from all K. So it is the expected share of published pairs (released choice,
+    another response) that are turned, and de-biasing by it is exact for the statistic
+    Σ (φ(choice) − mean φ) (docs/guarantees.md).
+    """
+    distinct, law = _distinct_laws(threshold, labels, letters)
+    gamma = [(1 - block(*each).first_moment) / 2 for each in distinct]
+    return np.array(gamma, np.float64)[law]
+
+
+def _distinct_laws(*law: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.intp]]:
+    """Return the distinct laws of blocks, and which each block has, (blocks,)."""
+    columns = np.stack([column.astype(np.uint64) for column in law])
+    distinct, which = np.unique(columns, axis=1, return_inverse=True)
+    return distinct.T.tolist(), which.ravel()

@@ -46,6 +46,10 @@ class Recommendation:
     max_labels_per_labeler: int | None
     # statistic releases, or runs, to allow; null where it is neither
     releases: int | None
+    # uses of randomized labels to allow; null where it takes none
+    uses: int | None
+    # labels of a labeler that one use flips together, at most; null as above
+    block: int | None
     # what to expect of it, or why nothing is recommended
     words: str
     # what releases labels that way; null where nothing is recommended
@@ -120,6 +124,8 @@ def recommend(
         automatic=automatic,
         max_labels_per_labeler=sizing.max_labels_per_labeler,
         releases=sizing.releases,
+        uses=sizing.uses,
+        block=sizing.block,
         words=f"ε = {forecast.epsilon:g}: {words}",
         command=command(sizing) if good else None,
     )
@@ -284,7 +290,8 @@ def plan_rows(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
         elif forecast.flip_probability is not None:
             bound = forecast.max_labels_per_labeler
             most = "all labels" if bound is None else f"at most {bound} per labeler"
-            parameters = f"{most}, flip probability {forecast.flip_probability.mean:.3f}"
+            alone = ", flipped one by one" if forecast.block == 1 else ""
+            parameters = f"{most}{alone}, flip probability {forecast.flip_probability.mean:.3f}"
         cells = (
             "–" if forecast.epsilon is None else f"{forecast.epsilon:g}",
             name_mechanism(forecast),
@@ -399,7 +406,9 @@ def _best_forecasts(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
     """
     for mechanism, color in _COLORS.items():
         of_it = [f for f in plan.forecasts if f.mechanism == mechanism]
-        yield list({f.epsilon: f for f in of_it}.values()), color  # the last at each ε
+        of_it.sort(key=lambda f: f.accuracy.mean)
+        best = {f.epsilon: f for f in of_it}  # the last at each ε
+        yield sorted(best.values(), key=lambda f: f.epsilon or 0.0), color
 
 
 def _unbounded_forecasts(plan: Planned) -> list[Forecast]:

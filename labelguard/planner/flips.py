@@ -1,4 +1,9 @@
-"""Randomized response in simulated worlds, under one bound or the best of several; and PROPS."""
+"""Randomized response in simulated worlds, under one bound or the best of several; and PROPS.
+
+Every labeler's labels of one release are blocks, or single coins where releases recur so often that
+coins tell more (`choose_blocks`). Of a labeler, m labels that are flipped with probability γ inform
+as much as m (1 − 2γ)² labels without noise.
+"""
 
 from __future__ import annotations
 
@@ -11,73 +16,125 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from labelguard.accounting import randomized_response
-from labelguard.budget.policy import round_up_bounds
+from labelguard.accounting.blocks import MOST_LABELS, Block, block
+from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
-from labelguard.planner.trials import Heads, PublicSide, Trial, Worlds
+from labelguard.planner.trials import FlippedLabels, Heads, PublicSide, Trial, Worlds
 
+Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Labels per labeler that are tried for randomized response; None: all, at their own price.
+# Labels per labeler that are tried in a release; None: all of them.
 #
-# A labeler's k labels inform about as k · (1 − 2γ)² labels without noise would, which falls with k
-# once (1 − 2γ) falls faster than 1/√k: fewer labels, answered more truly, can teach more.
-BOUNDS = (None, 1, 2, 4, 8, 16, 32)
+# The labels of one block inform about as much as one or three alone do, which then are flipped
+# less: fewer labels, answered more truly, can teach more.
+BOUNDS = (None, 1, 3)
 
 _QUANTILES = (1.0, 0.9, 0.5)
 
 
-def bounds_for(counts: NDArray[np.int64], periods: int) -> tuple[int | None, ...]:
-    """Return the bounds that are tried; the first lets in all labels.
+def bounds_for(counts: Counts) -> tuple[int | None, ...]:
+    """Return the bounds that are tried for labelers with so many labels each; the first is None."""
+    most = int(counts.max())
+    return tuple(bound for bound in BOUNDS if bound is None or bound < most)
 
-    `counts` (labelers,) are public: the labels of each labeler in one period. For several periods
-    one K has to serve everybody, because nobody's own number is known yet: as many labels as so
-    many periods like this one bring to all labelers, to 90% and to half of them, rounded up to 8,
-    16, 32, …, and 1, 2, 4, … labels a period.
+
+def choose_blocks(counts: Counts, periods: int, epsilon: float, delta: float) -> tuple[int, int]:
+    """Return the (uses, block) of an allowance whose releases tell most at (ε, δ).
+
+    `counts` (units,) are public: how many labels of each unit one release draws, which bounds of a
+    release have cut already; as many are expected in each of `periods` releases. Either a use is a
+    block of all labels that a unit gives in one release, or it is one label, and there are as many
+    as all units give over all periods, or 90% of units, or half of them: the rest is not released.
+    What tells more of one period's labels, by Σ (1 − 2γ)², is taken; blocks, if it is the same.
+
+    Raises ValueError for no unit with a label, less than one period, or budgets no coin has.
     """
-    if periods == 1:
-        return BOUNDS
-    projected = np.ceil(np.quantile(counts, _QUANTILES)).astype(np.int64) * periods
-    enough = [int(bound) for bound in round_up_bounds(projected)]
-    few = [bound * periods for bound in BOUNDS if bound is not None]
-    return tuple(dict.fromkeys([*enough, *(bound for bound in few if bound < enough[0])]))
+    given = np.asarray(counts)[np.asarray(counts) > 0]
+    if not len(given) or periods < 1:
+        raise ValueError("expected labels of at least one unit, and at least one period")
+    options = [(periods, MOST_LABELS)]
+    if periods > 1:
+        enough = np.ceil(np.quantile(given, _QUANTILES)).astype(np.int64) * periods
+        options += [(int(uses), 1) for uses in dict.fromkeys(enough.tolist())]
+    return max(options, key=lambda option: _information(given, periods, epsilon, delta, *option))
+
+
+def _information(
+    counts: Counts, periods: int, epsilon: float, delta: float, uses: int, most: int
+) -> float:
+    """Return how many labels without noise inform as much as those of one period."""
+    laws = _Laws.of(counts, periods, epsilon, delta, uses, most)
+    return float(laws.released @ laws.signal**2)
+
+
+@dataclass(frozen=True, eq=False)
+class _Laws:
+    """Of each unit: labels released in one period, the size of its blocks, c1 and c2."""
+
+    released: Floats
+    size: Counts
+    signal: Floats
+    second: Floats
+
+    @classmethod
+    def of(
+        cls, counts: Counts, periods: int, epsilon: float, delta: float, uses: int, most: int
+    ) -> _Laws:
+        """Return those of an allowance of so many uses at (ε, δ), spent evenly over periods."""
+        threshold = randomized_response.threshold(
+            randomized_response.calibrate(epsilon, delta, uses)
+        )
+        released = np.minimum(counts, most * uses / periods)
+        blocks = np.maximum(np.ceil(released / most), 1)
+        size = np.ceil(released / blocks).astype(np.int64)
+        sizes, which = np.unique(size, return_inverse=True)
+        laws: list[Block | None] = [block(threshold, int(m)) if m else None for m in sizes]
+        moments = [(law.first_moment, law.second_moment) if law else (0.0, 0.0) for law in laws]
+        first, second = np.array(moments).T[:, which]
+        return cls(released, size, first, second)
 
 
 @dataclass(frozen=True, eq=False)
 class Flips:
-    """Randomized response under one bound, or None: what each labeler's labels become.
+    """Randomized response under one bound, or None, in one of several periods.
 
-    `signal` is 1 − 2γ and `share` the share of labels released, of the sampled labelers; `every`
-    holds γ of all labelers and `released` how many of their labels are released. A bound for
-    several periods is spent evenly over them.
+    It takes `uses` of so many labels (`block`) over all periods. `every` holds γ of all labelers,
+    `released` how many of their labels are released and `noise` the `variance_factor` of each;
+    `sampled` is what happens to the labels of the sampled labelers.
     """
 
     bound: int | None
-    signal: Floats
-    share: Floats
+    uses: int
+    block: int
     every: Floats
     released: Floats
+    noise: Floats
+    sampled: FlippedLabels
 
     @classmethod
     def of(
         cls, public: PublicSide, epsilon: float, delta: float, bound: int | None, periods: int = 1
     ) -> Flips:
-        """Return what (epsilon, delta) makes of labels, of which `bound` are priced over all
-        periods.
-        """
+        """Return what (ε, δ) makes of labels, of which a release takes `bound` of each labeler."""
+        most = math.inf if bound is None else bound
 
-        def flips(counts: NDArray[np.int64]) -> Floats:
-            answers = round_up_bounds(counts) if bound is None else counts * 0 + bound
-            prices = randomized_response.calibrate_many(epsilon, delta, answers)
-            return np.asarray(1 / (1 + np.exp(prices)))
+        def bounded(counts: Counts) -> Counts:
+            return np.minimum(counts, most).astype(np.int64)
 
-        most = math.inf if bound is None else bound / periods
-        sampled = np.bincount(public.rows.unit, minlength=public.rows.units)
+        counts = bounded(public.counts)
+        uses, size = choose_blocks(counts, periods, epsilon, delta)
+        every = _Laws.of(counts, periods, epsilon, delta, uses, size)
+        given = np.bincount(public.rows.unit, minlength=public.rows.units)
+        some = _Laws.of(bounded(given), periods, epsilon, delta, uses, size)
         return cls(
             bound,
-            1 - 2 * flips(sampled),
-            np.minimum(1, most / sampled),
-            flips(public.counts),
-            np.minimum(public.counts, most).astype(np.float64),
+            uses,
+            size,
+            (1 - every.signal) / 2,
+            every.released,
+            variance_factor(every.signal, every.second, every.size),
+            FlippedLabels.of(some.signal, some.second, some.size, some.released, given),
         )
 
     @property
@@ -87,11 +144,11 @@ class Flips:
 
     def heads(self, trial: Trial) -> Heads:
         """Heads from all released labels."""
-        return trial.flipped_heads(self.signal, self.share)
+        return trial.flipped_heads(self.sampled)
 
     def half_heads(self, trial: Trial) -> Heads:
-        """Heads from one of two stages of PROPS."""
-        return trial.flipped_heads(self.signal, self.share / 2)
+        """Heads from one of two stages of PROPS: every other labeler's labels."""
+        return trial.flipped_heads(self.sampled.every_other())
 
     def mean(self, values: Floats | float) -> float:
         """Mean over released labels of what labelers have."""
@@ -101,34 +158,8 @@ class Flips:
 
     def spread(self) -> Interval:
         """γ over released labels."""
-        return Interval(self.mean(self.every), float(self.every.min()), float(self.every.max()))
-
-
-def all_labels(options: Sequence[Flips]) -> Flips:
-    """Return the first of those that release most labels: what no bound was put to."""
-    return max(options, key=lambda option: float(option.released.sum()))
-
-
-def drop_dominated(options: Sequence[Flips]) -> list[Flips]:
-    """Return the options that can be chosen; public counts alone rule out the others.
-
-    An option is ruled out if another releases at least as many labels that hold at least as much
-    `information`; of equal ones the first stays. Heads learn more from more information, and of
-    equally good options `choose_bound` takes what releases most, so the other one would be taken in
-    its place. A bound that nobody reaches, say, is ruled out by any smaller one that nobody
-    exceeds.
-    """
-    value = [(option.information, float(option.released.sum())) for option in options]
-
-    def ruled_out(at: int) -> bool:
-        mine = value[at]
-        return any(
-            other[0] >= mine[0] and other[1] >= mine[1] and (other != mine or before < at)
-            for before, other in enumerate(value)
-            if before != at
-        )
-
-    return [option for at, option in enumerate(options) if not ruled_out(at)]
+        of_labels = self.every[self.released > 0]
+        return Interval(self.mean(self.every), float(of_labels.min()), float(of_labels.max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +204,8 @@ def forecast_rr(worlds: Worlds, epsilon: float, tried: TriedBound) -> Forecast:
         Interval(error, error, error),
         flip_probability=flips.spread(),
         max_labels_per_labeler=flips.bound,
+        uses=flips.uses,
+        block=flips.block,
         released=float(flips.released.sum() / worlds.public.counts.sum()),
     )
 
@@ -186,8 +219,9 @@ def forecast_props(worlds: Worlds, flips: Flips, rr: Forecast) -> Forecast:
     """
     half, _ = worlds.best(flips.half_heads)
     signal = 1 - 2 * flips.every
+    # Half of the labelers are in stage 2; the noise of d, where 1 marks a disagreement, is s/2.
     weight = float(signal**2 @ flips.released) / 2
-    noise = math.sqrt((signal**2 * flips.every * (1 - flips.every)) @ flips.released / 2)
+    noise = math.sqrt((signal**2 * flips.noise) @ flips.released / 8)
     standard_error = noise / weight
 
     def against(accuracy: float) -> tuple[float, float]:

@@ -12,7 +12,6 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.budget.events import ITEM_BOUND
 from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import PolicyError
 from labelguard.inputs.pairs import read_pairs
@@ -123,8 +122,8 @@ def plan(
     x, rows = provider(pairs.table), pairs.rows
     units = len(np.unique(rows.unit))
     delta = usual_delta(units) if delta is None else delta
-    bound = ITEM_BOUND if unit == "item" and not max_labels_per_labeler else max_labels_per_labeler
-    setting = _Setting(x, rows, units, unit, delta, prior, (bound,) if bound else None, periods)
+    bounds = (max_labels_per_labeler,) if max_labels_per_labeler else None
+    setting = _Setting(x, rows, units, unit, delta, prior, bounds, periods)
     forecasts = setting.forecast(budgets, growth=True, progress=progress)
     good = {epsilon: best(forecasts, epsilon) for epsilon in budgets}
     # A first release makes no policy of several runs of training.

@@ -49,8 +49,12 @@ class Forecast:
     noise: Noise | None = None
     # over released labels
     flip_probability: Interval | None = None
-    # the bound; null: everybody's own number of labels, rounded up
+    # the bound of one release; null: all labels
     max_labels_per_labeler: int | None = None
+    # uses of randomized labels over all periods
+    uses: int | None = None
+    # labels of a labeler that one use flips together, at most; 1: each by a coin of its own
+    block: int | None = None
     # share of labels within the bound
     released: float = 1.0
     # accuracy with twice as many labelers
@@ -73,7 +77,11 @@ class Sizing:
     releases: int | None
     # the fewest components that its ball noise is for; None: Gaussian noise, or no statistic
     ball: int | None
-    # labels of each labeler to allow; None: their own number, rounded up, or a statistic
+    # uses of randomized labels to allow; None where the mechanism takes none
+    uses: int | None
+    # labels of each use, at most; None as above
+    block: int | None
+    # labels of each labeler that a release takes; None: all
     max_labels_per_labeler: int | None
     # share of the labels expected over all periods that this lets in
     fits: float
@@ -89,6 +97,8 @@ class Sizing:
             periods,
             periods if summed else None,
             noise.least if noise and noise.kind == "ball" else None,
+            forecast.uses,
+            forecast.block,
             forecast.max_labels_per_labeler,
             forecast.released,
             forecast,

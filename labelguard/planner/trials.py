@@ -31,6 +31,7 @@ from labelguard.planner.components import Directions
 from labelguard.planner.outcomes import Forecast, Interval, interval
 from labelguard.planner.prior import Draw, Population, Prior
 
+Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Small = NDArray[np.float32]
 
@@ -186,6 +187,35 @@ class Heads:
     variance: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class FlippedLabels:
+    """What randomized response leaves of the sampled labelers' labels, each (sampled labelers,).
+
+    `share` of a labeler's labels are released, at random, with E s = `signal` where s = −1 marks a
+    flip. With s = 0 for a label that is not released, `together` is the covariance of two labels.
+    """
+
+    signal: Floats
+    share: Floats
+    together: Floats
+
+    @classmethod
+    def of(
+        cls, first: Floats, second: Floats, size: Counts, released: Floats, given: Counts
+    ) -> FlippedLabels:
+        """Return it of blocks of `size` labels with these moments, `released` of `given` labels."""
+        share = released / np.maximum(given, 1)
+        pairs = np.maximum(given * (given - 1.0), 1)
+        in_block, across = released * (size - 1), released * np.maximum(released - size, 0)
+        both = (in_block * second + across * first**2) / pairs
+        return cls(first, share, np.where(given > 1, both - (share * first) ** 2, 0.0))
+
+    def every_other(self) -> FlippedLabels:
+        """Return it where the labels of every second labeler are left out."""
+        kept = np.arange(len(self.share)) % 2 == 0
+        return FlippedLabels(self.signal, self.share * kept, self.together * kept)
+
+
 class Trial:
     """One draw of labels: what heads learn from it, and how good they are."""
 
@@ -258,16 +288,19 @@ class Trial:
         """Heads from the raw labels, for every size and ridge: what privacy costs nothing to."""
         return self._heads(self.sums.sum(axis=0), self._public.energy.sum(axis=0), 0.0)
 
-    def flipped_heads(self, signal: Floats, share: Floats | float = 1.0) -> Heads:
+    def flipped_heads(self, labels: FlippedLabels) -> Heads:
         """Heads from randomized response, for every size and ridge.
 
-        `signal` (sampled labelers,) is 1 − 2γ of each labeler's labels, of which `share` are kept,
-        at random. De-biased labels have a variance of about 1/(4 signal²), so rows weigh signal²
-        (Chowdhury, Kini and Natarajan 2024); coins and the choice of rows add noise.
+        De-biased labels have a variance of about 1/(4 signal²), so rows weigh signal² (Chowdhury,
+        Kini and Natarajan 2024). A labeler's flips, drawn together, and which rows are released add
+        noise: along each axis its variance is exact, if no label is a tie.
         """
-        weight = signal**2 * share
-        both = np.stack([weight, weight * (1 - weight)]).astype(np.float32)
+        weight = labels.signal**2
+        alone = labels.share - (labels.share * labels.signal) ** 2 - labels.together
+        both = np.stack([weight * labels.share, weight * alone]).astype(np.float32)
         information, noise = (both @ self._public.energy).astype(np.float64)
+        if labels.together.any():
+            noise = noise + (weight * labels.together).astype(np.float32) @ np.square(self.sums)
         return self._heads(both[0] @ self.sums, information, noise)
 
     def _heads(self, total: Floats, information: Floats, noise: Floats | float) -> Heads:

@@ -34,7 +34,7 @@ from labelguard.planner.outcomes import (
     best,
 )
 from labelguard.planner.prior import KINDS, Prior
-from labelguard.planner.trials import PublicSide, Trial, Worlds
+from labelguard.planner.trials import Trial, Worlds
 from labelguard.text import Progress, no_progress
 
 _Share: TypeAlias = Callable[[float], None]
@@ -61,14 +61,15 @@ def forecast(
 ) -> tuple[Forecast, ...]:
     """Forecasts of every mechanism and ε, after one for `non-private`; ε in the order given.
 
-    Of randomized response there are two, under the first of the bounds that release most labels
-    and under the best one, unless these are one; PROPS is forecast on the latter. `bounds` are the
-    numbers of labels per labeler to choose from, None being all of them; by default several. Of
-    choices of the best of several responses there are the statistic and `uls` alone.
+    Of randomized response there is one for each of the `bounds`, which are numbers of labels of
+    each labeler, None being all of them: by default all, one and three. PROPS is forecast on the
+    best of them. Of choices of the best of several responses there are the statistic and `uls`
+    alone.
 
     (ε, δ) is for `periods` releases, which each bring as many new labels as there are now; what is
-    forecast is one of them. `growth` also forecasts twice the labelers and twice the labels, at
-    twice the cost.
+    forecast is one of them; `flips.choose_blocks` says whether randomized response flips labels
+    together then. `growth` also forecasts twice the labelers and twice the labels, at twice the
+    cost.
 
     Raises `PolicyError` for budgets no mechanism has, `InvalidLabels` as `trials.public_side`.
     """
@@ -76,9 +77,8 @@ def forecast(
     prior = prior or Prior()
     parts = 3 if growth else 1
     progress("simulating labels", 0.0)
-    terms = _ForecastTerms(
-        tuple(epsilons), delta, None if bounds is None else tuple(bounds), periods
-    )
+    bounds = tuple(bounds or flips.bounds_for(np.bincount(rows.unit)))
+    terms = _ForecastTerms(tuple(epsilons), delta, bounds, periods)
     share = _part(partial(progress, "simulating labels"), 0, parts)
     now = terms.forecasts(Worlds.of(x, rows, prior, draws), share)
     if growth:
@@ -93,9 +93,7 @@ def forecast(
             replace(here, twice_labelers=a.accuracy.mean, twice_labels=b.accuracy.mean)
             for here, a, b in zip(now, *grown, strict=True)
         ]
-    # Where the best bound lets in all labels, its forecast stands there already.
-    once = {_key(one): one for one in reversed(now)}
-    return tuple(one for one in reversed(once.values()) if not rows.choices or _takes_choices(one))
+    return tuple(one for one in now if not rows.choices or _takes_choices(one))
 
 
 def recommend(
@@ -117,7 +115,7 @@ def recommend(
     chosen only where randomized response is as good as the best. Raises as `forecast`.
     """
     check_budgets([epsilon], delta)
-    terms = _ForecastTerms((epsilon,), delta, None, periods)
+    terms = _ForecastTerms((epsilon,), delta, flips.bounds_for(np.bincount(rows.unit)), periods)
     worlds = Worlds.of(x, rows, prior or Prior(), _FIRST_DRAWS)
     step = "comparing mechanisms on simulated labels"
     compared = terms.compare(worlds, epsilon, partial(progress, step))
@@ -137,7 +135,7 @@ class _Comparison:
     """A statistic and randomized response at one ε, in the same worlds.
 
     `accuracy` (worlds,) is that of a statistic of this `shape` and `noise`; `tried` holds
-    randomized response under every bound that can be chosen.
+    randomized response under every bound.
     """
 
     epsilon: float
@@ -160,29 +158,24 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class _ForecastTerms:
-    """For what budgets, bounds and periods mechanisms are forecast; no bounds: the usual ones."""
+    """For what budgets, bounds and periods mechanisms are forecast."""
 
     epsilons: tuple[float, ...]
     delta: float
-    bounds: tuple[int | None, ...] | None
+    bounds: tuple[int | None, ...]
     periods: int
 
-    def options(self, public: PublicSide, epsilon: float) -> list[Flips]:
-        """Randomized response under every bound that is tried."""
-        bounds = self.bounds or flips.bounds_for(public.counts, self.periods)
-        return [Flips.of(public, epsilon, self.delta, b, self.periods) for b in bounds]
-
     def compare(self, worlds: Worlds, epsilon: float, share: _Share) -> _Comparison:
-        """Return a statistic, and randomized response under every bound worth it."""
+        """Return a statistic, and randomized response under every bound."""
         share(0.0)
         noises = components.smaller_noise(epsilon, self.delta, self.periods)
         shape = worlds.public.directions.shape(noises)
         noise = noises(shape.components)
         accuracies = worlds.accuracies(lambda trial: trial.statistic_head(shape, noise))
-        options = flips.drop_dominated(self.options(worlds.public, epsilon))
         tried = []
-        for number, option in enumerate(options, 1):
-            share(number / (len(options) + 1))
+        for number, bound in enumerate(self.bounds, 1):
+            share(number / (len(self.bounds) + 1))
+            option = Flips.of(worlds.public, epsilon, self.delta, bound, self.periods)
             tried.append(TriedBound.of(worlds, option))
         share(1.0)
         return _Comparison(epsilon, shape, noise, accuracies[:, 0], tried)
@@ -193,19 +186,18 @@ class _ForecastTerms:
         return worlds.user_wise(epsilon, noise, worlds.public.directions.shape(lambda _: noise))
 
     def forecasts(self, worlds: Worlds, share: _Share) -> list[Forecast]:
-        """Without privacy; then, at every ε, five: randomized response twice."""
+        """Without privacy; then, at every ε, a statistic, randomized response under every bound,
+        PROPS under the best of them, and `uls`.
+        """
         forecasts = [Forecast("non-private", None, *worlds.best(Trial.plain_heads))]
         for number, epsilon in enumerate(self.epsilons):
             mine = _part(share, number, len(self.epsilons))
             compared = self.compare(worlds, epsilon, _part(mine, 0, 2))  # about half of the work
-            option = flips.choose_bound(compared.tried)
-            rr = flips.forecast_rr(worlds, epsilon, option)
-            every = flips.all_labels(self.options(worlds.public, epsilon))
-            plain = rr
-            if every.bound != option.flips.bound:
-                plain = flips.forecast_rr(worlds, epsilon, TriedBound.of(worlds, every))
-            forecasts += [compared.statistic(worlds), plain, rr]
-            forecasts.append(flips.forecast_props(worlds, option.flips, rr))
+            best_option = flips.choose_bound(compared.tried)
+            rr = [flips.forecast_rr(worlds, epsilon, option) for option in compared.tried]
+            forecasts += [compared.statistic(worlds), *rr]
+            of_best = rr[compared.tried.index(best_option)]
+            forecasts.append(flips.forecast_props(worlds, best_option.flips, of_best))
             forecasts.append(self.user_wise(worlds, epsilon))
             mine(1.0)
         return forecasts
@@ -219,10 +211,6 @@ def _part(whole: _Share, number: int, parts: int) -> _Share:
 def _takes_choices(forecast: Forecast) -> bool:
     """Return True if it is of a mechanism that takes choices of the best of several."""
     return forecast.mechanism in ("non-private", "statistic", "uls")
-
-
-def _key(one: Forecast) -> tuple[str, float | None, int | None]:
-    return one.mechanism, one.epsilon, one.max_labels_per_labeler
 
 
 def repeat_labelers(rows: Rows, times: int) -> Rows:

@@ -295,7 +295,7 @@ def _releases_to_abandon(
     """
     # Where contents are the unit, whose labels are in a sum is not known.
     hidden = kind == "erased" and _unit_is_item(leaver.ledger)
-    sums = {one.name for one in EVENTS.values() if hidden and not one.per_label}
+    sums = {one.name for one in EVENTS.values() if hidden and not one.keeps_values}
     keys = holders.row_keys(leaver.opened, leaver.rows)
     return [
         record

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +32,9 @@ PARTIAL = ".partial"
 _REWRITTEN = ".new"
 # `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
 # draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), of a choice the
-# number of the response that was released, `threshold` is what the coin was compared with (γ =
-# threshold / 2^64), `content` tells contents of a given id apart.
+# number of the response that was released; `threshold`, `block_labels` and `block_letters` are the
+# law of the block that it was drawn in (`accounting.blocks`; 0 in a statistic); `content` tells
+# contents of a given id apart.
 SCHEMA = pa.schema(
     [
         ("row_key", pa.binary(16)),
@@ -40,6 +42,8 @@ SCHEMA = pa.schema(
         ("version", pa.uint32()),
         ("value", pa.uint8()),
         ("threshold", pa.uint64()),
+        ("block_labels", pa.uint16()),
+        ("block_letters", pa.uint16()),
         ("content", pa.uint64()),
     ]
 )
@@ -56,6 +60,8 @@ class RememberedLabels:
     version: NDArray[np.uint32]
     value: NDArray[np.uint8]
     threshold: NDArray[np.uint64]
+    block_labels: NDArray[np.uint16]
+    block_letters: NDArray[np.uint16]
     content: NDArray[np.uint64]
 
 
@@ -176,31 +182,28 @@ def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> Reme
     latest[row[ascending]] = ascending  # the last assignment stays
     columns = {  # Arrow's integers have numpy's names; `to_pandas_dtype` may ask for pandas
         name: column(table, name)[latest].astype(str(SCHEMA.field(name).type))
-        for name in ("version", "value", "threshold", "content")
+        for name in SCHEMA.names[2:]
     }
     return RememberedLabels(distinct, **columns)
 
 
 def write_bucket(
-    directory: Path,
-    bucket: int,
-    keys: Blocks,
-    labelers: Blocks,
-    version: NDArray[np.uint32],
-    value: NDArray[np.uint8],
-    threshold: NDArray[np.uint64],
-    content: NDArray[np.uint64],
+    directory: Path, bucket: int, keys: Blocks, labelers: Blocks, **columns: NDArray[Any]
 ) -> None:
-    """Write one bucket of a map that was begun, sorted by row key."""
+    """Write one bucket of a map that was begun, sorted by row key.
+
+    `columns` are (n,), by their names in `SCHEMA`; one that lacks is 0.
+    """
     order = block128.order(keys)
-    columns = (pa.array(column[order]) for column in (version, value, threshold, content))
-    arrays = [_binary(keys[order]), _binary(labelers[order]), *columns]
-    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+    none = np.zeros(len(keys), np.uint8)
+    numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
+    arrays = [_binary(keys[order]), _binary(labelers[order]), *numbers]
+    table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
     _write(table, directory / f"bucket={bucket:02d}.parquet")
 
 
 def _write(table: pa.Table, path: Path) -> None:
-    dictionary = ["labeler", "version", "threshold", "content"]
+    dictionary = [name for name in SCHEMA.names if name not in ("row_key", "value")]
     pq.write_table(table, path, compression="zstd", use_dictionary=dictionary)
 
 

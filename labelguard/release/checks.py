@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from labelguard.budget import events
-from labelguard.budget.event_kind import PAIR, EventKind
+from labelguard.budget.event_kind import EventKind
 from labelguard.budget.label_values import Ties
-from labelguard.budget.policy import Allowance, Policy
+from labelguard.budget.policy import Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
@@ -24,7 +24,6 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Admission, UnitGroups
 from labelguard.project import lifetime
 from labelguard.project.linking import refuse_doubles
-from labelguard.release.choices import fewest
 from labelguard.release.protocol import Mechanism
 from labelguard.release.selection import PlannedRows
 from labelguard.text import format_budget, pluralize
@@ -64,23 +63,6 @@ def check_staged(
             f"format {', '.join(sorted(staged.own_values))} has label values of its own; "
             "leave out --label-values, or name another --format"
         )
-
-
-def check_fewest(staged: Staged, allowance: Allowance) -> None:
-    """Raise `PolicyError` for labels among fewer responses than a policy prices.
-
-    Public columns tell. A label of a pair chooses between two.
-    """
-    if allowance.choices == PAIR or (options := fewest(staged)) >= allowance.choices:
-        return
-    what = (
-        f"a choice among {options} different responses" if staged.choices else "a label of a pair"
-    )
-    raise PolicyError(
-        f"{what} costs more than this policy prices, choices among {allowance.choices} or more "
-        f"(rr:labels=K,choices={allowance.choices}); leave such rows out, or release them under a "
-        "policy of rr:labels=K, which takes pairs and all choices (labelguard policy new)"
-    )
 
 
 def check_plan(
@@ -176,8 +158,7 @@ def _notes(
     short = int(plan.short.sum())
     if short:
         yield f"{pluralize(short, use.shortage_noun)} of exhausted {policy.unit}s left out"
-    by_label = use.per_label or policy.unit == "item"
-    beyond = plan.over_bound - short if by_label else 0
+    beyond = plan.over_bound if use.keeps_values or policy.unit == "item" else 0
     if beyond > 0:
         yield f"{pluralize(beyond, 'label')} beyond the bound of their {policy.unit} left out"
     if _reveals_one(people, policy):

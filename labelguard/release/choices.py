@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.inputs.staged import Staged
+from labelguard.mechanisms.randomized_response import NOTHING
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.text import LABEL_A, LABEL_B
@@ -36,10 +36,8 @@ def authors(table: pa.Table, *, labelers: bool) -> Blocks:
     return np.stack([np.zeros(len(number), np.uint64), number.to_numpy()], axis=1)
 
 
-# A choice that names no response.
-NOTHING = -1
 # Numbers of pairs within a ranking are below it: no choice shares a row key with any of them.
-_FIRST_NUMBER = 2**15
+FIRST_NUMBER = 2**15
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +127,7 @@ class BucketChoices:
 
     def numbers(self) -> NDArray[np.uint16]:
         """Return what stands for a pair's number in row keys, (choices,): by number of options."""
-        return (_FIRST_NUMBER + self.options).astype(np.uint16)
+        return (FIRST_NUMBER + self.options).astype(np.uint16)
 
     def chosen_numbers(self, labels: NDArray[np.uint8]) -> NDArray[np.int16]:
         """Return the number of each chosen response, (choices,), or `NOTHING`. PRIVATE.
@@ -142,20 +140,6 @@ class BucketChoices:
         numbers = np.full(len(self.options), NOTHING, np.int16)
         np.maximum.at(numbers, self.of, named)
         return numbers
-
-
-def fewest(staged: Staged) -> int:
-    """Return the fewest different responses that a label of an input chooses among; of pairs 2."""
-    if not staged.choices:
-        return 2
-    counts = []
-    for bucket in range(buckets.BUCKETS):
-        table = buckets.read_bucket(staged.rows_directory, bucket)
-        if table is not None:
-            public = [name for name in table.column_names if name != "label"]
-            choices = BucketChoices.of_bucket(table.select(public), labelers=staged.labelers)
-            counts.append(int(choices.options.min()))
-    return min(counts, default=2)
 
 
 def _sides(

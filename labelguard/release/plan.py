@@ -14,6 +14,7 @@ from labelguard.budget.event_kind import Price, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.policy import Unit
 from labelguard.ledger.records import LabelerTable
+from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.planner import advice
 from labelguard.planner.outcomes import Interval
 from labelguard.release import card
@@ -21,10 +22,12 @@ from labelguard.release.mechanisms import AUTO
 from labelguard.release.protocol import ReleaseContext
 from labelguard.release.resolve import ResolvedRequest
 from labelguard.release.selection import PlannedRows
+from labelguard.storage import buckets
 from labelguard.text import format_budget, pluralize
 
 # Expected label error above which a release says that there may be better.
 TOO_MUCH = 0.4
+_BLOCK = ("block", "letters")
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,11 @@ class Preview:
     # the kind of event that is charged
     event: str
     # how many of them the policy allows each unit; null: its own number of labels, rounded up
-    allowed: int | None
+    allowed: int
     # the fewest components that the policy's ball noise is for; null: it has none
     ball: int | None
     # the fewest responses that the policy's randomized labels choose among
-    choices: int
+    block: int
     # how each training run samples, fixed with the policy; null: it is none
     sampling: Sampling | None
     # labels in the release
@@ -126,7 +129,7 @@ def preview_release(
     usual = [name for name in ("epsilon", "delta") if getattr(request, name) is None]
     error = forecast.label_error.mean if forecast else None
     if mechanism.name == RANDOMIZED_LABELS.name and plan.new:
-        error = _expected_flips(plan, prices)
+        error = _expected_flips(plan, *prices.values())
     discouraged = _discouragement(resolved, len(plan.units)) if first else None
     used = charged.of(plan.units)[1]
     left = card.spread(plan.capacity - used - plan.charged)
@@ -147,7 +150,7 @@ def preview_release(
         allowed=allowance.allowed,
         ball=allowance.ball,
         sampling=allowance.sampling,
-        choices=allowance.choices,
+        block=allowance.block,
         labels=plan.rows,
         new_labels=plan.drawn,
         left_out=plan.over_bound,
@@ -166,7 +169,7 @@ def _discouragement(resolved: ResolvedRequest, units: int) -> str | None:
 
     Where a bound was asked for there is no such forecast.
     """
-    bound = resolved.request.terms.get("max_labels_per_labeler")
+    bound = resolved.request.max_labels_per_labeler
     open_bound = bound is None or resolved.request.mechanism == AUTO
     forecast = resolved.forecast if open_bound else None
     return advice.explain_refusal(forecast, units, resolved.policy.unit)
@@ -193,8 +196,15 @@ def _warnings(
         )
 
 
-def _expected_flips(plan: PlannedRows, prices: Mapping[int, Price]) -> float:
+def _expected_flips(plan: PlannedRows, price: Price) -> float:
     """Return the mean probability that a new label of a plan is flipped; there must be one."""
-    bounds, bound = np.unique(plan.capacity, return_inverse=True)
-    flips = [RANDOMIZED_LABELS.noise(prices[int(k)])["flip_probability"] for k in bounds]
-    return float(np.average(np.array(flips)[bound], weights=plan.charged))
+    flips = rows = 0.0
+    for bucket in plan.first_unit:
+        table = buckets.read_bucket(plan.directory, bucket)
+        assert table is not None
+        new = buckets.column(table, "new").astype(bool)
+        number, letters = (buckets.column(table, name)[new].astype(np.int64) for name in _BLOCK)
+        drawn = LabelBlocks.of_rows(number, letters, price["threshold"])
+        flips += float(drawn.flip_probabilities().sum())
+        rows += len(drawn.of)
+    return flips / rows

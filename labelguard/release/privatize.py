@@ -55,7 +55,6 @@ from labelguard.release.request import (
     request_release,
 )
 from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
-from labelguard.release.selection import PlannedRows
 from labelguard.release.writer import Release, check_new_output, check_output
 from labelguard.storage import blocks
 from labelguard.storage.executor import open_executor
@@ -231,7 +230,6 @@ class Run:
         resolved = resolve_from_input(
             resolved, self.ledger, staged, self.progress, self.wait, forecast=wanted
         )
-        checks.check_fewest(staged, resolved.allowance)
         self.admission = checks.check_source(self.ledger, self.project.namespace, staged)
         digest = staged.public_digest + (further.staged.public_digest if further else b"")
         self.resolved, identity = identify_request(resolved, opened, digest)
@@ -265,7 +263,12 @@ class Run:
             again=self.request.again,
             finished=drawn.id if drawn else None,
             earlier=recovery.earlier_releases(self.ledger.releases.all(), event),
-            bound=Bound.of(policy, event, named=staged.labelers or staged.recorded),
+            bound=Bound.of(
+                policy,
+                event,
+                self.request.max_labels_per_labeler,
+                named=staged.labelers or staged.recorded,
+            ),
             part=part,
             held_out=policy.held_out,
             executor=self.executor,
@@ -284,7 +287,7 @@ class Run:
             resumed=begun is not None,
             accept_delta=self.request.accept_delta,
         )
-        prices = self._prices(rows)
+        prices = self._prices()
         if record is None:
             self.mechanism.check(self.context)
         charged = self.ledger.releases.labelers(event, excluding=None)
@@ -293,14 +296,13 @@ class Run:
         )
         return Plan(rows, prices, preview)
 
-    def _prices(self, rows: PlannedRows) -> Mapping[int, Price]:
-        """Return what a use costs for every k of the rows: from the ledger, or calibrated now."""
+    def _prices(self) -> Mapping[int, Price]:
+        """Return what a use costs: from the ledger, or calibrated now."""
         known = self.ledger.policies.prices(self.resolved.event)
-        missing = np.setdiff1d(rows.capacity, np.array(sorted(known), dtype=np.int64))
-        if not len(missing):
+        if known:
             return known
         self.progress("calibrating", None)
-        return {**known, **pricing.prices(self.resolved.policy, self.resolved.event, missing)}
+        return pricing.prices(self.resolved.policy, self.resolved.event)
 
     def charge(self, source: Input, plan: Plan, prepared: Prepared, epoch: int) -> Grant:
         """Charge and reserve in one transaction of the ledger; return the grant of what follows."""

@@ -48,7 +48,7 @@ class Keywords(TypedDict, total=False):
     ties: Ties | None
     tie_status_public: bool | None
     unit: Unit | None
-    max_labels_per_labeler: int | None
+    block: int | None
     label_values: str | None
     skips: Skips | None
     assignment_reactive: bool | None
@@ -66,6 +66,7 @@ class Keywords(TypedDict, total=False):
     uses: int | None
     recurring: Recurrence | None
     duration: str | None
+    max_labels_per_labeler: int | None
     exhausted: Exhausted | None
     again: bool | None
     accept_delta: bool | None

@@ -14,11 +14,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelguard.budget import events
 from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
-from labelguard.budget.policy import Allowance, Policy, round_up_bounds
+from labelguard.budget.policy import Allowance, Policy
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input
@@ -31,12 +30,11 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.planner import components, tuning
 from labelguard.planner.advice import FEWEST, is_worth_it
 from labelguard.planner.components import Directions
-from labelguard.planner.flips import bounds_for
+from labelguard.planner.flips import choose_blocks
 from labelguard.planner.outcomes import Forecast, Sizing, best
 from labelguard.planner.prior import Prior
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
-from labelguard.release.choices import fewest
 from labelguard.release.mechanisms import AUTO, names, options_of
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Featured, Mechanism
@@ -102,7 +100,7 @@ class ResolvedRequest:
     def settings(self, again: int) -> dict[str, object]:
         """Return what fixes the release, for the ledger and its idempotency key."""
         assert self.mechanism is not None
-        part = self.mechanism.part
+        part, most = self.mechanism.part, self.request.max_labels_per_labeler
         return {
             "mechanism": self.mechanism.name,
             "mechanism_version": self.mechanism.version,
@@ -110,6 +108,7 @@ class ResolvedRequest:
             "policy": self.policy_id or 1,  # it fixes all that a `ReleaseRequest` may say
             "choices": self.mechanism.settings(),
             "exhausted": self.request.exhausted,
+            **({} if most is None else {"max_labels_per_labeler": most}),
             "again": again,
             **({} if part == "training" else {"part": part}),
         }
@@ -195,7 +194,7 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     if record and not mechanism:
         event = record.policy.events[0]
     defaults = mechanism.policy_defaults(np.ones(1, np.int64)) if mechanism and not record else {}
-    uses = request.uses if record and event == STATISTIC_RELEASES.name else None
+    uses = request.uses if record and events.kind(event).counts_uses else None
     asks = PolicyRequest(**request.terms, **defaults, event=event, uses=uses)
     policy = asks.under(record.policy) if record else policies.first(ledger, asks, 1)
     return ResolvedRequest(
@@ -243,7 +242,7 @@ def resolve_from_input(
         raise PolicyError("a content is labeled once: leave out --uses and --recurring")
     allowed: dict[str, int | None] = {}
     if named is not None and not (named.name in _FORECAST and "features" in named.settings()):
-        allowed |= _required_allowance(named, staged, periods)
+        allowed |= _required_allowance(named, staged, resolved, periods)
         return _with_first_policy(resolved, ledger, staged, allowed)
     if resolved.is_first:
         resolved = _with_first_policy(resolved, ledger, staged, allowed)
@@ -254,10 +253,12 @@ def resolve_from_input(
         mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)
         resolved = replace(resolved, mechanism=mechanism, forecast=sizing.forecast)
         if named is None or periods > 1:
-            allowed["uses"] = sizing.releases
-            allowed["max_labels_per_labeler"] = sizing.max_labels_per_labeler
+            allowed |= {"uses": sizing.uses or sizing.releases, "block": sizing.block}
+            if request.max_labels_per_labeler is None:
+                most = sizing.max_labels_per_labeler
+                resolved = replace(resolved, request=replace(request, max_labels_per_labeler=most))
     else:
-        allowed |= _required_allowance(named, staged, periods)
+        allowed |= _required_allowance(named, staged, resolved, periods)
     if resolved.is_first:
         # Of one statistic release the noise may be of a ball.
         if resolved.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1:
@@ -268,21 +269,27 @@ def resolve_from_input(
     return replace(resolved, featured=featured() if featured.cache_info().currsize else None)
 
 
-def _required_allowance(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, int]:
+def _required_allowance(
+    mechanism: Mechanism[Any], staged: Staged, resolved: ResolvedRequest, periods: int
+) -> dict[str, int]:
     """Return the allowance needed for `periods` releases of this size, by option."""
+    request = resolved.request
+    if mechanism.priced == RANDOMIZED_LABELS.name:
+        counts = staged.labels_of_units()
+        if most := request.max_labels_per_labeler:
+            counts = np.minimum(counts, most)
+        if block := request.terms.get("block"):
+            return {"uses": periods * -(-int(counts.max(initial=1)) // block)}
+        policy = resolved.policy
+        uses, block = choose_blocks(counts, periods, policy.epsilon, policy.delta)
+        return {"uses": uses, "block": block}
     if periods == 1:
         return {}
-    if mechanism.priced == RANDOMIZED_LABELS.name:
-        bound = bounds_for(staged.labels_of_units(), periods)[0]
-        assert bound is not None  # several periods have no own number of labels
-        return {"max_labels_per_labeler": bound}
     if mechanism.priced == STATISTIC_RELEASES.name:
         return {"uses": periods}
     kind = events.kind(mechanism.priced)
     fixed = mechanism.policy_defaults(staged.labels_of_units())
-    several = replace(
-        Allowance(mechanism.priced, kind.first_allowance(None, None), **fixed), allowed=periods
-    )
+    several = replace(Allowance(mechanism.priced, 1, **fixed), allowed=periods)
     raise PolicyError(
         f"a first release makes a policy of one {kind.noun}; make one of several: labelguard "
         f"policy new NAME --allow {events.format_allowance(several)}"
@@ -296,23 +303,10 @@ def _with_first_policy(
     terms: dict[str, Any] = {name: uses for name, uses in allowed.items() if uses is not None}
     counts = staged.labels_of_units()
     defaults = resolved.mechanism.policy_defaults(counts) if resolved.mechanism else {}
-    if resolved.event == RANDOMIZED_LABELS.name and staged.choices:
-        terms["choices"] = fewest(staged)
-    elif resolved.event == RANDOMIZED_LABELS.name and resolved.request.once:
-        terms = _without_reserve(counts, resolved.policy.unit) | terms
     terms |= {**resolved.request.terms, **defaults}
     request = PolicyRequest(**terms, event=resolved.event)
     policy = policies.first(ledger, request, len(counts))
     return replace(resolved, policy_request=request, policy=policy)
-
-
-def _without_reserve(counts: NDArray[np.int64], unit: str) -> dict[str, int]:
-    """Bound labels by the largest number, where rounding would reserve more for everybody.
-
-    Where own numbers are rounded to several bounds, one for all would cost those with few labels.
-    """
-    alike = len(np.unique(round_up_bounds(counts))) == 1
-    return {"max_labels_per_labeler": int(counts.max())} if alike and unit != "item" else {}
 
 
 def _recorded_features(ledger: Ledger) -> str | None:
@@ -327,7 +321,7 @@ def _implied_mechanism(terms: Mapping[str, Any]) -> str | None:
     """Return the mechanism that options of a policy imply, if they belong to one alone."""
     if terms.get("ties") == "zero":
         return "statistic"
-    return "rr" if terms.get(RANDOMIZED_LABELS.option) else None
+    return "rr" if terms.get("block") else None
 
 
 def _mechanism_in_use(ledger: Ledger, record: PolicyRecord) -> str | None:
@@ -370,17 +364,16 @@ def _choose_size(
         candidates = [f for f in forecasts if mechanism in (None, f.mechanism)]
         return Sizing.of(best(candidates, policy.epsilon), periods)
 
-    # One bound that lets in the labels of all periods: a lower one would be used up early.
-    every = bounds_for(np.bincount(rows.unit), periods)[0]
-    if named is None and periods == 1 and not rows.choices:
+    most = resolved.request.max_labels_per_labeler
+    if named is None and periods == 1 and most is None and not rows.choices:
         budget = policy.epsilon, policy.delta
         sizing = tuning.recommend(x, rows, *budget, prior, progress=progress)
     else:
-        sizing = simulate(_FEW_DRAWS, named, every)
+        sizing = simulate(_FEW_DRAWS, named, most)
     forecast = sizing.forecast
     if rows.units >= FEWEST and not is_worth_it(forecast, rows.units):
         # Few worlds are not enough to call a release of little use.
-        bound = forecast.max_labels_per_labeler or every
+        bound = forecast.max_labels_per_labeler
         sizing = simulate(tuning.DRAWS, forecast.mechanism, bound)
     if named is None and sizing.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")

@@ -1,9 +1,10 @@
 """The labels that a release may touch and charge, bucket by bucket, from public columns only.
 
-Every unit has an allowance of k uses. Labels that were released before keep their use and value and
-cost nothing; new labels take what is left in the order of a keyed hash of labeler and item, never
-by label or arrival. A ranking is taken or left as a whole, and a choice is one label, of which the
-first of its pairs is the row. The label column is not read here.
+Every unit has an allowance of k uses. Labels that were released before keep their value and cost
+nothing; new labels take what is left in the order of a keyed hash of labeler and item, never by
+label or arrival, and of randomized response they are put into blocks in that order. A ranking is
+taken or left as a whole, and a choice is one label, of which the first of its pairs is the row. The
+label column is not read here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.budget.policy import Bound, round_up_bounds
+from labelguard.accounting.blocks import PAIR
+from labelguard.budget.policy import Bound
 from labelguard.inputs.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.keys.prf import RowKeys, Split, Splits
@@ -25,7 +27,7 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import RememberedLabels
 from labelguard.project.project import Project
-from labelguard.release.choices import BucketChoices, authors, latest_rows
+from labelguard.release.choices import FIRST_NUMBER, BucketChoices, authors, latest_rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, over_buckets
@@ -68,21 +70,25 @@ class SelectionTask:
 class SelectedRows:
     """The labels of one bucket that go into a release; columns are (n,), `key` and `author` (n, 2).
 
-    `index` is the row of the staged bucket, `unit` that of the unit in `Selection.units`, and
-    `capacity` its k; `new` labels have to be drawn as `version` at the price of k; the rest has the
-    `value` and the `threshold` it was drawn with. `content` tells contents of a given id apart. Its
-    repr shows nothing.
+    `index` is the row of the staged bucket, `unit` that of the unit in `Selection.units`, `letters`
+    how many responses a label is among; `new` labels have to be drawn as `version`, in block number
+    `block` of the bucket; the rest has the `value` it was drawn with, in a block of this
+    `threshold`, `block_labels` and `block_letters`. `content` tells contents of a given id apart.
+    Its repr shows nothing.
     """
 
     index: NDArray[np.intp]
     unit: NDArray[np.intp]
-    capacity: NDArray[np.int64]
+    letters: NDArray[np.uint16]
+    block: NDArray[np.intp]
     author: Blocks
     key: Blocks
     new: NDArray[np.bool_]
     version: NDArray[np.uint32]
     value: NDArray[np.uint8]
     threshold: NDArray[np.uint64]
+    block_labels: NDArray[np.uint16]
+    block_letters: NDArray[np.uint16]
     content: NDArray[np.uint64]
 
     def __getitem__(self, rows: NDArray[np.generic]) -> SelectedRows:
@@ -115,7 +121,7 @@ class Selection:
     """The rows of one bucket, or all of them, in a release, and what they cost.
 
     `units` (n, 2) are the labelers, or groups of them, with `capacity` (k, uses in all), `charged`
-    (new uses) and `short` (labels beyond the allowance, of labelers who were charged before), each
+    (new uses) and `short` (uses beyond the allowance, of labelers who were charged before), each
     of shape (n,). `drawn` of the `rows` are new. `other_labels` of `other_units` are of the other
     part: held out where this trains, and the reverse. `unit_pairs` are pairs of answers that one
     unit gave to one item: under several ids, or by members of a group.
@@ -148,18 +154,22 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
         return None
     labels = _Labels.of(task, table.select([n for n in PUBLIC if n in table.column_names]), bucket)
     capacity, used = task.ledger.of(labels.units)
-    counts = np.bincount(labels.unit, minlength=len(labels.units))
-    uses = task.bound.allowed
-    fresh = np.full(len(counts), uses) if uses else round_up_bounds(counts)
     # A new labeler meets their bound; only who was charged before can be exhausted.
     exhaustible = (capacity > 0) & (not task.bound.contents)
-    capacity = np.where(capacity > 0, capacity, fresh).astype(np.int64)
+    capacity = np.where(capacity > 0, capacity, task.bound.allowed).astype(np.int64)
 
     new, taken = _candidates(task, labels, used)
-    wanted = _uses(labels.unit[new], len(labels.units), task.bound)
-    over = np.flatnonzero(new & (wanted > capacity - used)[labels.unit])
-    taken[over] = _fit(task, labels, over, capacity - used)
-    rows = labels.rows(task, new, capacity)[taken]
+    order = task.keys.order(task.keys.identify(labels.author, labels.group))
+    if task.bound.most_labels is not None:
+        kept = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
+        room = np.maximum(task.bound.most_labels - kept, 0)
+        taken &= ~new | _fit(labels, order, new & taken, room)
+    wanted = _uses(labels.unit[new & taken], len(labels.units), task.bound)
+    left = capacity - used
+    over = new & taken & (wanted > left)[labels.unit]
+    taken &= ~over | _fit(labels, order, over, left * (task.bound.block or 0))
+    block = _number_blocks(labels.unit, order, new & taken, task.bound)
+    rows = labels.rows(task, new, block)[taken]
     buckets.write_bucket(task.selected, bucket, rows.to_arrow())
     charged = _uses(rows.unit[rows.new], len(labels.units), task.bound)
     return Selection(
@@ -264,20 +274,23 @@ class _Labels:
         return column
 
     def rows(
-        self, task: SelectionTask, new: NDArray[np.bool_], capacity: NDArray[np.int64]
+        self, task: SelectionTask, new: NDArray[np.bool_], block: NDArray[np.intp]
     ) -> SelectedRows:
         """Return all of them as they would be released."""
         version = self.of_map("version", 0)
         return SelectedRows(
             index=self.index,
             unit=self.unit,
-            capacity=capacity[self.unit],
+            letters=(self.pair - FIRST_NUMBER if task.choices else np.full_like(self.pair, PAIR)),
+            block=block,
             author=self.author if task.labelers else np.zeros_like(self.author),
             key=self.key,
             new=new,
             version=version + (new & self.is_released) if task.again else version,
             value=self.of_map("value", LABEL_TIE),
             threshold=self.of_map("threshold", 0),
+            block_labels=self.of_map("block_labels", 0),
+            block_letters=self.of_map("block_letters", 0),
             content=self.content,
         )
 
@@ -299,18 +312,38 @@ def _candidates(
 def _uses(unit: NDArray[np.intp], units: int, bound: Bound) -> NDArray[np.int64]:
     """Count the uses of each unit's allowance that its new labels take, (units,)."""
     counts = np.bincount(unit, minlength=units).astype(np.int64)
-    return counts if bound.per_label else np.minimum(counts, 1)
+    return np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
 
 
 def _fit(
-    task: SelectionTask, labels: _Labels, over: NDArray[np.intp], left: NDArray[np.int64]
+    labels: _Labels,
+    order: NDArray[np.uint64],
+    candidates: NDArray[np.bool_],
+    left: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Return True for labels of `over`, of units who want more than is `left`, that fit."""
-    if not task.bound.per_label or not len(over):
-        return np.zeros(len(over), bool)
-    author, group = labels.author[over], labels.group[over]
-    order = task.keys.order(task.keys.identify(author, group))
-    return fit_groups(labels.unit[over], _rankings(author, group), order, left)
+    """Return True for `candidates`, (n,), that fit into what is `left` of labels, (units,)."""
+    rows, fits = np.flatnonzero(candidates), np.zeros(len(candidates), bool)
+    if len(rows):
+        rankings = _rankings(labels.author[rows], labels.group[rows])
+        fits[rows] = fit_groups(labels.unit[rows], rankings, order[rows], left)
+    return fits
+
+
+def _number_blocks(
+    unit: NDArray[np.intp], order: NDArray[np.uint64], new: NDArray[np.bool_], bound: Bound
+) -> NDArray[np.intp]:
+    """Return the block of every new label, numbered within the bucket, (n,); 0 for the others.
+
+    A unit's labels go, by `order`, into as few blocks as hold them, of sizes as equal as possible.
+    """
+    block, rows = np.zeros(len(unit), np.intp), np.flatnonzero(new)
+    rows = rows[np.lexsort((order[rows], unit[rows]))]
+    counts = np.bincount(unit[rows], minlength=1)
+    uses = np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
+    place = np.arange(len(rows)) - (np.cumsum(counts) - counts)[unit[rows]]
+    within = place * uses[unit[rows]] // counts[unit[rows]]
+    block[rows] = (np.cumsum(uses) - uses)[unit[rows]] + within
+    return block
 
 
 def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:
@@ -405,7 +438,7 @@ def plan_rows(
         ledger=ledger,
         bound=bound,
         labelers=staged.labelers,
-        choices=staged.choices and bound.per_label,
+        choices=staged.choices and bound.block is not None,
         parts=keys.splits(held_out),
         part=part,
         again=again and not finished,

@@ -245,10 +245,12 @@ def note_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     rows, table = selected
     new = rows[np.flatnonzero(rows.new)]
     if len(new.index):
-        nothing = np.zeros(len(new.index), np.uint64)
         tie = np.full(len(new.index), LABEL_TIE, np.uint8)
         private_map.write_bucket(
-            task.map_path, bucket, new.key, new.author, new.version, tie, nothing, new.content
+            *(task.map_path, bucket, new.key, new.author),
+            version=new.version,
+            value=tie,
+            content=new.content,
         )
     return buckets.column(table, "label")[new.index].astype(np.uint8)
 

@@ -283,11 +283,9 @@ def _features(
 
 def noise(context: ReleaseContext) -> Noise:
     """Return the noise of each release: as the ledger prices it, or calibrated for the first."""
-    releases = context.allowance.allowed
-    assert releases is not None  # only coins go by labelers' own numbers
     stored = context.opened.ledger.policies.prices(STATISTIC_RELEASES.name)
-    stored = stored or prices(context.policy, STATISTIC_RELEASES.name, np.array([releases]))
-    return noise_of_price(stored[releases])
+    [price] = (stored or prices(context.policy, STATISTIC_RELEASES.name)).values()
+    return noise_of_price(price)
 
 
 def _shape(
