@@ -96,7 +96,7 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
     with tempfile.TemporaryDirectory() as scratch, _url(url):
         here = Path(scratch)
         project = init(here / "project")
-        allow = ["rr:labels=50", "statistic:releases=12"]
+        allow = ["rr:uses=50,block=1", "statistic:releases=12"]
         policies.new("bench", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("bench", project=project)
         ledger = OpenProject.open(project).ledger

@@ -30,7 +30,9 @@ def make(epsilon0, labels, letters=2):
 def count_changes(block):
     """Return how many of the 2^N random numbers have j changes, for j = 0 … m."""
     size = block.draw_bytes
-    limits = [0, *(int.from_bytes(each, "big") for each in block.change_limits.tolist()), 256**size]
+    # Numpy's bytes end before the last zeros.
+    drawn = (each.ljust(size, b"\0") for each in block.change_limits.tolist())
+    limits = [0, *(int.from_bytes(each, "big") for each in drawn), 256**size]
     return [high - low for low, high in itertools.pairwise(limits)]
 
 

@@ -10,11 +10,11 @@ import pytest
 from scipy.stats import norm
 
 from labelguard.accounting import ball, collusion, joint
+from labelguard.accounting.blocks import Block
 from labelguard.accounting.components import (
     Balls,
-    BinaryAnswers,
-    ChoiceAnswers,
     Gaussians,
+    RandomizedBlocks,
     Unproven,
 )
 
@@ -38,7 +38,7 @@ def test_a_statistic_at_three_is_at_671_for_two():
 
 @pytest.mark.parametrize(("labels", "expected"), [(1, 6.00001), (10, 5.39147), (50, 4.53435)])
 def test_two_who_give_coins_give_twice_as_many(labels, expected):
-    one = BinaryAnswers.calibrate(3, DELTA, labels)
+    one = RandomizedBlocks.calibrate(3, DELTA, labels)
     assert collusion.epsilon([one], DELTA) == pytest.approx(expected, abs=1e-5)
     gamma, total = one.threshold / 2**64, 2 * labels
     found = collusion.epsilon([one], DELTA) or 0.0
@@ -53,24 +53,28 @@ def hockey_stick(one, other, epsilon):
     return sum(max(0.0, chance - math.exp(epsilon) * other[at]) for at, chance in one.items())
 
 
-def test_all_outcomes_of_two_labelers_with_two_choices_of_three_each():
-    """Every pair of neighbours who differ in all four choices, by enumeration."""
-    part = ChoiceAnswers.calibrate(1.0, 1e-3, 2, 3)
-    changed = part.threshold / 2**64 / 2
+def test_all_outcomes_of_two_labelers_with_two_blocks_of_three_each():
+    """Every pair of neighbours who differ in all labels of both, by enumeration."""
+    part = RandomizedBlocks.calibrate(1.0, 1e-3, 2)
+    law = Block(part.threshold, 3)
+    odds = (2**64 - law.threshold - 1) / (law.threshold + 1)
+    likely = sum(math.comb(3, j) for j in range(law.most_changes + 1))
+    total = odds * likely + 8 - likely
+    answers = [*itertools.product(range(2), repeat=3)]
 
-    def law(labels):
-        return {
-            at: math.prod(
-                1 - 2 * changed if a == b else changed for a, b in zip(at, labels, strict=True)
-            )
-            for at in itertools.product(range(3), repeat=4)
-        }
+    def density(answer, label):
+        changes = sum(letter != label for letter in answer)
+        return (odds if changes <= law.most_changes else 1) / total
+
+    def laws(label):
+        one = [density(answer, label) for answer in answers]
+        return {at: math.prod(one[i] for i in at) for at in itertools.product(range(8), repeat=4)}
 
     found = collusion.epsilon([part], 1e-3) or 0.0
-    worst = max(hockey_stick(law((0,) * 4), law(to), found) for to in law((0,) * 4))
-    assert worst == pytest.approx(1e-3, rel=1e-3)
-    alone = max(hockey_stick(law((0,) * 4), law(to), 1.0) for to in law((0,) * 4))
-    assert alone > 10 * 1e-3  # the negative control: the price of one is not that of two
+    worst = hockey_stick(laws(0), laws(1), found)
+    assert worst <= 1e-3
+    # The negative control: the price of one is not that of two.
+    assert hockey_stick(laws(0), laws(1), 1.0) > 1e-2
 
 
 @pytest.mark.parametrize("components", [1, 4, 16])
@@ -89,22 +93,14 @@ def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(compon
     "parts",
     [
         [Gaussians.calibrate(3, DELTA, 4)],
-        [BinaryAnswers.calibrate(3, DELTA, 20)],
-        [BinaryAnswers.calibrate(1, DELTA / 2, 8), Gaussians.calibrate(2, DELTA / 2, 3)],
+        [RandomizedBlocks.calibrate(3, DELTA, 20)],
+        [RandomizedBlocks.calibrate(1, DELTA / 2, 8), Gaussians.calibrate(2, DELTA / 2, 3)],
     ],
     ids=["gaussian", "answers", "jointly"],
 )
 def test_two_steps_are_never_less_than_what_is_exact(parts):
     exact, steps = collusion.epsilon(parts, DELTA), collusion.epsilon_by_two_steps(parts, DELTA)
     assert exact is not None and joint.epsilon(parts, DELTA) < exact <= steps
-
-
-def test_of_numbers_of_their_own_the_costliest_two_count():
-    each = [BinaryAnswers.calibrate(3, DELTA, k) for k in (8, 16)]
-    found = collusion.epsilon_of_unlike(each, DELTA)
-    assert found == collusion.epsilon([each[0]], DELTA)
-    assert found is not None and found > joint.epsilon(each, DELTA)
-    assert collusion.epsilon_of_unlike([], DELTA) is None
 
 
 def test_of_what_is_unproven_nothing_is_stated():

@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import upper_bounds
 from support.components import (
-    choices_of_three,
     coins,
     components,
     counts,
@@ -27,15 +25,12 @@ from support.components import (
 
 from labelguard.accounting import gaussian, joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Component, Gaussians, Share
-from labelguard.accounting.kary import KAry
-
-THREE = partial(ChoiceAnswers.calibrate, options=3)
+from labelguard.accounting.joint import Component, Gaussians, RandomizedBlocks, Share
 
 shares = st.lists(
     st.builds(
         Share,
-        st.sampled_from([BinaryAnswers.calibrate, THREE, Gaussians.calibrate]),
+        st.sampled_from([RandomizedBlocks.calibrate, Gaussians.calibrate]),
         counts,
         st.floats(0.2, 5),
     ),
@@ -45,7 +40,7 @@ shares = st.lists(
 
 MIXED: tuple[Component, ...] = (
     coins(0.3, 20),
-    choices_of_three(0.2, 15),
+    coins(0.2, 15),
     gaussians(4.0, 6),
     coins(0.1, 9),
     gaussians(9.0, 2),
@@ -62,10 +57,8 @@ def test_a_single_share_gets_what_its_own_accountant_gives(epsilon, delta, count
         return joint.calibrate(epsilon, delta, [Share(calibrated, count, weight)])
 
     flipped = rr.threshold(rr.calibrate(epsilon, delta, count))
-    changed = KAry(3).threshold(KAry(3).calibrate(epsilon, delta, count))
     noise = gaussian.calibrate(epsilon, delta, count)
-    assert single(BinaryAnswers.calibrate) == (BinaryAnswers(flipped, count),)
-    assert single(THREE) == (ChoiceAnswers(changed, count, 3),)
+    assert single(RandomizedBlocks.calibrate) == (RandomizedBlocks(flipped, count),)
     assert single(Gaussians.calibrate) == (Gaussians(noise, count),)
 
 
@@ -84,25 +77,11 @@ def delta_in_high_precision(product, epsilon):
             square += k / mp.mpf(component.noise_multiplier) ** 2
             continue
         changed = component.threshold / everything
-        if isinstance(component, BinaryAnswers):
-            loss = mp.log((1 - changed) / changed)
-            steps = [
-                ((k - 2 * j) * loss, mp.binomial(k, j) * changed**j * (1 - changed) ** (k - j))
-                for j in range(k + 1)
-            ]
-        else:
-            loss = mp.log((1 - changed) / (changed / 2))
-            steps = [
-                (
-                    (k - c - b) * loss,  # c changed, b of them to the other candidate
-                    mp.binomial(k, c)
-                    * mp.binomial(c, b)
-                    * (changed / 2) ** c
-                    * (1 - changed) ** (k - c),
-                )
-                for c in range(k + 1)
-                for b in range(c + 1)
-            ]
+        loss = mp.log((1 - changed) / changed)
+        steps = [
+            ((k - 2 * j) * loss, mp.binomial(k, j) * changed**j * (1 - changed) ** (k - j))
+            for j in range(k + 1)
+        ]
         atoms = [(a + b, p * q) for (a, p), (b, q) in itertools.product(atoms, steps)]
     mu = mp.sqrt(square)
     for loss, probability in atoms:
@@ -122,10 +101,10 @@ def delta_in_high_precision(product, epsilon):
         (coins(0.05, 60), gaussians(50.0, 1)),
         (coins(2.0, 3), gaussians(1e5, 4)),  # the two normals all but coincide
         (coins(0.01, 5), gaussians(0.3, 2)),  # and are far apart
-        (choices_of_three(0.5, 8), gaussians(3.0, 2)),
-        (coins(0.5, 7), choices_of_three(0.4, 6), gaussians(3.0, 2), gaussians(2.0, 1)),
+        (coins(0.5, 8), gaussians(3.0, 2)),
+        (coins(0.5, 7), coins(0.4, 6), gaussians(3.0, 2), gaussians(2.0, 1)),
         (coins(0.5, 7), coins(0.3, 12)),
-        (coins(0.5, 7), choices_of_three(0.7, 5)),
+        (coins(0.5, 7), coins(0.7, 5)),
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 5.5])
@@ -152,7 +131,7 @@ def test_the_gaussian_part_is_accurate_for_losses_of_either_sign(distance):
 
 def test_too_many_unlike_answers_are_refused():
     unlike = [coins(0.01 * (1 + n), 1000) for n in range(3)]
-    with pytest.raises(ValueError, match="too many unlike answers"):
+    with pytest.raises(ValueError, match="too many unlike blocks"):
         joint.delta(unlike, 1.0)
 
 
@@ -205,9 +184,9 @@ def test_epsilon_is_the_inverse_of_delta(product, delta):
 
 def test_components_without_protection_cost_their_values_and_nothing_costs_nothing():
     assert joint.delta([], 0.0) == joint.epsilon([], 1e-5) == joint.epsilon([], 0.0) == 0
-    assert joint.delta([BinaryAnswers(2**63, 100)], 0.0) == 0  # fair coins
-    assert joint.epsilon([coins(0.1, 10), choices_of_three(0.2, 5)], 0.0) == pytest.approx(2.0)
-    assert joint.delta([coins(0.1, 10), choices_of_three(0.2, 5)], 2.0 * (1 + 1e-14)) == 0
+    assert joint.delta([RandomizedBlocks(2**63, 100)], 0.0) == 0  # fair coins
+    assert joint.epsilon([coins(0.1, 10), coins(0.2, 5)], 0.0) == pytest.approx(2.0)
+    assert joint.delta([coins(0.1, 10), coins(0.2, 5)], 2.0 * (1 + 1e-14)) == 0
     assert joint.delta([coins(40.0, 1), gaussians(0.001, 1)], 0.0) == pytest.approx(1)
 
 
@@ -228,7 +207,7 @@ def test_calibration_is_tight_and_never_above(epsilon, delta, wanted):
 
 def test_a_common_factor_buys_more_than_shares_of_epsilon():
     bits, noise = joint.calibrate(
-        3.0, 1e-5, [Share(BinaryAnswers.calibrate, 50), Share(Gaussians.calibrate, 12)]
+        3.0, 1e-5, [Share(RandomizedBlocks.calibrate, 50), Share(Gaussians.calibrate, 12)]
     )
     assert joint.delta([bits, noise], 3.0) <= 1e-5
     assert joint.epsilon([bits, noise], 1e-5) > 3.0 * (1 - 1e-5)
@@ -237,7 +216,7 @@ def test_a_common_factor_buys_more_than_shares_of_epsilon():
 
 
 def test_a_heavier_share_gets_less_noise():
-    bits, noise = Share(BinaryAnswers.calibrate, 50), Share(Gaussians.calibrate, 12)
+    bits, noise = Share(RandomizedBlocks.calibrate, 50), Share(Gaussians.calibrate, 12)
     plain: Any = joint.calibrate(3.0, 1e-5, [bits, noise])
     tilted: Any = joint.calibrate(3.0, 1e-5, [bits, replace(noise, weight=3.0)])
     assert tilted[0].epsilon0 < plain[0].epsilon0
@@ -247,10 +226,10 @@ def test_a_heavier_share_gets_less_noise():
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-2), (1e-3, 0.3), (0.01, 0.9)])
 def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon, delta):
     wanted = [
-        Share(BinaryAnswers.calibrate, 5),
+        Share(RandomizedBlocks.calibrate, 5),
         Share(Gaussians.calibrate, 2),
         Share(Gaussians.calibrate, 9),
-        Share(THREE, 3),
+        Share(RandomizedBlocks.calibrate, 3),
     ]
     calibrated = joint.calibrate(epsilon, delta, wanted)
     assert 0.97 * delta <= joint.delta(calibrated, epsilon) <= delta
@@ -258,7 +237,7 @@ def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon, delta):
 
 def test_pure_privacy_is_shared_among_coins_by_weight():
     first, second = joint.calibrate(
-        1.0, 0.0, [Share(BinaryAnswers.calibrate, 5, 3.0), Share(THREE, 2)]
+        1.0, 0.0, [Share(RandomizedBlocks.calibrate, 5, 3.0), Share(RandomizedBlocks.calibrate, 2)]
     )
     assert first.epsilon0 == pytest.approx(0.15)
     assert second.epsilon0 == pytest.approx(0.125)
@@ -271,24 +250,23 @@ def test_pure_privacy_is_shared_among_coins_by_weight():
 
 def test_numbers_that_the_ledger_cannot_hold_are_refused():
     for kind, price in (
-        (BinaryAnswers, 0),
-        (BinaryAnswers, 2**63 + 1),
-        (partial(ChoiceAnswers, options=3), 3),
+        (RandomizedBlocks, 0),
+        (RandomizedBlocks, 2**63 + 1),
         (Gaussians, 0),
         (Gaussians, 2.0**24),
     ):
         with pytest.raises(ValueError, match=r"must be"):
             kind(price, count=1)
     with pytest.raises(ValueError, match=r"count must be an integer >= 1, found 0"):
-        BinaryAnswers(2**62, 0)
+        RandomizedBlocks(2**62, 0)
     with pytest.raises(ValueError, match=r"weight must be finite and > 0"):
-        Share(BinaryAnswers.calibrate, 1, 0.0)
+        Share(RandomizedBlocks.calibrate, 1, 0.0)
 
 
 def test_a_budget_that_cannot_be_met_is_refused():
     with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
         joint.calibrate(
-            1.0, 0.0, [Share(BinaryAnswers.calibrate, 1), Share(Gaussians.calibrate, 1)]
+            1.0, 0.0, [Share(RandomizedBlocks.calibrate, 1), Share(Gaussians.calibrate, 1)]
         )
     with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
         joint.epsilon(MIXED, 0.0)

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 from support import upper_bounds
-from support.components import choices_of_three, coins, gaussians
+from support.components import coins, gaussians
 from support.runs import INTERVAL, subsampled_pld
 
 from labelguard.accounting import joint, subsampled
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.joint import (
     Balls,
-    BinaryAnswers,
     Component,
     Gaussians,
     Groups,
+    RandomizedBlocks,
     SampledRecords,
     Share,
     Subsampled,
@@ -131,7 +131,7 @@ def test_a_run_alone_costs_what_its_own_accountant_says():
 
 
 def test_unlike_runs_cost_more_than_each_and_less_than_their_sum():
-    product: list[Component] = [RUN, Subsampled(5.0, 0.3, 20, 1), choices_of_three(0.1, 4)]
+    product: list[Component] = [RUN, Subsampled(5.0, 0.3, 20, 1), coins(0.1, 4)]
     found = joint.epsilon(product, 1e-5)
     assert joint.delta(product, found) <= 1e-5 < joint.delta(product, found * (1 - 1e-5))
     assert joint.epsilon(product[::-1], 1e-5) == found
@@ -150,7 +150,7 @@ def test_upper_bounds_that_say_nothing_of_runs_are_infinite():
 @pytest.mark.slow
 def test_calibration_with_coins_and_sums_is_tight_and_a_tenth_less_noise_is_refused():
     wanted = [
-        Share(BinaryAnswers.calibrate, 10),
+        Share(RandomizedBlocks.calibrate, 10),
         Share(Gaussians.calibrate, 2),
         Share(ONE_RUN, 1),
     ]
@@ -180,7 +180,7 @@ def test_two_runs_are_calibrated_together():
 )
 def test_converted_runs_share_a_budget_and_weaker_noise_is_not_believed(kind, count):
     coin, run = joint.calibrate(
-        2.0, 1e-4, [Share(BinaryAnswers.calibrate, 5), Share(KINDS[kind], count)]
+        2.0, 1e-4, [Share(RandomizedBlocks.calibrate, 5), Share(KINDS[kind], count)]
     )
     assert isinstance(run, SampledRecords | Groups | Unproven) and run.count == count
     assert joint.delta([coin, run], 2.0) <= 1e-4

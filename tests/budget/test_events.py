@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labelguard.accounting import joint
+from labelguard.accounting import randomized_response as rr
 from labelguard.budget import events, pricing
 from labelguard.budget.events import EVENTS
 from labelguard.budget.policy import Allowance, Policy, usual_delta
@@ -18,7 +20,7 @@ numbers = st.one_of(st.integers(1, 2**63), st.floats(1e-12, 2**23))
 
 
 TERMS = {
-    "rr": ",choices=5",
+    "rr": ",block=5",
     "statistic": ",ball=4",
     "uls": ",q=0.25,steps=50",
     "els": ",q=0.125,steps=10,records=3",
@@ -67,9 +69,9 @@ def test_an_allowance_is_read_as_it_is_written(kind):
         "uls:runs=1,q=0.2,steps=10,records=3",
         "els:runs=1,q=0.2,steps=10",
         "els:runs=1,q=0.2,steps=10,records=0",
-        "rr:labels=3,ball=1",
-        "rr:labels=3,choices=",
-        "statistic:releases=3,choices=3",
+        "rr:uses=3,block=1,ball=1",
+        "rr:uses=3,block=",
+        "statistic:releases=3,block=3",
     ],
 )
 def test_a_run_says_how_it_samples(wrong):
@@ -123,9 +125,7 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(kind
         ties=kind.default_ties,
         accept_unproven=not kind.proven,
     )
-    price = pricing.parse_price(
-        pricing.format_price(pricing.prices(policy, kind.name, np.array([uses]))[uses])
-    )
+    price = pricing.parse_price(pricing.format_price(pricing.prices(policy, kind.name)[uses]))
     part = kind.component(price, uses)
     epsilon = joint.epsilon([part], pricing.continuous_delta(policy))
     least = 2 - (1e-6 if not kind.name.startswith(("uls", "els")) else 1e-2)
@@ -133,18 +133,28 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(kind
     assert next(iter(kind.noise(price))) in ("flip_probability", "noise")
 
 
-WITH_OPTION = [kind for kind in EVENTS.values() if kind.option]
+@pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
+def test_uses_are_counted_of_what_a_first_release_pays_for(kind):
+    if kind.counts_uses:
+        [found] = PolicyRequest(1, 0.1, event=kind.name, uses=3).first_policy(1).allowances
+        assert found == Allowance(kind.name, 3)
+    else:
+        with pytest.raises(PolicyError, match="--uses counts"):
+            PolicyRequest(1, 0.1, event=kind.name, uses=3)
 
 
-@pytest.mark.parametrize("kind", WITH_OPTION, ids=[kind.name for kind in WITH_OPTION])
-def test_the_option_of_one_kind_is_refused_beside_another(kind):
-    assert PolicyRequest(1, 0.1, event=kind.name, **{kind.option: 3}).first_policy(
-        1
-    ).allowances == (Allowance(kind.name, 3),)
-    for other in EVENTS.values():
-        if other is not kind:
-            with pytest.raises(PolicyError, match=kind.option.replace("_", "-")):
-                PolicyRequest(1, 0.1, event=other.name, **{kind.option: 3})
+def test_a_block_goes_with_randomized_response_alone():
+    [found] = PolicyRequest(1, 0.1, block=7).first_policy(1).allowances
+    assert found == Allowance("rr", 1, block=7)
+    for wrong in (0, 4097):
+        with pytest.raises(PolicyError):
+            PolicyRequest(1, 0.1, block=wrong).first_policy(1)
+    for kind in EVENTS.values():
+        if kind.name != "rr":
+            with pytest.raises(PolicyError, match="block"):
+                PolicyRequest(1, 0.1, event=kind.name, block=7)
+            with pytest.raises(PolicyError, match="block"):
+                replace(allowance(kind), block=7)
 
 
 def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum():
@@ -168,12 +178,17 @@ def test_the_usual_delta_is_the_largest_power_of_ten_that_protects_everybody(uni
     assert delta == 1e-5 or 100 * units * delta > 1 - 1e-9
 
 
-def test_a_policy_of_choices_is_kept_as_it_is_and_one_of_pairs_as_it_was():
-    for choices in (2, 4):
-        policy = Policy(3, 1e-5, (Allowance("rr", 50, choices=choices),))
+def test_a_block_costs_what_a_coin_does_whatever_its_size():
+    prices = []
+    for size in (1, 50, 4096):
+        policy = Policy(3, 1e-5, (Allowance("rr", 50, block=size),))
         assert Policy.from_json(policy.to_json()) == policy
-        assert ("choices" in policy.to_json()) == (choices > 2)
-    price = pricing.prices(policy, "rr", np.array([50]))[50]
-    assert price["options"] == 4 and pricing.parse_price(pricing.format_price(price)) == price
-    (told,) = pricing.quote_details(policy, *pricing.quote(policy)).events
-    assert told.choices == 4 and "of pairs of choices, among 4 or more" in told.in_words()
+        prices.append(pricing.prices(policy, "rr"))
+    assert prices == [{50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}] * 3
+    (priced,) = pricing.quote_details(policy, *pricing.quote(policy)).events
+    assert priced.flip_probability == pytest.approx(0.473876, abs=1e-6)
+
+
+def test_a_price_so_small_that_no_coin_has_it_is_refused():
+    with pytest.raises(PolicyError, match="threshold"):
+        pricing.prices(Policy(1e-12, 0, (Allowance("rr", 10**8),)), "rr")

@@ -45,7 +45,7 @@ def study(tmp_path):
     (project.releases / "r0001").mkdir(parents=True)
     (project.releases / "r0002.partial").mkdir()
     for name in ("weekly", "once"):
-        policies.new(name, epsilon=3, delta=1e-5, allow=["rr:labels=2"], project=project)
+        policies.new(name, epsilon=3, delta=1e-5, allow=["rr:uses=2,block=1"], project=project)
     return tmp_path / "study"
 
 

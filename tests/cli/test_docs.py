@@ -172,7 +172,7 @@ def _crashed():
 
 
 def _policy():
-    run("labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50")
+    run("labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=50,block=1")
 
 
 def _groups():

@@ -28,7 +28,7 @@ def served(project):
 
 
 def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, monkeypatch):
-    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=1"])
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=1,block=1"])
     policies.activate("clinic", project)
     table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
     project, desk = tools.connected(project, tmp_path, monkeypatch, table)

@@ -28,7 +28,7 @@ push = true
 @pytest.fixture
 def clinic(project, tmp_path, monkeypatch):
     """A project with a policy, whose hook listens to a tool."""
-    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=50"])
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=50,block=1"])
     policies.activate("clinic", project)
     monkeypatch.setenv("LABELGUARD_DESK_HOOK_SECRET", hooks.SECRET)
     return tools.connected(project, tmp_path, monkeypatch, RELEASE)

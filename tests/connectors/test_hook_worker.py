@@ -21,7 +21,7 @@ from labelguard.report import overview
 class Clinic:
     """A project with a policy, a tool, and a worker whose days pass when it is told so."""
 
-    def __init__(self, project, directory, patch, release, allow="rr:labels=50"):
+    def __init__(self, project, directory, patch, release, allow="rr:uses=50,block=1"):
         policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=[allow])
         policies.activate("clinic", project)
         self.project, self.desk = tools.connected(
@@ -128,7 +128,7 @@ def test_releases_are_published_once_and_again_after_a_failure(make, monkeypatch
 
 
 def test_no_release_is_made_where_labelers_are_exhausted(make):
-    clinic = make('when = "every:8"\nmechanism = "rr"', "rr:labels=2")
+    clinic = make('when = "every:8"\nmechanism = "rr"', "rr:uses=2,block=1")
     clinic.annotate(8)
     worker = clinic.worker()
     assert len(worker.turn().releases) == 1
@@ -154,7 +154,7 @@ def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make):
 
 
 def test_it_says_how_long_the_allowance_lasts(make):
-    clinic = make('when = "every:8"', "rr:labels=6")
+    clinic = make('when = "every:8"', "rr:uses=6,block=1")
     clinic.annotate(8)
     assert clinic.worker().outlook == [
         "releases every 8 new answers by rr, under policy clinic",

@@ -15,7 +15,7 @@ from labelguard.project import policies
 
 @pytest.fixture
 def connected(project, tmp_path, monkeypatch):
-    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=50"])
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=50,block=1"])
     policies.activate("clinic", project)
     config = '[hook.release]\nwhen = "every:4"\nmechanism = "rr"\npush = true'
     return tools.connected(project, tmp_path, monkeypatch, config)

@@ -382,7 +382,7 @@ def test_the_bound_keeps_or_drops_a_ranking_whole(project, listed):
             for n in range(4)
             for a, b in ("ab", "ac", "bc")
         ]
-    made = release(project, pa.Table.from_pylist(rows), max_labels_per_labeler=8)
+    made = release(project, pa.Table.from_pylist(rows), max_labels_per_labeler=8, block=1)
     assert made.card["counts"]["dropped_by_bound"] == 6
     assert set(data(made)["prompt"].value_counts().field("counts").to_pylist()) == {3}
 
@@ -411,7 +411,9 @@ def test_unit_item_needs_no_labelers_and_takes_one_label_of_each(tmp_path):
     assert made.card["counts"]["charged"] == made.card["counts"]["rows"] == 2
     assert count_charges(release(project, nameless.slice(2))) == 0
     rows = [pair(0, 1), pair(0, 0), pair(0, 0, labeler_id="y"), pair(1, 1)]
-    made = release(other, pa.Table.from_pylist(rows), unit="item", max_labels_per_labeler=2)
+    made = release(
+        other, pa.Table.from_pylist(rows), unit="item", max_labels_per_labeler=2, block=1
+    )
     assert (made.card["counts"]["duplicates"], made.card["counts"]["rows"]) == (1, 3)
 
 
@@ -528,7 +530,7 @@ with pq.ParquetWriter(path / "x.parquet", schema, compression="zstd") as writer:
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 project = labelguard.init(path / "p")
 made = labelguard.privatize(path / "x.parquet", epsilon=3, delta=1e-5, project=project,
-                            max_labels_per_labeler=100, workers=1)
+                            max_labels_per_labeler=100, block=1, workers=1)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
     run = subprocess.run(

@@ -44,7 +44,7 @@ def prepared(directory, table):
     schedule = '[hook.release]\nwhen = "every:3"\nmechanism = "rr"\n'
     path.write_text(f"{path.read_text()}\n{table}\n{schedule}")
     for line in (
-        "policy new open --epsilon 2000 --delta 0 --allow rr:labels=16",
+        "policy new open --epsilon 2000 --delta 0 --allow rr:uses=16,block=1",
         "policy activate open --yes",
     ):
         result = CliRunner().invoke(main, [*line.split(), "--project", str(made.state)])

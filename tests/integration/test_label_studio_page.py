@@ -60,7 +60,7 @@ def numbered(label_studio):
 def project(tmp_path, label_studio, numbered, monkeypatch):
     """A project with a connector to it, and a policy that its worker releases under."""
     made = lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
-    policies.new("open", project=made, epsilon=EPSILON, delta=1e-9, allow=["rr:labels=4"])
+    policies.new("open", project=made, epsilon=EPSILON, delta=1e-9, allow=["rr:uses=4,block=1"])
     policies.activate("open", made)
     with (made.state / CONFIG).open("a") as config:
         config.write(SETTINGS.format(url=label_studio.url, number=numbered))

@@ -45,7 +45,7 @@ def pages(tmp_path_factory):
     here = tmp_path_factory.mktemp("report")
     empty = lg.init(here / "empty")
     project = lg.init(here / "full")
-    allow = ["rr:labels=40", "statistic:releases=12"]
+    allow = ["rr:uses=40,block=1", "statistic:releases=12"]
     table = simulate(labelers=40, labels=1_200, items=4_000)
     runs = []
     with clock.simulate_time(MONDAY):

@@ -34,7 +34,7 @@ def flipped(labels, tmp_path_factory):
     """Labels by randomized response."""
     project = lg.init(tmp_path_factory.mktemp("flipped"), max_epsilon=100)
     yield lg.privatize(
-        labels, project=project, mechanism="rr", epsilon=60, max_labels_per_labeler=64
+        labels, project=project, mechanism="rr", epsilon=60, max_labels_per_labeler=64, block=1
     )
 
 

@@ -25,7 +25,7 @@ def the_same_are_held_out(monkeypatch):
 
 
 GATE = {"by": "held-out", "margin": 9.0, "at_least": -99.0}
-BOTH = ("rr:labels=64", "statistic:releases=3")
+BOTH = ("rr:uses=64,block=1", "statistic:releases=3")
 
 
 def judged(here):
@@ -86,7 +86,7 @@ def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_pa
 
 @pytest.mark.slow
 def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_path):
-    small = desk(tmp_path / "desk", ("rr:labels=64", "statistic:releases=1"), 0.5, gate=GATE)
+    small = desk(tmp_path / "desk", ("rr:uses=64,block=1", "statistic:releases=1"), 0.5, gate=GATE)
     first = retrain(small.job)
     assert first.budget == "left"
     small.label(2)
@@ -179,7 +179,7 @@ def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_c
 
 @pytest.mark.parametrize(
     ("allow", "share", "said"),
-    [(("rr:labels=64",), 0.5, "paid for as statistic"), (BOTH, 0.0, "--held-out")],
+    [(("rr:uses=64,block=1",), 0.5, "paid for as statistic"), (BOTH, 0.0, "--held-out")],
 )
 def test_a_policy_that_does_not_pay_for_the_gate_is_refused_at_the_start(
     allow, share, said, tmp_path
@@ -196,7 +196,7 @@ def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path)
     options |= {"clip_quantile": 0.5, "ridge": 1.0, "workers": 1}
     statistic = {"mechanism": "statistic", "options": options}
     taught: dict[str, Any] = {"options": {}}
-    allow = ("rr:labels=64", "statistic:releases=3")
+    allow = ("rr:uses=64,block=1", "statistic:releases=3")
     small = desk(tmp_path / "own", allow, 0.5, gate=GATE, release=statistic, train=taught)
     retrain(small.job)
     small.label(2)

@@ -24,7 +24,7 @@ def somebody(monkeypatch):
         yield found
 
 
-def told(somebody, here, allow="rr:labels=64", **settings):
+def told(somebody, here, allow="rr:uses=64,block=1", **settings):
     return desk(here / "desk", (allow,), notify={"url": somebody.url}, **settings)
 
 
@@ -41,7 +41,7 @@ def test_a_promotion_is_told_with_its_judgement_and_the_budget(somebody, tmp_pat
 
 
 def test_nobody_and_no_place_is_in_a_message(somebody, tmp_path):
-    small = told(somebody, tmp_path, "rr:labels=8")
+    small = told(somebody, tmp_path, "rr:uses=8,block=1")
     retrain(small.job)
     (small.path / "labels" / "secret place.parquet").write_text("no labels")
     with pytest.raises(LabelguardError, match=r"secret place\.parquet"):
@@ -114,7 +114,7 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
 
 @pytest.mark.slow
 def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
-    small = told(somebody, tmp_path, "rr:labels=14")
+    small = told(somebody, tmp_path, "rr:uses=14,block=1")
     small.asks(notify={"url": somebody.url, "budget_below": 0.3})
     for batch in (2, 3):
         retrain(small.job)

@@ -140,7 +140,7 @@ def test_a_statistic_adds_windows(tmp_path):
 
 
 def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path):
-    small = desk(tmp_path / "desk", ("rr:labels=6",))
+    small = desk(tmp_path / "desk", ("rr:uses=6,block=1",))
     retrain(small.job)
     small.label(2)
 
@@ -158,7 +158,7 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path):
 
 @pytest.mark.slow
 def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_path):
-    small = desk(tmp_path / "desk", ("rr:labels=8",))
+    small = desk(tmp_path / "desk", ("rr:uses=8,block=1",))
     retrain(small.job)
     small.label(2)  # two more of each labeler can be released, and four cannot
     assert retrain(small.job).new_labels == 10
@@ -173,7 +173,7 @@ def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_pat
 
 @pytest.mark.slow
 def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path):
-    small = desk(tmp_path / "desk", ("rr:labels=6",))
+    small = desk(tmp_path / "desk", ("rr:uses=6,block=1",))
     lg.privatize(str(small.path / "labels/1.parquet"), mechanism="rr", project=small.path)
     small.label(2)
     done = retrain(small.job)

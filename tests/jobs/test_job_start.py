@@ -41,9 +41,9 @@ def enough(path):
 @pytest.mark.parametrize(
     ("allow", "mechanism", "gate"),
     [
-        (("rr:labels=64",), "rr", "released"),
+        (("rr:uses=64,block=1",), "rr", "released"),
         (("statistic:releases=4",), "statistic", "none"),
-        (("rr:labels=64", "statistic:releases=4"), "rr", "released"),
+        (("rr:uses=64,block=1", "statistic:releases=4"), "rr", "released"),
     ],
 )
 def test_the_job_that_is_written_runs_under_the_policy_in_force(allow, mechanism, gate, here):
@@ -105,7 +105,7 @@ def test_a_job_takes_over_features_and_public_columns_of_the_last_release(here):
 
 def test_a_job_takes_a_gate_that_can_judge_its_heads(here, monkeypatch):
     world.fix(monkeypatch)
-    small = desk(here / "desk", ("rr:labels=64", "statistic:releases=3"), 0.5)
+    small = desk(here / "desk", ("rr:uses=64,block=1", "statistic:releases=3"), 0.5)
     retrain(small.job)  # a head of length alone
     one, head = str(small.path / "labels/1.parquet"), str(small.models / "0001")
     lg.privatize(one, project=small.path, mechanism="evaluation", head=head)

@@ -31,7 +31,7 @@ def released(home):
     """The project with two committed releases."""
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
-    lg.privatize(table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=home)
+    lg.privatize(table.slice(0, 50), **PRICE, max_labels_per_labeler=20, block=1, project=home)
     lg.privatize(table, **PRICE, project=home)
     return home
 
@@ -362,7 +362,7 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(postgres, tmp_path, monkeypa
         world.fix_randomness(monkeypatch)
         project = lg.init(tmp_path / name)
         first = lg.privatize(
-            table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=project
+            table.slice(0, 50), **PRICE, max_labels_per_labeler=20, block=1, project=project
         )
         second = lg.privatize(table, **PRICE, project=project)
         assert lg.privatize(table, **PRICE, project=project).reused

@@ -37,7 +37,7 @@ def original(tmp_path_factory):
     """
     here = tmp_path_factory.mktemp("original")
     home = first_release(here / "project")
-    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=home)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=20,block=1"], project=home)
     shutil.copy(home.state / "ledger.sqlite3", here / "older")
     lg.privatize(TABLE, **PRICE, project=home)
     shutil.copy(home.state / "ledger.sqlite3", here / "newest")

@@ -1,4 +1,4 @@
-"""Randomized response flips with the probability that is charged, and by nothing but its coins.
+"""Randomized response changes the labels of a block with the law that is charged, by its coins.
 
 Statistical tests accept what happens unless it has a probability below FALSE_FAILURE under the
 claim. They run on fixed nonces, so they fail at random only when the streams of coins change.
@@ -6,32 +6,32 @@ claim. They run on fixed nonces, so they fail at random only when the streams of
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
-from labelguard.accounting.kary import KAry
+from labelguard.accounting.blocks import Block
 from labelguard.budget import pricing
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.prf import Prf, RowKeys
-from labelguard.mechanisms.randomized_response import randomize, randomize_choices
+from labelguard.mechanisms import randomized_response as mechanism
+from labelguard.mechanisms.randomized_response import NOTHING, LabelBlocks, randomize
 from labelguard.storage.blocks import from_bytes, to_bytes
-from labelguard.text import LABEL_TIE
 
 FALSE_FAILURE = 1e-6
-ROWS = 200_000
+ROWS = 240_000
 LABELERS = 400
 NONCE, KEY = bytes(range(32)), bytes(range(32, 64))
-GAMMA = 0.3
-THRESHOLD = int(GAMMA * 2**64)
+EPSILON0 = 1.0
+THRESHOLD = accounting.threshold(EPSILON0)
 
 
 def fits(hits, trials, probability):
@@ -60,12 +60,15 @@ class Rows:
         self.keys = names.keys(identity, np.zeros(ROWS, np.uint16))
         self.coins = Coins(nonce)
 
-    def flips(self, threshold=THRESHOLD):
-        """Released labels where every label is 0: which rows were flipped."""
-        return self.released(constant(0), threshold=threshold)
+    def released(self, labels, size=1, threshold=THRESHOLD, letters=2):
+        """What is released of labels in blocks of `size` rows that follow one another."""
+        letters = np.broadcast_to(np.asarray(letters, np.int64), ROWS)
+        blocks = LabelBlocks.of_rows(np.arange(ROWS) // size, letters, threshold)
+        return randomize(np.asarray(labels, np.int16), letters, self.coins, self.keys, blocks)
 
-    def released(self, labels, draw=randomize, threshold=THRESHOLD):
-        return draw(labels, self.coins, self.keys, np.full(ROWS, threshold, np.uint64))
+    def flips(self, size=1, threshold=THRESHOLD):
+        """Which rows change where every label is 0."""
+        return self.released(constant(0), size, threshold)
 
 
 @pytest.fixture(scope="module")
@@ -74,88 +77,202 @@ def rows():
 
 
 def constant(value):
-    return np.full(ROWS, value, np.uint8)
+    return np.full(ROWS, value, np.int16)
 
 
-def test_labels_are_flipped_with_the_probability_of_the_threshold(rows):
-    assert fits(int(rows.flips().sum()), ROWS, GAMMA)
+def some_labels(seed=0):
+    """Labels 0 and 1, and ties."""
+    return np.random.default_rng(seed).integers(-1, 2, ROWS).astype(np.int16)
 
 
-@pytest.mark.parametrize("factor", [0.9, 1.1])
-def test_a_sampler_that_is_ten_percent_off_is_rejected(factor, rows):
-    flips = rows.flips(threshold=int(THRESHOLD * factor))
-    assert not fits(int(flips.sum()), ROWS, GAMMA)
+# --- the law of a block ---------------------------------------------------------------------------
 
 
-def test_a_flip_depends_on_the_coin_and_not_on_the_label(rows):
-    flips = rows.flips()
-    assert (rows.released(constant(1)) == 1 - flips).all()
-    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
-    released = rows.released(labels)
-    strict = labels != LABEL_TIE
+def answers_fit(flips, size, letters=2, threshold=THRESHOLD):
+    """Whether answers of blocks, (rows,), show each of the letters^size answers as often as is
+    charged.
+    """
+    digits = flips.reshape(-1, size).astype(np.int64)
+    counts = np.bincount(digits @ letters ** np.arange(size), minlength=letters**size)
+    law = Block(threshold, size, letters)
+    changes = np.array(
+        [sum(c > 0 for c in answer) for answer in product(range(letters), repeat=size)]
+    )
+    odds = (2**64 - threshold) / threshold
+    weight = np.where(changes <= law.most_changes, odds, 1.0)
+    # Answers are numbered with the first label as the lowest digit; changes do not mind.
+    expected = weight / weight.sum() * counts.sum()
+    return bool(stats.chisquare(counts, expected).pvalue > FALSE_FAILURE)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("epsilon0", [0.3, 1.0, 3.0])
+def test_every_answer_of_a_block_comes_as_often_as_is_charged(size, epsilon0, rows):
+    threshold = accounting.threshold(epsilon0)
+    assert answers_fit(rows.flips(size, threshold), size, threshold=threshold)
+
+
+@pytest.mark.parametrize(("size", "letters"), [(1, 3), (1, 7), (2, 4), (3, 3)])
+def test_choices_of_a_block_come_as_often_as_is_charged(size, letters, rows):
+    steps = rows.released(constant(0), size, letters=letters)
+    assert answers_fit(steps, size, letters)
+
+
+def test_one_change_more_among_the_likely_answers_is_caught(rows, monkeypatch):
+    exact = Block.most_changes.func
+    monkeypatch.setattr(Block, "most_changes", property(lambda self: exact(self) + 1))
+    mechanism.block.cache_clear()
+    flips = rows.flips(4)
+    monkeypatch.undo()
+    mechanism.block.cache_clear()
+    assert not answers_fit(flips, 4)
+
+
+def test_likely_answers_that_weigh_two_percent_too_much_are_caught(rows):
+    odds = (2**64 - THRESHOLD) / THRESHOLD * 1.02
+    flips = np.concatenate(
+        [
+            Rows(bytes([nonce]) * 32).flips(2, accounting.threshold(math.log(odds)))
+            for nonce in range(4)
+        ]
+    )
+    right = np.concatenate([Rows(bytes([nonce]) * 32).flips(2) for nonce in range(4)])
+    assert answers_fit(right, 2)
+    assert not answers_fit(flips, 2)
+
+
+def test_coins_in_place_of_a_block_are_caught(rows):
+    gamma = Block(THRESHOLD, 4).flip_probability
+    threshold = int(gamma * 2**64)
+    assert not answers_fit(rows.flips(1, threshold), 4)
+
+
+def test_two_half_blocks_at_the_price_of_one_are_caught(rows):
+    assert not answers_fit(rows.flips(2), 4)
+    assert not answers_fit(rows.flips(4), 8)
+
+
+def test_numbers_are_compared_as_numbers_whatever_their_bytes(rows):
+    """Numpy's bytes end at the last byte that is not 0; so must what stands for a number."""
+    limits = Block(THRESHOLD, 5).change_limits
+    size = limits.itemsize
+    numbers = [int.from_bytes(each.ljust(size, b"\0"), "big") for each in limits.tolist()]
+    tried = [0, 1, 256**size - 1, *numbers, *(n - 1 for n in numbers), *(n + 1 for n in numbers)]
+    tried += [n >> 64 << 64 for n in numbers]
+    drawn = np.array([n.to_bytes(size, "big") for n in tried], f"S{size}")
+    found = np.searchsorted(limits, drawn, side="right")
+    assert found.tolist() == [sum(limit <= n for limit in numbers) for n in tried]
+
+
+@pytest.mark.parametrize("labels", [0, 1, NOTHING])
+def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, rows, monkeypatch):
+    calls = []
+    exact = Coins.draw
+
+    def draw(self, purpose, row_keys, counter=0):
+        calls.append((purpose, len(row_keys), counter))
+        return exact(self, purpose, row_keys, counter)
+
+    monkeypatch.setattr(Coins, "draw", draw)
+    Rows().released(constant(labels), 6)
+    words = range(-(-Block(THRESHOLD, 6).draw_bytes // 16))
+    each_row = (Purpose.TIE, Purpose.LETTER, Purpose.OTHER_LETTER, Purpose.ORDER)
+    expected = [(purpose, ROWS, 0) for purpose in each_row]
+    assert calls == [*expected, *((Purpose.CHANGES, ROWS // 6, word) for word in words)]
+
+
+# --- coins ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_flip_depends_on_the_coin_and_not_on_the_label(size, rows):
+    flips = rows.flips(size)
+    assert (rows.released(constant(1), size) == 1 - flips).all()
+    labels = some_labels()
+    released = rows.released(labels, size)
+    strict = labels != NOTHING
     assert (released[strict] == labels[strict] ^ flips[strict]).all()
     assert set(np.unique(released)) == {0, 1}
 
 
-def test_at_a_flip_probability_of_one_half_nothing_is_left_of_the_labels(rows):
-    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
-    released = rows.released(labels, threshold=1 << 63)
+def test_where_nothing_is_paid_for_nothing_is_left_of_the_labels(rows):
+    labels = some_labels()
+    released = rows.released(labels, threshold=2**63 - 1)
     assert independent(released, labels)
     assert fits(int(released.sum()), ROWS, 0.5)
 
 
 def test_every_row_has_a_coin_of_its_own(rows):
-    drawn = rows.coins.draw(Purpose.FLIP, rows.keys)
-    # 64-bit coins of 200,000 rows collide with probability 1e-9.
+    drawn = rows.coins.draw(Purpose.ORDER, rows.keys)[:, 0]
+    # 64 bits of 240,000 rows collide with probability 2e-9.
     assert len(np.unique(drawn)) == ROWS
     assert stats.kstest(drawn / 2**64, "uniform").pvalue > FALSE_FAILURE
 
 
-def test_flips_do_not_depend_on_labeler_item_or_place(rows):
-    flips = rows.flips()
-    assert independent(flips, rows.unit % 16)
+@pytest.mark.parametrize("size", [1, 5])
+def test_flips_do_not_depend_on_labeler_item_or_place(size, rows):
+    flips = rows.flips(size)
     assert independent(flips, rows.items[:, 0] >> np.uint64(60))
-    assert independent(flips, np.arange(ROWS) * 16 // ROWS)
-    assert independent(flips[1:], flips[:-1])
+    assert independent(flips, np.arange(ROWS) % 5)
+    assert independent(flips[5:], flips[:-5])
     assert independent(flips[LABELERS:], flips[:-LABELERS])  # the labeler's row before
 
 
-def test_answers_follow_rows_through_orders_and_subsets(rows):
-    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
-    released = rows.released(labels)
-    threshold = np.full(ROWS, THRESHOLD, np.uint64)
-    for index in (
-        np.random.default_rng(1).permutation(ROWS),
-        np.arange(ROWS)[::-7],
+def test_answers_follow_rows_through_orders(rows):
+    labels, letters = some_labels(), np.full(ROWS, 2)
+    blocks = np.arange(ROWS) // 6
+    released = rows.released(labels, 6)
+    first = blocks * 6 == np.arange(ROWS)
+    for order in (
+        np.random.default_rng(1).permutation(ROWS // 6),
+        np.arange(ROWS // 6)[::-7],
         np.array([5]),
         np.array([], dtype=np.intp),
     ):
-        again = randomize(labels[index], rows.coins, rows.keys[index], threshold[index])
+        index = (order[:, None] * 6 + np.arange(6)).ravel()
+        drawn = LabelBlocks.of_rows(blocks[index], letters[index], THRESHOLD)
+        again = randomize(labels[index], letters[index], rows.coins, rows.keys[index], drawn)
         assert (again == released[index]).all()
+    assert first.sum() == ROWS // 6
 
 
-@pytest.mark.parametrize("threshold", [THRESHOLD, 1 << 63])
+@pytest.mark.parametrize("threshold", [THRESHOLD, 2**63 - 1])
 def test_two_releases_share_no_coin_at_the_same_price_or_another(threshold, rows):
-    """With one coin for two prices, who is not flipped at γ = ½ would not be flipped at .3."""
-    other = Rows(bytes(32)).flips(threshold)
+    """With one coin for two prices, who is not flipped at γ = ½ would not be flipped at .27."""
+    other = Rows(bytes(32)).flips(threshold=threshold)
     assert independent(rows.flips(), other)
     assert ((other == 0) & (rows.flips() == 1)).sum() > ROWS / 10
 
 
 def test_coins_are_fresh_and_show_nothing(rows):
-    one, other = (Coins.fresh().draw(Purpose.FLIP, rows.keys[:4]) for _ in range(2))
+    one, other = (Coins.fresh().draw(Purpose.ORDER, rows.keys[:4]) for _ in range(2))
     assert (one != other).all()
     assert repr(Coins(NONCE)) == "Coins(…)"
     with pytest.raises(ValueError, match="has 32 bytes, found 16"):
         Coins(NONCE[:16])
 
 
-def test_every_purpose_has_coins_of_its_own(rows):
-    drawn = [rows.coins.draw(purpose, rows.keys) for purpose in Purpose]
-    assert len(np.unique(np.concatenate(drawn))) == ROWS * len(Purpose)
+def test_every_purpose_and_counter_has_coins_of_its_own(rows):
+    drawn = [
+        rows.coins.draw(purpose, rows.keys, counter)[:, 0]
+        for purpose in Purpose
+        for counter in (0, 1)
+    ]
+    assert len(np.unique(np.concatenate(drawn))) == ROWS * len(drawn)
     for index, one in enumerate(drawn):
         for other in drawn[:index]:
             assert independent(one >> np.uint64(61), other >> np.uint64(61))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 255, 256])
+def test_numbers_below_a_limit_are_equally_likely(limit, rows):
+    limits = np.full(ROWS, limit, np.uint64)
+    drawn = rows.coins.draw_below(Purpose.LETTER, rows.keys, limits)
+    counts = np.bincount(drawn.astype(np.int64), minlength=limit)
+    assert len(counts) == limit
+    assert limit == 1 or stats.chisquare(counts).pvalue > FALSE_FAILURE
+    high, low = rows.coins.draw(Purpose.LETTER, rows.keys[:9]).astype(object).T
+    assert ((high * 2**64 + low) % limit == drawn[:9]).all()
 
 
 def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows):
@@ -173,76 +290,59 @@ def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows):
 
 
 def test_a_tie_becomes_a_fair_coin_that_is_independent_of_the_flip(rows):
-    fair = rows.released(constant(LABEL_TIE), threshold=1)  # flips nobody
+    fair = rows.released(constant(NOTHING), threshold=1)  # flips nobody
     assert fits(int(fair.sum()), ROWS, 0.5)
-    released = rows.released(constant(LABEL_TIE))
+    released = rows.released(constant(NOTHING))
     assert fits(int(released.sum()), ROWS, 0.5)
     assert independent(released ^ rows.flips(), rows.flips())
 
 
+# --- choices --------------------------------------------------------------------------------------
+
 SIZES = np.array([2, 3, 4, 7])
 
 
-def answers(rows, chosen, weaker=1.0):
-    """How far released choices are from the true ones, at thresholds that are `weaker` than told.
-
-    Rows are choices among 2, 3, 4 and 7 in turn, priced as choices among 2.
-    """
-    options = SIZES[np.arange(ROWS) % len(SIZES)]
-    told = {k: KAry(2).among(k, THRESHOLD) for k in SIZES.tolist()}
-    each = [int(weaker * threshold) // (k - 1) * (k - 1) for k, threshold in told.items()]
-    thresholds = np.array(each, np.uint64)[np.arange(ROWS) % len(SIZES)]
-    released = randomize_choices(chosen, rows.coins, rows.keys, thresholds, options)
-    assert (released < options).all()
-    steps: NDArray[np.int64] = (released.astype(np.int64) - chosen) % options
-    return steps
+def some_choices(seed):
+    """Choices among 2, 3, 4 and 7 in turn, so that blocks of 4 hold one of each."""
+    options = SIZES[np.arange(ROWS) % 4]
+    return np.random.default_rng(seed).integers(0, options).astype(np.int16)
 
 
-def choices_fit(steps):
+def choices_fit(rows, chosen, threshold=THRESHOLD):
     """Whether every choice is kept as often as is charged, and otherwise becomes any other."""
-    odds = GAMMA / (1 - GAMMA)
-    for place, options in enumerate(SIZES.tolist()):
-        counts = np.bincount(steps[place :: len(SIZES)], minlength=options)
-        expected = np.append(1, np.full(options - 1, odds)) / (1 + (options - 1) * odds)
+    options = SIZES[np.arange(ROWS) % 4]
+    released = rows.released(chosen, 4, threshold, options)
+    assert (released < options).all()
+    steps = (released.astype(np.int64) - chosen) % options
+    uniform = 1 - Block(THRESHOLD, 4, 7).first_moment
+    for place, among in enumerate(SIZES.tolist()):
+        counts = np.bincount(steps[place::4], minlength=among)
+        expected = np.append(1 - uniform, np.zeros(among - 1)) + uniform / among
         if stats.chisquare(counts, expected * counts.sum()).pvalue <= FALSE_FAILURE:
             return False
     return True
 
 
-def some_choices(seed):
-    options = SIZES[np.arange(ROWS) % len(SIZES)]
-    return np.random.default_rng(seed).integers(0, options).astype(np.int16)
-
-
 def test_a_choice_is_kept_or_becomes_each_other_alike(rows):
-    assert choices_fit(answers(rows, some_choices(0)))
-    assert choices_fit(answers(rows, constant(1).astype(np.int16)))
+    assert choices_fit(rows, some_choices(0))
+    assert choices_fit(rows, constant(1))
 
 
-@pytest.mark.parametrize("weaker", [0.7, 0.97])
-def test_choices_with_too_little_noise_are_caught(weaker, rows):
-    assert not choices_fit(answers(rows, some_choices(0), weaker))
+@pytest.mark.parametrize("stronger", [1.15, 1.4])
+def test_choices_with_too_little_noise_are_caught(stronger, rows):
+    assert not choices_fit(rows, some_choices(0), accounting.threshold(stronger * EPSILON0))
 
 
 def test_a_step_of_a_choice_does_not_depend_on_what_was_chosen(rows):
-    chosen = some_choices(1)
-    steps = answers(rows, chosen)
-    assert (steps == answers(rows, constant(0).astype(np.int16))).all()
-    assert independent(steps, rows.flips())
+    options = np.full(ROWS, 7)
+    chosen = np.random.default_rng(1).integers(0, 7, ROWS)
+    steps = (rows.released(chosen, 4, letters=options).astype(np.int64) - chosen) % 7
+    assert (steps == rows.released(constant(0), 4, letters=options)).all()
 
 
 def test_a_choice_of_nothing_becomes_any(rows):
-    nothing, least = np.full(ROWS, -1, np.int16), np.full(ROWS, 6, np.uint64)  # changes nobody
-    released = randomize_choices(nothing, rows.coins, rows.keys, least, np.full(ROWS, 7))
+    released = rows.released(constant(NOTHING), threshold=1, letters=7)  # changes nobody
     assert stats.chisquare(np.bincount(released, minlength=7)).pvalue > FALSE_FAILURE
-
-
-def test_choices_among_two_are_coins_of_another_purpose(rows):
-    flips = np.full(ROWS, THRESHOLD, np.uint64)
-    drawn = randomize_choices(some_choices(0) % 2, rows.coins, rows.keys, flips, np.full(ROWS, 2))
-    flipped = drawn ^ (some_choices(0) % 2).astype(np.uint8)
-    assert fits(int(flipped.sum()), ROWS, GAMMA)
-    assert independent(flipped, rows.flips())
 
 
 def test_a_prf_takes_messages_of_its_length_only():
@@ -278,6 +378,11 @@ def flips_of(table, project):
     return joined.filter(pl.col("label") != 0.5).with_columns(flipped=pl.col("chosen") != preferred)
 
 
+def block_of_four():
+    """γ of labelers with four labels in a release at the price of the survey's."""
+    return Block(accounting.threshold(accounting.calibrate(4, 1e-6, 1)), 4).flip_probability
+
+
 @pytest.fixture
 def fixed_keys(monkeypatch):
     world.fix_randomness(monkeypatch, world.repeatable_bytes())
@@ -286,7 +391,7 @@ def fixed_keys(monkeypatch):
 @pytest.mark.usefixtures("fixed_keys")
 def test_released_labels_are_flipped_as_the_accountant_says(tmp_path):
     frame = flips_of(survey(), tmp_path)
-    gamma = 1 / (1 + np.exp(accounting.calibrate(4, 1e-6, 8)))
+    gamma = block_of_four()
     assert frame["flip_probability"].unique().to_list() == pytest.approx([gamma])
     assert fits(int(frame["flipped"].sum()), len(frame), gamma)
 
@@ -301,17 +406,17 @@ def test_flips_do_not_depend_on_label_side_or_row_order(tmp_path):
 
 
 @pytest.mark.usefixtures("fixed_keys")
-def test_a_release_whose_threshold_is_ten_percent_off_is_rejected(tmp_path, monkeypatch):
+def test_a_release_whose_threshold_is_half_as_much_again_is_rejected(tmp_path, monkeypatch):
     exact = pricing.prices
     monkeypatch.setattr(
         pricing,
         "prices",
         lambda *asked: {
-            k: {"threshold": int(price["threshold"] * 1.1)} for k, price in exact(*asked).items()
+            k: {"threshold": int(price["threshold"] * 1.5)} for k, price in exact(*asked).items()
         },
     )
     frame = flips_of(survey(), tmp_path)
-    gamma = 1 / (1 + np.exp(accounting.calibrate(4, 1e-6, 8)))
+    gamma = block_of_four()
     assert not fits(int(frame["flipped"].sum()), len(frame), gamma)
 
 

@@ -151,7 +151,7 @@ def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone
 
 def test_what_may_have_followed_is_paid_in_full(tmp_path):
     home = lg.init(tmp_path / "project")
-    options: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:labels=64"], "project": home}
+    options: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:uses=64,block=1"], "project": home}
     policies.new("old", epsilon=4, **options)
     policies.activate("old", project=home)
     lg.privatize(TABLE.slice(0, 20), mechanism="rr", project=home)

@@ -8,7 +8,6 @@ import sqlite3
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
@@ -96,11 +95,11 @@ def test_noise_ten_percent_too_small_would_exceed_the_budget():
 
 
 def test_one_allowance_costs_what_it_always_did():
-    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr", np.array([50]))
+    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr")
     assert coins == {50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}
     policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
     sigma = gaussian.calibrate(3, 1e-5 - 12 * (1 + math.exp(3)) * 2.0**-100, 12)
-    found = pricing.prices(policy, "statistic", np.array([12]))
+    found = pricing.prices(policy, "statistic")
     assert found == {12: {"noise_multiplier": sigma}}
     assert pricing.parse_price(pricing.format_price(found[12])) == found[12]
 
@@ -130,9 +129,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(choices):
 def test_ball_noise_alone_costs_what_its_accountant_says():
     policy = Policy(1, 1e-5, (BALL,), ties="zero")
     scale = ball.calibrate(1, 1e-5 - (1 + math.e) * 2.0**-100, 4)
-    assert pricing.prices(policy, "statistic", np.array([1])) == {
-        1: {"scale": scale, "components": 4}
-    }
+    assert pricing.prices(policy, "statistic") == {1: {"scale": scale, "components": 4}}
     assert Policy.from_json(policy.to_json()) == policy
     assert PolicyRequest(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
 
@@ -159,19 +156,19 @@ def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise():
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"allow": ["rr:labels=0"]}, "at least 1"),
+        ({"allow": ["rr:uses=0,block=1"]}, "at least 1"),
         ({"allow": ["rr:releases=3"]}, "allow expects"),
         ({"allow": []}, "at least one"),
-        ({"allow": ["rr:labels=5", "rr:labels=6"]}, "each kind of event once"),
+        ({"allow": ["rr:uses=5,block=1", "rr:uses=6,block=1"]}, "each kind of event once"),
         ({"shares": "statistic=2"}, "names statistic"),
         ({"shares": "rr"}, "shares expects"),
         ({"shares": "rr=-1"}, "above 0"),
         ({"delta": 0, "allow": ["statistic:releases=1"]}, "needs a delta above 0"),
         ({"allow": ["statistic:releases=2,ball=4"]}, "one statistic release.*found 2"),
-        ({"allow": ["rr:labels=5,ball=4"]}, "an allowance of rr has no ball"),
+        ({"allow": ["rr:uses=5,block=1,ball=4"]}, "an allowance of rr has no ball"),
         ({"allow": ["statistic:releases=1,ball=0"]}, "for 1 component or more, found 0"),
         ({"epsilon": 60, "allow": ["statistic:releases=1"]}, "256-bit numbers costs"),
-        ({"ties": "drop", "allow": ["rr:labels=5"]}, "--tie-status-public"),
+        ({"ties": "drop", "allow": ["rr:uses=5,block=1"]}, "--tie-status-public"),
         ({"ties": "zero"}, "statistics alone"),
         *(({"epsilon": bad}, "epsilon must be") for bad in (math.nan, math.inf, 0, -1, 9e-13)),
         *(({"delta": bad}, "delta must be") for bad in (math.nan, 1, -1e-9)),
@@ -179,7 +176,7 @@ def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise():
     ],
 )
 def test_what_cannot_be_a_policy_is_said(asked, said, project):
-    options = {"name": "p", "epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=5"]} | asked
+    options = {"name": "p", "epsilon": 3, "delta": 1e-5, "allow": ["rr:uses=5,block=1"]} | asked
     with pytest.raises(PolicyError, match=said):
         policies.new(options.pop("name"), project=project, **options)
     assert policies.listing(project) == []
@@ -190,14 +187,14 @@ def test_what_cannot_be_a_policy_is_said(asked, said, project):
 
 def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, project):
     shown = policies.new(
-        "one", epsilon=3, delta=1e-5, allow=["rr:labels=50", "statistic:releases=12"],
+        "one", epsilon=3, delta=1e-5, allow=["rr:uses=50,block=1", "statistic:releases=12"],
         project=project,
     )  # fmt: skip
     assert shown.state == "draft" and shown.quote.adjacency == "replace_labels"
     with pytest.raises(PolicyError, match="labelguard policy activate NAME"):
         lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="a policy 'one' already"):
-        policies.new("one", epsilon=1, delta=1e-5, allow=["rr:labels=1"], project=project)
+        policies.new("one", epsilon=1, delta=1e-5, allow=["rr:uses=1,block=1"], project=project)
     policies.activate("one", project)
     assert policies.show(None, project) == replace(shown, state="active", activation=None)
     assert policies.activate("one", project).closes is None  # nothing happens twice
@@ -205,7 +202,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
-    made(project, "both", "rr:labels=50", "statistic:releases=12")
+    made(project, "both", "rr:uses=50,block=1", "statistic:releases=12")
     coins = lg.privatize(table, mechanism="rr", project=project)
     sums = lg.privatize(table, project=project, **STATISTIC)
     assert coins.card["counts"]["charged"] == coins.card["counts"]["rows"]
@@ -229,7 +226,7 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
     released = []
     for name, order in (("both", (0, 1)), ("other", (1, 0))):
         home = lg.init(tmp_path / name)
-        made(home, name, "rr:labels=50", "statistic:releases=12")
+        made(home, name, "rr:uses=50,block=1", "statistic:releases=12")
         runs = ({"mechanism": "rr"}, STATISTIC)
         found = {
             i: lg.privatize(table.slice(0, 100), project=home, workers=1, **runs[i]) for i in order
@@ -239,7 +236,7 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
 
 
 def test_a_request_without_a_budget_takes_the_policys(table, project):
-    made(project, "p", "rr:labels=30")
+    made(project, "p", "rr:uses=30,block=1")
     assert lg.privatize(table, mechanism="rr", project=project).card["privacy"]["epsilon"] == 3
     for options, said in (
         ({"mechanism": "rr", "epsilon": 1, "again": True, "exhausted": "drop"}, "stricter ε = 1"),
@@ -256,10 +253,10 @@ def test_a_request_without_a_budget_takes_the_policys(table, project):
 
 
 def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table, project):
-    made(project, "old", "rr:labels=50", "statistic:releases=12")
+    made(project, "old", "rr:uses=50,block=1", "statistic:releases=12")
     few = table.slice(0, 10)  # nearly nothing is used
     first = lg.privatize(few, mechanism="rr", project=project)
-    policies.new("new", epsilon=2, delta=5e-6, allow=["rr:labels=20"], project=project)
+    policies.new("new", epsilon=2, delta=5e-6, allow=["rr:uses=20,block=1"], project=project)
     told = policies.preview("new", project)
     assert asdict(told.closes) == {"name": "old", "epsilon": 3.0, "delta": 1e-5}
     assert asdict(told.total) == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
@@ -280,24 +277,26 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table,
 
 
 def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(table, project):
-    made(project, "old", "rr:labels=40", "statistic:releases=8")
+    made(project, "old", "rr:uses=40,block=1", "statistic:releases=8")
     lg.privatize(table.slice(0, 20), project=project, **STATISTIC)
-    told = policies.new("new", epsilon=1, delta=1e-6, allow=["rr:labels=20"], project=project)
+    told = policies.new("new", epsilon=1, delta=1e-6, allow=["rr:uses=20,block=1"], project=project)
     assert told.activation == policies.preview("new", project)
     assert told == policies.show("new", project)
     assert [one.activation for one in policies.listing(project)] == [None, told.activation]
     policies.activate("new", project)
     assert policies.show("new", project).activation is None
-    high = policies.new("high", epsilon=9, delta=1e-6, allow=["rr:labels=20"], project=project)
+    high = policies.new(
+        "high", epsilon=9, delta=1e-6, allow=["rr:uses=20,block=1"], project=project
+    )
     assert high.activation.total.epsilon > high.activation.ceiling.epsilon
     with pytest.raises(PolicyError, match="above its ceiling"):
         policies.preview("high", project)
 
 
 def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
-    made(project, "first", "rr:labels=5")
+    made(project, "first", "rr:uses=5,block=1")
     for _ in range(2):
-        policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:labels=5"], project=project)
+        policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:uses=5,block=1"], project=project)
         policies.drop("typo", project)
         assert overview.verify(project.state).ok
         assert [one.name for one in policies.listing(project)] == ["first"]
@@ -310,7 +309,7 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
 
 
 def test_a_policy_can_end_without_another(table, project):
-    made(project, "p", "rr:labels=40")
+    made(project, "p", "rr:uses=40,block=1")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project).epsilon == 3
     assert overview.budget(project.state).lifetime.epsilon == 3
@@ -324,18 +323,18 @@ def test_a_policy_can_end_without_another(table, project):
 
 
 def test_what_was_agreed_to_must_still_be_so(project):
-    made(project, "p", "rr:labels=40")
-    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=9"], project=project)
+    made(project, "p", "rr:uses=40,block=1")
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=9,block=1"], project=project)
     agreed = policies.preview("q", project)
-    made(project, "between", "rr:labels=9", epsilon=1)
+    made(project, "between", "rr:uses=9,block=1", epsilon=1)
     with pytest.raises(PolicyError, match="the price is another now"):
         policies.activate("q", project, agreed=agreed)
     assert policies.show(None, project).name == "between"
 
 
 def test_policies_that_promise_different_things_do_not_add_up(project):
-    made(project, "p", "rr:labels=5")
-    terms: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "allow": ["rr:labels=5"]}
+    made(project, "p", "rr:uses=5,block=1")
+    terms: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "allow": ["rr:uses=5,block=1"]}
     for name, other, said in (
         ("q", {"unit": "item"}, "another unit"),
         ("r", {"ties": "drop", "tie_status_public": True}, "another tie status public"),
@@ -346,8 +345,8 @@ def test_policies_that_promise_different_things_do_not_add_up(project):
 
 
 def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, project, monkeypatch):
-    made(project, "p", "rr:labels=30")
-    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
+    made(project, "p", "rr:uses=30,block=1")
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=30,block=1"], project=project)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(Ledger, "commit", _crash)
         lg.privatize(table, mechanism="rr", project=project)
@@ -392,7 +391,7 @@ def test_members_of_a_group_share_its_places(table, project):
     csv.write_csv(mapping, path)
     assert policies.add_groups(path, project) == policies.Grouped(6, 6, 3)
     assert policies.add_groups(path, project).added == 0
-    made(project, "p", "rr:labels=12", "statistic:releases=2", unit="group")
+    made(project, "p", "rr:uses=12,block=1", "statistic:releases=2", unit="group")
     release = lg.privatize(table, mechanism="rr", project=project)
     assert release.card["privacy"]["unit"] == "group"
     assert release.card["counts"]["labelers"] == len(ids) - 3
@@ -407,7 +406,7 @@ def test_members_of_a_group_share_its_places(table, project):
 
 
 def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(table, project):
-    made(project, "p", "rr:labels=15", "statistic:releases=1")
+    made(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
     before = files(project.state)
     told = plan(table, mechanism="rr", project=project).preview
     assert files(project.state) == before
@@ -423,7 +422,7 @@ def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(table, p
 
 
 def test_a_preview_does_not_depend_on_labels(table, project):
-    made(project, "p", "rr:labels=15")
+    made(project, "p", "rr:uses=15,block=1")
     other = pc.subtract(1, table["label"])
     at = table.schema.get_field_index("label")
     changed = table.set_column(at, "label", other)
@@ -435,8 +434,8 @@ def test_a_preview_does_not_depend_on_labels(table, project):
 
 
 def test_activating_asks_after_showing_the_total(project):
-    made(project, "p", "rr:labels=15")
-    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
+    made(project, "p", "rr:uses=15,block=1")
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=30,block=1"], project=project)
     where = ["--project", str(project.state)]
     refused = CliRunner().invoke(main, ["policy", "activate", "q", *where], input="n\n")
     assert refused.exit_code == 1 and "ε = 4, δ = 1.1e-5" in refused.output
@@ -446,7 +445,7 @@ def test_activating_asks_after_showing_the_total(project):
 
 
 def test_an_export_holds_every_table_and_no_secret(table, project):
-    made(project, "p", "rr:labels=15", "statistic:releases=1")
+    made(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
     lg.privatize(table, mechanism="rr", project=project)
     where, here = ["--project", str(project.state)], project.state.parent
     result = CliRunner().invoke(main, ["budget", "export", "-o", str(here / "e.json"), *where])
@@ -464,7 +463,7 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
 
 
 def test_an_anchor_proves_what_the_journal_held(table, project):
-    made(project, "p", "rr:labels=15")
+    made(project, "p", "rr:uses=15,block=1")
     kept = overview.anchor(project.state).anchor
     lg.privatize(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok
@@ -492,7 +491,9 @@ def test_requests_that_differ_in_how_numbers_are_written_are_one():
 
 def test_the_policy_that_is_closed_need_not_be_the_newest(project):
     for name, epsilon in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
-        policies.new(name, epsilon=epsilon, delta=1e-6, allow=["rr:labels=9"], project=project)
+        policies.new(
+            name, epsilon=epsilon, delta=1e-6, allow=["rr:uses=9,block=1"], project=project
+        )
     policies.activate("b", project)
     policies.activate("a", project)
     told = policies.preview("c", project)

@@ -89,7 +89,9 @@ def _fail(*_):
 
 def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path):
     home = lg.init(tmp_path / "home")
-    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=5"], unit="group", project=home)
+    policies.new(
+        "p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], unit="group", project=home
+    )
     policies.activate("p", home)
     backup(tmp_path / "backup.tar.zst", project=home)
     lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=home)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import BinaryAnswers, Gaussians, Share
+from labelguard.accounting.joint import Gaussians, RandomizedBlocks, Share
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -119,7 +119,7 @@ def losses_of(chooses, stops, threshold, noise_multiplier, random):
 
 @pytest.fixture(scope="module")
 def policy():
-    shares = [Share(BinaryAnswers.calibrate, COINS), Share(Gaussians.calibrate, STATISTICS)]
+    shares = [Share(RandomizedBlocks.calibrate, COINS), Share(Gaussians.calibrate, STATISTICS)]
     return joint.calibrate(EPSILON, DELTA, shares)
 
 
@@ -180,13 +180,13 @@ def test_control_noise_that_is_too_small_is_caught(policy, where, missing):
 # Nested caps, four times as large each: their losses are nearly independent, which is the best
 # case for someone who picks the moment at which the first policy ends.
 BLOCKS = np.array([1, 4, 16, 64, 256, 1024])
-COIN, NOISE = BinaryAnswers(rr.threshold(0.04), 4), Gaussians(8.0, 1)  # of one block
+COIN, NOISE = RandomizedBlocks(rr.threshold(0.04), 4), Gaussians(8.0, 1)  # of one block
 SECOND_DELTA = 2e-3
 
 
 def cap(blocks):
     return [
-        BinaryAnswers(COIN.threshold, COIN.count * blocks),
+        RandomizedBlocks(COIN.threshold, COIN.count * blocks),
         Gaussians(NOISE.noise_multiplier, NOISE.count * blocks),
     ]
 
@@ -262,9 +262,9 @@ def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_
     both, but not (ε₁ + ε₂, δ₁ + δ₂).
     """
     second_epsilon, second_delta = 1.0, 0.05
-    first, first_delta = [BinaryAnswers(rr.threshold(0.3), 10)], 1e-3
+    first, first_delta = [RandomizedBlocks(rr.threshold(0.3), 10)], 1e-3
     total = joint.epsilon(first, first_delta) + second_epsilon
-    steep = joint.calibrate(second_epsilon, second_delta, [Share(BinaryAnswers.calibrate, 1)])
+    steep = joint.calibrate(second_epsilon, second_delta, [Share(RandomizedBlocks.calibrate, 1)])
     flat = joint.calibrate(second_epsilon, second_delta, [Share(Gaussians.calibrate, 1)])
 
     def at(epsilon):

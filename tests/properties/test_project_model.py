@@ -83,7 +83,7 @@ class ProjectMachine(RuleBasedStateMachine):
             f"p{self.made}",
             epsilon=3.0,
             delta=1e-5,
-            allow=["rr:labels=4", "statistic:releases=2"],
+            allow=["rr:uses=4,block=1", "statistic:releases=2"],
             project=self.project,
         )
 

@@ -221,7 +221,7 @@ def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path):
     with pytest.raises(PolicyError, match=r"policy holds nobody out.*use another project"):
         lg.privatize(RAW, project=home, head=teacher.path, **EVALUATION)
     coins = lg.init(tmp_path / "coins")
-    hold_out(coins, "rr:labels=24")
+    hold_out(coins, "rr:uses=24,block=1")
     with pytest.raises(PolicyError, match=r"pays for rr, not for statistic.*policy new"):
         lg.privatize(RAW, project=coins, head=teacher.path, **EVALUATION)
 

@@ -593,7 +593,12 @@ def test_labels_take_places_in_the_order_of_the_page(tmp_path, nonces):
     project = lg.init(tmp_path)
     places = 3
     release = lg.privatize(
-        table(answers()), epsilon=9, delta=1e-5, max_labels_per_labeler=places, project=project
+        table(answers()),
+        epsilon=9,
+        delta=1e-5,
+        max_labels_per_labeler=places,
+        block=1,
+        project=project,
     )
     stored = Stored(project.state, nonces[-1])
 

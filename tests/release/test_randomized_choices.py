@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from labelguard.accounting.kary import KAry
 from scipy import stats
 from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as binary
-from labelguard.accounting.kary import KAry
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
@@ -191,7 +191,7 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(project,
 
 
 def test_again_draws_every_choice_anew_at_a_new_charge(project):
-    made = released(rows(labelers=20), project, max_labels_per_labeler=12, **PRICE)
+    made = released(rows(labelers=20), project, max_labels_per_labeler=12, block=1, **PRICE)
     again = released(rows(labelers=20), project, again=True)
     assert again.card["counts"]["charged"] == made.card["counts"]["charged"] == 20 * PER_LABELER
     assert not same_rows(made, again)
@@ -200,7 +200,7 @@ def test_again_draws_every_choice_anew_at_a_new_charge(project):
 
 
 def test_a_bound_counts_choices(project):
-    made = released(rows(), project, max_labels_per_labeler=4, **PRICE)
+    made = released(rows(), project, max_labels_per_labeler=4, block=1, **PRICE)
     assert made.card["counts"]["charged"] == 4 * 4
     assert made.card["counts"]["dropped_by_bound"] == 4 * (PER_LABELER - 4)
     for (_, _), own in lg.load(made).group_by("item_id", "chosen"):
@@ -212,7 +212,7 @@ def test_a_bound_counts_choices(project):
 
 def test_labelers_who_are_exhausted_do_not_stop_others(project):
     """A bucket of theirs alone has nothing to release; it ended the run after the charge."""
-    released(rows(labelers=3), project, max_labels_per_labeler=PER_LABELER, **PRICE)
+    released(rows(labelers=3), project, max_labels_per_labeler=PER_LABELER, block=1, **PRICE)
     everybody = [{**row, "prompt": row["prompt"] + "?"} for row in rows(labelers=4)]
     made = released(everybody, project, exhausted="drop")
     assert made.card["counts"]["charged"] == PER_LABELER
@@ -222,7 +222,7 @@ def test_labelers_who_are_exhausted_do_not_stop_others(project):
 
 
 def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project):
-    made = released(rows(sizes=[4, 5]), project, max_labels_per_labeler=20, **PRICE)
+    made = released(rows(sizes=[4, 5]), project, max_labels_per_labeler=20, block=1, **PRICE)
     (record,) = policies.show(None, project).allowances
     assert record.choices == 4
     few = [{**row, "prompt": row["prompt"] + "?"} for row in rows(sizes=[3, 6])]
@@ -240,7 +240,7 @@ def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project
 
 
 def test_a_policy_of_pairs_takes_choices_as_well(project):
-    policies.new("both", **PRICE, allow=["rr:labels=50"], project=project)
+    policies.new("both", **PRICE, allow=["rr:uses=50,block=1"], project=project)
     policies.activate("both", project=project)
     made = released(rows(), project)
     epsilon0 = binary.calibrate(3, 1e-5, 50)
@@ -273,10 +273,10 @@ def test_what_does_not_go_with_choices_is_refused_before_any_charge(options, mes
 @pytest.mark.parametrize(
     ("allow", "ties", "message"),
     [
-        ("rr:labels=5,choices=1", "coin", "choices are among 2 to 256 responses, found 1"),
-        ("rr:labels=5,choices=257", "coin", "choices are among 2 to 256 responses, found 257"),
+        ("rr:uses=5,block=1", "coin", "choices are among 2 to 256 responses, found 1"),
+        ("rr:uses=5,block=1", "coin", "choices are among 2 to 256 responses, found 257"),
         ("statistic:releases=5,choices=3", "zero", "an allowance of statistic has no choices"),
-        ("rr:labels=5,choices=x", "coin", "allow expects"),
+        ("rr:uses=5,block=1", "coin", "allow expects"),
     ],
 )
 def test_a_policy_that_choices_cannot_have_is_refused(allow, ties, message, project):

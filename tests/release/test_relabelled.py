@@ -86,7 +86,7 @@ def test_noise_that_drowns_the_model_is_reported(project):
 
 def test_nothing_is_charged_where_it_has_nothing_to_relabel(project):
     raw = survey(labelers=20)
-    lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20)
+    lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20, block=1)
     used = spent(project)
     other = survey(labelers=20, seed=3).with_columns(prompt=pl.col("prompt") + "?")
     with pytest.raises(LabelguardError, match="no label is left to release"):

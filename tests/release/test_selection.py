@@ -103,7 +103,7 @@ def test_labels_that_were_released_come_first(tmp_path):
     project = lg.init(tmp_path)
     few = asked.item < 8
     first = lg.privatize(
-        pairs(asked[few], ranks[few]), project=project, max_labels_per_labeler=10, **PRICE
+        pairs(asked[few], ranks[few]), project=project, max_labels_per_labeler=10, block=1, **PRICE
     )
     both = lg.privatize(pairs(asked, ranks), project=project, exhausted="drop", **PRICE)
     assert len(items(both)) == 9 * 10
@@ -123,7 +123,11 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path):
     asked = public(labelers=6, per_labeler=7, items=20)
     project = lg.init(tmp_path)
     release = lg.privatize(
-        rankings(asked, opinions(len(asked), 1)), project=project, max_labels_per_labeler=8, **PRICE
+        rankings(asked, opinions(len(asked), 1)),
+        project=project,
+        max_labels_per_labeler=8,
+        block=1,
+        **PRICE,
     )
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places
@@ -135,7 +139,11 @@ def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path):
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match="no label fits"):
         lg.privatize(
-            rankings(asked, opinions(4, 1)), project=project, max_labels_per_labeler=2, **PRICE
+            rankings(asked, opinions(4, 1)),
+            project=project,
+            max_labels_per_labeler=2,
+            block=1,
+            **PRICE,
         )
     assert overview.budget(project.state).policy is None
 
@@ -153,6 +161,7 @@ def test_a_content_has_one_place_unless_it_is_given_more(tmp_path):
             epsilon=1,
             delta=0,
             max_labels_per_labeler=places,
+            block=1,
         )
         assert release.card["counts"]["labelers"] == 10 and len(items(release)) == found
         assert overview.budget(project.state).allowances[0].allowed == 10 * (places or 1)

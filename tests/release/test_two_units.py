@@ -18,7 +18,7 @@ ALONE = collusion.epsilon([BinaryAnswers.calibrate(3, 1e-5, 12)], 1e-5)
 @pytest.mark.parametrize("own", [True, False], ids=["own numbers", "an allowance"])
 def test_a_card_states_the_price_of_two(own, project):
     if not own:
-        allowed = ["rr:labels=12"]
+        allowed = ["rr:uses=12,block=1"]
         lg.policies.new("first", epsilon=3, delta=1e-5, allow=allowed, project=project)
         lg.policies.activate("first", project)
     more = PRICE if own else {"workers": 1}

@@ -58,7 +58,7 @@ def test_use_is_counted_over_all_labelers():
 
 
 def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each):
-    policy(project_on_each, "rr:labels=20")
+    policy(project_on_each, "rr:uses=20,block=1")
     assert weeks_left(project_on_each, 0) in ([], [None])
     weekly(project_on_each, range(4), PACES)
     assert weeks_left(project_on_each, 3) == [6], "12 of 20 are left, at 2 a week"
@@ -68,23 +68,23 @@ def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each):
 
 
 def test_a_clock_that_was_set_back_counts_as_the_first_week(project):
-    policy(project, "rr:labels=20")
+    policy(project, "rr:uses=20,block=1")
     weekly(project, range(1), PACES)
     assert weeks_left(project, -3) == weeks_left(project, 0) == [9]
 
 
 @pytest.mark.slow
 def test_each_allowance_has_its_rate_under_the_policy_in_force(project):
-    policy(project, "rr:labels=8")
+    policy(project, "rr:uses=8,block=1")
     weekly(project, range(2), PACES)
-    policy(project, "rr:labels=20", "statistic:releases=12", name="next")
+    policy(project, "rr:uses=20,block=1", "statistic:releases=12", name="next")
     weekly(project, range(2, 4), PACES)
     weekly(project, range(3, 4), {"even": 2}, **STATISTIC)
     assert weeks_left(project, 3) == [8, 11], "16 labels at 2 a week; 11 releases at 1"
 
 
 def test_contents_have_no_rate(project):
-    policy(project, "rr:labels=20", unit="item")
+    policy(project, "rr:uses=20,block=1", unit="item")
     weekly(project, range(2), PACES)
     assert weeks_left(project, 1) == [None]
 
@@ -93,7 +93,7 @@ def test_labels_have_no_part_in_it(tmp_path):
     budgets = []
     for label in (0, 1):
         project = lg.init(tmp_path / str(label))
-        policy(project, "rr:labels=20")
+        policy(project, "rr:uses=20,block=1")
         weekly(project, range(2), PACES, label=label)
         with clock.simulate_time(MONDAY + timedelta(weeks=1)):
             budgets.append(overview.budget(project).allowances)

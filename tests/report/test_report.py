@@ -54,7 +54,9 @@ def project(tmp_path):
 def released(tmp_path_factory):
     """A project with one release, which nothing changes; labelers have ten labels each to use."""
     project = lg.init(tmp_path_factory.mktemp("released"))
-    return project, lg.privatize(TABLE, project=project, max_labels_per_labeler=10, **BUDGET)
+    return project, lg.privatize(
+        TABLE, project=project, max_labels_per_labeler=10, block=1, **BUDGET
+    )
 
 
 def section(document, name):
@@ -81,7 +83,7 @@ def test_an_empty_project_promises_nothing_yet(project):
 
 
 def test_a_draft_is_no_promise(project):
-    policies.new("draft", epsilon=3, delta=1e-5, allow=["rr:labels=5"], project=project)
+    policies.new("draft", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], project=project)
     document = report(project=project)
     assert "Nothing was promised yet" in section(document, "guarantee").text[0]
     [row] = section(document, "policies").table.rows  # type: ignore[union-attr]
@@ -92,8 +94,8 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
     document = report(project=project)
     assert document.sections[0] == section(document, "to-do")
     assert document.sections[0].text == ("Nothing to do.",)
-    lg.privatize(TABLE, project=project, max_labels_per_labeler=2, **BUDGET)
-    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=9"], project=project)
+    lg.privatize(TABLE, project=project, max_labels_per_labeler=2, block=1, **BUDGET)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=9,block=1"], project=project)
     said = " ".join(section(report(project=project), "to-do").points)
     assert "have no randomized labels left: a new policy is due" in said
     assert "next is a draft" in said
@@ -129,7 +131,7 @@ def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
 
 def test_the_promise_of_several_policies_is_their_sum(project):
     lg.privatize(TABLE, project=project, **BUDGET)
-    policies.new("second", epsilon=2, delta=1e-5, allow=["rr:labels=50"], project=project)
+    policies.new("second", epsilon=2, delta=1e-5, allow=["rr:uses=50,block=1"], project=project)
     policies.activate("second", project)
     document = report(project=project)
     promise = " ".join(section(document, "guarantee").text)
@@ -226,7 +228,7 @@ def test_the_ceiling_is_no_last_word(project):
     ("unit", "word", "whose"), [("item", "Each content", "an item's"), ("group", "Each group", "a")]
 )
 def test_it_says_who_is_protected(project, unit, word, whose):
-    allow = ["rr:labels=50"]
+    allow = ["rr:uses=50,block=1"]
     policies.new("p", epsilon=3, delta=1e-5, allow=allow, unit=unit, project=project)
     policies.activate("p", project)
     lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")

@@ -5,16 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Gaussians
-from labelguard.accounting.kary import KAry
+from labelguard.accounting.joint import Gaussians, RandomizedBlocks
 
 
 def coins(epsilon0, count):
-    return BinaryAnswers(rr.threshold(epsilon0), count)
-
-
-def choices_of_three(epsilon0, count):
-    return ChoiceAnswers(KAry(3).threshold(epsilon0), count, 3)
+    return RandomizedBlocks(rr.threshold(epsilon0), count)
 
 
 def gaussians(noise_multiplier, count):
@@ -26,7 +21,6 @@ counts = st.integers(1, 40)
 deltas = st.floats(1e-10, 0.2)
 components = st.one_of(
     st.builds(coins, epsilon0s, counts),
-    st.builds(choices_of_three, epsilon0s, counts),
     st.builds(gaussians, st.floats(0.3, 100), counts),
 )
 products = st.lists(components, min_size=1, max_size=3)

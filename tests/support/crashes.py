@@ -38,7 +38,7 @@ INIT: Command = {"do": "init"}
 JOINT: Command = {
     "do": "policy",
     "name": "joint",
-    "options": BUDGET | {"allow": ["rr:labels=12", "statistic:releases=3"]},
+    "options": BUDGET | {"allow": ["rr:uses=12,block=1", "statistic:releases=3"]},
 }
 ACTIVATE: Command = {"do": "activate", "name": "joint"}
 HOLDING_OUT: Command = {

@@ -80,7 +80,7 @@ def labels(batch, seed=1):
     return table.set_column(0, "prompt", pa.array(texts))
 
 
-def desk(path, allow=("rr:labels=64",), held_out=0.0, **settings):
+def desk(path, allow=("rr:uses=64,block=1",), held_out=0.0, **settings):
     """A project under a policy, with a job and a first batch of labels."""
     made = Desk(path)
     (path / "labels").mkdir(parents=True)

@@ -107,7 +107,7 @@ SCENARIOS = {
 }
 DROP = ("--exhausted", "drop")
 JOINT = (
-    "policy new joint --epsilon 2 --delta 9e-6 --allow rr:labels=40 --allow statistic:releases=2",
+    "policy new joint --epsilon 2 --delta 9e-6 --allow rr:uses=2 --allow statistic:releases=2",
     "policy activate joint --yes",
 )
 HELD_OUT = (
@@ -116,17 +116,17 @@ HELD_OUT = (
 )
 EVALUATION = ("--mechanism", "evaluation")
 LATER = (
-    "policy new later --epsilon 1 --delta 1e-6 --allow rr:labels=12",
+    "policy new later --epsilon 1 --delta 1e-6 --allow rr:uses=12,block=1",
     "policy activate later --yes",
 )
 GROUPED = (
     "policy groups groups.csv",
-    "policy new groups --epsilon 3 --delta 1e-5 --unit group --allow rr:labels=30 "
+    "policy new groups --epsilon 3 --delta 1e-5 --unit group --allow rr:uses=30,block=1 "
     "--allow statistic:releases=1",
     "policy activate groups --yes",
 )
 BESIDE = (
-    "policy new beside --epsilon 2 --delta 9e-6 --allow rr:labels=40 "
+    "policy new beside --epsilon 2 --delta 9e-6 --allow rr:uses=40,block=1 "
     "--allow uls:runs=2,q=0.5,steps=4",
     "policy activate beside --yes",
 )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import joint
-from labelguard.accounting.joint import Answers, Balls, Gaussians
+from labelguard.accounting.joint import Balls, Gaussians, RandomizedBlocks
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -56,15 +56,12 @@ def _divergence(component):
     orders = 1 + _EXCESSES
     if isinstance(component, Gaussians):
         return np.asarray(orders / 2 / component.noise_multiplier**2)
-    if not isinstance(component, Answers | Balls):
+    if not isinstance(component, RandomizedBlocks | Balls):
         return np.full_like(orders, math.inf)
-    further = 1 if isinstance(component, Balls) else component.options - 1
     epsilon0 = component.epsilon0
     with np.errstate(over="ignore"):
         product = np.sinh(orders * epsilon0 / 2) * np.sinh(_EXCESSES * epsilon0 / 2)
-        small = np.log1p(4 * math.exp(epsilon0 / 2) * product / (math.exp(epsilon0) + further))
-    rest = np.log1p(
-        np.exp((1 - 2 * orders) * epsilon0) + (further - 1) * np.exp(-orders * epsilon0)
-    )
-    large = orders * epsilon0 + rest - epsilon0 - math.log1p(further * math.exp(-epsilon0))
+        small = np.log1p(4 * math.exp(epsilon0 / 2) * product / (math.exp(epsilon0) + 1))
+    rest = np.log1p(np.exp((1 - 2 * orders) * epsilon0))
+    large = orders * epsilon0 + rest - epsilon0 - math.log1p(math.exp(-epsilon0))
     return np.asarray(np.where(orders * epsilon0 > _LARGEST_EXPONENT, large, small) / _EXCESSES)

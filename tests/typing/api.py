@@ -29,6 +29,7 @@ def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
             ties="coin",
             unit="labeler",
             max_labels_per_labeler=16,
+            block=1,
             columns={"labeler_id": "worker"},
             bad_rows="quarantine",
             exhausted="drop",
@@ -90,7 +91,9 @@ def projects() -> None:
     """Projects, their policies, and what mechanisms cost."""
     study: lg.Project = lg.init("study", max_epsilon=10, max_delta=1e-4)
     assert_type(lg.find(Path("study")), lg.Project)
-    made = lg.policies.new("weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study)
+    made = lg.policies.new(
+        "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8,block=1"], project=study
+    )
     assert_type(made, PolicyDetails)
     policy: lg.Policy = made
     assert_type(lg.policies.preview("weekly", study), Activation)

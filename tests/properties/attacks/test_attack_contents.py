@@ -180,6 +180,6 @@ def test_labels_of_a_content_share_its_places_whoever_gave_them(tmp_path):
     crowd = pl.concat(
         [table(truth(), labeler_id=[f"worker {worker}"] * PAIRS) for worker in range(5)]
     )
-    release = lg.privatize(crowd, project=tmp_path, max_labels_per_labeler=2, **ITEM)
+    release = lg.privatize(crowd, project=tmp_path, max_labels_per_labeler=2, block=1, **ITEM)
     counts = lg.load(release).group_by("item_id").len()["len"]
     assert set(counts) == {2} and release.card["counts"]["dropped_by_bound"] == 3 * PAIRS

@@ -210,7 +210,7 @@ def test_when_models_are_promoted_depends_on_no_label(tmp_path):
     """The same people and questions, other answers: the same runs release, train and wait."""
 
     def decisions(name, seed):
-        one = desk(tmp_path / name, ("rr:labels=14",), release={"min_new_labels": 25})
+        one = desk(tmp_path / name, ("rr:uses=14,block=1",), release={"min_new_labels": 25})
         for batch in (1, 2, 3, 4):
             one.label(batch, seed)
             retrain(one.job)

@@ -18,14 +18,14 @@ from support.preferences import STATISTIC, opinions, pairs, public
 import labelguard as lg
 from labelguard.accounting import _search, ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Balls, BinaryAnswers, Gaussians
+from labelguard.accounting.joint import Balls, Gaussians, RandomizedBlocks
 from labelguard.mechanisms.noise import Noise
 from labelguard.project import policies
 
 Floats = NDArray[np.float64]
 
 EPSILON, DELTA = 1.0, 1e-5
-COINS = BinaryAnswers(rr.threshold(rr.calibrate(0.3, DELTA, 20)), 20)
+COINS = RandomizedBlocks(rr.threshold(rr.calibrate(0.3, DELTA, 20)), 20)
 
 
 def least(make):
@@ -91,7 +91,7 @@ def test_a_release_after_coins_has_the_noise_of_the_policy_whatever_its_componen
         "study",
         epsilon=EPSILON,
         delta=DELTA,
-        allow=["rr:labels=20", f"statistic:releases=1,ball={fewest}"],
+        allow=["rr:uses=20,block=1", f"statistic:releases=1,ball={fewest}"],
         project=project,
     )
     policies.activate("study", project)

@@ -214,7 +214,7 @@ KINDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_policy_is_paid_for_whatever_its_kind(kind, tmp_path):
     project = lg.init(tmp_path / "project")
-    price: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:labels=3"]}
+    price: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:uses=3,block=1"]}
     policies.new("one", epsilon=1, **price, **kind, project=project)
     policies.activate("one", project)
     made = backup(tmp_path / "backup.tar.zst", project=project)

@@ -67,7 +67,7 @@ def test_a_journal_rewritten_to_its_end_opens_no_more(project):
 def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(project, tmp_path):
     """Nothing else tells that a policy was put into force since: no release lies beside it."""
     lg.privatize(TABLE, **PRICE, project=project)
-    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=project)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=20,block=1"], project=project)
     shutil.copy(project.state / "ledger.sqlite3", tmp_path / "older")
     policies.activate("next", project)
     shutil.copy(tmp_path / "older", project.state / "ledger.sqlite3")
