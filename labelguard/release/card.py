@@ -37,7 +37,7 @@ NOT_PROTECTED = (
 )
 LINKABLE = (
     "which rows are one labeler's, where flip_probability (or an estimate made from it) differs "
-    "between labelers (bounds are rounded up to 8, 16, 32, … to blur this)"
+    "between labelers: it grows with the number of labels that a release drew of one together"
 )
 PARAPHRASES = (
     "paraphrases, regenerated responses and parts of rankings: each is a content of its own, "
