@@ -180,26 +180,36 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     record = policies.in_force(ledger)
     name: str | None = request.mechanism
     if name == AUTO:
-        name = (_mechanism_in_use(ledger, record) if record else None) or _implied_mechanism(
-            request.terms
-        )
+        name = _mechanism_in_use(ledger, record) if record else None
+        name = name or _implied_mechanism(request)
     features = _recorded_features(ledger)
     mechanism = request.open_mechanism(name, features) if name else None
     if name is None or "features" in names(options_of(name)):
         check_features(request.head(features).features)
     if mechanism and mechanism.part == "held-out":
         _check_held_out(mechanism, record.policy if record else None)
+    _check_bound(request, mechanism)
     mechanism = mechanism.bind(opened) if mechanism else None
     event = mechanism.priced if mechanism else RANDOMIZED_LABELS.name
     if record and not mechanism:
         event = record.policy.events[0]
     defaults = mechanism.policy_defaults(np.ones(1, np.int64)) if mechanism and not record else {}
-    uses = request.uses if record and events.kind(event).counts_uses else None
+    uses = request.uses if record and event == STATISTIC_RELEASES.name else None
     asks = PolicyRequest(**request.terms, **defaults, event=event, uses=uses)
     policy = asks.under(record.policy) if record else policies.first(ledger, asks, 1)
     return ResolvedRequest(
         request, record.id if record else None, policy, asks, mechanism, features
     )
+
+
+def _check_bound(request: ReleaseRequest, mechanism: Mechanism[Any] | None) -> None:
+    """Raise `PolicyError` for a bound on labels beside a mechanism that takes all of them."""
+    bounded = request.max_labels_per_labeler is not None
+    if bounded and mechanism and mechanism.priced != RANDOMIZED_LABELS.name:
+        raise PolicyError(
+            "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler goes "
+            "with randomized response"
+        )
 
 
 def _check_held_out(mechanism: Mechanism[Any], policy: Policy | None) -> None:
@@ -317,11 +327,11 @@ def _recorded_features(ledger: Ledger) -> str | None:
     return None
 
 
-def _implied_mechanism(terms: Mapping[str, Any]) -> str | None:
-    """Return the mechanism that options of a policy imply, if they belong to one alone."""
-    if terms.get("ties") == "zero":
+def _implied_mechanism(request: ReleaseRequest) -> str | None:
+    """Return the mechanism that options imply, if they belong to one alone."""
+    if request.terms.get("ties") == "zero":
         return "statistic"
-    return "rr" if terms.get("block") else None
+    return "rr" if request.terms.get("block") or request.max_labels_per_labeler else None
 
 
 def _mechanism_in_use(ledger: Ledger, record: PolicyRecord) -> str | None:

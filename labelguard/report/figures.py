@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.accounting.blocks import block
 from labelguard.budget import events
 from labelguard.budget.event_kind import EventKind
 from labelguard.errors import LabelguardError
@@ -27,7 +28,8 @@ Counts: TypeAlias = NDArray[np.int64]
 _NEAR = 80
 _NAMED = 25
 _BINS = (*(f"{low} to {low + 10}%" for low in range(0, 90, 10)), "90% and more", "all")
-_SHOWN = 8  # bars beside that of two people
+# Labels of one unit that are randomized together, in the chart of flips.
+_SIZES = (1, 3, 10, 50)
 _DIFFER = 1 - DEFAULT_AGREEMENT
 _RUNS = 60
 _POINTS = 200
@@ -114,19 +116,14 @@ def _describe_event_noise(
     words["rows"] = [
         (k, units[k], *map(_format_noise, noise.values())) for k, noise in noises.items()
     ]
-    if names != ("flip_probability",):
+    if not kind.keeps_values:
         return section("noise", f"noise-{kind.name}", **words)
-    flips = {k: noise["flip_probability"] for k, noise in noises.items()}
-    known = np.isin(rows[:, 0], list(flips))
-    weight, flipped = rows[known, 1] * rows[known, 2], [flips[int(k)] for k in rows[known, 0]]
-    return section(
-        "flips",
-        f"noise-{kind.name}",
-        chart=_chart_label_error(flips),
-        differ=_DIFFER,
-        error=float(np.average(flipped, weights=weight)) if weight.sum() else None,
-        **words,
-    )
+    assert facts.policy is not None
+    [price] = facts.policy.prices[kind.name].values()
+    most = facts.policy.policy.allowance(kind.name).block
+    laws = [block(price["threshold"], size) for size in _SIZES if size <= most]
+    chart = _chart_label_error({law.labels: law.flip_probability for law in laws})
+    return section("flips", f"noise-{kind.name}", chart=chart, differ=_DIFFER, **words)
 
 
 def _format_noise(value: float | str) -> str:
@@ -134,18 +131,17 @@ def _format_noise(value: float | str) -> str:
 
 
 def _chart_label_error(flips: Mapping[int, float]) -> Chart:
-    chosen = dict(list(flips.items())[:_SHOWN])
-    shares = dict.fromkeys(f"{flip:.0%}" for flip in sorted(chosen.values()))
+    shares = dict.fromkeys(f"{flip:.0%}" for flip in sorted(flips.values()))
     spread = " to ".join([*shares][:: max(len(shares) - 1, 1)])
     return Chart(
         "Labels expected to differ",
         f"A released label differs from what was said in {spread} of cases; two people differ "
         f"in {_DIFFER:.0%}.",
         "bars",
-        ("two people", *(f"said and released, {k:,} allowed" for k in chosen)),
+        ("two people", *(f"{pluralize(size, 'label')} together" for size in flips)),
         "difference between",
         "labels that differ",
-        (Series("labels that differ", (_DIFFER, *chosen.values())),),
+        (Series("labels that differ", (_DIFFER, *flips.values())),),
         (Mark("y", 0.5, "a coin"),),
         percent=True,
     )

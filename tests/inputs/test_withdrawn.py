@@ -12,7 +12,7 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 
 OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 2000.0, "delta": 0.0, "workers": 1}
-OPEN |= {"max_labels_per_labeler": 16, "accept_delta": True}
+OPEN |= {"mechanism": "rr", "uses": 3, "accept_delta": True}
 EARLY, LATE, LATEST = "2026-01-01", "2026-01-02", "2026-01-03"
 
 

@@ -28,7 +28,7 @@ from labelguard.report import overview
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
-PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 
 
 def run(project, *arguments, **options):
@@ -189,7 +189,7 @@ def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project):
     first = lg.privatize(TABLE, **PRICE, project=project)
     before = overview.anchor(project.state)
     more = ({"epsilon": 8}, {"epsilon": 8, "delta": 1e-3})
-    for options in ({}, PRICE, *more, {"max_labels_per_labeler": 20}):
+    for options in ({}, PRICE, *more, {"mechanism": "rr", "uses": 3}):
         again = lg.privatize(TABLE, **options, project=project)
         assert again.reused and again.id == first.id
         noted = [n for n in again.notes if "the project gives ε = 3, δ = 1e-5 in all" in n]

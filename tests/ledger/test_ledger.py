@@ -31,7 +31,7 @@ def released(home):
     """The project with two committed releases."""
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
-    lg.privatize(table.slice(0, 50), **PRICE, max_labels_per_labeler=20, block=1, project=home)
+    lg.privatize(table.slice(0, 50), **PRICE, uses=2, project=home)
     lg.privatize(table, **PRICE, project=home)
     return home
 
@@ -102,7 +102,7 @@ def test_an_untouched_ledger_holds(project):
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        (["UPDATE journal SET body = replace(body, '50', '49') WHERE number = 3"], "3 was altered"),
+        (["UPDATE journal SET body = replace(body, 'rr', 'qq') WHERE number = 3"], "3 was altered"),
         (["UPDATE journal SET at = '2020-01-01T00:00:00Z' WHERE number = 4"], "4 was altered"),
         (["DELETE FROM journal WHERE number = 4"], "4 is missing"),
         (["DELETE FROM journal WHERE number = 10"], "is not what the journal says"),
@@ -257,7 +257,7 @@ def test_the_first_release_fixes_the_policy(project):
     for options in (
         {"epsilon": 1.0, "delta": 1e-5},
         {"epsilon": 3.0, "delta": 1e-6},
-        PRICE | {"max_labels_per_labeler": 21},
+        PRICE | {"block": 21},
         PRICE | {"ties": "drop", "tie_status_public": True},
         PRICE | {"unit": "item"},
     ):
@@ -361,9 +361,7 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(postgres, tmp_path, monkeypa
         monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
         world.fix_randomness(monkeypatch)
         project = lg.init(tmp_path / name)
-        first = lg.privatize(
-            table.slice(0, 50), **PRICE, max_labels_per_labeler=20, block=1, project=project
-        )
+        first = lg.privatize(table.slice(0, 50), **PRICE, uses=2, project=project)
         second = lg.privatize(table, **PRICE, project=project)
         assert lg.privatize(table, **PRICE, project=project).reused
         with pytest.raises(BudgetExceeded):

@@ -28,7 +28,7 @@ from labelguard.project import erasure, linking, policies
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 
-PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 20}
+PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 ASKED = preferences.public()
 TABLE = preferences.pairs(ASKED, preferences.opinions(len(ASKED), 1))
 OTHERS = preferences.pairs(
@@ -111,7 +111,7 @@ def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
     csv.write_csv(members, tmp_path / "groups.csv")
     policies.add_groups(tmp_path / "groups.csv", project)
     table = renamed(TABLE, {"worker 0": "José", "worker 1": "Jose\u0301"})
-    lg.privatize(table, **PRICE | {"max_labels_per_labeler": 30}, unit="group", project=project)
+    lg.privatize(table, **PRICE | {"mechanism": "rr", "uses": 3}, unit="group", project=project)
     assert used(project, "José") == used(project, "Jose\u0301") == 24
     with pytest.raises(PolicyError, match="one person, or in one group"):
         linking.distinct("José", "Jose\u0301", project)

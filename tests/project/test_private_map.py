@@ -26,7 +26,7 @@ from labelguard.storage.blocks import Blocks
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
-RR = BUDGET | {"max_labels_per_labeler": 40}
+RR = BUDGET | {"mechanism": "rr", "uses": 3}
 WINDOWS = BUDGET | STATISTIC | {"uses": 3}
 
 

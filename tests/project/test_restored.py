@@ -14,7 +14,7 @@ from labelguard.project import policies, restore
 from labelguard.project.backup import backup
 from labelguard.project.project import find
 
-PRICE: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "max_labels_per_labeler": 3}
+PRICE: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 
 
 def labels(*rows):

@@ -134,7 +134,7 @@ def test_keys_and_coins_travel_to_workers_without_showing_themselves(tmp_path):
     coins, keys = Coins(nonce), KeyRing.create(tmp_path / "keys").row_keys()
     sent: tuple[Any, ...] = (coins, keys)
     there = pickle.loads(pickle.dumps(sent))
-    assert (there[0].draw(Purpose.FLIP, rows) == coins.draw(Purpose.FLIP, rows)).all()
+    assert (there[0].draw(Purpose.ORDER, rows) == coins.draw(Purpose.ORDER, rows)).all()
     assert (there[1].identify(rows, rows) == keys.identify(rows, rows)).all()
     assert repr(sent) == "(Coins(…), RowKeys(…))"
     assert repr(nonce)[2:10] not in repr(vars(coins))

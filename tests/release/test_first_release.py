@@ -129,7 +129,7 @@ def test_a_preview_does_not_depend_on_labels(options, project):
 
 
 def test_what_was_released_is_said_to_be_free(project):
-    made = lg.privatize(SMALL, project=project, **RR)
+    made = lg.privatize(SMALL, project=project, uses=2, **RR)
     again = plan(SMALL, project=project, **RR).preview
     assert again.reused == made.id and not again.first
     other = plan(SMALL.head(100), project=project, **RR).preview

@@ -571,7 +571,7 @@ def test_every_released_pair_follows_from_key_nonce_prices_and_labels(tmp_path, 
 
 def test_a_label_drawn_again_has_the_coins_of_that_release(tmp_path, nonces):
     project = lg.init(tmp_path)
-    budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "max_labels_per_labeler": 16}
+    budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "mechanism": "rr", "uses": 3}
     lg.privatize(table(answers()), project=project, **budget)
     release = lg.privatize(table(answers()), project=project, again=True, **budget)
     stored = Stored(project.state, nonces[-1])

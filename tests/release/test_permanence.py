@@ -15,7 +15,7 @@ import labelguard as lg
 from labelguard.release import selection
 from labelguard.storage import buckets
 
-PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 ASKED = public()
 RANKS = opinions(len(ASKED), 1)
 
@@ -152,12 +152,12 @@ def test_a_label_that_was_changed_after_its_release_is_ignored(project):
 def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(later, project):
     first = privatized(project, pairs(ASKED, RANKS))
     again = privatized(project, resubmitted(RANKS, later=later), again=True)
-    assert used(project) == 168 and again.card["counts"]["charged"] == 84
+    assert used(project) == 14 and again.card["counts"]["charged"] == 7
     versions = private_map(project)
     assert all([version for version, _ in row] == [0, 1] for row in versions.values())
     assert len(versions) == 84
     third = privatized(project, pairs(ASKED, RANKS), again=True)
-    assert used(project) == 252 and third.id not in (first.id, again.id)
+    assert used(project) == 21 and third.id not in (first.id, again.id)
     # From now on the newest answer is the one that is kept.
     kept = privatized(project, pairs(ASKED[:40], RANKS[:40]))
     assert kept.card["counts"]["charged"] == 0 and set(values(kept)) <= set(values(third))
@@ -169,7 +169,7 @@ def test_again_tosses_new_coins(tmp_path):
     asked = public(labelers=50, per_labeler=20)
     ranks = np.tile([1, 2, 3], (len(asked), 1))
     home = lg.init(tmp_path / "p")
-    options = {"epsilon": 0.01, "delta": 0, "max_labels_per_labeler": 40, "project": home}
+    options = {"epsilon": 0.01, "delta": 0, "mechanism": "rr", "uses": 3, "project": home}
     first = lg.privatize(pairs(asked, ranks), **options)
     again = lg.privatize(pairs(asked, ranks), again=True, **options)
     assert values(first) != values(again)
@@ -184,7 +184,7 @@ def test_identical_sides_are_dropped_and_cost_nothing(project):
     same = table.set_column(2, "response_b", table["response_a"])
     release = privatized(project, pa.concat_tables([table, same]))
     counts = release.card["counts"]
-    assert counts["identical_sides"] == 84 and counts["charged"] == 84 == used(project)
+    assert counts["identical_sides"] == 84 and counts["charged"] == 7 == used(project)
 
 
 def test_sides_and_layouts_are_one_label(project):
@@ -195,4 +195,4 @@ def test_sides_and_layouts_are_one_label(project):
     swapped = swapped.set_column(3, "label", pc.subtract(1, table["label"]))
     for other in (privatized(project, swapped), privatized(project, chosen(ASKED, RANKS))):
         assert values(other) == values(first)
-    assert used(project) == 84
+    assert used(project) == 7

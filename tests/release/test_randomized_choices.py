@@ -1,4 +1,4 @@
-"""Choices of the best of several responses, released by randomized response: one coin each.
+"""Choices of the best of several responses, released by randomized response.
 
 Statistical tests accept what happens unless it has a probability below FALSE_FAILURE under the
 claim; they run on fixed randomness.
@@ -14,16 +14,15 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from labelguard.accounting.kary import KAry
 from scipy import stats
 from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as binary
-from labelguard.budget.events import RANDOMIZED_LABELS
+from labelguard.accounting.blocks import Block
+from labelguard.budget import pricing
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
-from labelguard.release.mechanisms import rr
 
 FALSE_FAILURE = 1e-6
 SIZES = (3, 4, 6)
@@ -78,8 +77,8 @@ def map_of(project, release):
 def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project):
     made = released(rows(labelers=1), project, **PRICE)
     found = lg.load(made)
-    assert made.card["counts"]["charged"] == PER_LABELER
-    assert made.card["choices"]["fewest"] == 3
+    assert made.card["counts"]["charged"] == 1
+    assert "choices" in made.card
     assert len(found) == sum(size(item) - 1 for item in range(PER_LABELER))
     for (prompt,), own in found.group_by("prompt"):
         item = int(str(prompt).split()[1])
@@ -89,15 +88,15 @@ def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project):
         assert len(own) == size(item) - 1
 
 
-def test_flip_probabilities_are_those_of_the_price(project):
+def block_of_choices(labels=PER_LABELER, uses=1):
+    """The block of labelers who choose among 6 at most."""
+    return Block(binary.threshold(binary.calibrate(3, 1e-5, uses)), labels, max(SIZES))
+
+
+def test_flip_probabilities_are_those_of_the_block(project):
     made = released(rows(), project, **PRICE)
-    epsilon0 = KAry(3).calibrate(3, 1e-5, 8)
-    found = lg.load(made).group_by("prompt").agg(pl.col("flip_probability").unique())
-    for prompt, flips in found.iter_rows():
-        options = size(int(prompt.split()[1]))
-        expected = options / (2 * (math.exp(epsilon0) + options - 1))
-        assert flips == [pytest.approx(expected, rel=1e-9)]
-        assert flips[0] < 0.5
+    [flip] = lg.load(made)["flip_probability"].unique()
+    assert flip == pytest.approx((1 - block_of_choices().first_moment) / 2, rel=1e-12)
 
 
 def test_equal_responses_count_once(project):
@@ -105,11 +104,11 @@ def test_equal_responses_count_once(project):
     alike = {"labeler_id": "w", "prompt": "q", "responses": ["a", "a"], "choice": 0}
     made = released([one, alike], project, epsilon=200, delta=0)
     found = lg.load(made)
-    assert made.card["counts"]["charged"] == 1 and made.card["choices"]["fewest"] == 3
+    assert made.card["counts"]["charged"] == 1
     assert found["chosen"].to_list() == ["b", "b"]
     assert sorted(found["rejected"]) == ["a", "c"]
-    (threshold,) = map_of(project, made)["threshold"]
-    assert KAry(3).epsilon0_of(threshold) <= 200 / 8
+    [drawn] = map_of(project, made).to_dicts()
+    assert (drawn["block_labels"], drawn["block_letters"]) == (1, 3)
 
 
 def test_a_blank_among_ties_becomes_any_response(project):
@@ -117,7 +116,7 @@ def test_a_blank_among_ties_becomes_any_response(project):
     blank = [row | {"choice": None} for row in source]
     made = released([*blank], project, epsilon=400, delta=0, skips="tie")
     chosen = lg.load(made).unique(["item_id", "chosen", "rejected"], maintain_order=True)
-    assert made.card["counts"]["charged"] == len(source)
+    assert made.card["counts"]["charged"] == 120
     assert len(chosen) == PER_LABELER * 4 * 3  # every response was released for every set
     counts = map_of(project, made)["value"].value_counts()["count"].to_numpy()
     assert stats.chisquare(counts).pvalue > FALSE_FAILURE
@@ -126,33 +125,31 @@ def test_a_blank_among_ties_becomes_any_response(project):
 def test_answers_have_the_law_that_is_charged(project, monkeypatch, tmp_path):
     """Everybody chose the same of a set, so that no answer is to be matched with who gave it."""
     source = [row | {"choice": 1} for row in rows(labelers=200)]
-    epsilon0 = KAry(3).calibrate(3, 1e-5, 8)
+    kept = block_of_choices().first_moment
 
     def deviates(home):
         made, unlikely = lg.load(released(source, home, **PRICE)), False
+        sizes = made["prompt"].str.extract(r"(\d+)").cast(pl.Int64)
         for options in SIZES:
-            own = made.filter(made["flip_probability"].is_close(options / (2 * total(options))))
+            own = made.filter(sizes % 3 == SIZES.index(options))
             shown = own["chosen"].str.extract(r"answer (\d)").value_counts()
             counts = dict(zip(shown["chosen"], shown["count"] // (options - 1), strict=True))
             each = np.array([counts.get(str(place), 0) for place in range(options)])
             assert each.sum() == len(source) / len(SIZES)
-            expected = np.where(np.arange(options) == 1, math.exp(epsilon0), 1) / total(options)
+            expected = np.where(np.arange(options) == 1, kept, 0) + (1 - kept) / options
             law = stats.chisquare(each, each.sum() * expected)
             unlikely |= bool(law.pvalue <= FALSE_FAILURE)
         return unlikely
 
-    def total(options):
-        return math.exp(epsilon0) + options - 1
-
     assert not deviates(project)
-    draw = rr.randomize_choices
-
-    def with_less_noise(chosen, coins, keys, threshold, options):
-        others = (options - 1).astype(np.uint64)
-        less = threshold // np.uint64(10) * np.uint64(7) // others * others
-        return draw(chosen, coins, keys, less, options)
-
-    monkeypatch.setattr(rr, "randomize_choices", with_less_noise)
+    exact = pricing.prices
+    monkeypatch.setattr(
+        pricing,
+        "prices",
+        lambda *asked: {
+            k: {"threshold": price["threshold"] // 64} for k, price in exact(*asked).items()
+        },
+    )
     assert deviates(lg.init(tmp_path / "less noise"))
 
 
@@ -183,7 +180,7 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(project,
         with pytest.raises(KeyboardInterrupt):
             released(rows(seed=1), project, **PRICE)
     made = released(rows(seed=2), project, **PRICE)
-    assert made.card["counts"]["charged"] == len(rows())
+    assert made.card["counts"]["charged"] == 4
     drawn = map_of(project, made)["value"].value_counts().sort("value")
     number = lg.load(made).unique(["item_id", "chosen"])["chosen"].str.extract(r"answer (\d)")
     assert set(number.cast(pl.UInt8)) == set(drawn["value"])
@@ -191,17 +188,17 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(project,
 
 
 def test_again_draws_every_choice_anew_at_a_new_charge(project):
-    made = released(rows(labelers=20), project, max_labels_per_labeler=12, block=1, **PRICE)
+    made = released(rows(labelers=20), project, uses=2, **PRICE)
     again = released(rows(labelers=20), project, again=True)
-    assert again.card["counts"]["charged"] == made.card["counts"]["charged"] == 20 * PER_LABELER
+    assert again.card["counts"]["charged"] == made.card["counts"]["charged"] == 20
     assert not same_rows(made, again)
     third = released(rows(labelers=20)[::-1] + rows(labelers=1), project)
     assert same_rows(third, again)
 
 
 def test_a_bound_counts_choices(project):
-    made = released(rows(), project, max_labels_per_labeler=4, block=1, **PRICE)
-    assert made.card["counts"]["charged"] == 4 * 4
+    made = released(rows(), project, max_labels_per_labeler=4, **PRICE)
+    assert made.card["counts"]["charged"] == 4
     assert made.card["counts"]["dropped_by_bound"] == 4 * (PER_LABELER - 4)
     for (_, _), own in lg.load(made).group_by("item_id", "chosen"):
         item = int(own["prompt"][0].split()[1])
@@ -212,48 +209,34 @@ def test_a_bound_counts_choices(project):
 
 def test_labelers_who_are_exhausted_do_not_stop_others(project):
     """A bucket of theirs alone has nothing to release; it ended the run after the charge."""
-    released(rows(labelers=3), project, max_labels_per_labeler=PER_LABELER, block=1, **PRICE)
+    released(rows(labelers=3), project, **PRICE)
     everybody = [{**row, "prompt": row["prompt"] + "?"} for row in rows(labelers=4)]
     made = released(everybody, project, exhausted="drop")
-    assert made.card["counts"]["charged"] == PER_LABELER
+    assert made.card["counts"]["charged"] == 1
 
 
 # --- the price -----------------------------------------------------------------------------------
 
 
-def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project):
-    made = released(rows(sizes=[4, 5]), project, max_labels_per_labeler=20, block=1, **PRICE)
-    (record,) = policies.show(None, project).allowances
-    assert record.choices == 4
-    few = [{**row, "prompt": row["prompt"] + "?"} for row in rows(sizes=[3, 6])]
-    with pytest.raises(PolicyError, match="a choice among 3 different responses costs more"):
-        released(few, project)
-    pair = {"labeler_id": "w", "prompt": "p", "response_a": "x", "response_b": "y", "label": 1}
-    with pytest.raises(PolicyError, match="a label of a pair costs more than this policy prices"):
-        released([pair], project)
-    same = [{**row, "responses": [*row["responses"][:3], row["responses"][0]]} for row in few]
-    with pytest.raises(PolicyError, match="a choice among 3 different responses costs more"):
-        released([row | {"choice": 0} for row in same], project)
-    more = [{**row, "prompt": row["prompt"] + "!"} for row in rows(sizes=[9])]
-    assert released(more, project).card["counts"]["charged"] == len(more)
-    assert made.card["counts"]["charged"] == len(more)
-
-
-def test_a_policy_of_pairs_takes_choices_as_well(project):
-    policies.new("both", **PRICE, allow=["rr:uses=50,block=1"], project=project)
+def test_one_policy_takes_pairs_and_choices_of_any_number(project):
+    policies.new("both", **PRICE, allow=["rr:uses=5"], project=project)
     policies.activate("both", project=project)
-    made = released(rows(), project)
-    epsilon0 = binary.calibrate(3, 1e-5, 50)
-    thresholds = sorted(set(map_of(project, made)["threshold"]))
-    for options, threshold in zip(SIZES, thresholds, strict=True):
-        assert KAry(options).epsilon0_of(threshold) == pytest.approx(epsilon0, rel=1e-9)
+    for number, sizes in enumerate(([3, 6], [9], [2])):
+        asked = [row | {"prompt": row["prompt"] + "?" * number} for row in rows(sizes=sizes)]
+        made = released(asked, project)
+        assert made.card["counts"]["charged"] == 4
+        law = block_of_choices(uses=5)
+        drawn = map_of(project, made)
+        assert set(drawn["threshold"]) == {law.threshold}
+        assert set(drawn["block_letters"]) == {max(sizes)}
     ranked = [
         {k: v for k, v in row.items() if k != "choice"}
         | {"ranks": list(range(len(row["responses"])))}
         for row in rows()[:2]
     ]
     pairs = sum(math.comb(len(row["responses"]), 2) for row in ranked)
-    assert released(ranked, project).card["counts"]["charged"] == pairs  # labels of their own
+    last = released(ranked, project)  # labels of their own
+    assert last.card["counts"]["charged"] == 1 and len(map_of(project, last)) == pairs
 
 
 @pytest.mark.parametrize(
@@ -261,27 +244,12 @@ def test_a_policy_of_pairs_takes_choices_as_well(project):
     [
         ({"mechanism": "props", "features": "length"}, "they go with --mechanism statistic or rr"),
         ({"ties": "drop", "tie_status_public": True}, "--ties drop goes with pairs and rankings"),
-        ({"mechanism": "rr", "epsilon": 2e-12, "delta": 0}, "too small"),
     ],
 )
 def test_what_does_not_go_with_choices_is_refused_before_any_charge(options, message, project):
     source = pa.Table.from_pylist(rows())
     with pytest.raises(PolicyError, match=message):
         lg.privatize(source, project=project, **{**PRICE, "mechanism": "rr", **options})
-
-
-@pytest.mark.parametrize(
-    ("allow", "ties", "message"),
-    [
-        ("rr:uses=5,block=1", "coin", "choices are among 2 to 256 responses, found 1"),
-        ("rr:uses=5,block=1", "coin", "choices are among 2 to 256 responses, found 257"),
-        ("statistic:releases=5,choices=3", "zero", "an allowance of statistic has no choices"),
-        ("rr:uses=5,block=1", "coin", "allow expects"),
-    ],
-)
-def test_a_policy_that_choices_cannot_have_is_refused(allow, ties, message, project):
-    with pytest.raises(PolicyError, match=message):
-        policies.new("wrong", **PRICE, allow=[allow], ties=ties, project=project)
 
 
 # --- what flip_probability means -----------------------------------------------------------------
@@ -300,7 +268,7 @@ CASES = [(2, 0.4), (3, 0.1), (4, 1.0), (9, 2.5)]
 @pytest.mark.parametrize(("options", "epsilon0"), CASES)
 def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred(options, epsilon0):
     """Under Plackett–Luce: a shown pair's direction, against the preference between its two."""
-    gamma = RANDOMIZED_LABELS.pair_flip_probability(KAry(options).threshold(epsilon0), options)
+    gamma = (1 - Block(binary.threshold(epsilon0), 1, options).first_moment) / 2
     assert gamma == pytest.approx(options / (2 * (math.exp(epsilon0) + options - 1)), rel=1e-9)
     other = answer_probabilities(options, epsilon0)[0, 1]
     for seed in range(3):
@@ -322,11 +290,12 @@ def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred
 @pytest.mark.parametrize(("options", "epsilon0"), CASES)
 def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(options, epsilon0):
     """Σ over rows of φ(chosen) − φ(rejected), over 1 − 2γ, is unbiased for every true choice."""
-    gamma = RANDOMIZED_LABELS.pair_flip_probability(KAry(options).threshold(epsilon0), options)
+    law = Block(binary.threshold(epsilon0), 1, options)
+    gamma = (1 - law.first_moment) / 2
     features = np.random.default_rng(0).normal(size=(options, 3))
     statistic = options * (features - features.mean(axis=0))  # of each choice, over its K−1 pairs
     expected = answer_probabilities(options, epsilon0) @ statistic
     np.testing.assert_allclose(expected / (1 - 2 * gamma), statistic, rtol=1e-9, atol=1e-9)
-    changed = KAry(options).threshold(epsilon0) / 2**64
+    changed = law.flip_probability
     if options > 2:  # the probability that a choice changed is no γ of its pairs
         assert np.abs(expected / (1 - 2 * changed) - statistic).max() > 0.1

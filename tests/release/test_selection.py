@@ -13,11 +13,11 @@ from support import world
 from support.preferences import Public, opinions, pairs, public, rankings
 
 import labelguard as lg
-from labelguard.budget.policy import Policy, round_up_bounds
+from labelguard.accounting import randomized_response
+from labelguard.accounting.blocks import Block
+from labelguard.budget.policy import Bound
 from labelguard.errors import PolicyError
-from labelguard.keys.coins import Coins
-from labelguard.release.mechanisms import rr
-from labelguard.release.selection import SelectedRows, fit_groups
+from labelguard.release.selection import _number_blocks, fit_groups
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
@@ -60,25 +60,29 @@ def test_places_are_given_to_whole_groups_in_keyed_order(data, labels, labelers)
     assert kept.tolist() == model_of_bounded(unit, group, order, free)
 
 
-def test_a_label_is_drawn_at_the_price_of_its_labelers_bound(tmp_path):
-    capacity, none = np.array([16, 8, 32, 8, 16]), np.zeros(5, np.int64)
-    keys = np.arange(10, dtype=np.uint64).reshape(5, 2)
-    rows = SelectedRows(np.arange(5), none, capacity, keys, keys, none == 0, *[none] * 4)
-    prices = {8: {"threshold": 0}, 16: {"threshold": 2**62}, 32: {"threshold": 2**63}}
-    places = tmp_path, tmp_path, tmp_path, None
-    task = rr.Randomizing(
-        *places, Policy(3.0, 1e-5), prices, Coins(bytes(32)), labelers=True, choices=False
-    )
-    label = np.array([0, 1, 0, 0, 1], np.uint8)
-    value, threshold = rr._draw_pairs(task, rows, label)
-    assert threshold.tolist() == [prices[k]["threshold"] for k in capacity.tolist()]
-    assert value[[1, 3]].tolist() == [1, 0]
-
-
-def test_a_bound_is_the_next_power_of_two():
-    counts = [1, *(2**n + offset for n in range(1, 45) for offset in (-1, 0, 1))]
-    expected = [max(8, 1 << (count - 1).bit_length()) for count in counts]
-    assert round_up_bounds(np.array(counts, np.int64)).tolist() == expected
+@given(
+    counts=st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    block=st.integers(1, 12),
+    seed=st.integers(0, 99),
+)
+def test_labels_of_a_unit_fill_as_few_blocks_as_hold_them_evenly(counts, block, seed):
+    unit = np.repeat(np.arange(len(counts)), counts)
+    rng = np.random.default_rng(seed)
+    rng.shuffle(unit)
+    order = rng.permutation(len(unit)).astype(np.uint64)
+    new = rng.random(len(unit)) < 0.8
+    found = _number_blocks(unit, order, new, Bound(1, block))
+    owners = {}
+    for number, who in zip(found[new], unit[new], strict=True):
+        assert owners.setdefault(number, who) == who  # no block has labels of two units
+    for who in set(unit[new]):
+        mine = new & (unit == who)
+        sizes = Counter(found[mine]).values()
+        assert len(sizes) == -(-int(mine.sum()) // block)
+        assert max(sizes) - min(sizes) <= 1
+        by_order = found[mine][np.argsort(order[mine])]
+        assert (np.diff(by_order) >= 0).all()
+    assert (found[~new] == 0).all()
 
 
 def items(release):
@@ -86,29 +90,43 @@ def items(release):
     return sorted(lg.load(release)["item_id"])
 
 
-def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path):
+def test_a_use_is_a_block_of_new_labels(tmp_path):
     asked = Public(np.repeat(np.arange(4), [1, 8, 9, 33]), np.arange(51))
-    project = lg.init(tmp_path)
-    lg.privatize(pairs(asked, opinions(51, 1)), project=project, **PRICE)
-    places = [
-        overview.labeler(f"worker {labeler}", project.state).allowances[0] for labeler in range(4)
-    ]
-    assert [place.allowed for place in places] == [8, 8, 16, 64]
-    assert [place.used for place in places] == [1, 8, 9, 33]
+    for block, uses in ((None, [1, 1, 1, 1]), (8, [1, 1, 2, 5]), (1, [1, 8, 9, 33])):
+        project = lg.init(tmp_path / str(block))
+        release = lg.privatize(pairs(asked, opinions(51, 1)), project=project, block=block, **PRICE)
+        found = [overview.labeler(f"worker {n}", project.state).allowances[0] for n in range(4)]
+        assert [place.used for place in found] == uses
+        assert {place.allowed for place in found} == {max(uses)}  # nothing is reserved
+        laws = release.card["flip_probability"]["blocks"]
+        assert sum(law["rows"] for law in laws) == 51
+        assert max(law["labels"] for law in laws) == (block or 33)
 
 
-def test_labels_that_were_released_come_first(tmp_path):
-    asked = public(labelers=9, per_labeler=20)
+def test_a_bound_is_of_a_release_and_old_labels_count_first(tmp_path):
+    asked = public(labelers=5, per_labeler=9)
     ranks = opinions(len(asked), 1)
     project = lg.init(tmp_path)
-    few = asked.item < 8
-    first = lg.privatize(
-        pairs(asked[few], ranks[few]), project=project, max_labels_per_labeler=10, block=1, **PRICE
+    few = asked.item < 20
+    one = lg.privatize(
+        pairs(asked[few], ranks[few]), project=project, max_labels_per_labeler=2, uses=3, **PRICE
     )
-    both = lg.privatize(pairs(asked, ranks), project=project, exhausted="drop", **PRICE)
-    assert len(items(both)) == 9 * 10
-    assert not Counter(items(first)) - Counter(items(both))
-    assert overview.budget(project.state).allowances[0].left == 0
+    two = lg.privatize(pairs(asked, ranks), project=project, max_labels_per_labeler=4, **PRICE)
+    assert not Counter(items(one)) - Counter(items(two))
+    assert len(items(two)) == 5 * 4
+    fewer = lg.privatize(pairs(asked, ranks), project=project, max_labels_per_labeler=1, **PRICE)
+    assert items(fewer) == items(two)  # what was released stays, whatever the bound
+    assert fewer.card["counts"]["charged"] == 0
+    more = lg.privatize(pairs(asked, ranks), project=project, **PRICE)
+    assert len(items(more)) == 5 * 9 and more.card["counts"]["charged"] == 5
+
+
+def test_a_bound_goes_with_randomized_response(tmp_path):
+    table = pairs(public(), opinions(len(public()), 1))
+    with pytest.raises(PolicyError, match="goes with randomized response"):
+        lg.privatize(
+            table, project=lg.init(tmp_path), mechanism="statistic", max_labels_per_labeler=3
+        )
 
 
 def test_labelers_keep_labels_of_their_own_choice_of_items(tmp_path):
@@ -148,11 +166,11 @@ def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path):
     assert overview.budget(project.state).policy is None
 
 
-def test_a_content_has_one_place_unless_it_is_given_more(tmp_path):
+def test_a_content_has_one_block_of_all_its_labels_or_of_few(tmp_path):
     asked = Public(np.zeros(30, np.int64), np.arange(30) % 10)
     table = pairs(asked, opinions(30, 1), labelers=False)
-    for places, found in ((None, 10), (2, 20), (5, 30)):
-        project = lg.init(tmp_path / str(found))
+    for most, labels in ((None, 30), (2, 20), (1, 10)):
+        project = lg.init(tmp_path / str(most))
         release = lg.privatize(
             table,
             project=project,
@@ -160,10 +178,10 @@ def test_a_content_has_one_place_unless_it_is_given_more(tmp_path):
             unit="item",
             epsilon=1,
             delta=0,
-            max_labels_per_labeler=places,
-            block=1,
+            max_labels_per_labeler=most,
         )
-        assert release.card["counts"]["labelers"] == 10 and len(items(release)) == found
-        assert overview.budget(project.state).allowances[0].allowed == 10 * (places or 1)
+        assert release.card["counts"]["labelers"] == 10 and len(items(release)) == labels
+        assert overview.budget(project.state).allowances[0].allowed == 10
         [flip] = lg.load(release)["flip_probability"].unique()
-        assert flip == pytest.approx(1 / (1 + np.exp(1 / (places or 1))))
+        law = Block(randomized_response.threshold(1), most or 3)
+        assert flip == pytest.approx(law.flip_probability)

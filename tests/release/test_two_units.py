@@ -9,10 +9,10 @@ from support.leaving import PRICE, labels_table
 
 import labelguard as lg
 from labelguard.accounting import collusion
-from labelguard.accounting.components import BinaryAnswers
+from labelguard.accounting.components import RandomizedBlocks
 from labelguard.release.card import rounded_up
 
-ALONE = collusion.epsilon([BinaryAnswers.calibrate(3, 1e-5, 12)], 1e-5)
+ALONE = collusion.epsilon([RandomizedBlocks.calibrate(3, 1e-5, 12)], 1e-5)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own numbers", "an allowance"])

@@ -14,7 +14,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 from labelguard.storage import blocks
 
-PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20, "workers": 1}
+PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "mechanism": "rr", "uses": 3, "workers": 1}
 SET_ASIDE: dict[str, Any] = PRICE | {"bad_rows": "quarantine"}
 WHO = "Zuzanna-Weatherwax"
 MARK = "a-comment-of-nobody-else"

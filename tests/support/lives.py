@@ -8,7 +8,7 @@ from support.preferences import TABLE
 
 import labelguard as lg
 
-PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 
 
 def first_release(directory):

@@ -43,7 +43,7 @@ def describe_randomized(card: Card) -> Iterator[Section]:
 
 
 def _flips(card: Card, differ: str) -> Section:
-    flips = card["flip_probability"]
+    flips = {name: flip for name, flip in card["flip_probability"].items() if name != "blocks"}
     multipliers = {
         name: 1 / (1 - 2 * flip) if flip < 0.5 else math.inf for name, flip in flips.items()
     }
