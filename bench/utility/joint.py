@@ -6,12 +6,15 @@ the same law: the number of flips of a block, then which of its rows they are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.blocks import Block, block
+from labelguard.mechanisms.joint_flips import coin_variance, variance_factor
 
 Floats = NDArray[np.float64]
 
@@ -24,19 +27,33 @@ def count_law(law: Block) -> Floats:
     return np.asarray(weight / weight.sum())
 
 
-def draw_flips(
-    unit: NDArray[np.intp], threshold: int, rng: np.random.Generator
-) -> tuple[NDArray[np.bool_], Floats]:
-    """Which rows are flipped, and their γ: a block holds all rows of a unit, 4,096 at most."""
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Which rows are flipped, their γ, and their `joint_flips.variance_factor`, each (n,)."""
+
+    flipped: NDArray[np.bool_]
+    flip_probability: Floats
+    noise: Floats
+
+
+def draw_blocks(unit: NDArray[np.intp], threshold: int, rng: np.random.Generator) -> Drawn:
+    """Flips of blocks that hold all rows of a unit, 4,096 at most."""
     place, size = _places(unit, rng)
     changes = np.zeros(len(unit), np.int64)
-    flips = np.zeros(len(unit))
+    flips, noise = np.zeros((2, len(unit)))
     for labels in np.unique(size):
         law, rows = block(threshold, int(labels)), np.flatnonzero(size == labels)
         units, which = np.unique(unit[rows], return_inverse=True)
         drawn = rng.choice(labels + 1, len(units), p=count_law(law))
         changes[rows], flips[rows] = drawn[which], law.flip_probability
-    return place < changes, flips
+        noise[rows] = variance_factor(law.first_moment, law.second_moment, labels)
+    return Drawn(place < changes, flips, noise)
+
+
+def draw_coins(flip_probability: Floats, rng: np.random.Generator) -> Drawn:
+    """Flips of every row on its own."""
+    flipped = rng.random(len(flip_probability)) < flip_probability
+    return Drawn(flipped, flip_probability, coin_variance(flip_probability))
 
 
 def bound(unit: NDArray[np.intp], most: int, rng: np.random.Generator) -> NDArray[np.intp]:

@@ -73,11 +73,12 @@ def non_private(
 
 @dataclass(frozen=True)
 class _Answers:
-    """Randomized response on some `rows`: labels 0 or 1, and their flip probabilities."""
+    """Randomized response on some `rows`: labels 0 or 1, and how they were flipped."""
 
     rows: NDArray[np.intp]
     labels: Labels
     flip_probability: Floats
+    noise: Floats
 
 
 def randomized_response(
@@ -115,20 +116,25 @@ def props(
     combine: Literal["hard", "soft"],
     stages: int = 2,
 ) -> Outcome:
-    """PROPS in stages that are split by pair; the labels of the first stage stay flipped."""
+    """PROPS in stages that are split by labeler; the labels of the first stage stay flipped."""
     answers = _answers(problem, epsilon, delta, seed, None, "joint")
     _, coordinates = _coordinates(problem, _unwhitened(problem))
-    draw = np.random.default_rng([seed, 2])
-    stage = draw.integers(0, stages, len(coordinates))[problem.rows.pair]
-    fold = draw.integers(0, _FOLDS, len(coordinates))[problem.rows.pair]
+    draw, unit = np.random.default_rng([seed, 2]), problem.rows.unit[answers.rows]
     labels = ReleasedLabels(
-        problem.rows.pair, stage, fold, answers.labels, answers.flip_probability
+        problem.rows.pair[answers.rows],
+        unit,
+        draw.integers(0, stages, problem.rows.units)[unit],
+        draw.integers(0, _FOLDS, problem.rows.units)[unit],
+        answers.labels,
+        answers.flip_probability,
+        answers.noise,
     )
     learner = HeadLearner(problem.fixed.ridge)
     results = list(run_stages(coordinates, labels, learner, combine=combine, stages=stages))
     error = results[-1].report.error
     details = {} if error is None else {"model_error": error.rate, "model_se": error.standard_error}
-    released = (assemble(results)[0] > 0.5).astype(np.uint8)
+    released = np.full(len(problem.rows), NOT_RELEASED, np.uint8)
+    released[answers.rows] = assemble(results)[0] > 0.5
     return Outcome(results[-1].scorer(coordinates), released, _noise_of(problem, answers) | details)
 
 
@@ -148,15 +154,14 @@ def _answers(
     rows = joint.bound(unit, min(most, cap or most), rng)
     mine = unit[rows]
     if draw == "joint":
-        threshold = rr.threshold(rr.calibrate(epsilon, delta, 1))
-        flipped, flips = joint.draw_flips(mine, threshold, rng)
+        drawn = joint.draw_blocks(mine, rr.threshold(rr.calibrate(epsilon, delta, 1)), rng)
     else:
         _, unit_of, counts = np.unique(mine, return_inverse=True, return_counts=True)
         epsilon0 = rr.calibrate_many(epsilon, delta, counts)
         # Thresholds are rounded up to the coin's 64 bits, which no draw here could tell.
-        flips = (1 / (1 + np.exp(epsilon0)))[unit_of]
-        flipped = rng.random(len(rows)) < flips
-    return _Answers(rows, binary[rows].astype(np.uint8) ^ flipped, flips)
+        drawn = joint.draw_coins((1 / (1 + np.exp(epsilon0)))[unit_of], rng)
+    labels = binary[rows].astype(np.uint8) ^ drawn.flipped
+    return _Answers(rows, labels, drawn.flip_probability, drawn.noise)
 
 
 def _noise_of(problem: Problem, answers: _Answers) -> dict[str, Any]:
