@@ -68,7 +68,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     data = release / "data.parquet"
     item, side = _items_and_sides(data, by_question=_has_questions(data))
     flips = pl.read_parquet(data)["flip_probability"].to_numpy()
-    blocks = card["flip_probability"]["blocks"]
+    blocks = card["flip_probability"].get("blocks", ())
     # The labels of an item that is the unit were flipped together.
     compare = within_items if card["privacy"]["unit"] == "item" else between_labelers
     between = compare(item, side, flips, blocks)

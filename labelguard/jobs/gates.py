@@ -277,7 +277,7 @@ def _measure_by_released(
         )
     rows = rows.filter(pl.Series(is_out))
     flips, pairs = rows["flip_probability"].to_numpy(), rows.select(PAIRS).to_arrow()
-    blocks = read_card(release)["flip_probability"]["blocks"]
+    blocks = read_card(release)["flip_probability"].get("blocks", ())
     measured = _measure_accuracy(gate, step, models, pairs, flips, items[is_out], blocks)
     if unlearned == step.holdout:
         return measured
