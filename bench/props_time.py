@@ -78,7 +78,7 @@ def labels(pairs: int, stages: int) -> ReleasedLabels:
     """A released label of each pair."""
     draw, rows = np.random.default_rng(1), np.arange(pairs)
     released = draw.integers(0, 2, pairs).astype(np.uint8)
-    return ReleasedLabels(rows, rows % stages, rows % 5, released, np.full(pairs, FLIP))
+    return ReleasedLabels(rows, rows, rows % stages, rows % 5, released, np.full(pairs, FLIP))
 
 
 class Clock:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import ball, gaussian
 from labelguard.accounting import randomized_response as rr
-from labelguard.budget.policy import round_up_bounds
+from labelguard.accounting.blocks import MOST_LABELS
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
@@ -27,6 +27,7 @@ from labelguard.mechanisms.props_stages import ReleasedLabels, assemble, run_sta
 from labelguard.planner import calibration, tuning
 from labelguard.planner import components as components_of
 from labelguard.text import LABEL_A, LABEL_TIE
+from utility import joint
 from utility.datasets import Labels, Problem
 from utility.gradients import GRADIENT
 from utility.outcomes import NOT_RELEASED, Mechanism, Outcome, by_teacher
@@ -37,8 +38,9 @@ NON_PRIVATE = "non-private"
 NON_PRIVATE_WIDE = "non-private-128"
 """What a tuned choice, which may take up to 128 components, is measured against."""
 RR, PLANNED = "rr", "statistic-planned"
-CAPS = (1, 2, 4, 8, 16, 64)
+CAPS = (1, 2, 3, 4, 8, 16, 64)
 """Bounds of randomized response: labels that each labeler may give at most."""
+Draw: TypeAlias = Literal["joint", "coins"]
 SWEPT = (2, 4, 8, 16, 32)
 NOISES: tuple[NoiseKind, ...] = ("gaussian", "ball")
 _FOLDS = 5
@@ -71,11 +73,12 @@ def non_private(
 
 @dataclass(frozen=True)
 class _Answers:
-    """Randomized response on some `rows`: labels 0 or 1, and their flip probabilities."""
+    """Randomized response on some `rows`: labels 0 or 1, and how they were flipped."""
 
     rows: NDArray[np.intp]
     labels: Labels
     flip_probability: Floats
+    noise: Floats
 
 
 def randomized_response(
@@ -86,9 +89,10 @@ def randomized_response(
     *,
     loss: Literal["forward", "robust"] = "forward",
     cap: int | None = None,
+    draw: Draw = "joint",
 ) -> Outcome:
     """A head of flipped labels; with `cap`, of at most so many labels of each labeler."""
-    answers = _answers(problem, epsilon, delta, seed, cap)
+    answers = _answers(problem, epsilon, delta, seed, cap, draw)
     _, z = _coordinates(problem, _unwhitened(problem))
     theta = heads.fit_flipped(
         z[problem.rows.pair[answers.rows]],
@@ -100,7 +104,7 @@ def randomized_response(
     )
     released = np.full(len(problem.rows), NOT_RELEASED, np.uint8)
     released[answers.rows] = answers.labels
-    return Outcome(heads.margins(z, theta), released, _noise_of(answers))
+    return Outcome(heads.margins(z, theta), released, _noise_of(problem, answers))
 
 
 def props(
@@ -112,54 +116,60 @@ def props(
     combine: Literal["hard", "soft"],
     stages: int = 2,
 ) -> Outcome:
-    """PROPS in stages that are split by pair; the labels of the first stage stay flipped."""
-    answers = _answers(problem, epsilon, delta, seed, None)
+    """PROPS in stages that are split by labeler; the labels of the first stage stay flipped."""
+    answers = _answers(problem, epsilon, delta, seed, None, "joint")
     _, coordinates = _coordinates(problem, _unwhitened(problem))
-    draw = np.random.default_rng([seed, 2])
-    stage = draw.integers(0, stages, len(coordinates))[problem.rows.pair]
-    fold = draw.integers(0, _FOLDS, len(coordinates))[problem.rows.pair]
+    draw, unit = np.random.default_rng([seed, 2]), problem.rows.unit[answers.rows]
     labels = ReleasedLabels(
-        problem.rows.pair, stage, fold, answers.labels, answers.flip_probability
+        problem.rows.pair[answers.rows],
+        unit,
+        draw.integers(0, stages, problem.rows.units)[unit],
+        draw.integers(0, _FOLDS, problem.rows.units)[unit],
+        answers.labels,
+        answers.flip_probability,
+        answers.noise,
     )
     learner = HeadLearner(problem.fixed.ridge)
     results = list(run_stages(coordinates, labels, learner, combine=combine, stages=stages))
     error = results[-1].report.error
     details = {} if error is None else {"model_error": error.rate, "model_se": error.standard_error}
-    released = (assemble(results)[0] > 0.5).astype(np.uint8)
-    return Outcome(results[-1].scorer(coordinates), released, _noise_of(answers) | details)
+    released = np.full(len(problem.rows), NOT_RELEASED, np.uint8)
+    released[answers.rows] = assemble(results)[0] > 0.5
+    return Outcome(results[-1].scorer(coordinates), released, _noise_of(problem, answers) | details)
 
 
 def _answers(
-    problem: Problem, epsilon: float, delta: float, seed: int, cap: int | None
+    problem: Problem, epsilon: float, delta: float, seed: int, cap: int | None, draw: Draw
 ) -> _Answers:
-    """Every labeler's own number of labels, rounded up, is the number of coins that is paid for."""
-    draw = np.random.default_rng([seed, round(epsilon * 1000)])
+    """What one release draws of each labeler's labels: a block, or as many coins.
+
+    Of the labels that a block has no room for none is released.
+    Coins are priced by each labeler's own number of labels, which is less than any policy for all
+    would cost: whatever else is compared with them is compared with the best of them.
+    """
+    rng = np.random.default_rng([seed, round(epsilon * 1000)])
     n, unit = len(problem.rows), problem.rows.unit
-    fair, coin, order = draw.random(n) < 0.5, draw.random(n), draw.permutation(n)
-    binary = np.where(problem.labels == LABEL_TIE, fair, problem.labels).astype(np.uint8)
-    counts = np.bincount(unit, minlength=problem.rows.units)
-    bound = round_up_bounds(counts)
-    rows = np.arange(n)
-    if cap is not None:
-        rows = np.sort(order[_number_in_unit(unit[order]) < cap])
-        bound = np.minimum(bound, cap)
-    epsilon0 = rr.calibrate_many(epsilon, delta, bound)
-    # Thresholds are rounded up to the coin's 64 bits, which no draw here could tell.
-    flips = (1 / (1 + np.exp(epsilon0)))[unit[rows]]
-    return _Answers(rows, binary[rows] ^ (coin[rows] < flips), flips)
+    binary = np.where(problem.labels == LABEL_TIE, rng.random(n) < 0.5, problem.labels)
+    most = n if draw == "coins" else MOST_LABELS
+    rows = joint.bound(unit, min(most, cap or most), rng)
+    mine = unit[rows]
+    if draw == "joint":
+        drawn = joint.draw_blocks(mine, rr.threshold(rr.calibrate(epsilon, delta, 1)), rng)
+    else:
+        _, unit_of, counts = np.unique(mine, return_inverse=True, return_counts=True)
+        epsilon0 = rr.calibrate_many(epsilon, delta, counts)
+        # Thresholds are rounded up to the coin's 64 bits, which no draw here could tell.
+        drawn = joint.draw_coins((1 / (1 + np.exp(epsilon0)))[unit_of], rng)
+    labels = binary[rows].astype(np.uint8) ^ drawn.flipped
+    return _Answers(rows, labels, drawn.flip_probability, drawn.noise)
 
 
-def _number_in_unit(unit: NDArray[np.intp]) -> NDArray[np.intp]:
-    """0, 1, 2, … along the rows of each labeler."""
-    order = np.argsort(unit, kind="stable")
-    _, starts, counts = np.unique(unit[order], return_index=True, return_counts=True)
-    number = np.empty(len(unit), np.intp)
-    number[order] = np.arange(len(unit)) - np.repeat(starts, counts)
-    return number
-
-
-def _noise_of(answers: _Answers) -> dict[str, Any]:
-    return {"mean_flip_probability": float(answers.flip_probability.mean())}
+def _noise_of(problem: Problem, answers: _Answers) -> dict[str, Any]:
+    information = float(np.square(1 - 2 * answers.flip_probability).sum())
+    return {
+        "mean_flip_probability": float(answers.flip_probability.mean()),
+        "information": information / problem.rows.units,
+    }
 
 
 # --- the statistic -------------------------------------------------------------------------------
@@ -275,6 +285,11 @@ def _wide(shape: Shape, components: int) -> Shape:
 CAPPED: dict[str, Mechanism] = {
     f"rr-cap-{cap}": partial(randomized_response, cap=cap) for cap in CAPS
 }
+COINS: dict[str, Mechanism] = {
+    "rr-coins": partial(randomized_response, draw="coins"),
+    **{f"rr-coins-cap-{cap}": partial(randomized_response, cap=cap, draw="coins") for cap in CAPS},
+}
+"""Every label a coin of its own; of one label a labeler it is the same as a block."""
 SWEEP: dict[str, Mechanism] = {
     f"{kind}-{components}": partial(statistic_of, components=components, kind=kind)
     for components in SWEPT
@@ -289,6 +304,7 @@ MECHANISMS: dict[str, Mechanism] = {
     RR: randomized_response,
     "rr-robust": partial(randomized_response, loss="robust"),
     **CAPPED,
+    **COINS,
     "props-hard": partial(props, combine="hard"),
     "props-soft": partial(props, combine="soft"),
     "props-hard-3": partial(props, combine="hard", stages=3),

@@ -15,7 +15,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.mechanisms.agreement import AgreementEstimate, between_labelers, with_gold
+from labelguard.mechanisms.agreement import (
+    AgreementEstimate,
+    between_labelers,
+    with_gold,
+    within_items,
+)
 from labelguard.planner.prior import AGREEMENTS
 from labelguard.release.pairs_file import check_pairs, item_sides, scan_pairs
 from labelguard.release.writer import read_card
@@ -63,12 +68,15 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     data = release / "data.parquet"
     item, side = _items_and_sides(data, by_question=_has_questions(data))
     flips = pl.read_parquet(data)["flip_probability"].to_numpy()
-    between = between_labelers(item, side, flips)
+    blocks = card["flip_probability"].get("blocks", ())
+    # The labels of an item that is the unit were flipped together.
+    compare = within_items if card["privacy"]["unit"] == "item" else between_labelers
+    between = compare(item, side, flips, blocks)
     notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("two labels of one item", between)]
     by_gold = None
     if gold is not None:
         at, answer = _gold_sides(gold, data, item)
-        by_gold = with_gold(item[at], side[at], answer, flips[at])
+        by_gold = with_gold(item[at], side[at], answer, flips[at], blocks)
         notes += _estimate_notes("a label of a gold item", by_gold)
     share, self_notes = _self_comparisons(card, between)
     plan = None if share > SELF_SHARE else _plan_option(between)

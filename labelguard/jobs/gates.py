@@ -27,6 +27,7 @@ from labelguard.jobs.settings import GateSettings, Job
 from labelguard.jobs.state import Facts, RunInProgress
 from labelguard.jobs.steps import Step
 from labelguard.mechanisms.clustered import paired_standard_error, standard_error
+from labelguard.mechanisms.joint_flips import BlockLaws
 from labelguard.mechanisms.props import vote
 from labelguard.project.project import Project
 from labelguard.release.evaluation import Evaluation, coordinates_in
@@ -39,6 +40,7 @@ from labelguard.release.pairs_file import (
     length_margins,
     read_preferred,
 )
+from labelguard.release.writer import read_card
 from labelguard.text import Progress
 
 EVALUATION = "evaluation"
@@ -275,7 +277,8 @@ def _measure_by_released(
         )
     rows = rows.filter(pl.Series(is_out))
     flips, pairs = rows["flip_probability"].to_numpy(), rows.select(PAIRS).to_arrow()
-    measured = _measure_accuracy(gate, step, models, pairs, flips, items[is_out])
+    blocks = read_card(release)["flip_probability"].get("blocks", ())
+    measured = _measure_accuracy(gate, step, models, pairs, flips, items[is_out], blocks)
     if unlearned == step.holdout:
         return measured
     note = f"; of the {unlearned:g} of items that are held out of both models"
@@ -289,9 +292,10 @@ def _measure_accuracy(
     pairs: pa.Table,
     flips: NDArray[np.float64],
     items: NDArray[np.generic],
+    blocks: BlockLaws = (),
 ) -> _Measurement:
     """Return how often models are right about rows whose label was flipped with probability
-    `flips`.
+    `flips`, in `blocks` as the card has them.
 
     With s = 1 − 2γ and d = 1 where a model disagrees with the released label, accuracy is
     1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
@@ -306,13 +310,13 @@ def _measure_accuracy(
         )
     accuracy = [1 - float(signal @ (d - flips)) / information for d in wrong]
     baselines = {"longer_response": accuracy[-1]}
-    # No noise is in it but that of coins: a sum over items, taken for normal.
-    error, quantile = standard_error(wrong[0], flips, items), NormalDist().inv_cdf
+    # No noise is in it but that of flips: a sum over items, taken for normal.
+    error, quantile = standard_error(wrong[0], flips, items, blocks), NormalDist().inv_cdf
     half_width = quantile(max(gate.confidence, _SURE)) * error
     current, reach = None, 0.0
     if len(models) > 1:
         current = accuracy[1]
-        error = paired_standard_error(wrong[0] - wrong[1], flips, items)
+        error = paired_standard_error(wrong[0] - wrong[1], flips, items, blocks)
         if gate.confidence > 0.5:  # 0 · ∞ is no number
             reach = quantile(gate.confidence) * error
     return _Measurement(accuracy[0], current, error, len(pairs), reach, half_width, baselines)

@@ -125,6 +125,14 @@ def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Flo
     return total
 
 
+def square_sums(x: Matrix, weight: Floats) -> Floats:
+    """Return Σ_i weight_i x_i², shape (components,), computed in float64 whatever the type of x."""
+    total = np.zeros(x.shape[1])
+    for rows, block in blocks(x):
+        total += weight[rows] @ np.square(block)
+    return total
+
+
 def margins(x: Matrix, theta: Floats) -> Floats:
     """Return x·θ, shape (pairs,), computed in float64 whatever the type of x."""
     result = np.empty(len(x))

@@ -114,24 +114,31 @@ LearnerFactory: TypeAlias = Callable[[pa.Table, LearnerOptions], PreparedLearner
 
 @dataclass(frozen=True, eq=False)
 class HeadScorer:
-    """Margins x·theta of feature rows x; `theta` has shape (components,)."""
+    """Margins x·theta of feature rows x; `theta` has shape (components,).
+
+    `precision` (components,) is the ridge by which a head was fitted and what its labels tell along
+    each component, about ¼ Σ (1 − 2γ)² x² (Böhning and Lindsay 1988).
+    """
 
     theta: Floats
+    precision: Floats
 
     def __call__(self, pairs: NDArray[Any]) -> Floats:
         """Return margins, shape (n,), of feature rows of shape (n, components)."""
         return heads.margins(pairs, self.theta)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return `theta` alone."""
-        return {"theta": self.theta.copy()}
+        """Return `theta` and `precision`."""
+        return {"theta": self.theta.copy(), "precision": self.precision.copy()}
 
 
 @dataclass(frozen=True)
 class HeadLearner:
     """A linear head by `heads.fit_flipped`; `pairs` are feature rows of shape (n, components).
 
-    A head that continues from another is drawn toward it by the ridge, instead of toward 0.
+    A head that continues from another has it for its prior: the ridge draws it toward the other's
+    coefficients, by the other's precision, instead of toward 0. Along principal axes, where the
+    components of features lie, two heads that continue so are nearly one head of all labels.
     Fitting raises as `heads.fit_flipped`.
     """
 
@@ -142,12 +149,13 @@ class HeadLearner:
         self, pairs: NDArray[Any], targets: Floats, probabilities: Floats, init: Scorer | None
     ) -> HeadScorer:
         """Return the head that the targets, their flip probabilities and the ridge decide."""
-        toward = None if init is None else init.state()["theta"]
-        theta = heads.fit_flipped(
-            pairs, targets, probabilities, self.ridge, self.loss, toward=toward
-        )
-        return HeadScorer(theta)
+        before = None if init is None else init.state()
+        toward = None if before is None else before["theta"]
+        ridge = np.full(pairs.shape[1], self.ridge) if before is None else before["precision"]
+        theta = heads.fit_flipped(pairs, targets, probabilities, ridge, self.loss, toward=toward)
+        signal = 1 - 2 * np.broadcast_to(probabilities, len(pairs))
+        return HeadScorer(theta, ridge + heads.square_sums(pairs, signal**2) / 4)
 
     def restore(self, state: State) -> HeadScorer:
-        """Return the head whose state this is; raises KeyError without an array `theta`."""
-        return HeadScorer(np.array(state["theta"], np.float64))
+        """Return the head whose state this is; raises KeyError without `theta` or `precision`."""
+        return HeadScorer(*(np.array(state[name], np.float64) for name in ("theta", "precision")))

@@ -1,14 +1,15 @@
 """Agreement, estimated from labels that were flipped with known probabilities.
 
-Let s in {−1, 1} be the side that a labeler prefers, a tie counting as a coin's answer, and x the
-released one: flipped with probability γ, so E x = a·s with a = 1 − 2γ, for each label on its own.
-What is estimated concerns the labels themselves, as they lie behind a release; its error is that of
-the coins alone, and is therefore known, whatever the labels are.
+Let y in {−1, 1} be the side that a labeler prefers, a tie counting as a coin's answer, and x the
+released one: flipped with probability γ, so E x = a·y with a = 1 − 2γ. Flips of different units are
+independent; those of one block (`accounting.blocks`) are not, and `blocks` of a release's card tell
+how far. What is estimated concerns the labels themselves, as they lie behind a release; its error
+is that of the flips alone, and is therefore known, whatever the labels are.
 
-An interval is that of the normal distribution, widened by the most that one coin can move the
-estimate away from its mean: nothing where labels are many, everything where there is one. The
-normal one alone would hold in 4 cases of 5 only where few coins decide, however many labels there
-are: γ may be small.
+An interval is that of the normal distribution, widened by the most that one block can move the
+estimate away from its mean: nothing where units are many, everything where there is one. The normal
+one alone would hold in 4 cases of 5 only where few flips decide, however many labels there are: γ
+may be small.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["AgreementEstimate", "between_labelers", "with_gold"]
+from labelguard.mechanisms.joint_flips import BlockLaws, FlippedRows
+
+__all__ = ["AgreementEstimate", "between_labelers", "with_gold", "within_items"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -48,72 +51,115 @@ class AgreementEstimate:
 
 
 def between_labelers(
-    item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike
+    item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike, blocks: BlockLaws = ()
 ) -> AgreementEstimate | None:
     """Estimate how often two labels of one item agree; None if no item has two that say anything.
 
-    `item` names each label's item, `x` is ±1 and `flip_probability` γ, shape (n,) each. For two
-    labels of one item E x_r x_s = a_r a_s s_r s_s. Each pair is weighted by the inverse of its
-    variance, (a_r a_s)², which makes
+    `item` names each label's item, `x` is ±1 and `flip_probability` γ, shape (n,) each. Labels of
+    one item are of different units: E x_r x_s = a_r a_s y_r y_s. Each pair is weighted by about the
+    inverse of its variance, (a_r a_s)², which makes
 
         Ê = Σ a_r x_r a_s x_s / Σ a_r² a_s²       over all pairs r < s of one item,
 
-    unbiased for the mean of s_r s_s with these weights, and agreement (1 + Ê)/2. Given the labels,
-    items are independent. With p = a², e₂(p) = Σ_{r<s} p_r p_s, the variance of an item's sum is
+    unbiased for the mean of y_r y_s with these weights, and agreement (1 + Ê)/2. With x = y(a + e)
+    a product is its mean, parts linear in e_r and in e_s, and e_r e_s: uncorrelated, as e of
+    different units are. Of the covariance of one unit's e no eigenvalue exceeds `noise`
+    (`joint_flips.variance_factor`), so that the sum over pairs has at most the variance
 
-        Σ_{r<s} p_r p_s (1 − p_r p_s) + 2 Σ_r p_r (1 − p_r) Σ_{s<t, not r} p_s p_t s_s s_t
+        Σ_r p_r noise_r (Σ_{s≠r} p_s)² + Σ_{r<s} p_r noise_r p_s noise_s,      p = a²,
 
-    and largest where all agree: that bound is taken. It needs power sums of p only. One coin moves
-    an item's sum by a_r (1 + a_r) Σ_{s≠r} a_s at most.
+    which it has where all labels agree and each was flipped alone. One flip moves an item's sum by
+    a_r (1 + a_r) Σ_{s≠r} a_s at most.
     """
     _, where = np.unique(np.asarray(item), return_inverse=True)
-    x, a = np.asarray(x, np.float64), 1 - 2 * np.asarray(flip_probability, np.float64)
+    rows = FlippedRows.of(flip_probability, blocks)
+    x, a = np.asarray(x, np.float64), 1 - 2 * rows.flip_probability
     labels, others = np.bincount(where), np.bincount(where, a)[where] - a
-    one, two, three, four = (np.bincount(where, a ** (2 * power)) for power in (1, 2, 3, 4))
+    p = a**2
+    one, two = np.bincount(where, p), np.bincount(where, p**2)
     pairs = (one**2 - two) / 2
     information = float(pairs.sum())
     if not (labels > 1).any() or information <= 0:
         return None
     summed = (np.bincount(where, a * x) ** 2 - one) / 2
-    together = pairs * (one - two) - one * (two - three) + (three - four)
-    variance = pairs - (two**2 - four) / 2 + 2 * together
+    noisy = p * rows.noise
+    both = (np.bincount(where, noisy) ** 2 - np.bincount(where, noisy**2)) / 2
+    variance = float(noisy @ (one[where] - p) ** 2 + both.sum())
     return _interval_of_mean(
         float(summed.sum()) / information,
-        math.sqrt(max(0.0, float(variance.sum()))) / information,
-        _step(a, others) / information,
+        math.sqrt(max(0.0, variance)) / information,
+        _step(a, others, rows.size) / information,
         comparisons=int((labels * (labels - 1) // 2).sum()),
         items=int((labels > 1).sum()),
     )
 
 
+def within_items(
+    item: ArrayLike, x: ArrayLike, flip_probability: ArrayLike, blocks: BlockLaws = ()
+) -> AgreementEstimate | None:
+    """Estimate the same where an item is the unit: its labels are one block; None as above.
+
+    Then E x_r x_s = c2 y_r y_s, and with weights c2² Ê = Σ c2 x_r x_s / Σ c2² over the pairs of
+    each block. Labels of an item with different γ are of two releases, and are not compared; nor
+    are those of more than one block of a size. Products of one block may all move together: their
+    sum has at most the variance k²(1 − c2²) of k equal ones. Blocks of c2 = 0 tell nothing.
+    """
+    rows = FlippedRows.of(flip_probability, blocks)
+    names = np.unique(np.asarray(item), return_inverse=True)[1]
+    keys = np.stack([names, np.unique(rows.flip_probability, return_inverse=True)[1]])
+    _, first, where = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    where = where.ravel()
+    labels, second = np.bincount(where), rows.second[first]
+    pairs = np.where(labels <= rows.size[first], labels * (labels - 1) / 2, 0)
+    information = float(pairs @ second**2)
+    if information <= 0:
+        return None
+    told = np.where(pairs > 0, (np.bincount(where, np.asarray(x, np.float64)) ** 2 - labels) / 2, 0)
+    variance = float((second * pairs) ** 2 @ (1 - second**2))
+    move = np.abs(second) * pairs * (1 + np.abs(second))
+    return _interval_of_mean(
+        float(second @ told) / information,
+        math.sqrt(variance) / information,
+        float(move[second < 1].max(initial=0.0)) / information,
+        comparisons=int(pairs.sum()),
+        items=len(np.unique(names[first][pairs > 0])),
+    )
+
+
 def with_gold(
-    item: ArrayLike, x: ArrayLike, gold: ArrayLike, flip_probability: ArrayLike
+    item: ArrayLike,
+    x: ArrayLike,
+    gold: ArrayLike,
+    flip_probability: ArrayLike,
+    blocks: BlockLaws = (),
 ) -> AgreementEstimate | None:
     """Estimate how often labels agree with public answers `gold`, ±1, (n,); None if no label tells.
 
-    Ê = Σ a_r x_r g_r / Σ a_r², weighted by the inverse of the variance, and agreement (1 + Ê)/2 is
-    1 − γ̂ of PROPS eq. 8. Its variance, Σ p_r (1 − p_r) / (Σ p_r)² with p = a², is exact. One coin
+    Ê = Σ a_r x_r g_r / Σ a_r², and agreement (1 + Ê)/2 is 1 − γ̂ of PROPS eq. 8. Its variance is at
+    most Σ a_r² noise_r / (Σ a_r²)², and that exactly where each label was flipped alone. One flip
     moves the sum by a_r (1 + a_r) at most.
     """
+    rows = FlippedRows.of(flip_probability, blocks)
     x, g = np.asarray(x, np.float64), np.asarray(gold, np.float64)
-    a = 1 - 2 * np.asarray(flip_probability, np.float64)
+    a = 1 - 2 * rows.flip_probability
     information = float(a @ a)
     if information <= 0:
         return None
     return _interval_of_mean(
         float(a @ (x * g)) / information,
-        math.sqrt(float(a**2 @ (1 - a**2))) / information,
-        _step(a, np.ones(len(a))) / information,
+        math.sqrt(float(a**2 @ rows.noise)) / information,
+        _step(a, np.ones(len(a)), rows.size) / information,
         comparisons=len(x),
         items=len(np.unique(np.asarray(item))),
     )
 
 
-def _step(a: Floats, weight: Floats) -> float:
-    """Return the most that one a·x can be off its mean, times its weight; where γ = 0 it is not
-    off.
+def _step(a: Floats, weight: Floats, size: NDArray[np.int64]) -> float:
+    """Return the most that the a·x of one block can be off their mean, times their weight; where
+    γ = 0 they are not off.
     """
-    return float((a * (1 + a) * weight)[a < 1].max(initial=0.0))
+    together = np.minimum(size, len(size))
+    return float((together * a * (1 + a) * weight)[a < 1].max(initial=0.0))
 
 
 def _interval_of_mean(

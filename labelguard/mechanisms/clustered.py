@@ -1,4 +1,8 @@
-"""Standard errors of error rates that know which rows are of one item."""
+"""Standard errors of error rates that know which rows are of one item.
+
+Labels of one labeler may have been flipped together, across items: `blocks` are those of a
+release's card, and what they add is bounded (`joint_flips`), since no row tells whose it is.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelguard.mechanisms.joint_flips import BlockLaws, FlippedRows, coin_variance
+
 __all__ = ["paired_standard_error", "standard_error"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
-def standard_error(wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLike) -> float:
+def standard_error(
+    wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLike, blocks: BlockLaws = ()
+) -> float:
     """Return the standard error of the error rate δ̂ = Σ_r s_r(d_r − γ_r) / Σ_r s_r², s_r = 1 −
     2γ_r (PROPS eq. 8).
 
@@ -23,13 +31,13 @@ def standard_error(wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLi
     items are what is sampled. With N_i = Σ s_r(d_r − γ_r) and I_i = Σ s_r² over the rows of item i
     of m items,
 
-        variance = m/(m+4) · Σ_i (N_i − δ̃ I_i)² / (Σ_i I_i)²,
+        variance = [m/(m+4) · Σ_i (N_i − δ̃ I_i)² + Σ_r s_r² (noise_r/4 − γ_r(1 − γ_r))]/(Σ_i I_i)²,
 
     where the numerator and δ̃ = ΣN/ΣI have four more items of average size, two all right and two
     all wrong (Agresti and Coull 1998): where no item shows an error, the variance is not 0. With
-    one row an item and γ = 0 it is δ̃(1 − δ̃)/n. It is never less than that of independent rows,
-    Σ s_r²[γ_r(1 − γ_r) + s_r² δ̃(1 − δ̃)] / (Σ s_r²)²: coins are known, and few rows may not show
-    their noise. It takes no two items for related, not even those that share a prompt.
+    one row an item and γ = 0 it is δ̃(1 − δ̃)/n. It is never less than that of independent answers,
+    Σ s_r²[noise_r/4 + s_r² δ̃(1 − δ̃)] / (Σ s_r²)²: flips are known, and few rows may not show their
+    noise. It takes no two items for related, not even those that share a prompt.
 
     Infinite if γ is ½ in every row.
     """
@@ -44,22 +52,24 @@ def standard_error(wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLi
     errors = np.append(errors, np.array([0, 0, 1, 1]) * total / count)
     sizes = np.append(sizes, np.full(4, total / count))
     rate = float(errors.sum() / sizes.sum())
+    noise, joint = _noise(gamma, blocks)
     of_items = count / (count + 4) * float(np.square(errors - rate * sizes).sum())
+    of_items += float(signal**2 @ joint) / 4
     spread = min(1.0, max(0.0, rate))
-    of_rows = signal**2 @ (gamma * (1 - gamma) + signal**2 * spread * (1 - spread))
+    of_rows = signal**2 @ (noise / 4 + signal**2 * spread * (1 - spread))
     return math.sqrt(max(of_items, float(of_rows))) / total
 
 
 def paired_standard_error(
-    difference: ArrayLike, flip_probability: ArrayLike, items: ArrayLike
+    difference: ArrayLike, flip_probability: ArrayLike, items: ArrayLike, blocks: BlockLaws = ()
 ) -> float:
     """Return the standard error of Σ_r s_r D_r / Σ_r s_r², the difference of two error rates.
 
     s_r = 1 − 2γ_r, and D_r = d_r − d′_r in [−1, 1] is by how much more the first disagrees with row
-    r than the second; `flip_probability` and `items` are as for `standard_error`. By items N_i = Σ
-    s_r D_r, with one more item of average size won and one lost by each, so that few rows on which
-    the models differ never seem to be none; and never less than the coins' own noise where they do,
-    Σ s_r² D_r² 4γ_r(1 − γ_r) / (Σ s_r²)². Infinite if γ is ½ in every row.
+    r than the second; the other arguments are as for `standard_error`. By items N_i = Σ s_r D_r,
+    with one more item of average size won and one lost by each, so that few rows on which the
+    models differ never seem to be none, and what joint flips add; and never less than the flips'
+    own noise where they differ, Σ s_r² D_r² noise_r / (Σ s_r²)². Infinite if γ is ½ in every row.
     """
     gap, gamma = np.asarray(difference, np.float64), np.asarray(flip_probability, np.float64)
     signal = 1 - 2 * gamma
@@ -71,6 +81,13 @@ def paired_standard_error(
         return math.inf
     share = float(won.sum()) / total
     of_items = float(np.square(won - share * sizes).sum())
-    of_items += 2 * (total / count) ** 2
-    of_coins = float((signal * gap) ** 2 @ (4 * gamma * (1 - gamma)))
-    return math.sqrt(max(of_items, of_coins)) / total
+    noise, joint = _noise(gamma, blocks)
+    of_items += 2 * (total / count) ** 2 + float((signal * gap) ** 2 @ joint)
+    of_flips = float((signal * gap) ** 2 @ noise)
+    return math.sqrt(max(of_items, of_flips)) / total
+
+
+def _noise(gamma: Floats, blocks: BlockLaws) -> tuple[Floats, Floats]:
+    """Return the noise of each row, and by how much it exceeds that of a row flipped alone."""
+    noise = FlippedRows.of(gamma, blocks).noise
+    return noise, np.maximum(noise - coin_variance(gamma), 0)

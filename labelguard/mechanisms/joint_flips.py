@@ -13,14 +13,17 @@ for any weights, and for any part of a block's rows. Of single labels it is the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["coin_variance", "variance_factor", "variance_factors"]
+__all__ = ["BlockLaws", "FlippedRows", "coin_variance", "variance_factor"]
 
 Floats: TypeAlias = NDArray[np.float64]
+# The blocks of a release, as its card has them.
+BlockLaws: TypeAlias = Sequence[Mapping[str, Any]]
 
 # How far a flip probability may be from that of its block, after it was written and read.
 _SAME = 1e-9
@@ -40,17 +43,32 @@ def coin_variance(flip_probability: ArrayLike) -> Floats:
     return np.asarray(4 * gamma * (1 - gamma))
 
 
-def variance_factors(flip_probability: ArrayLike, blocks: Sequence[Mapping[str, Any]]) -> Floats:
-    """Return the factor of each row, shape (n,), by its flip probability.
+@dataclass(frozen=True, eq=False)
+class FlippedRows:
+    """Released rows: γ, and how many labels were flipped together with each, all of shape (n,).
 
-    `blocks` are those of a release's card: mappings with `flip_probability`, `labels` (how many a
-    block has) and `second_moment`. Where blocks of two sizes have one flip probability, the larger
-    factor holds for both; a row whose flip probability no block has was flipped alone.
+    `second` is c2 of its block, and `noise` the `variance_factor`.
     """
-    gamma = np.asarray(flip_probability, np.float64)
-    factor = coin_variance(gamma)
-    for one in blocks:
-        law = variance_factor(1 - 2 * one["flip_probability"], one["second_moment"], one["labels"])
-        rows = np.abs(gamma - one["flip_probability"]) <= _SAME
-        factor[rows] = np.maximum(factor[rows], law)
-    return factor
+
+    flip_probability: Floats
+    size: NDArray[np.int64]
+    second: Floats
+    noise: Floats
+
+    @classmethod
+    def of(cls, flip_probability: ArrayLike, blocks: BlockLaws = ()) -> Self:
+        """Look rows up by their flip probability in the `blocks` of a release's card.
+
+        Those are mappings with `flip_probability`, `labels` (how many a block has) and
+        `second_moment`. Where blocks of two sizes have one flip probability, the larger noise holds
+        for both; a row whose flip probability no block has was flipped alone.
+        """
+        gamma = np.asarray(flip_probability, np.float64)
+        first = 1 - 2 * gamma
+        size, second, noise = np.ones(len(gamma), np.int64), first.copy(), coin_variance(gamma)
+        for block in blocks:
+            c1, c2 = 1 - 2 * block["flip_probability"], block["second_moment"]
+            factor = float(variance_factor(c1, c2, block["labels"]))
+            rows = (np.abs(gamma - block["flip_probability"]) <= _SAME) & (noise <= factor + _SAME)
+            size[rows], second[rows], noise[rows] = block["labels"], c2, factor
+        return cls(gamma, size, second, noise)

@@ -1,7 +1,9 @@
 """PROPS: labels of randomized response, bettered in stages by models trained on earlier stages.
 
 All labels are released once by randomized response, each flipped with a known probability γ_r.
-Items fall into disjoint stages. Model 1 learns from the labels of stage 1; for every later stage
+Units, labelers say, fall into disjoint stages, with all of their labels: those are flipped together
+(`accounting.blocks`), and what a model learned of some of them is not independent of the others.
+Model 1 learns from the labels of stage 1; for every later stage
 the model before predicts the labels, its error rate is estimated from disagreements, predictions
 and released labels are combined, and the next model continues on the combined labels.
 
@@ -10,9 +12,9 @@ data, so it costs nothing beyond the randomized response (post-processing). No f
 label (docs/proofs/randomized-response.md#props).
 
 Source: Teku et al., PROPS: Progressively Private Self-alignment of Large Language Models, equations
-4–8, with these differences: flip probabilities may differ by row; the standard error of the
-estimated rate is reported; votes that weigh the same keep the released label (equation 5 says 1,
-which depends on the order of the sides); and `soft` combination.
+4–8, with these differences: stages are of units, not of items; flip probabilities may differ by
+row; the standard error of the estimated rate is reported; votes that weigh the same keep the
+released label (equation 5 says 1, which depends on the order of the sides); and `soft` combination.
 
 Stages and folds are numbered from 0. Labels are 1 where the first side is preferred, else 0.
 """
@@ -26,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelguard.learning.heads import forward_loss
+from labelguard.mechanisms.joint_flips import coin_variance
 from labelguard.storage.blocks import Blocks
 
 __all__ = [
@@ -67,19 +70,18 @@ class ErrorEstimate:
     rows: int
 
 
-def stage_of(items: Blocks, stages: int) -> NDArray[np.intp]:
-    """Return the stage of each item, shape (n,), from its digest, shape (n, 2).
+def stage_of(units: Blocks, stages: int) -> NDArray[np.intp]:
+    """Return the stage of each unit, shape (n,), from its key, shape (n, 2).
 
-    A function of the item alone: all rows of an item share a stage, the same on every machine.
-    Stages are equally likely, and independent of the digest's high half, which orders rows and
-    sorts them into buckets.
+    A function of the unit alone: all its rows share a stage, the same on every machine. Stages are
+    equally likely, and independent of the key's high half, which sorts units into buckets.
     """
-    return (items[:, 1] % np.uint64(stages)).astype(np.intp)
+    return (units[:, 1] % np.uint64(stages)).astype(np.intp)
 
 
-def fold_of(items: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
-    """Return the fold of each item, shape (n,), independent of `stage_of` with as many stages."""
-    return (items[:, 1] // np.uint64(stages) % np.uint64(folds)).astype(np.intp)
+def fold_of(units: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
+    """Return the fold of each unit, shape (n,), independent of `stage_of` with as many stages."""
+    return (units[:, 1] // np.uint64(stages) % np.uint64(folds)).astype(np.intp)
 
 
 def vote(margin: ArrayLike) -> Floats:
@@ -88,7 +90,10 @@ def vote(margin: ArrayLike) -> Floats:
 
 
 def estimate_error(
-    released: ArrayLike, predicted: ArrayLike, flip_probability: ArrayLike
+    released: ArrayLike,
+    predicted: ArrayLike,
+    flip_probability: ArrayLike,
+    noise: ArrayLike | None = None,
 ) -> ErrorEstimate:
     """Return the error rate of predicted labels, from labels released by randomized response (eq.
     8).
@@ -96,11 +101,12 @@ def estimate_error(
     With d_r = |released − predicted|, whose mean is γ_r + (1−2γ_r)·(error of r),
 
         rate = Σ (1−2γ_r)(d_r−γ_r) / Σ (1−2γ_r)²,
-        variance = Σ (1−2γ_r)² [γ_r(1−γ_r) + (1−2γ_r)² p(1−p)] / (Σ (1−2γ_r)²)²,
+        variance = Σ (1−2γ_r)² [noise_r/4 + (1−2γ_r)² p(1−p)] / (Σ (1−2γ_r)²)²,
 
-    where the first summand is the coins' and the second the sampling of rows, at p = the rate
-    within [0, 1]. Rows count as independent: rows of one item, on which a model errs alike, make
-    the second summand a little too small.
+    where the first summand is that of the flips and the second the sampling of rows, at p = the
+    rate within [0, 1]. `noise` is `joint_flips.variance_factor`, a bound for rows that were
+    flipped together; by default that of coins, 4γ_r(1−γ_r). Labels count as independent otherwise:
+    rows of one item, on which a model errs alike, make the second summand a little too small.
 
     `released` holds 0 and 1, `predicted` 0, 1 and ½ (no vote: an error half the time), both of
     shape (n,); the model must not have seen these rows. Without any row with γ < ½ the rate is ½
@@ -115,7 +121,8 @@ def estimate_error(
         return ErrorEstimate(0.5, math.inf, 0.5, True, len(labels))
     rate = float(signal @ (np.abs(labels - votes) - flips)) / information
     spread = min(1.0, max(0.0, rate))
-    row_variance = flips * (1 - flips) + signal**2 * (spread * (1 - spread))
+    of_flips = coin_variance(flips) if noise is None else np.asarray(noise, np.float64)
+    row_variance = of_flips / 4 + signal**2 * (spread * (1 - spread))
     error = math.sqrt(float(signal**2 @ row_variance)) / information
     clamped = min(0.5, max(SMALLEST_ERROR_RATE, rate))
     uninformative = bool(error > (0.5 - float(flips.min())) / 2)
@@ -170,7 +177,7 @@ def fit_scale(
     1, the scale of a calibrated model: where the labels say little, c is 0, its mode. That is also
     the result where there is nothing outside a fold.
 
-    `folds`, integers of shape (n,), must hold all rows of an item in one fold, and the margins must
+    `folds`, integers of shape (n,), must hold all rows of a unit in one fold, and the margins must
     come from a model that saw none of these rows: a caller that trains on them has to cross-fit
     the model too.
 

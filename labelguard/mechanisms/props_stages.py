@@ -1,9 +1,13 @@
 """Relabelling in stages (PROPS, algorithm 1): trains, predicts, combines, and trains on.
 
-The first model learns from released labels with their flip probabilities. Each later one starts
-from the model before, on its stage's combined labels: of `hard` combination, labels that the model
-decided count as they are, and released ones keep their flip probability; of `soft`, probabilities
-count as they are.
+The first model learns from released labels with their flip probabilities. Each later one continues
+from the model before: of `hard` combination on its stage's combined labels, of which those that the
+model decided count as they are and released ones keep their flip probability; of `soft` on the
+released labels with their flip probabilities, as the first.
+
+Soft labels are no target to train on: n posteriors near ½ would count as n labels without flips,
+which tell 1/(1−2γ)² times as much, so that no ridge or prior holds against their noise; and the
+part of them that the model before said is no evidence.
 
 Guarantee: post-processing of released labels, no further cost
 (docs/proofs/randomized-response.md#props).
@@ -34,32 +38,42 @@ _SCORER = "scorer."
 class ReleasedLabels:
     """Labels from randomized response, one a row; every column has shape (n,).
 
-    `pair` numbers the row's pair among all, `stage` and `fold` are `props.stage_of` and
-    `props.fold_of` its item, `released` is 0 or 1 and `flip_probability` in [0, ½].
+    `pair` numbers the row's pair among all, `unit` names who is protected, `stage` and `fold` are
+    `props.stage_of` and `props.fold_of` the unit, `released` is 0 or 1, `flip_probability` in
+    [0, ½] and `noise` as `props.estimate_error` takes it.
 
-    Raises ValueError for columns of other shapes, negative stages or a pair in two stages.
+    Raises ValueError for columns of other shapes, negative stages or a unit in two stages.
     """
 
     pair: NDArray[np.intp]
+    unit: NDArray[np.intp]
     stage: NDArray[np.intp]
     fold: NDArray[np.intp]
     released: NDArray[np.uint8]
     flip_probability: Floats
+    noise: Floats | None = None
 
     def __post_init__(self) -> None:
-        columns = (self.stage, self.fold, self.released, self.flip_probability)
+        columns: list[NDArray[Any]] = [self.unit, self.stage, self.fold, self.released]
+        columns += [self.flip_probability, *([] if self.noise is None else [self.noise])]
         if self.pair.ndim != 1 or any(column.shape != self.pair.shape for column in columns):
             shapes = ", ".join(str(column.shape) for column in (self.pair, *columns))
             raise ValueError(f"all columns must have one shape (n,), found {shapes}")
         if len(self.pair) and min(self.pair.min(), self.stage.min()) < 0:
             raise ValueError("pair and stage must be >= 0, found negative numbers")
-        _, first, number = np.unique(self.pair, return_index=True, return_inverse=True)
+        _, first, number = np.unique(self.unit, return_index=True, return_inverse=True)
         if (self.stage[first][number] != self.stage).any():
-            raise ValueError("all rows of a pair must be in one stage: use props.stage_of")
+            raise ValueError("all rows of a unit must be in one stage: use props.stage_of")
 
     def rows_of(self, stage: int) -> NDArray[np.intp]:
         """Return the indices of a stage's rows, ascending."""
         return np.flatnonzero(self.stage == stage)
+
+    def estimate_error(self, rows: NDArray[np.intp], predicted: Floats) -> props.ErrorEstimate:
+        """Return the error rate of labels predicted for some rows."""
+        noise = None if self.noise is None else self.noise[rows]
+        flips = self.flip_probability[rows]
+        return props.estimate_error(self.released[rows], predicted, flips, noise)
 
 
 @dataclass(frozen=True)
@@ -228,7 +242,7 @@ def _combine_hard(
 ) -> _Combined:
     released, flips = labels.released[rows], labels.flip_probability[rows]
     predicted = props.vote(margin)
-    error = props.estimate_error(released, predicted, flips)
+    error = labels.estimate_error(rows, predicted)
     target, residual = props.combine_hard(released, predicted, flips, error)
     from_model = residual != flips  # a model's rate is below the flip probability where it decides
     report = StageReport(stage, len(rows), error, int(from_model.sum()))
@@ -239,13 +253,13 @@ def _combine_soft(
     labels: ReleasedLabels, rows: NDArray[np.intp], stage: int, margin: Floats
 ) -> _Combined:
     released, flips = labels.released[rows], labels.flip_probability[rows]
-    error = props.estimate_error(released, props.vote(margin), flips)
+    error = labels.estimate_error(rows, props.vote(margin))
     scale = props.fit_scale(released, margin, flips, labels.fold[rows])
     target = props.combine_soft(released, margin, flips, scale)
     mean_scale = float(scale.mean()) if len(scale) else math.nan
     report = StageReport(stage, len(rows), error, scale=mean_scale)
     nothing = np.full(len(rows), np.nan)
-    return _Combined(target, nothing, target, np.zeros(len(rows)), report)
+    return _Combined(target, nothing, released.astype(np.float64), flips, report)
 
 
 def _margins(pairs: NDArray[Any], pair: NDArray[np.intp], scorer: Scorer) -> Floats:

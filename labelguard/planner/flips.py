@@ -35,7 +35,7 @@ _QUANTILES = (1.0, 0.9, 0.5)
 
 def bounds_for(counts: Counts) -> tuple[int | None, ...]:
     """Return the bounds that are tried for labelers with so many labels each; the first is None."""
-    most = int(counts.max())
+    most = int(counts.max(initial=0))
     return tuple(bound for bound in BOUNDS if bound is None or bound < most)
 
 

@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.blocks import block
+from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import props
+from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.mechanisms.props_stages import (
     ReleasedLabels,
     StageReport,
@@ -144,6 +148,27 @@ def test_a_margin_of_zero_is_no_vote():
     assert props.vote([-2.0, -1e-300, 0.0, -0.0, 1e-300, np.inf]).tolist() == [0, 0, 0.5, 0.5, 1, 1]
 
 
+@pytest.mark.parametrize("labels", [2, 3, 8, 50])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0])
+def test_the_standard_error_covers_labels_that_were_flipped_together(labels, epsilon):
+    """The worst case: a model that is right of every label, or of none, and blocks alone.
+
+    Of 40 blocks the count of flips has the exact variance m(1 − c1² + (m − 1)(c2 − c1²))/4 each.
+    """
+    law = block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
+    flip = np.full(40 * labels, law.flip_probability)
+    noise = variance_factor(law.first_moment, law.second_moment, labels)
+    votes = np.ones(len(flip))
+    said = props.estimate_error(votes, votes, flip, np.full(len(flip), noise))
+    coins = props.estimate_error(votes, votes, flip)
+    signal = law.first_moment
+    count = labels * (1 - signal**2 + (labels - 1) * (law.second_moment - signal**2)) / 4
+    actual = np.sqrt(40 * count) / (len(flip) * signal)
+    assert said.standard_error >= actual * (1 - 1e-9) and said.rate == coins.rate
+    if law.second_moment > signal**2:
+        assert said.standard_error == pytest.approx(actual) and coins.standard_error < actual
+
+
 # ---- combination -----------------------------------------------------------------------------
 
 
@@ -238,30 +263,32 @@ def test_the_scale_of_a_row_does_not_read_the_labels_of_its_fold():
 
 @pytest.mark.parametrize("stages", [3, 5])
 def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets(stages):
-    """Each of 64 · stages · 5 cells holds 200 ± 14 items; 8 standard errors are allowed."""
+    """Each of 64 · stages · 5 cells holds 200 ± 14 units; 8 standard errors are allowed."""
     cells = 64 * stages * 5
-    items = digests(200 * cells)
-    bucket = (items[:, 0] >> np.uint64(58)).astype(np.intp)
-    cell = (bucket * stages + props.stage_of(items, stages)) * 5 + props.fold_of(items, stages, 5)
+    units = digests(200 * cells)
+    bucket = (units[:, 0] >> np.uint64(58)).astype(np.intp)
+    cell = (bucket * stages + props.stage_of(units, stages)) * 5 + props.fold_of(units, stages, 5)
     counts = np.bincount(cell, minlength=cells)
     assert len(counts) == cells and np.abs(counts - 200).max() < 8 * np.sqrt(200)
 
 
 class Simulated:
-    """Two labelers a pair, unequal flip probabilities, labels from a head with noise."""
+    """Two labels a pair, four a labeler, unequal flip probabilities, labels from a noisy head."""
 
     def __init__(self, pairs=4_000, seed=13):
         rng = np.random.default_rng(seed)
         self.x = rng.standard_normal((pairs, 8)).astype(np.float32)
-        items = digests(pairs, seed)
+        labelers = pairs // 2
+        unit, keys = rng.permutation(2 * pairs) % labelers, digests(labelers, seed)
         pair = np.repeat(np.arange(pairs), 2)
         flip = rng.uniform(0.3, 0.45, 2 * pairs)
         log_odds = self.x[pair] @ np.linspace(-2, 2, 8)
         self.truth, released = draw_labels(log_odds, flip, seed + 1)
         self.labels = ReleasedLabels(
             pair,
-            props.stage_of(items, 2)[pair],
-            props.fold_of(items, 2, 5)[pair],
+            unit,
+            props.stage_of(keys, 2)[unit],
+            props.fold_of(keys, 2, 5)[unit],
             released.astype(np.uint8),
             flip,
         )
@@ -358,6 +385,19 @@ def assert_equal_states(one, other):
         np.testing.assert_array_equal(values, theirs[name])
 
 
+def test_a_soft_stage_trains_on_released_labels_and_keeps_what_the_first_learned(simulated):
+    """The last head is nearly the one head of all released labels; of posteriors it is not."""
+    labels, ridge = simulated.labels, 20.0
+    x = simulated.x[labels.pair]
+    together = heads.fit_flipped(x, labels.released, labels.flip_probability, ridge)
+    *_, last = run_stages(simulated.x, labels, HeadLearner(ridge), combine="soft")
+    theta = last.scorer.state()["theta"]
+    assert np.linalg.norm(theta - together) < 0.1 * np.linalg.norm(together)
+    posterior = props.combine_soft(labels.released, np.zeros(len(x)), labels.flip_probability, 0.0)
+    on_posteriors = heads.fit_flipped(x, posterior, 0.0, ridge)
+    assert np.linalg.norm(on_posteriors - together) > 0.5 * np.linalg.norm(together)
+
+
 def test_later_models_continue_from_the_one_before():
     """An empty last stage leaves the model where it was."""
     simulated = Simulated(500)
@@ -389,7 +429,9 @@ def test_unusable_stages_are_refused(simulated):
     with pytest.raises(ValueError, match="one shape"):
         replace(labels, fold=labels.fold[1:])
     with pytest.raises(ValueError, match="one stage"):
-        replace(labels, stage=np.arange(len(labels.stage)) % 2)
+        replace(labels, stage=labels.pair % 2)
+    with pytest.raises(ValueError, match="one shape"):
+        replace(labels, noise=np.ones(3))
     with pytest.raises(ValueError, match=">= 0"):
         replace(labels, stage=labels.stage - 1)
     with pytest.raises(ValueError, match="must be"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelguard.accounting import gaussian, randomized_response
+from labelguard.accounting import gaussian
+from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.blocks import MOST_LABELS, block
 from labelguard.budget.request import Horizon
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
@@ -53,17 +55,53 @@ X = np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32)
 MANY = [4] * 60 + [40]
 
 
-def test_a_bound_for_several_periods_is_spent_evenly_and_priced_whole():
-    found = Flips.of(public_side(X, rows(MANY)), 3.0, 1e-5, 48, periods=12)
-    assert found.released.tolist() == [4.0] * 61
-    price = randomized_response.calibrate(3.0, 1e-5, 48)
-    assert found.every == pytest.approx(randomized_response.flip_probability(price))
+def threshold(epsilon, uses):
+    return rr.threshold(rr.calibrate(epsilon, 1e-5, uses))
 
 
-def test_bounds_for_several_periods_are_of_projected_labels():
-    counts = np.array(MANY)
-    assert flips.bounds_for(counts, 1) == flips.BOUNDS
-    assert flips.bounds_for(counts, 12) == (512, 64, 12, 24, 48, 96, 192, 384)
+def test_coins_for_several_periods_are_spent_evenly_and_priced_whole():
+    assert flips.choose_blocks(np.array(MANY), 52, 3.0, 1e-5) == (208, 1)
+    found = Flips.of(public_side(X, rows(MANY)), 3.0, 1e-5, None, periods=52)
+    assert (found.uses, found.block) == (208, 1)
+    assert found.released.tolist() == [4.0] * 61  # the rest of the one with 40 has no use left
+    gamma = block(threshold(3.0, 208), 1).flip_probability
+    assert found.every == pytest.approx(np.full(61, gamma))
+
+
+def test_blocks_for_several_periods_hold_all_labels_of_each():
+    found = Flips.of(public_side(X, rows(MANY)), 3.0, 1e-5, None, periods=2)
+    assert (found.uses, found.block) == (2, MOST_LABELS)
+    assert found.released.tolist() == MANY
+    gammas = [block(threshold(3.0, 2), m).flip_probability for m in MANY]
+    assert found.every == pytest.approx(gammas)
+
+
+@pytest.mark.parametrize(("epsilon", "last"), [(1.0, 8), (3.0, 11), (8.0, 14)])
+def test_blocks_are_chosen_for_few_releases_and_coins_for_many(epsilon, last):
+    """The break-even of 50 labels a release, as `Σ (1 − 2γ)²` says."""
+    counts = np.full(10, 50)
+    for periods in (1, 2, last):
+        assert flips.choose_blocks(counts, periods, epsilon, 1e-5) == (periods, MOST_LABELS)
+    for periods in (last + 1, 52):
+        assert flips.choose_blocks(counts, periods, epsilon, 1e-5) == (50 * periods, 1)
+
+
+def test_blocks_need_a_label_and_a_period():
+    for counts, periods in (([0, 0], 1), ([], 1), ([3], 0)):
+        with pytest.raises(ValueError, match="at least one"):
+            flips.choose_blocks(np.array(counts, np.int64), periods, 1.0, 1e-5)
+
+
+def test_a_labeler_with_more_labels_than_a_block_holds_gets_one_block():
+    public = public_side(X, rows([5000, 3, 0]))
+    found = Flips.of(public, 1.0, 1e-5, None)
+    assert found.released.tolist() == [4096, 3]
+
+
+def test_bounds_that_nobody_exceeds_are_not_tried():
+    assert flips.bounds_for(np.array([3, 4, 0])) == (None, 1, 3)
+    assert flips.bounds_for(np.array([3, 2])) == (None, 1)
+    assert flips.bounds_for(np.array([1])) == (None,)
 
 
 def test_a_statistic_for_several_periods_has_the_noise_of_as_many_releases():
@@ -80,11 +118,12 @@ def _forecasts(periods):
     return tuning.forecast(X, rows(MANY), [1.0], 1e-5, draws=6, growth=False, periods=periods)
 
 
-def test_randomized_response_for_several_periods_allows_one_number_for_all():
-    every, best = [f for f in _forecasts(12) if f.mechanism == "rr"]
-    assert every.max_labels_per_labeler == 512 and every.released == 1
-    assert best.max_labels_per_labeler is not None and best.max_labels_per_labeler < 512
-    sized = Sizing.of(best, 12)
-    assert sized.releases is None and sized.max_labels_per_labeler == best.max_labels_per_labeler
-    kept = np.minimum(MANY, best.max_labels_per_labeler / 12).sum()
-    assert sized.fits == pytest.approx(kept / sum(MANY))
+def test_a_policy_for_several_periods_has_the_uses_of_its_blocks_or_coins():
+    for periods, wanted in ((2, (2, MOST_LABELS)), (52, (208, 1))):
+        every, one, three = [f for f in _forecasts(periods) if f.mechanism == "rr"]
+        bounds = [each.max_labels_per_labeler for each in (every, one, three)]
+        assert bounds == [None, 1, 3]
+        sized = Sizing.of(every, periods)
+        assert (sized.uses, sized.block) == wanted and sized.releases is None
+        assert sized.fits == pytest.approx(1 if periods == 2 else 4 * 61 / sum(MANY))
+        assert one.released == pytest.approx(61 / sum(MANY))

@@ -239,7 +239,8 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer():
 def test_words_tell_how_much_is_learnt_and_what_a_bound_lets_in():
     plain = Forecast("non-private", None, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
     error = Interval(0.27, 0.27, 0.27)
-    few = Forecast(*("rr", 1.0, Interval(0.6, 0.55, 0.65), error), None, None, None, 1, 0.05)
+    rr = Forecast("rr", 1.0, Interval(0.6, 0.55, 0.65), error)
+    few = replace(rr, max_labels_per_labeler=1, released=0.05)
     for one, facts in (
         (few, ("about 50 of 100 of what", "about 27 of 100", "5 of 100 labels", "at most 1 of")),
         (replace(plain, mechanism="statistic", epsilon=8.0), ("about as much as",)),

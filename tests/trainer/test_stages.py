@@ -174,7 +174,7 @@ def test_stages_learn_a_planted_preference_from_flipped_labels(combine, prepare)
     prepared, first = prepare("dpo"), _pairs()[1]
     rows, draw = np.arange(PAIRS), np.random.default_rng(5)
     released = (first ^ (draw.random(PAIRS) < 0.1)).astype(np.uint8)
-    labels = ReleasedLabels(rows, rows % 2, rows % 5, released, np.full(PAIRS, 0.1))
+    labels = ReleasedLabels(rows, rows, rows % 2, rows % 5, released, np.full(PAIRS, 0.1))
     learner = _opened(prepared, Path("stages"))
     *_, last = run_stages(prepared.inputs, labels, learner, stages=2, combine=combine)
     assert last.report.error is not None and last.report.error.rate < 0.2

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard import plugins
+from labelguard.accounting.blocks import block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
@@ -37,6 +38,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.release.head import Head
 from labelguard.release.mechanisms.options import PropsOptions
@@ -50,11 +52,12 @@ from labelguard.release.protocol import (
     TrainingInputs,
 )
 from labelguard.release.selection import PlannedRows
-from labelguard.storage import arrays, buckets
+from labelguard.storage import arrays, blocks, buckets
 from labelguard.storage.files import fresh_directory, write_atomically
 from labelguard.text import Progress
 
 _FOLDS = 5
+_LAW = ("threshold", "block_labels", "block_letters")
 
 
 @dataclass(frozen=True)
@@ -236,15 +239,24 @@ class _RowsByItem:
 
     def labels(self, pairs: DistinctPairs, stages: int) -> ReleasedLabels:
         """Return the labels that the stages learn from."""
-        pair = pairs.of_row[self.column("row").astype(np.intp)]
-        items = pairs.items[pair]
+        keys = np.stack([self.column("unit_hi"), self.column("unit_lo")], axis=1)
         return ReleasedLabels(
-            pair,
-            props.stage_of(items, stages),
-            props.fold_of(items, stages, _FOLDS),
+            pairs.of_row[self.column("row").astype(np.intp)],
+            blocks.unique(keys)[1],
+            props.stage_of(keys, stages),
+            props.fold_of(keys, stages, _FOLDS),
             self.column("value").astype(np.uint8),
             self.column("flip_probability").astype(np.float64),
+            self._noise(),
         )
+
+    def _noise(self) -> NDArray[np.float64]:
+        """Return the `variance_factor` of each row, from the law of its block."""
+        law = np.stack([self.column(name).astype(np.uint64) for name in _LAW])
+        distinct, which = np.unique(law, axis=1, return_inverse=True)
+        laws = [block(*each) for each in distinct.T.tolist()]
+        factors = [variance_factor(one.first_moment, one.second_moment, one.labels) for one in laws]
+        return np.array(factors, np.float64)[which.ravel()]
 
     def write(
         self,

@@ -27,6 +27,7 @@ from scipy.special import entr
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import column_features
 from labelguard.mechanisms.clustered import standard_error
+from labelguard.mechanisms.joint_flips import BlockLaws
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (
@@ -120,6 +121,7 @@ def evaluate(
     baselines: Mapping[str, ArrayLike] = _NONE,
     probes: ArrayLike | None = None,
     probe_baselines: Mapping[str, ArrayLike] = _NONE,
+    blocks: BlockLaws = (),
 ) -> ModelEvaluation:
     """Return an evaluation from margins z, shape (n,), and what the rows say, NaN for nothing.
 
@@ -128,7 +130,8 @@ def evaluate(
     give 1 − γ̂ by `estimate_error` (PROPS eq. 8): every released label says `chosen`, and the model
     errs where z < 0. Where every `label_probability` is ½, these are public ties, which nobody can
     agree with, and there is no teacher. `probes` are margins of public pairs whose preference is
-    known, an item each. `baselines` and `probe_baselines` are margins of the same rows and pairs by
+    known, an item each. `blocks` are those of the release's card, whose labels were flipped
+    together. `baselines` and `probe_baselines` are margins of the same rows and pairs by
     name, of which none is NaN. Post-processing: nothing is charged.
     """
     z, gamma, target = (
@@ -145,7 +148,9 @@ def evaluate(
     parts: dict[str, Any] = dict.fromkeys(("flipped", "teacher", "labels", "probes"))
     if flipped.any():
         of_flipped = _of(others, flipped)
-        parts["flipped"] = _correct_flips(z[flipped], gamma[flipped], names[flipped], of_flipped)
+        parts["flipped"] = _correct_flips(
+            *(z[flipped], gamma[flipped], names[flipped], of_flipped, blocks)
+        )
     if soft.any():
         parts["teacher"] = _compare_with_teacher(z[soft], target[soft], _of(others, soft))
     if rest.any():
@@ -175,11 +180,11 @@ def _means(votes: Mapping[str, Floats]) -> dict[str, float]:
 
 
 def _correct_flips(
-    z: Floats, gamma: Floats, items: NDArray[Any], votes: Mapping[str, Floats]
+    z: Floats, gamma: Floats, items: NDArray[Any], votes: Mapping[str, Floats], blocks: BlockLaws
 ) -> Accuracy:
     released = np.ones(len(z))
     estimate = estimate_error(released, vote(z), gamma)
-    error = standard_error(1 - vote(z), gamma, items)
+    error = standard_error(1 - vote(z), gamma, items, blocks)
     uninformative = bool(error > (0.5 - float(gamma.min())) / 2)
     others = {
         name: 1 - estimate_error(released, values, gamma).rate for name, values in votes.items()

@@ -165,6 +165,7 @@ def _evaluate(
         margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
     probed = None if probes is None else trainer.margins(probes)
     _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
+    flips = (request.source.card or {}).get("flip_probability") or {}
     return evaluate.evaluate(
         margins,
         flip_probability=request.noise_columns["flip_probability"][rows],
@@ -173,6 +174,7 @@ def _evaluate(
         baselines=evaluate.release_baselines(request, progress),
         probes=probed,
         probe_baselines=evaluate.probe_baselines(request, progress),
+        blocks=flips.get("blocks", ()),
     )
 
 
