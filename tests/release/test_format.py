@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import operator
 import re
 import sqlite3
 import unicodedata
 from dataclasses import dataclass, replace
-from itertools import combinations
+from fractions import Fraction
+from itertools import accumulate, combinations
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from hypothesis import strategies as st
 from support import world
 
 import labelguard as lg
+from labelguard.accounting.blocks import Block
 from labelguard.inputs import canonical
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.groups import read_groups
@@ -42,7 +46,8 @@ from labelguard.storage import blocks as block128
 # ---------------------------------------------------------------- the reference
 
 ROW_KEY, ORDER = 1, 2
-FLIP, TIE = 1, 2
+CHANGES, TIE, COIN_ORDER, LETTER, OTHER_LETTER = 1, 2, 3, 4, 5
+CHOICE = 2**15
 
 
 def encode(value):
@@ -139,12 +144,68 @@ def order_key(secret, author, item):
     return cbc_mac(derive(secret, "row"), author, item, name_block(ORDER, 0))[:8]
 
 
-def coin_block(purpose):
-    return bytes([2, purpose]) + bytes(14)
+def coin_block(purpose, counter=0):
+    return bytes([3, purpose]) + bytes(6) + counter.to_bytes(8, "big")
 
 
-def coin(nonce, purpose, key):
-    return int.from_bytes(cbc_mac(nonce, coin_block(purpose), key)[:8], "big")
+def coin(nonce, purpose, key, counter=0):
+    return cbc_mac(nonce, coin_block(purpose, counter), key)
+
+
+def coin_number(nonce, purpose, key):
+    return int.from_bytes(coin(nonce, purpose, key), "big")
+
+
+def most_changes(threshold, labels, letters):
+    """The number t of a block."""
+
+    def total(t):
+        return _weights(threshold, labels, letters, t)[labels]
+
+    t = 0
+    while (labels - 1 - t) * (letters - 1) * total(t) > (t + 1) * total(t + 1):
+        t += 1
+    return t
+
+
+def _weights(threshold, labels, letters, t):
+    """The weights of the answers with at most j changes, for every j."""
+    low = threshold + 1
+    each = [low + (2**64 - 2 * low) * (j <= t) for j in range(labels + 1)]
+    answers = [comb(labels, j) * (letters - 1) ** j for j in range(labels + 1)]
+    return [*accumulate(map(operator.mul, each, answers))]
+
+
+def change_limits(threshold, labels, letters=2):
+    """The bytes of a number that is drawn, and the least ones that say more than j changes."""
+    *weights, total = _weights(threshold, labels, letters, most_changes(threshold, labels, letters))
+    size = -(-(total.bit_length() + 128) // 128) * 16
+    return size, [-(-weight * 2 ** (8 * size) // total) for weight in weights]
+
+
+def flip_probability(threshold, labels, letters=2):
+    """γ = (1 − c1)/2."""
+    t = most_changes(threshold, labels, letters)
+    total = _weights(threshold, labels, letters, t)[labels]
+    ways = comb(labels - 1, t) * (letters - 1) ** t
+    return (1 - float(Fraction((2**64 - 2 * (threshold + 1)) * ways, total))) / 2
+
+
+def answer(nonce, threshold, keys, labels):
+    """The released letters of a block: `labels` are (letter or None, number of letters)."""
+    most = max(own for _, own in labels)
+    size, limits = change_limits(threshold, len(keys), most)
+    drawn = b"".join(coin(nonce, CHANGES, keys[0], counter) for counter in range(size // 16))
+    changes = sum(limit <= int.from_bytes(drawn, "big") for limit in limits)
+    places = sorted(range(len(keys)), key=lambda row: coin(nonce, COIN_ORDER, keys[row]))
+    released = []
+    for row, (key, (letter, own)) in enumerate(zip(keys, labels, strict=True)):
+        if letter is None:
+            letter = coin_number(nonce, TIE, key) % own
+        if places.index(row) < changes:
+            letter = (letter + 1 + coin_number(nonce, LETTER, key) % (most - 1)) % most
+        released.append(letter if letter < own else coin_number(nonce, OTHER_LETTER, key) % own)
+    return released
 
 
 def normal_form(words):
@@ -205,7 +266,7 @@ def computed(given):
     secret, nonce = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["nonce"])
     item = item_digest(given["item"]["prompt"], given["item"]["responses"])
     labeler = labeler_key(secret, given["namespace"], given["labeler_id"])
-    named = {"flip": FLIP, "tie": TIE}
+    first_key = row_key(secret, labeler, item)
     return given | {
         "keys": {purpose: derive(secret, purpose).hex() for purpose in given["keys"]},
         "labeler": labeler.hex(),
@@ -245,9 +306,15 @@ def computed(given):
         "order": order_key(secret, labeler, item).hex(),
         "coins": [
             drawn
-            | {"block": coin_block(named[drawn["purpose"]]).hex()}
-            | {"coin": str(coin(nonce, named[drawn["purpose"]], row_key(secret, labeler, item)))}
+            | {"block": coin_block(drawn["purpose"], drawn["counter"]).hex()}
+            | {"coin": coin(nonce, drawn["purpose"], first_key, drawn["counter"]).hex()}
             for drawn in given["coins"]
+        ],
+        "blocks": [
+            law
+            | {"most_changes": most_changes(int(law["threshold"]), law["labels"], law["letters"])}
+            | {"limits": _hex_limits(int(law["threshold"]), law["labels"], law["letters"])}
+            for law in given["blocks"]
         ],
         "contents": [
             content
@@ -265,6 +332,11 @@ def computed(given):
             )
         },
     }
+
+
+def _hex_limits(*law):
+    size, limits = change_limits(*law)
+    return [limit.to_bytes(size, "big").hex() for limit in limits]
 
 
 def test_the_reference_gives_the_vectors_of_the_page(vectors):
@@ -299,7 +371,17 @@ def test_the_library_gives_the_coins_of_the_page(vectors):
     coins = Coins(bytes.fromhex(vectors["nonce"]))
     keys = blocks([vectors["row_keys"][0]["row_key"]])
     for drawn in vectors["coins"]:
-        assert str(coins.draw(Purpose[drawn["purpose"].upper()], keys)[0]) == drawn["coin"]
+        found = coins.draw(Purpose(drawn["purpose"]), keys, drawn["counter"])
+        assert block128.to_hex(found[0]) == drawn["coin"]
+
+
+def test_the_library_gives_the_blocks_of_the_page(vectors):
+    for law in vectors["blocks"]:
+        found = Block(int(law["threshold"]), law["labels"], law["letters"])
+        assert found.most_changes == law["most_changes"]
+        raw = found.change_limits.tobytes()  # numpy's bytes leave out zeros at the end
+        assert raw == bytes.fromhex("".join(law["limits"]))
+        assert found.draw_bytes * law["labels"] == len(raw)
 
 
 def test_the_library_gives_the_contents_of_the_page(vectors, ring, in_sql):
@@ -422,7 +504,10 @@ def test_a_part_that_is_neither_text_nor_image_has_no_encoding(in_sql, part):
 
 @dataclass(frozen=True)
 class Label:
-    """One canonical label: `value` is 1, 0 or 2 (tie); `author` gave it, `unit` has the places."""
+    """One canonical label: `value` is 1, 0 or 2 (tie); `author` gave it, `unit` has the uses.
+
+    Of a choice it is the number of the response, or that of all responses for none.
+    """
 
     author: bytes
     prompt: Any
@@ -437,6 +522,21 @@ class Label:
     @property
     def payer(self):
         return self.unit or self.author
+
+    @property
+    def letters(self):
+        return len(self.sides)
+
+    @property
+    def letter(self):
+        return self.value if self.value < self.letters else None
+
+    def shown(self, value):
+        """The pairs that are released, as (chosen, rejected)."""
+        if self.pair < CHOICE:
+            return [tuple(self.sides if value else reversed(self.sides))]
+        best = self.sides[value]
+        return [(best, other) for other in self.sides if other != best]
 
 
 @pytest.fixture
@@ -469,19 +569,35 @@ class Stored:
     def row_key(self, label):
         return row_key(self.secret, label.author, label.item, label.pair)
 
-    def value(self, label):
-        """The released label: randomized response with the coins of this release."""
-        key, threshold = self.row_key(label), self.threshold(label)
-        strict = coin(self.nonce, TIE, key) >> 63 if label.value == 2 else label.value
-        return strict ^ int(coin(self.nonce, FLIP, key) < threshold)
+    def draw(self, labels, most):
+        """Value, threshold, labels and letters of the block of every label, by row key.
 
-    def threshold(self, label):
-        return self.thresholds[self.capacity[label.payer]]
+        All labels are new in one release, and at most so many of a unit are drawn together.
+        """
+        drawn = {}
+        for payer in {label.payer for label in labels}:
+            threshold = self.thresholds[self.capacity[payer]]
+            own = sorted((one for one in labels if one.payer == payer), key=self._canonical_order)
+            ordered = sorted(own, key=lambda one: order_key(self.secret, one.author, one.item))
+            uses = -(-len(own) // most)
+            for use in range(uses):
+                whose = [one for i, one in enumerate(ordered) if i * uses // len(own) == use]
+                block = sorted(whose, key=own.index)
+                keys, law = [*map(self.row_key, block)], (len(block), max(b.letters for b in block))
+                values = answer(self.nonce, threshold, keys, [(b.letter, b.letters) for b in block])
+                drawn |= {
+                    key: (value, threshold, *law) for key, value in zip(keys, values, strict=True)
+                }
+        return drawn
 
-    def check(self, release, labels, version=0, known=True):
+    def _canonical_order(self, label):
+        return label.item, label.author, label.pair
+
+    def check(self, release, labels, version=0, known=True, block=4096):
         """Compare a release of these labels, each of them new in it, with the reference.
 
-        Unless `known`, the private map does not say who gave a label.
+        Unless `known`, the private map does not say who gave a label. At most `block` labels of a
+        unit are drawn together.
         """
         directory = self.state / "released" / release.id
         data = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -493,8 +609,10 @@ class Stored:
         ]
         expected = []
         rows = []
+        drawn = self.draw(labels, block)
         for label in labels:
-            key, value = self.row_key(label), self.value(label)
+            key = self.row_key(label)
+            value, *law = drawn[key]
             expected.append(
                 {
                     "bucket": label.payer[0] >> 4,
@@ -502,22 +620,23 @@ class Stored:
                     "labeler": label.author if known else bytes(16),
                     "version": version,
                     "value": value,
-                    "threshold": self.threshold(label),
+                    "threshold": law[0],
+                    "block_labels": law[1],
+                    "block_letters": law[2],
                     "content": int.from_bytes(label.content, "big"),
                 }
             )
-            change = self.threshold(label) / 2**64
-            chosen, rejected = label.sides if value else reversed(label.sides)
-            row = {
-                "prompt": label.prompt,
-                "chosen": chosen,
-                "rejected": rejected,
-                "item_id": label.item_id or label.item.hex(),
-                "label_probability": None,
-                "flip_probability": change,
-                "residual_flip_estimate": None,
-            }
-            rows.append((label.item, key, row))
+            for chosen, rejected in label.shown(value):
+                row = {
+                    "prompt": label.prompt,
+                    "chosen": chosen,
+                    "rejected": rejected,
+                    "item_id": label.item_id or label.item.hex(),
+                    "label_probability": None,
+                    "flip_probability": flip_probability(*law),
+                    "residual_flip_estimate": None,
+                }
+                rows.append((label.item, key, row))
         assert kept == sorted(expected, key=lambda row: (row["bucket"], row["row_key"]))
         rows.sort(key=lambda entry: entry[:2])
         assert lg.load(release, "arrow").to_pylist() == [row for _, _, row in rows]
@@ -564,14 +683,12 @@ def test_every_released_pair_follows_from_key_nonce_prices_and_labels(tmp_path, 
     release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     stored = Stored(project.state, nonces[-1])
     stored.check(release, labels_of(rows, stored))
-    assert (
-        len(set(lg.load(release)["flip_probability"])) == 2
-    )  # of 10 labels one is flipped oftener
+    assert len(set(lg.load(release)["flip_probability"])) == 2  # blocks of 5 and of 10 labels
 
 
 def test_a_label_drawn_again_has_the_coins_of_that_release(tmp_path, nonces):
     project = lg.init(tmp_path)
-    budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "mechanism": "rr", "uses": 3}
+    budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "mechanism": "rr", "uses": 3, "block": 8}
     lg.privatize(table(answers()), project=project, **budget)
     release = lg.privatize(table(answers()), project=project, again=True, **budget)
     stored = Stored(project.state, nonces[-1])
@@ -609,7 +726,7 @@ def test_labels_take_places_in_the_order_of_the_page(tmp_path, nonces):
     by_author = {one.author: [row for row in labels if row.author == one.author] for one in labels}
     assert {len(own) for own in by_author.values()} == {5}
     kept = [label for own in by_author.values() for label in sorted(own, key=order)[:places]]
-    stored.check(release, kept)
+    stored.check(release, kept, block=1)
 
 
 def test_chats_with_given_ids_follow_too(tmp_path, nonces):
@@ -668,6 +785,32 @@ def _by_encoding(ranked):
     return encode(ranked[0])
 
 
+def test_choices_in_blocks_of_several_uses_follow_too(tmp_path, nonces):
+    rows = [
+        {
+            "labeler_id": f"judge {row % 2}",
+            "prompt": f"Best of {row}",
+            "responses": [f"{'x' * ((row + n) % 5)} {n}" for n in range(2 + row % 3)],
+            "choice": row % 2 if row % 5 else None,
+        }
+        for row in range(16)
+    ]
+    project = lg.init(tmp_path)
+    options: dict[str, Any] = {"mechanism": "rr", "epsilon": 2, "block": 3, "skips": "tie"}
+    release = lg.privatize(table(rows), delta=1e-5, project=project, **options)
+    stored = Stored(project.state, nonces[-1])
+    labels = []
+    for row in rows:
+        sides = sorted(row["responses"], key=encode)
+        number = (
+            len(sides) if row["choice"] is None else sides.index(row["responses"][row["choice"]])
+        )
+        author, item = stored.labeler(row["labeler_id"]), item_digest(row["prompt"], sides)
+        labels.append(Label(author, row["prompt"], sides, number, item, CHOICE + len(sides)))
+    assert {len(label.sides) for label in labels} == {2, 3, 4}
+    stored.check(release, labels, block=3)
+
+
 @pytest.mark.quick("labeler_id")
 @pytest.mark.parametrize("known_by", ["labeler_id", "record_id", None])
 def test_contents_as_units_follow_too(tmp_path, nonces, known_by):
@@ -676,7 +819,7 @@ def test_contents_as_units_follow_too(tmp_path, nonces, known_by):
     if known_by:
         shown = [row | {known_by: rows[n]["labeler_id"]} for n, row in enumerate(shown)]
     project = lg.init(tmp_path)
-    places = {"max_labels_per_labeler": 2, "unit": "item"}
+    places: dict[str, Any] = {"mechanism": "rr", "max_labels_per_labeler": 2, "unit": "item"}
     release = lg.privatize(table(shown), epsilon=2, delta=0, project=project, **places)
     stored = Stored(project.state, nonces[-1])
     labels = []
