@@ -220,7 +220,7 @@ def test_workers_change_no_byte(workers, layout, tmp_path, monkeypatch):
         here = shutil.copytree(base, tmp_path / f"{count}")
         world.fix_randomness(monkeypatch, world.repeatable_bytes())
         for part in (table.slice(0, 150), table):
-            options = {"max_labels_per_labeler": 12, "exhausted": "drop"}
+            options = {"uses": 2, "exhausted": "drop"}
             lg.privatize(part, epsilon=3, delta=1e-5, project=here, workers=count, **options)
         worlds.append(files(here) | dump(here / ".labelguard"))  # type: ignore[arg-type]
     assert worlds[0] == worlds[1]

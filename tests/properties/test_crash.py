@@ -28,7 +28,7 @@ from labelguard.project.project import find
 from labelguard.report import overview
 
 BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
-PRICE = BUDGET | {"max_labels_per_labeler": 12}
+PRICE = BUDGET | {"uses": 2}
 AGAIN = PRICE | {"again": True, "exhausted": "drop"}
 
 
@@ -64,7 +64,7 @@ def test_killed_while_a_project_is_made_it_can_be_made_again(small, tmp_path):
     for project in projects:
         if not (project / ".labelguard" / "labelguard.toml").exists():
             lg.init(project)
-        assert lg.privatize(small, project=project, **PRICE).card["counts"]["charged"] == 30
+        assert lg.privatize(small, project=project, **PRICE).card["counts"]["charged"] == 5
         assert_sound(project)
 
 
@@ -90,12 +90,12 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
         }
     )
     [(first, state)] = charges(project).items()
-    assert state == ("reserved", 30) and places(project) == 30
+    assert state == ("reserved", 5) and places(project) == 5
     release = lg.privatize(large, project=project, **PRICE)
     [note] = notes(release)
     assert first in note and "given back" in note
-    assert charges(project) == {first: ("refunded", 0), release.id: ("committed", 45)}
-    assert places(project) == 45
+    assert charges(project) == {first: ("refunded", 0), release.id: ("committed", 5)}
+    assert places(project) == 5
     assert_sound(project)
     # The refunded command is a new one now.
     assert lg.privatize(small, project=project, **PRICE).id not in (first, release.id)
@@ -115,11 +115,11 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     moment, state, options, small, large, tmp_path
 ):
     project = lg.init(tmp_path / "p").state.parent
-    roomy = {"max_labels_per_labeler": 40}
+    roomy = {"uses": 3}
     before = 0
     if "again" in options:
         lg.privatize(small, project=project, **PRICE | roomy)
-        before = 30
+        before = 5
     job = {
         "do": "privatize",
         "source": str(small),
@@ -128,16 +128,16 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     }
     killed(job | {"kill_after": moment})
     first = overview.releases(project)[-1].id
-    assert charges(project)[first] == (state, 30)
-    assert places(project) == before + 30
+    assert charges(project)[first] == (state, 5)
+    assert places(project) == before + 5
 
     other = lg.privatize(large, project=project, **PRICE | roomy)
     [note] = notes(other)
     assert first in note and "stays charged" in note
     finished = lg.privatize(small, project=project, **options | roomy)
     assert finished.id == first and not finished.reused
-    assert charges(project)[first] == ("committed", 30)
-    assert finished.card["counts"]["charged"] == 30
+    assert charges(project)[first] == ("committed", 5)
+    assert finished.card["counts"]["charged"] == 5
     assert_sound(project)
     assert not notes(lg.privatize(large, project=project, **PRICE | roomy))
 
@@ -146,13 +146,13 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
 @pytest.mark.parametrize("moment", ["complete", pytest.param("draw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
-    [PRICE, AGAIN | {"max_labels_per_labeler": 40}, BUDGET | STATISTIC],
+    [PRICE, AGAIN, BUDGET | STATISTIC],
     ids=["first time", "again", "statistic"],
 )
 def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_it_is(
     moment, options, small, tmp_path
 ):
-    """Processes that draw fresh bytes: 30 labels come out alike twice with probability 2e-9."""
+    """Processes that draw fresh bytes: all labels come out alike with a probability below 1e-5."""
     project = lg.init(tmp_path / "p").state.parent
     if "again" in options:
         lg.privatize(small, project=project, **options | {"again": False})
@@ -188,7 +188,7 @@ def test_a_release_that_was_committed_before_the_crash_is_answered_without_readi
     killed(job | {"kill_after": "commit"})
     assert lg.privatize(small, project=project, output=tmp_path / "out", **PRICE).reused
     assert (tmp_path / "out" / "SHA256SUMS").exists()
-    assert places(project) == 30
+    assert places(project) == 5
 
 
 @pytest.mark.slow
@@ -196,6 +196,7 @@ def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhaus
     tmp_path,
 ):
     """Rankings are kept whole, so a place may be left that a later command takes."""
+    options = BUDGET | {"max_labels_per_labeler": 10, "block": 1}
     project = lg.init(tmp_path / "p").state.parent
     asked = Public(np.zeros(4, np.int64), np.arange(4))
     table = rankings(asked, opinions(4, 1))  # 3 pairs each, for 10 places
@@ -203,14 +204,12 @@ def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhaus
         "do": "privatize",
         "source": str(write(table, tmp_path / "rankings.parquet")),
         "project": str(project),
-        "options": PRICE | {"max_labels_per_labeler": 10},
+        "options": options,
     }
     killed(job | {"kill_after": "start"})
     single = Public(np.zeros(1, np.int64), np.array([9]))
-    other = lg.privatize(
-        pairs(single, opinions(1, 1)), project=project, **PRICE | {"max_labels_per_labeler": 10}
-    )
+    other = lg.privatize(pairs(single, opinions(1, 1)), project=project, **options)
     assert other.card["counts"]["charged"] == 1 and places(project) == 10
-    finished = lg.privatize(job["source"], project=project, **job["options"])  # type: ignore[arg-type]
+    finished = lg.privatize(job["source"], project=project, **options)
     assert finished.card["counts"]["rows"] == 9
     assert_sound(project)

@@ -59,6 +59,8 @@ class Case:
         layout = str(rng.choice(list(LAYOUTS)))
         unit = UNITS[rng.integers(len(UNITS))]
         options = (*MECHANISMS[rng.integers(len(MECHANISMS))], *unit)
+        if "--mechanism" not in options and not unit:
+            options += ("--uses", "2")
         runs = [Run(options, rows=int(rng.integers(1, rows + 1)), exits=None)]
         if rng.random() < 0.5:
             runs.append(Run((*options, "--exhausted", "drop"), exits=None))

@@ -51,8 +51,8 @@ POLICIES = (
     Policy(1.0, 1e-6, (Allowance("rr", 3),)),
     Policy(2.0, 1e-5, (Allowance("statistic", 3),), ties="zero"),
 )
-# Everyone's own number of labels, rounded up.
-IMPLICIT = Policy(3.0, 1e-5)
+# Of a first release, which stores it and its price with the charge.
+IMPLICIT = Policy(3.0, 1e-5, (Allowance("rr", 4),))
 
 
 # What a release takes, in order.
@@ -88,8 +88,8 @@ class Book:
     state: str = "draft"
     used: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def places(self, kind, labeler):
-        return self.policy.allowance(kind).allowed or (8, 16)[labeler % 2]
+    def places(self, kind):
+        return self.policy.allowance(kind).allowed
 
 
 @dataclass
@@ -245,7 +245,7 @@ class LedgerMachine(RuleBasedStateMachine):
         found = self.ledger.releases.find(key)
         assert (found is not None) == bool(live)
         fits = all(
-            book.used[kind, who] + count <= book.places(kind, who) for who, count in asked.items()
+            book.used[kind, who] + count <= book.places(kind) for who, count in asked.items()
         )
         if live or not fits:
             reason = "another job has made" if live else "exceed a labeler's allowance"
@@ -261,7 +261,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.grants[len(self.made)] = grant
 
     def event(self, book, kind, key, labels):
-        places = {labeler: book.places(kind, labeler) for labeler in labels}
+        places = dict.fromkeys(labels, book.places(kind))
         return charge_of(key, kind, labels, places, coins=book.policy == IMPLICIT)
 
     @precondition(lambda self: self.numbers("reserved", "computing", "drawn"))
@@ -417,7 +417,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for row in connection.execute(sa.select(schema.counters)):
                 name, kind = owner[row.allowance_id]
                 labeler = int.from_bytes(bytes(row.labeler), "big")
-                assert row.capacity == self.books[name].places(kind, labeler) >= row.used
+                assert row.capacity == self.books[name].places(kind) >= row.used
                 stored[name, kind, labeler] = row.used
         assert stored == {
             (name, *place): count

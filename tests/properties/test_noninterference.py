@@ -118,14 +118,14 @@ def test_nothing_but_released_choices_depends_on_raw_choices(scenario, tmp_path)
 
 
 def test_a_choice_that_is_broken_into_its_pairs_is_found(tmp_path, monkeypatch):
-    drawn = rr._draw_choices
+    whole = rr._draw
 
-    def broken(task, own, label, choices):
+    def broken(task, rows, label, choices):
         told = choices.published & (label[choices.rows] != LABEL_TIE)
         object.__setattr__(choices, "published", told)
-        return drawn(task, own, label, choices)
+        return whole(task, rows, label, choices)
 
-    monkeypatch.setattr(rr, "_draw_choices", broken)
+    monkeypatch.setattr(rr, "_draw", broken)
     found = differences(tmp_path, "choices", SCENARIOS["one run"], ALL)
     assert any("data.parquet" in name for name in found)
 

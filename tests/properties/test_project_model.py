@@ -34,7 +34,8 @@ from labelguard.release.writer import Release
 from labelguard.report import overview
 
 LABELERS, ITEMS = 3, 5
-PLACES: dict[str, int] = {"rr": 4, "statistic": 2}
+PLACES: dict[str, int] = {"rr": 3, "statistic": 2}
+BLOCK = 2
 # What everyone thinks of every item: it never changes.
 LABELS = opinions(LABELERS * ITEMS, 1).reshape(LABELERS, ITEMS, -1)
 MOMENTS = {
@@ -83,7 +84,7 @@ class ProjectMachine(RuleBasedStateMachine):
             f"p{self.made}",
             epsilon=3.0,
             delta=1e-5,
-            allow=["rr:uses=4,block=1", "statistic:releases=2"],
+            allow=[f"rr:uses=3,block={BLOCK}", "statistic:releases=2"],
             project=self.project,
         )
 
@@ -119,10 +120,11 @@ class ProjectMachine(RuleBasedStateMachine):
 
     @rule(rows=asked_rows, drop=st.booleans())
     def randomize(self, rows, drop):
-        """New labels are charged one place each, where they fit; others cost nothing."""
+        """New labels are charged a place for every two, where they fit; others cost nothing."""
         assert self.budget
         used, people = self.budget.used, {u for u, _ in rows}
-        new = Counter(u for u, _ in rows - self.released)
+        labels = Counter(u for u, _ in rows - self.released)
+        new = {u: -(-labels[u] // BLOCK) for u in range(LABELERS)}
         known = not people & self.unsure
         left = {u: PLACES["rr"] - used["rr", u] for u in range(LABELERS)}
         # Who is charged for the first time meets the bound; only then can they be exhausted.

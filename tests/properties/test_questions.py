@@ -30,7 +30,7 @@ from labelguard.inputs.pairs import find_distinct_pairs, read_pairs
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 
-PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "block": 1, "uses": 3}
 ASKED = public(labelers=3, per_labeler=5, items=8)
 RANKS = opinions(len(ASKED), 1)
 HELPFUL, SAFE = "more helpful?", "safer?"

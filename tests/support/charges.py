@@ -18,5 +18,5 @@ def charge_of(key, kind, labels, places, *, coins=False):
         labelers=np.array([[0, labeler] for labeler in who], np.uint64),
         capacity=np.array([places[labeler] for labeler in who]),
         charged=np.array([labels[labeler] for labeler in who]),
-        prices={n: {"threshold": 1 << 62} for n in (8, 16)} if coins else {},
+        prices={n: {"threshold": 1 << 62} for n in places.values()} if coins else {},
     )

@@ -24,7 +24,7 @@ PATIENCE = 60
 Command = dict[str, Any]
 BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 RR = {"mechanism": "rr", "workers": 1}
-IMPLICIT_RR = RR | BUDGET | {"max_labels_per_labeler": 12}
+IMPLICIT_RR = RR | BUDGET | {"uses": 2}
 STATISTIC = preferences.STATISTIC | {"workers": 1}
 ULS = {
     "mechanism": "uls",
@@ -38,7 +38,7 @@ INIT: Command = {"do": "init"}
 JOINT: Command = {
     "do": "policy",
     "name": "joint",
-    "options": BUDGET | {"allow": ["rr:uses=12,block=1", "statistic:releases=3"]},
+    "options": BUDGET | {"allow": ["rr:uses=1", "statistic:releases=3"]},
 }
 ACTIVATE: Command = {"do": "activate", "name": "joint"}
 HOLDING_OUT: Command = {

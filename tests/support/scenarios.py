@@ -9,9 +9,9 @@ import pyarrow as pa
 from support.worlds import Run, Scenario
 
 HALF, MOST = 42, 70
-ROOM = ("--max-labels-per-labeler", "40")
+ROOM = ("--uses", "2")
 FEW = ("--max-labels-per-labeler", "6")
-WORDS = ("--max-labels-per-labeler", "40", "--skips", "tie", "--label-values", "a=left,b=right")
+WORDS = (*ROOM, "--skips", "tie", "--label-values", "a=left,b=right")
 BOUND = ("--max-labels-per-labeler", "10")
 FEATURES = ("--features", "text+length", "--components", "4", "--ridge", "2")
 TUNED = ("--mechanism", "statistic", "--features", "text+length")
@@ -54,9 +54,9 @@ SCENARIOS = {
     "exhausted labels dropped": Scenario((Run(BOUND, MOST), Run((*BOUND, "--exhausted", "drop")))),
     "again": Scenario(
         (
-            Run(rows=HALF),
-            Run(("--again", "--exhausted", "drop"), HALF),
-            Run(("--again",), HALF, exits=3),
+            Run(ROOM, HALF),
+            Run((*ROOM, "--again", "--exhausted", "drop"), HALF),
+            Run((*ROOM, "--again"), HALF, exits=3),
         )
     ),
     "single labels": Scenario(
@@ -107,7 +107,7 @@ SCENARIOS = {
 }
 DROP = ("--exhausted", "drop")
 JOINT = (
-    "policy new joint --epsilon 2 --delta 9e-6 --allow rr:uses=2 --allow statistic:releases=2",
+    "policy new joint --epsilon 2 --delta 9e-6 --allow rr:uses=3 --allow statistic:releases=2",
     "policy activate joint --yes",
 )
 HELD_OUT = (
@@ -116,18 +116,21 @@ HELD_OUT = (
 )
 EVALUATION = ("--mechanism", "evaluation")
 LATER = (
-    "policy new later --epsilon 1 --delta 1e-6 --allow rr:uses=12,block=1",
+    "policy new later --epsilon 1 --delta 1e-6 --allow rr:uses=1",
     "policy activate later --yes",
 )
 GROUPED = (
     "policy groups groups.csv",
-    "policy new groups --epsilon 3 --delta 1e-5 --unit group --allow rr:uses=30,block=1 "
+    "policy new groups --epsilon 3 --delta 1e-5 --unit group --allow rr:uses=1 "
     "--allow statistic:releases=1",
     "policy activate groups --yes",
 )
+COINS = (
+    "policy new coins --epsilon 2 --delta 9e-6 --allow rr:uses=10,block=1",
+    "policy activate coins --yes",
+)
 BESIDE = (
-    "policy new beside --epsilon 2 --delta 9e-6 --allow rr:uses=40,block=1 "
-    "--allow uls:runs=2,q=0.5,steps=4",
+    "policy new beside --epsilon 2 --delta 9e-6 --allow rr:uses=1 --allow uls:runs=2,q=0.5,steps=4",
     "policy activate beside --yes",
 )
 LOOK_FIRST = "privatize {input} --dry-run --mechanism rr --exhausted drop"
@@ -158,6 +161,14 @@ SCENARIOS |= {
             Run(rows=HALF, before=BESIDE),
             Run((*TRAINED, "uls"), HALF),
             Run((*TRAINED, "uls")),
+        )
+    ),
+    "single coins": Scenario(
+        (
+            Run(rows=HALF, before=COINS),
+            Run(("--max-labels-per-labeler", "7")),
+            Run(exits=3),
+            Run(("--exhausted", "drop")),
         )
     ),
     "questions": Scenario((Run((*ROOM, "--question", "safer?"), HALF), Run((*ROOM, *DROP), HALF))),

@@ -101,14 +101,18 @@ class Coins:
     statistics: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
 
     def wrap(self, draw):
-        def drawn(given, coins, row_keys, price, *rest):
-            # Of one release: its randomness tells it from others.
-            release = coins.draw(Purpose.FLIP, np.zeros((1, 2), np.uint64)).tobytes()
-            rows = np.column_stack([row_keys, price]).astype(np.uint64)
+        def drawn(given, letters, coins, row_keys, blocks):
+            # Of one release: its randomness tells it from others. Who is in a block, and the first
+            # of them, are public.
+            release = coins.draw(Purpose.ORDER, np.zeros((1, 2), np.uint64)).tobytes()
+            leading = row_keys[np.unique(blocks.of, return_index=True)[1]]
+            law = [blocks.threshold, blocks.labels, blocks.letters, *leading.T]
+            columns = [*row_keys.T, letters, *(column[blocks.of] for column in law)]
+            rows = np.stack([column.astype(np.uint64) for column in columns], axis=1)
             names = [release + row.tobytes() for row in rows]
             if self.replayed:
                 return np.array([self.outcomes[name] for name in names], np.uint8)
-            released = draw(given, coins, row_keys, price, *rest)
+            released = draw(given, letters, coins, row_keys, blocks)
             self.outcomes.update(zip(names, released.tolist(), strict=True))
             return released
 
@@ -141,8 +145,7 @@ def observed(here, layout, scenario, asked, ranks, coins, order="shuffled"):
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
         patch.chdir(here)
-        for name in ("randomize", "randomize_choices"):
-            patch.setattr(rr, name, coins.wrap(getattr(rr, name)))
+        patch.setattr(rr, "randomize", coins.wrap(rr.randomize))
         patch.setattr(statistic, "add_noise", coins.noisy)
         patch.setattr(aup, "concentration", concentration)
         told: list[object] = []

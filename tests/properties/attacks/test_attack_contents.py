@@ -17,6 +17,7 @@ import pytest
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
+from labelguard.project import policies
 
 PAIRS, NIGHTS = 120, 9
 ITEM: dict[str, Any] = {"unit": "item", "mechanism": "rr", "epsilon": 1, "delta": 1e-5}
@@ -166,13 +167,15 @@ def spent(project):
 @pytest.mark.slow
 def test_a_released_content_without_labelers_takes_further_labels_only_by_again(tmp_path):
     lg.init(tmp_path)
-    options = ITEM | {"max_labels_per_labeler": 4, "project": tmp_path}
+    policies.new("p", 1, 1e-5, allow=["rr:uses=2"], unit="item", project=tmp_path)
+    policies.activate("p", tmp_path)
+    options = {"mechanism": "rr", "project": tmp_path}
     lg.privatize(table(truth()), **options)
     twice = pl.concat([table(truth()), table(1 - truth())])
     later = lg.privatize(twice, **options)
     assert later.card["counts"]["rows"] == PAIRS and later.card["counts"]["charged"] == 0
     again = lg.privatize(twice, again=True, **options)
-    assert again.card["counts"]["charged"] == 2 * PAIRS
+    assert again.card["counts"]["charged"] == PAIRS and again.card["counts"]["rows"] == 2 * PAIRS
 
 
 def test_labels_of_a_content_share_its_places_whoever_gave_them(tmp_path):
@@ -180,6 +183,6 @@ def test_labels_of_a_content_share_its_places_whoever_gave_them(tmp_path):
     crowd = pl.concat(
         [table(truth(), labeler_id=[f"worker {worker}"] * PAIRS) for worker in range(5)]
     )
-    release = lg.privatize(crowd, project=tmp_path, max_labels_per_labeler=2, block=1, **ITEM)
+    release = lg.privatize(crowd, project=tmp_path, max_labels_per_labeler=2, **ITEM)
     counts = lg.load(release).group_by("item_id").len()["len"]
     assert set(counts) == {2} and release.card["counts"]["dropped_by_bound"] == 3 * PAIRS

@@ -23,7 +23,7 @@ from labelguard.release.head import Head
 from labelguard.report import overview
 
 LABELERS, ITEMS = 5, 200
-PRICE: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-5, "max_labels_per_labeler": 2 * ITEMS}
+PRICE: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-5, "uses": 2}
 # Of 1,000 guesses at random more than 58% are right with a probability below 1e-6; coins at this
 # price are hardly better than chance.
 CHANCE = 0.58
@@ -123,7 +123,7 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(tmp_path):
             write(table(given).to_arrow(), source)
             found.append(answers(lg.privatize(str(source), project=copy, **options)))
             [used] = overview.budget(copy).allowances
-            assert used.used == len(labels)
+            assert used.used == LABELERS
             shutil.rmtree(copy)
         write(table(labels).to_arrow(), source)
         shutil.rmtree(moment)

@@ -33,7 +33,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "statistic": TEACHER,
     "props": {"mechanism": "props", **SINGLE},
 }
-ALLOWED = ("rr:uses=8,block=1", "statistic:releases=3")
+ALLOWED = ("rr:uses=1", "statistic:releases=3")
 
 
 @pytest.fixture

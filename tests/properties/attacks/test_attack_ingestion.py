@@ -29,7 +29,7 @@ OPEN: dict[str, Any] = {
     "mechanism": "rr",
     "epsilon": 2000.0,
     "delta": 0.0,
-    "max_labels_per_labeler": 16,
+    "uses": 16,
     "accept_delta": True,
     "workers": 1,
 }

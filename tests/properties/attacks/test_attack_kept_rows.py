@@ -140,9 +140,7 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
 
 @pytest.mark.slow
 def test_where_contents_are_the_unit_it_is_given_up_too(project, gates):
-    with gates.learning(
-        labels(), project, unit="item", max_labels_per_labeler=30, block=1
-    ) as learning:
+    with gates.learning(labels(), project, unit="item") as learning:
         begun = overview.releases(project.state)[-1].id
         assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     assert_given_up(project, learning)

@@ -244,7 +244,7 @@ def test_hidden_skips_do_not_go_with_public_ties(project):
 
 
 def test_plans_look_at_no_label(project):
-    policies.new("p", **PRICE, allow=["rr:uses=5,block=1"], label_values="a=x,b=y", project=project)
+    policies.new("p", **PRICE, allow=["rr:uses=1"], label_values="a=x,b=y", project=project)
     policies.activate("p", project)
     for labels in (["x", "y", "x"], [None, "z", "1"]):
         assert len(read_pairs(pairs(labels)).table) == 3
@@ -257,7 +257,7 @@ def test_later_policies_keep_the_rule_of_skips_and_the_condition(project):
         ({}, "--assignment-reactive"),
     ):
         name = f"p{len(options)}"
-        policies.new(name, **PRICE, allow=["rr:uses=5,block=1"], project=project, **options)
+        policies.new(name, **PRICE, allow=["rr:uses=1"], project=project, **options)
         with pytest.raises(PolicyError, match=said):
             policies.activate(name, project)
 

@@ -246,9 +246,7 @@ def test_a_member_of_a_household_is_none_alone_in_another_spelling(project, tmp_
     """The places of the household stayed unused, and each of its members had their own."""
     listed = tmp_path / "groups.csv"
     listed.write_text("labeler_id,group_id\nworker 0,home\nworker 1,home\n")
-    policies.new(
-        "p", epsilon=1, delta=1e-5, allow=["rr:uses=12,block=1"], unit="group", project=project
-    )
+    policies.new("p", epsilon=1, delta=1e-5, allow=["rr:uses=1"], unit="group", project=project)
     policies.activate("p", project)
     policies.add_groups(listed, project)
     refused(project, rename("Worker 0"), "differ only in how they are written")

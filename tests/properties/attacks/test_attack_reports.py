@@ -55,7 +55,7 @@ def write_reports(directory, label, options):
     found: list[str] = []
     with clock.simulate_time(MONDAY):
         project = lg.init(directory)
-        allow = ["rr:uses=20,block=1", "statistic:releases=4"]
+        allow = ["rr:uses=2", "statistic:releases=4"]
         policies.new("both", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("both", project)
     for week, labels in enumerate(((1, 0, 1), (1, 0, 1, label))):

@@ -18,7 +18,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
 HALF: dict[str, Any] = {"mechanism": "rr", "epsilon": 1.0, "delta": 1e-5, "workers": 1}
-HALF |= {"max_labels_per_labeler": 40}
+HALF |= {"uses": 2}
 
 
 @pytest.fixture

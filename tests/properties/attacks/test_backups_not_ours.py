@@ -161,7 +161,7 @@ def test_what_appears_in_the_place_of_a_copy_is_not_removed(project, tmp_path, m
 # has both sees two answers to one question, for one charge.
 
 
-BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20}
+BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 
 
 def test_a_backup_holds_no_answer_that_will_be_given_again(project, tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ KINDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lost_policy_is_paid_for_whatever_its_kind(kind, tmp_path):
     project = lg.init(tmp_path / "project")
-    price: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:uses=3,block=1"]}
+    price: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:uses=1"]}
     policies.new("one", epsilon=1, **price, **kind, project=project)
     policies.activate("one", project)
     made = backup(tmp_path / "backup.tar.zst", project=project)

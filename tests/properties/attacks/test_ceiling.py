@@ -51,13 +51,10 @@ def test_a_price_that_protects_nobody_is_refused(run, project):
 def test_policies_one_after_another_do_not_pass_the_ceiling(run, project):
     for number in range(3):
         assert (
-            run(
-                f"policy new p{number} --epsilon 3 --delta 1e-5 --allow rr:uses=9,block=1"
-            ).exit_code
-            == 0
+            run(f"policy new p{number} --epsilon 3 --delta 1e-5 --allow rr:uses=1").exit_code == 0
         )
         assert run(f"policy activate p{number} --yes").exit_code == 0
-    assert run("policy new p3 --epsilon 3 --delta 1e-5 --allow rr:uses=9,block=1").exit_code == 0
+    assert run("policy new p3 --epsilon 3 --delta 1e-5 --allow rr:uses=1").exit_code == 0
     before = dump(project.ledger_url)
     refused(run("policy activate p3 --yes"), "ε = 12", "ceiling", "--raise 12,")
     assert dump(project.ledger_url) == before

@@ -56,7 +56,7 @@ def rewrite(project):
 
 
 def test_a_journal_rewritten_to_its_end_opens_no_more(project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    lg.privatize(TABLE, **PRICE, block=1, project=project)
     rewrite(project)
     result = verify(project)
     assert result.exit_code == 1 and "without the project's key" in result.stderr
@@ -67,7 +67,7 @@ def test_a_journal_rewritten_to_its_end_opens_no_more(project):
 def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(project, tmp_path):
     """Nothing else tells that a policy was put into force since: no release lies beside it."""
     lg.privatize(TABLE, **PRICE, project=project)
-    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=20,block=1"], project=project)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=1"], project=project)
     shutil.copy(project.state / "ledger.sqlite3", tmp_path / "older")
     policies.activate("next", project)
     shutil.copy(tmp_path / "older", project.state / "ledger.sqlite3")
@@ -97,7 +97,7 @@ def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(project, tm
     ],
 )
 def test_edited_terms_are_noticed_before_a_charge(edit, project):
-    budget = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20, "accept_delta": True}
+    budget = PRICE | {"uses": 2, "accept_delta": True}
     lg.privatize(TABLE.slice(0, 50), project=project, **budget)
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
         connection.execute(edit)

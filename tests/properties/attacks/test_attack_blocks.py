@@ -1,0 +1,375 @@
+"""Attacks on blocks: labels that one release draws together cost one use, and never less.
+
+Whoever chooses the file, its order and names, when a job dies and what is asked again must not get
+a second draw of a block, or a part of one, without a further charge; nor may they learn from sizes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from support import world
+from support.preferences import Public, opinions, pairs, rankings, spent
+
+import labelguard as lg
+from labelguard.accounting import randomized_response as accounting
+from labelguard.accounting.blocks import block
+from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import policies, recovery
+from labelguard.project.erasure import remove_labeler
+from labelguard.project.linking import link
+from labelguard.release import selection
+from labelguard.release.mechanisms import rr
+from labelguard.report import overview
+
+PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "workers": 1}
+COUNTS = (1, 2, 5, 9)
+
+
+def given(counts, first=0):
+    """So many labels of each labeler, each of an item of its own."""
+    labeler = np.repeat(np.arange(len(counts)), counts)
+    return Public(labeler, first + np.arange(len(labeler)))
+
+
+def table(asked, seed=1):
+    return pairs(asked, opinions(len(asked), seed))
+
+
+def both(*tables):
+    return pa.concat_tables(tables)
+
+
+ASKED, LATER = given(COUNTS), given([3] * 4, first=100)
+TABLE, MORE = table(ASKED), table(LATER)
+
+
+def under(project, allow, name="p", epsilon=3.0, **options):
+    """A policy of blocks in force, and what is asked under it."""
+    policies.new(name, epsilon, 1e-5, allow=[allow], project=project, **options)
+    policies.activate(name, project)
+    return {"mechanism": "rr", "workers": 1, "project": project}
+
+
+def answers(release):
+    """What was released of each item: the text, and with which flip probability."""
+    frame = lg.load(release).sort("prompt")
+    return {row["prompt"]: (row["chosen"], row["flip_probability"]) for row in frame.to_dicts()}
+
+
+def sizes(release):
+    """How many rows of a release are from blocks of so many labels."""
+    found = release.card["flip_probability"]["blocks"]
+    return {one["labels"]: one["rows"] for one in found}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The sizes of all blocks that are drawn, release by release or bucket by bucket."""
+
+    def note(labels, letters, coins, row_keys, blocks):
+        return np.bincount(blocks.of).tolist()
+
+    return world.note_calls(monkeypatch, rr, "randomize", note)
+
+
+def blocks_of(drawn):
+    """The sizes noted since the last look, in order."""
+    found = sorted(size for call in drawn for size in call)
+    drawn.clear()
+    return found
+
+
+# ---------------------------------------------------------------- a second draw for nothing
+
+
+def by_label(asked, ranks):
+    return pairs(asked, ranks).sort_by([("label", "ascending"), ("prompt", "descending")])
+
+
+def sides_exchanged(asked, ranks):
+    """The same content, with the other answer first and every label turned."""
+    found = pairs(asked, ranks)
+    names = [n[:-2] + {"_a": "_b", "_b": "_a"}.get(n[-2:], n[-2:]) for n in found.column_names]
+    turned = pl.from_arrow(found.rename_columns(names)).with_columns(1 - pl.col("label"))
+    assert isinstance(turned, pl.DataFrame)
+    return turned.select(found.column_names)
+
+
+def twice(asked, ranks):
+    return both(pairs(asked, ranks), pairs(asked, ranks))
+
+
+def some_left_out(asked, ranks):
+    return pairs(asked, ranks).slice(3, 9)
+
+
+@pytest.mark.parametrize("dress", [by_label, sides_exchanged, twice, some_left_out])
+def test_the_same_labels_in_another_dress_are_drawn_once(dress, project, drawn):
+    """Labels have changed meanwhile: a second answer would tell which."""
+    first = answers(lg.privatize(TABLE, project=project, uses=2, **PRICE))
+    assert blocks_of(drawn) == [*COUNTS]
+    other = dress(ASKED, opinions(len(ASKED), 2))
+    later = lg.privatize(other, project=project, **PRICE)
+    assert blocks_of(drawn) == [] and spent(project) == len(COUNTS)
+    assert answers(later).items() <= first.items()
+
+
+def test_other_names_of_items_cost_further_blocks_until_none_are_left(project, drawn):
+    names = [[f"{letter} {i}" for i in ASKED.item] for letter in "abc"]
+    named = [TABLE.append_column("item_id", pa.array(one)) for one in names]
+    for number, one in enumerate(named[:2]):
+        lg.privatize(one, project=project, uses=2, **PRICE)
+        assert blocks_of(drawn) == [*COUNTS] and spent(project) == (number + 1) * len(COUNTS)
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(named[2], project=project, **PRICE)
+    assert blocks_of(drawn) == []
+
+
+def test_a_block_that_died_is_drawn_whole_and_for_the_request_that_paid_it(
+    project, drawn, monkeypatch
+):
+    """Not row by row, and not for a part of its labels, which is flipped less."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
+        lg.privatize(TABLE, project=project, **PRICE)
+    assert blocks_of(drawn) == [*COUNTS]
+    for part in (TABLE.slice(4, 1), TABLE.slice(0, 12), both(TABLE, MORE)):
+        with pytest.raises(BudgetExceeded):
+            lg.privatize(part, project=project, **PRICE)
+    assert blocks_of(drawn) == [] and spent(project) == len(COUNTS)
+    release = lg.privatize(TABLE, project=project, **PRICE)
+    assert blocks_of(drawn) == [*COUNTS] and spent(project) == len(COUNTS)
+    assert sizes(release) == {m: m for m in COUNTS}
+
+
+def test_a_release_that_was_given_up_is_not_drawn_again_for_its_charge(project, drawn, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
+        lg.privatize(TABLE, project=project, uses=2, **PRICE)
+    recovery.abandon(overview.releases(project.state)[0].id, project)
+    blocks_of(drawn)
+    lg.privatize(TABLE, project=project, uses=2, **PRICE)
+    assert blocks_of(drawn) == [*COUNTS] and spent(project) == 2 * len(COUNTS)
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(TABLE, again=True, project=project, **PRICE)
+
+
+def test_again_draws_all_events_and_not_only_those_that_changed(project, drawn):
+    lg.privatize(TABLE, project=project, uses=2, **PRICE)
+    blocks_of(drawn)
+    changed = both(table(ASKED[:-1]), table(ASKED[-1:], seed=8))
+    release = lg.privatize(changed, again=True, project=project, **PRICE)
+    assert blocks_of(drawn) == [*COUNTS] and release.card["counts"]["charged"] == len(COUNTS)
+    assert sizes(release) == {m: m for m in COUNTS}
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(changed, again=True, project=project, **PRICE)
+
+
+def test_a_label_that_comes_later_costs_a_block_of_its_own(project, drawn):
+    """A block that was filled up would be two draws under one price."""
+    first = answers(lg.privatize(TABLE, project=project, uses=2, **PRICE))
+    blocks_of(drawn)
+    one = table(Public(np.array([3]), np.array([200])))
+    release = lg.privatize(both(TABLE, one), project=project, **PRICE)
+    assert blocks_of(drawn) == [1] and release.card["counts"]["charged"] == 1
+    assert answers(release).items() > first.items()  # with the law that they were drawn by
+    assert sizes(release) == {1: 2, 2: 2, 5: 5, 9: 9}
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(both(TABLE, one, MORE), project=project, **PRICE)
+    left = lg.privatize(both(TABLE, one, MORE), project=project, exhausted="drop", **PRICE)
+    assert blocks_of(drawn) == [3, 3, 3]
+    assert left.card["counts"]["rows"] == len(TABLE) + 1 + 9
+
+
+@pytest.mark.parametrize("allowed", [2, 3])
+def test_more_labels_than_a_block_holds_are_further_blocks(allowed, project, drawn):
+    """Of sizes as equal as can be; where uses run out, the rest is not released."""
+    options = under(project, f"rr:uses={allowed},block=4")
+    release = lg.privatize(TABLE, exhausted="drop", **options)
+    expected = {2: [1, 2, 2, 3, 4, 4], 3: [1, 2, 2, 3, 3, 3, 3]}[allowed]
+    assert blocks_of(drawn) == expected
+    assert spent(project) == release.card["counts"]["charged"] == len(expected)
+    assert release.card["counts"]["rows"] == sum(expected)
+
+
+def test_another_bound_neither_resets_nor_hides_anything(project, drawn):
+    """How many labels of each are in a release may be chosen anew; what is drawn is charged."""
+    many = table(given([12, 12]))
+    options = under(project, "rr:uses=3")
+    released = lg.privatize(many.slice(0, 10), max_labels_per_labeler=3, **options)
+    first = answers(released)
+    assert blocks_of(drawn) == [3] and spent(project) == 1
+    same = lg.privatize(many, max_labels_per_labeler=3, **options)
+    assert blocks_of(drawn) == [3] and answers(same).items() >= first.items()  # of the other
+    found = dict(first)
+    for most, new, uses in ((2, [], 2), (5, [2, 2], 4), (1, [], 4), (12, [7, 7], 6)):
+        release = lg.privatize(many, max_labels_per_labeler=most, **options)
+        assert blocks_of(drawn) == new and spent(project) == uses
+        assert answers(release).items() >= found.items()
+        found = answers(release)
+    assert len(found) == 24
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(both(many, MORE), max_labels_per_labeler=99, **options)
+
+
+def test_a_size_of_blocks_is_fixed_with_the_policy(project, drawn):
+    lg.privatize(TABLE, project=project, block=4, **PRICE)
+    blocks_of(drawn)
+    for size in (1, 3, 5, 4096):
+        with pytest.raises(PolicyError, match="block"):
+            lg.privatize(both(TABLE, MORE), project=project, block=size, **PRICE)
+    assert blocks_of(drawn) == []
+
+
+def test_a_copy_of_a_project_draws_its_own_blocks_and_charges_them(project, tmp_path, drawn):
+    copy = shutil.copytree(project.state.parent, tmp_path / "copy")
+    many = table(given([40] * 3))
+    one = answers(lg.privatize(many, project=project, **PRICE))
+    other = answers(lg.privatize(many, project=copy, **PRICE))
+    assert blocks_of(drawn) == [40] * 6
+    assert one != other and spent(lg.find(copy)) == spent(project) == 3
+
+
+# ---------------------------------------------------------------- whose labels a block holds
+
+
+def test_a_block_spans_the_members_of_a_group(project, tmp_path, drawn):
+    listed = tmp_path / "groups.csv"
+    listed.write_text("labeler_id,group_id\nworker 0,home\nworker 2,home\nworker 3,home\n")
+    policies.add_groups(listed, project)
+    options = under(project, "rr:uses=1", unit="group")
+    release = lg.privatize(TABLE, **options)
+    assert blocks_of(drawn) == [2, 15] and spent(project) == 2
+    assert sizes(release) == {2: 2, 15: 15}
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(MORE.slice(0, 1), **options)
+
+
+def test_who_is_grouped_or_linked_later_has_no_more_blocks_than_before(project, tmp_path, drawn):
+    """Two ids that were charged apart are one person from then on, with the uses of both."""
+    options = under(project, "rr:uses=2", unit="group")
+    lg.privatize(TABLE, **options)
+    blocks_of(drawn)
+    listed = tmp_path / "groups.csv"
+    listed.write_text("labeler_id,group_id\nworker 2,home\nworker 3,home\n")
+    for act in (
+        lambda: policies.add_groups(listed, project),
+        lambda: link("worker 2", "worker 3", project),
+    ):
+        try:
+            act()
+        except LabelguardError:
+            continue
+        with pytest.raises(BudgetExceeded):
+            lg.privatize(both(TABLE, MORE), **options)
+    assert blocks_of(drawn) == []
+
+
+def crowd(people, items, seed=1):
+    """Everybody is asked about every item."""
+    asked = Public(np.repeat(np.arange(people), items), np.tile(np.arange(items), people))
+    return table(asked, seed)
+
+
+def test_a_block_of_an_item_holds_all_its_labelers_and_outlasts_who_leaves(project, drawn):
+    lg.privatize(crowd(5, 6), project=project, unit="item", **PRICE)
+    assert blocks_of(drawn) == [5] * 6 and spent(project) == 6
+    remove_labeler("worker 3", "erased", project)
+    later = lg.privatize(crowd(7, 6, seed=2), project=project, **PRICE)
+    assert blocks_of(drawn) == [] and spent(project) == 6
+    assert sizes(later) == {5: 4 * 6}  # the law that they were drawn by, whoever has left
+
+
+def test_bounded_blocks_of_items_are_charged_like_all_others(project, drawn):
+    options = under(project, "rr:uses=2,block=3", unit="item")
+    release = lg.privatize(crowd(5, 6), **options)
+    assert blocks_of(drawn) == [2] * 6 + [3] * 6
+    assert spent(project) == release.card["counts"]["charged"] == 12
+
+
+def test_a_ranking_of_which_pairs_lie_in_two_blocks_is_charged_for_both(project, drawn):
+    options = under(project, "rr:uses=3,block=4")
+    asked = given([3, 1])
+    release = lg.privatize(rankings(asked, opinions(len(asked), 1)), **options)
+    assert blocks_of(drawn) == [3, 3, 3, 3] and release.card["counts"]["charged"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["labeler", "group", "item"])
+def test_workers_draw_whole_blocks_and_the_same(unit, tmp_path, monkeypatch):
+    found = []
+    for workers in (1, 7):
+        with monkeypatch.context() as patch:
+            world.fix(patch, world.repeamanybytes())
+            project = lg.init(tmp_path / f"{workers}")
+            options = under(project, "rr:uses=2,block=30", unit=unit)
+            release = lg.privatize(crowd(20, 40), **options | {"workers": workers})
+            found.append((release.path / "data.parquet").read_bytes())
+            assert set(sizes(release)) == {20}
+    assert found[0] == found[1]
+
+
+# ---------------------------------------------------------------- what sizes and orders tell
+
+
+def facts(here, asked, seed, order):
+    """All that a card, a preview and rows say, but for the released answers."""
+    ranks = opinions(len(asked), seed)
+    rows = pairs(asked, ranks)
+    by_said = np.argsort(rows["label"].fill_null(2).to_numpy(), kind="stable")
+    rows = rows.take(pa.array(by_said[:: (1, -1)[order]]))
+    with pytest.MonkeyPatch.context() as patch:
+        world.fix_randomness(patch)
+        home = lg.init(here)
+        shown: list[Any] = []
+        release = lg.privatize(rows, project=home, review=shown.append, **PRICE)
+    told = {prompt: gamma for prompt, (_, gamma) in answers(release).items()}
+    counts = release.card["counts"], release.card["flip_probability"]
+    return counts, told, shown[0].label_error, shown[0].charged
+
+
+def test_what_a_card_and_its_rows_say_of_blocks_is_public(tmp_path):
+    """Files are sorted by label, forwards and backwards, and a third of labels are ties."""
+    one, other = (facts(tmp_path / str(n), ASKED, 3 + n, n) for n in (0, 1))
+    assert one == other
+    (_, card), told, error, charged = one
+    threshold = accounting.threshold(accounting.calibrate(3, 1e-5, 1))
+    laws = [block(threshold, m) for m in COUNTS]
+    assert card["blocks"] == [
+        {
+            "labels": law.labels,
+            "flip_probability": (1 - law.first_moment) / 2,
+            "second_moment": law.second_moment,
+            "rows": law.labels,
+        }
+        for law in laws
+    ]
+    gammas = np.repeat([law.flip_probability for law in laws], COUNTS)
+    expected = dict(zip(TABLE["prompt"].to_pylist(), gammas, strict=True))
+    assert told == {prompt: pytest.approx(gamma) for prompt, gamma in expected.items()}
+    assert charged == len(COUNTS) and error == pytest.approx(gammas.mean())
+
+
+def test_which_labels_share_a_block_tells_nothing_of_items(project, monkeypatch):
+    """Each labeler's labels are put into blocks in an order of their own, whatever the file's."""
+    patterns = []
+    whole = selection._number_blocks
+
+    def noted(unit, order, new, bound):
+        found = whole(unit, order, new, bound)
+        patterns.extend(tuple(found[unit == u] - found[unit == u].min()) for u in np.unique(unit))
+        return found
+
+    monkeypatch.setattr(selection, "_number_blocks", noted)
+    options = under(project, "rr:uses=3,block=2")
+    lg.privatize(crowd(12, 6), **options)
+    assert len(patterns) == 12 and len(set(patterns)) > 3
+    assert all(sorted(one) == [0, 0, 1, 1, 2, 2] for one in patterns)
