@@ -5,8 +5,6 @@ Statistical tests run at fixed seeds. Their tolerances are at least 3.6 standard
 given one with probability below 1e-3.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from typing import Any

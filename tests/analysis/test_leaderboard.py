@@ -1,7 +1,5 @@
 """Leaderboards and coefficients of released heads, from the release alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

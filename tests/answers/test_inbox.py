@@ -1,7 +1,5 @@
 """The inbox keeps what a hook was told exactly once, sealed, until a segment has it."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

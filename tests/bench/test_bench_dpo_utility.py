@@ -1,7 +1,5 @@
 """The benchmark bench/dpo_utility.py from texts to table and figure, with a handful of pairs."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The parts of bench/gpu.sh on a CPU, with a handful of made-up dialogues."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Intervals of a leaderboard hold as often as they say; the information matrix alone does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binom

@@ -1,7 +1,5 @@
 """The benchmark bench/lora_utility.py from texts to tables, with a handful of pairs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The evaluation bench bench/privacy_utility.py, from files to tables, on a simulated dataset."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The first release on the command line: what is said, what is asked, and who may answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The site as it was built (`make docs`): as pages are on a forge, with nothing from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a shell completes: asked as shells ask, of the program that is installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The pages for one reader each: their commands run in order, and print what the page shows."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """A path that names nothing is told at once, with the file that was probably meant."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

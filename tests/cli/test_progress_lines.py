@@ -1,7 +1,5 @@
 """What is told of long jobs where nobody watches: ever more rarely, and how long they take."""
 
-from __future__ import annotations
-
 import json
 import math
 

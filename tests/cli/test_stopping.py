@@ -1,7 +1,5 @@
 """Commands that are told to end in the middle: nothing raw stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

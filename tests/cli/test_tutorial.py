@@ -1,7 +1,5 @@
 """The tutorial runs as it stands: block after block, in one directory, and prints what it shows."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

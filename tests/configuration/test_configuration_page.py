@@ -1,7 +1,5 @@
 """docs/configuration.md is that of the models, and its files are understood."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

@@ -1,7 +1,5 @@
 """labelguard.toml: each table is checked when a project is opened, and a mistake is named."""
 
-from __future__ import annotations
-
 import jsonschema
 import pytest
 from support.pages import DOCS, script

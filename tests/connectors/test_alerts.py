@@ -1,8 +1,6 @@
 """The alert rules in examples/: Prometheus takes them, they fire when they should, and on nothing
 that the hook does not measure."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What Argilla's webhooks tell: recordings of a real server, and ten thousand that are none."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

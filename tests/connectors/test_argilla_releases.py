@@ -1,7 +1,5 @@
 """Which pairs of a release Argilla is given, and which chats it is not."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from labelguard_connectors.argilla.rest import ArgillaClient

@@ -3,8 +3,6 @@
 No image is built here; what they say is compared with the repository and with the command line.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

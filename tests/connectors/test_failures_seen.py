@@ -1,7 +1,5 @@
 """A release that a machine fails to make is seen: in metrics, doctor, /status and the report."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """The hook's answers: 200 is on disk, and whatever is refused leaves no row."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """What attackers may try on a hook: on its socket, and from inside the annotation tool."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

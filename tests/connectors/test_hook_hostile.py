@@ -1,7 +1,5 @@
 """Thousands of ugly requests: none is answered with 500, and none leaves part of a row."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

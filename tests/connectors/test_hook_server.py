@@ -1,7 +1,5 @@
 """`labelguard serve` on a socket: what clients may do to it, and what a crash may not."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """`labelguard serve` as people start it: with its worker, and with what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The worker releases what was heard, when [hook.release] says so and the policy pays for it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

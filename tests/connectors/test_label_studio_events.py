@@ -1,7 +1,5 @@
 """What the connector of Label Studio makes of webhooks: recorded ones, and hostile ones."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -3,8 +3,6 @@
 The server here answers what a test says; the real one is in tests/integration.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the pages about annotation tools tell people to write is understood."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

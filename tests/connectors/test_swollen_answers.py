@@ -1,7 +1,5 @@
 """An account whose answers are very large stops nobody: they are dead letters, in hook and pull."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What may happen to the hook's worker, and to what it keeps."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 

@@ -3,8 +3,6 @@
 After every refusal the project is as it was: nothing written, nothing charged.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Content is text or a chat, and everything in a chat is text."""
 
-from __future__ import annotations
-
 import pytest
 
 from labelguard.inputs import canonical

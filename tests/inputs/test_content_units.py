@@ -1,7 +1,5 @@
 """A content is one unit in every dress, and other words are another unit."""
 
-from __future__ import annotations
-
 import tempfile
 import unicodedata
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exports of annotation tools: the answers that people submitted, and nothing else of them."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

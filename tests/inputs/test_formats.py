@@ -1,7 +1,5 @@
 """Published shapes of preference data are read as what they are, whatever their labels say."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

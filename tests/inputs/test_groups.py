@@ -1,7 +1,5 @@
 """Labelers who share places as a group: counted together, drawn one by one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The same labels in any format and layout are the same: same items, same coins, no charge."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import itertools

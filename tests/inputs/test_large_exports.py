@@ -1,7 +1,5 @@
 """Exports with more texts than DuckDB may hold at once are read all the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 Every table here is full of rows that are equal in much or all of what is public of them.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

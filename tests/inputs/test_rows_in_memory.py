@@ -1,7 +1,5 @@
 """Rows as Python has them, a list of dictionaries, are read as a table of them is."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Labels of single responses are refused with a way out, and that way looks at no label."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

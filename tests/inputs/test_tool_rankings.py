@@ -1,7 +1,5 @@
 """Rankings and ratings of annotation tools are read as the preferences that they are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any

@@ -1,7 +1,5 @@
 """Of several submissions of one label the latest counts, also where it is a skip."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

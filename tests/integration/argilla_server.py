@@ -4,8 +4,6 @@ It has a virtual environment of its own, `labelguard-integration/argilla` in the
 is made when it is missing, and one of the numbered databases of the Redis server at REDIS_URL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

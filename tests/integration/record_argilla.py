@@ -5,8 +5,6 @@
 The people, texts and answers are made up; whatever is private in them begins with "private".
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -5,8 +5,6 @@ One server, one project, two people: every kind of event that tells of annotatio
 manager's page of what is left at the end. Tokens are replaced.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

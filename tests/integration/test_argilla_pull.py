@@ -1,7 +1,5 @@
 """A real Argilla: what three annotators did is what is pulled; a release is there to be seen."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

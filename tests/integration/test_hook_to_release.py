@@ -1,7 +1,5 @@
 """From a person's answers in a real tool to the rows of a release, with nobody typing a command."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The connector of Label Studio on a real server: what was annotated comes in, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

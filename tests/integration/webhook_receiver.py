@@ -1,7 +1,5 @@
 """Where webhooks go: a server on a free port that keeps what it is sent."""
 
-from __future__ import annotations
-
 import json
 import threading
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 one line of history, as if nothing had happened.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The gate by labelers who are held out: charged, said, and made once."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

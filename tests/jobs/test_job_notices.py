@@ -1,7 +1,5 @@
 """Who is told how runs end: signed, once, whatever the receiver does, and nothing but facts."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """`release.options` of a job: options of the mechanisms that are installed, and no other."""
 
-from __future__ import annotations
-
 import pytest
 from support.doors import install
 

@@ -1,7 +1,5 @@
 """The model in use: always whole, always one that the register knows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

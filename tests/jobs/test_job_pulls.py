@@ -1,7 +1,5 @@
 """Jobs whose labels come from a tool: pulled by the run, or heard by a hook before it."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """A run does what is new and no more: release, train, judge, promote, and one line of history."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

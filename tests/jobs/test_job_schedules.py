@@ -1,7 +1,5 @@
 """The files for schedulers in examples/: each is what its scheduler reads, and starts a job."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """job.yaml: what it says is checked before anything happens, and named where it is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jsonschema

@@ -1,7 +1,5 @@
 """A first job: written from the project, accepted as it is, and looked at before it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The example examples/simulate_year.py: models follow preferences that drift."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The ceiling of a project: no sum of policies passes it, raising it is told, restores obey it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

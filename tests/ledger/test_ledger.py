@@ -1,7 +1,5 @@
 """The ledger: places are never exceeded, nothing is altered unnoticed, no password is shown."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

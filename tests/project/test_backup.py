@@ -1,7 +1,5 @@
 """A backup holds what it says, and a project restored from one never forgets what was spent."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Two ids of one form are refused, unless they are one person, or were said to be two."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

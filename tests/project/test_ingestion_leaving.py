@@ -1,7 +1,5 @@
 """Who leaves is gone from segments and inbox; backups carry segments; verify and doctor look."""
 
-from __future__ import annotations
-
 import tarfile
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who leaves is refused from then on, and everybody else is as before."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

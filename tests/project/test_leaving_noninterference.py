@@ -1,7 +1,5 @@
 """Nothing of leaving depends on labels: not what is purged, shown, left out or released later."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who is who: sources, spellings, ids that are one person or two, and how long that holds."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -1,7 +1,5 @@
 """Policies: one joint price, several kinds of events, and what a change of terms costs."""
 
-from __future__ import annotations
-
 import json
 import math
 import sqlite3

@@ -1,7 +1,5 @@
 """The private map is what was drawn or the project stops; only who leaves is taken out of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

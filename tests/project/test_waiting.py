@@ -1,7 +1,5 @@
 """A job that waits for a project begins when the one before it ends; others are told at once."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """How long an allowance lasts: exact weeks for labelers of a known rate."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa

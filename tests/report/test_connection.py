@@ -1,7 +1,5 @@
 """`connect check` shows what was compared, and nothing of what was answered."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The picture of the demonstration; what it measures is in the golden text of the command."""
 
-from __future__ import annotations
-
 from labelguard.report import demonstration
 from labelguard.report.demonstration import Outcome, describe_outcome, draw_outcomes
 

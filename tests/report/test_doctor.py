@@ -1,7 +1,5 @@
 """The doctor tells each fault once."""
 
-from __future__ import annotations
-
 from labelguard.report.doctor import examine
 
 

@@ -1,7 +1,5 @@
 """What `inspect` says of an input: what was understood, who gave labels, and never which."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report: what it says of projects of all kinds, and that nothing in them can spoil it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Charts: the same bytes, readable text, and colors that color-blind people tell apart."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

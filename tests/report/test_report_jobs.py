@@ -1,7 +1,5 @@
 """What the report tells of jobs: runs, how models were judged, and how the newest one learnt."""
 
-from __future__ import annotations
-
 from support.job_runs import ran, remember
 
 import labelguard as lg

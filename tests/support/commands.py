@@ -1,7 +1,5 @@
 """Commands as tests type them."""
 
-from __future__ import annotations
-
 # What a first release of a few labelers takes where nobody is there to ask.
 FIRST = ("--once", "--yes", "--accept-little-use")
 # `privatize` by randomized response, without a question.

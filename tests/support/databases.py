@@ -1,7 +1,5 @@
 """Fresh databases for ledgers under test: SQLite files, and PostgreSQL where there is a server."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

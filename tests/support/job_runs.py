@@ -1,7 +1,5 @@
 """Runs of jobs that have ended, as a project remembers them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Labels of one labeler that move a statistic far, and how far: what several tests share."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """A receiver of webhooks on a free port, which answers as it is told and keeps what it is sent."""
 
-from __future__ import annotations
-
 import json
 import threading
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Who thinks otherwise in the second world: one labeler, or all.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 from support.worlds import Run, Scenario
 

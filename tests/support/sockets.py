@@ -1,7 +1,5 @@
 """What is said to a hook over a socket, and a hook with other limits."""
 
-from __future__ import annotations
-
 import httpx2
 from support import hooks
 from support.hooks import Server

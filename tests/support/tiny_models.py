@@ -3,8 +3,6 @@
 The planted preference is for words of `PREFERRED`; a model of this size learns it in a few steps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset

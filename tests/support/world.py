@@ -5,8 +5,6 @@ The seam in the library is one function for each: `labelguard.clock.now` and
 takes a number of bytes.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Two worlds that differ in raw labels and in coins, together, so that releases are equal."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

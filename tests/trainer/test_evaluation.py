@@ -1,7 +1,5 @@
 """What is told of a model's quality, and from what."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

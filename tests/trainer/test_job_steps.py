@@ -1,7 +1,5 @@
 """Language models as steps of a retraining job: trained and asked like `labelguard train`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Losses against an independent reference in float64, and what each of them promises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

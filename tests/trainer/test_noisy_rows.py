@@ -1,7 +1,5 @@
 """What the rows of every kind of release say to a loss."""
 
-from __future__ import annotations
-
 import datasets
 import numpy as np
 import pyarrow as pa

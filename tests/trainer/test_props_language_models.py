@@ -1,7 +1,5 @@
 """`--mechanism props|uls|els|aup --learner dpo|reward`, from the command to the published model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

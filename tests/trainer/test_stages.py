@@ -1,7 +1,5 @@
 """Stages of PROPS with language models: tokens, margins, the reference, where a stage begins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`labelguard train` from a release to a model: what comes out, is refused, is resumed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Trainers of noisy rows, step by step: against TRL's own, against themselves, and interrupted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

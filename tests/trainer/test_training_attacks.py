@@ -1,7 +1,5 @@
 """Attacks on training, and mishaps like them: secrets in settings, hostile models, full disks."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """What is refused before a step is taken, each by one line that says what to do."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

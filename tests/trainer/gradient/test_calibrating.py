@@ -1,7 +1,5 @@
 """Probabilities of a head that noisy steps have trained mean what they say."""
 
-from __future__ import annotations
-
 import numpy as np
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.heads import head_run

@@ -13,8 +13,6 @@ checks and shares); a mistake is missed less often than that too, as the margins
 are many standard deviations wide.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Heads: their gradients, clipped by labeler, on a grid; and how far they go."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts of DP-SGD: noise, clipping, optimizers, shared backward passes, which records are used."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

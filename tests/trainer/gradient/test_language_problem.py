@@ -1,7 +1,5 @@
 """Reward models and DPO by labeler-level DP-SGD: gradients, clipping, checkpoints, exports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`privatize --mechanism uls|els|els-group|aup` with heads: through the protocol, one charge."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
