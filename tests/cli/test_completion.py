@@ -77,13 +77,6 @@ def test_bash_completes_by_the_script_that_it_is_given():
     assert answer.stdout.splitlines()[-1] == "privatize"
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_too(shell):
-    environment = os.environ | {"_LABELGUARD_COMPLETE": f"{shell}_source"}
-    answer = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
-    assert f"_LABELGUARD_COMPLETE={shell}_complete" in answer.stdout
-
-
 @pytest.mark.slow
 def test_releases_and_policies_are_those_of_the_project(study):
     assert completed(f"labelguard release show --project {study} r") == ["plain,r0001"]

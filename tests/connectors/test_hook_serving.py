@@ -81,17 +81,6 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(clinic, en
         assert one not in lines
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_serve_and_its_worker_end_well_at_sigterm(times, clinic):
-    made, _ = clinic
-    for _ in range(times):
-        with hooks.serving(made) as server:
-            wait("no worker", 60, lambda s=server: any('"standing"' in line for line in s.lines))
-            assert server.stop() == 0
-        said = "".join(server.lines)
-        assert '"worker ended"' in said and "Fatal" not in said
-
-
 @pytest.mark.slow
 def test_a_worker_that_died_is_started_again(clinic):
     made, _ = clinic

@@ -1,7 +1,6 @@
 """The worker releases what was heard, when [hook.release] says so and the policy pays for it."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -39,9 +38,6 @@ class Clinic:
             side = "left" if self.task % 3 else "right"
             told.append(self.desk.answer(f"worker {self.task % 4}", self.task, side))
         tools.deliver(self.project, *told)
-
-
-Make = Callable[..., Clinic]
 
 
 @pytest.fixture
@@ -151,18 +147,6 @@ def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make):
         clinic.worker()
 
 
-def test_it_says_how_long_the_allowance_lasts(make):
-    clinic = make('when = "every:8"', "rr:labels=6")
-    clinic.annotate(8)
-    assert clinic.worker().outlook == [
-        "releases every 8 new answers by rr, under policy clinic",
-        "no labeler was charged yet; it lasts for 6 randomized labels of each labeler",
-    ]
-    clinic.worker().turn()
-    left = clinic.worker().outlook[1]
-    assert left == "4 randomized labels of the median labeler are left; 0 spent"
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -205,19 +189,3 @@ def test_a_file_that_is_not_the_workers_stops_it(make):
     with pytest.raises(ProjectError, match="is not what a worker wrote"):
         WorkerState.read(clinic.project.state)
     assert "is not what a worker wrote" in clinic.worker().turn().failed[0]
-
-
-@pytest.mark.slow
-def test_an_export_is_released_and_published_once(make):
-    clinic = make('mechanism = "rr"\npush = true')
-    clinic.annotate(6)
-    export = clinic.project.state.parent / "export.json"
-    tasks = [own["body"] for own in clinic.desk.records.values()]
-    export.write_text(json.dumps(tasks))
-    made = release_export(export, None, clinic.project)
-    assert (made.reused, rows(clinic.project)) == (False, [6])
-    assert made.where and json.loads(Path(made.where).read_text())["release"] == made.release
-    again = release_export(export, "desk", clinic.project)
-    assert (again.release, again.reused, again.where) == (made.release, True, None)
-    with pytest.raises(ConnectorError, match="there are: desk"):
-        release_export(export, "other", clinic.project)

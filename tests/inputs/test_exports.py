@@ -1,7 +1,6 @@
 """Exports of annotation tools: the answers that people submitted, and nothing else of them."""
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import formats, readers, sources
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.staging import StagingOptions, stage
-from labelguard.keys.keyring import KeyRing
 from labelguard.text import LABEL_SKIP
 
 ROWS = answers()
@@ -294,24 +291,6 @@ def test_exports_of_real_servers_are_read(name, tmp_path):
     submitted, skipped = RECORDED[name]
     assert (label < LABEL_SKIP).sum() == submitted
     assert (label == LABEL_SKIP).sum() == skipped
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("argilla flattened", f"{NAME}.responses.users"),
-        ("label-studio JSON", "completed_by"),
-        ("label-studio CSV", "annotator"),
-        ("potato csv", "user_id"),
-    ],
-)
-def test_messages_name_who_answered_as_the_export_does(name, column, tmp_path):
-    writer, suffix, rows = CASES[name]
-    nobody = [row | {"labeler_id": " "} for row in rows]
-    path = write(tmp_path / f"export{suffix}", writer(nobody))
-    options = StagingOptions(Reading({}, **question_of(name)), "")
-    with pytest.raises(InvalidLabels, match=f"column {re.escape(column)}: expected an id"):
-        stage(path, tmp_path / "staged", KeyRing.public(), options)
 
 
 @pytest.mark.quick("7-users", "submitted-status")

@@ -255,15 +255,6 @@ def test_columns_of_labels_can_be_nothing_else(shape):
         assert "feature_score" in found.table.column_names
 
 
-def test_directories_named_by_a_winner_are_refused(tmp_path):
-    for row in rows("arena", ["a", "b"]):
-        folder = tmp_path / f"winner={row.pop('winner')}"
-        folder.mkdir()
-        as_jsonl([row], folder / "x.jsonl")
-    with pytest.raises(InvalidLabels, match="directories are named by winner"):
-        read_pairs(tmp_path)
-
-
 def test_what_a_format_makes_cannot_be_named():
     source = as_table(rows("arena", ["a", "b"]))
     with pytest.raises(InvalidLabels, match="format arena makes response_a of conversation_a"):

@@ -329,18 +329,6 @@ def test_chats_are_the_same_in_every_format(read, tmp_path):
         assert found.public[-1] == given.public[-1]  # the type of contents
 
 
-def test_which_side_was_chosen_does_not_show_in_the_type_of_chats(read, tmp_path):
-    """Members that only one side has make the columns' types follow the labels."""
-    with_x = [{"role": "assistant", "content": "a", "name": "x"}]
-    with_y = [{"role": "assistant", "content": "b", "tool_calls": [{"y": 0.5}]}]
-    prompt = [{"role": "user", "content": "q"}]
-    seen = []
-    for chosen, rejected in ((with_x, with_y), (with_y, with_x)):
-        row = {"labeler_id": "l", "prompt": prompt, "chosen": chosen, "rejected": rejected}
-        seen.append(read(write_jsonl(tmp_path / "x.jsonl", [row])).public)
-    assert seen[0] == seen[1]
-
-
 def ranking_rows():
     return [
         {"labeler_id": "r1", "prompt": "p1", "responses": list("abcd"), "ranks": [2, 1, 2, 4]},

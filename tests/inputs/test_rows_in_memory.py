@@ -164,9 +164,3 @@ def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(tmp_path, mon
         lg.inspect("pairs.jsonl")
     exec(compile(code, "formats.md", "exec"), {})
     assert lg.inspect("pairs.parquet").labels == 1
-
-
-def test_splits_by_name_are_no_rows():
-    with pytest.raises(InvalidLabels, match="choose one, as in --split"):
-        lg.inspect([{"train": TABLE, "test": TABLE}])
-    assert lg.inspect([{"train": TABLE}]).labels == lg.inspect({"train": pa.table(TABLE)}).labels

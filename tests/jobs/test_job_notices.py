@@ -124,14 +124,6 @@ def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
     assert (low["below"], low["run"]) == (["rr"], 2)
 
 
-@pytest.mark.slow
-def test_a_run_without_a_gain_is_told_too(somebody, tmp_path):
-    small = told(somebody, tmp_path, gate={"by": "released", "at_least": 1e6})
-    assert retrain(small.job).outcome == "kept"
-    [message] = somebody.messages()
-    assert message["type"] == "run.kept" and message["data"]["judgement"]["promote"] is False
-
-
 def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
     somebody, tmp_path, monkeypatch
 ):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pytest
 from click.testing import CliRunner
@@ -363,19 +362,6 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, pro
     assert overview.verify(project.state).ok
 
 
-@pytest.mark.slow
-def test_a_statistic_that_was_given_up_leaves_its_labels_for_the_next(table, project, monkeypatch):
-    made(project, "p", "statistic:releases=3")
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(Ledger, "commit", _crash)
-        lg.privatize(table, project=project, **STATISTIC)
-    abandon("r0001", project)
-    release = lg.privatize(table, project=project, **STATISTIC)
-    assert release.card["statistic"]["labels_in_window"] == len(table)
-    assert release.card["statistic"]["windows"] == 1
-    assert spent(project) == 50
-
-
 def _crash(*_, **__):
     raise RuntimeError
 
@@ -418,15 +404,6 @@ def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(table, p
     assert (
         plan(table, project=project, **STATISTIC).preview.charged == 25
     )  # one use of each labeler
-
-
-def test_a_preview_does_not_depend_on_labels(table, project):
-    made(project, "p", "rr:labels=15")
-    other = pc.subtract(1, table["label"])
-    at = table.schema.get_field_index("label")
-    changed = table.set_column(at, "label", other)
-    found = [plan(one, mechanism="rr", project=project).preview for one in (table, changed)]
-    assert found[0] == found[1] and not table["label"].equals(other)
 
 
 # ---------------------------------------------------------------- the command line
@@ -482,10 +459,6 @@ def test_an_anchor_proves_what_the_journal_held(table, project):
     verdict = overview.verify(project.state, newest)
     lost = f"does not hold entry {Anchor.parse(newest).number}"
     assert not verdict.ok and lost in verdict.fault
-
-
-def test_requests_that_differ_in_how_numbers_are_written_are_one():
-    assert PolicyRequest(3, 1e-5) == PolicyRequest(3.0, 1e-5)  # type: ignore[arg-type]
 
 
 def test_the_policy_that_is_closed_need_not_be_the_newest(project):

@@ -1,7 +1,7 @@
 """The picture of the demonstration; what it measures is in the golden text of the command."""
 
 from labelguard.report import demonstration
-from labelguard.report.demonstration import Outcome, describe_outcome, draw_outcomes
+from labelguard.report.demonstration import Outcome, draw_outcomes
 
 
 def outcome(mechanism, bound, accuracy):
@@ -18,15 +18,6 @@ def test_the_same_outcomes_give_the_same_picture():
         != draw_outcomes([PLAIN, PLAIN])
     )
     assert draw_outcomes([PLAIN]).startswith(b"\x89PNG")
-
-
-def test_mechanisms_are_told_apart_by_their_bounds():
-    names = [describe_outcome(one) for one in (PLAIN, EVERY, outcome("rr", 2, 0.7))]
-    assert names == [
-        "no privacy",
-        "randomized response, all labels",
-        "randomized response, ≤ 2 a labeler",
-    ]
 
 
 def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else():

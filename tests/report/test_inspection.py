@@ -137,16 +137,6 @@ def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(shape, suf
     assert found.next == () and found.labels == len(GIVEN)
 
 
-@pytest.mark.quick("pairs", "ultrafeedback")
-@pytest.mark.parametrize("shape", published.SHAPES)
-def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(shape, tmp_path):
-    rows = published.SHAPES[shape].rows(GIVEN)
-    labeler = published.SHAPES[shape].labeler
-    bare = [{name: row[name] for name in row if name != labeler} for row in rows]
-    (problem,) = lg.inspect(exports.write(tmp_path / "labels.jsonl", bare)).problems
-    assert "no column labeler_id" in problem
-
-
 @pytest.mark.slow
 def test_the_commands_it_names_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -14,10 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
-from support.held_out import EVALUATION, TEACHER, hold_out
 from support.job_runs import ran, remember
 from support.preferences import STATISTIC, opinions, pairs, public
-from support.surveys import survey
 
 import labelguard as lg
 from labelguard import clock
@@ -25,9 +23,7 @@ from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
-from labelguard.ledger.policies import Ceiling
 from labelguard.project import erasure, linking, policies
-from labelguard.project.lifetime import raise_ceiling
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
 from labelguard.release.sections import Section, Table
@@ -76,14 +72,6 @@ def test_an_empty_project_promises_nothing_yet(project):
         assert render(document)
     with pytest.raises(LedgerError, match=r"^r0001 names no release: none was committed yet"):
         report("r0001", project)
-
-
-def test_a_draft_is_no_promise(project):
-    policies.new("draft", epsilon=3, delta=1e-5, allow=["rr:labels=5"], project=project)
-    document = report(project=project)
-    assert "Nothing was promised yet" in section(document, "guarantee").text[0]
-    [row] = section(document, "policies").table.rows  # type: ignore[union-attr]
-    assert row[:2] == ("draft", "draft") and row[-1] == "–"
 
 
 def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(project):
@@ -169,26 +157,6 @@ def test_releases_of_all_states_are_told(project, monkeypatch):
         report(crashed.id, project)
 
 
-def test_statistics_tell_their_noise(project):
-    release = lg.privatize(TABLE, project=project, epsilon=3, delta=1e-5, **STATISTIC)
-    document = report(project=project)
-    own = section(document, "statistic")
-    made = release.card["statistic"]
-    fact = {"gaussian": "noise multiplier", "ball": "ball noise"}[made["noise_kind"]]
-    assert f"{made['noise_scale']:.4f}" in dict(own.facts)[fact]
-    assert release.id in own.title and section(document, "noise-statistic").table
-
-
-def test_what_was_forecast_is_kept_with_the_release(project):
-    release = lg.privatize(
-        TABLE, project=project, epsilon=8, delta=1e-5, mechanism="auto", features="length"
-    )
-    document = section(report(project=project), "planned")
-    [row] = document.table.rows  # type: ignore[union-attr]
-    assert row[0] == release.id and 0 < float(str(row[2])) <= 1
-    assert "Two people differ on 27%" in document.text[0]
-
-
 def test_the_hook_is_told_in_counts(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "hook"]
@@ -206,18 +174,6 @@ def test_the_hook_is_told_in_counts(project):
     assert "secret words" not in words(document)
     (project.state / "worker.json").write_text("{")
     assert "cannot be read" in section(report(project=project), "hook").alert
-
-
-def test_the_ceiling_is_no_last_word(project):
-    document = report(project=project)
-    assert "unless the ceiling is raised" in section(document, "guarantee").text[1]
-    assert (
-        "labeler" not in section(document, "guarantee").text[1]
-    )  # who is protected is not known yet
-    assert dict(section(document, "policies").facts)["ceiling raised"] == "never"
-    raise_ceiling(Ceiling(12.0, 1e-4), project)
-    facts = dict(section(report(project=project), "policies").facts)
-    assert facts["ceiling"] == "ε = 12, δ = 0.0001" and facts["ceiling raised"].endswith(" UTC")
 
 
 @pytest.mark.parametrize(
@@ -257,13 +213,6 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(released, monkey
     assert used.endswith(f"% of the allowance of {facts['labelers']} labelers")
 
 
-def test_error_of_labels_is_told_beside_that_of_people(released):
-    document = section(report(project=released[0]), "noise-rr")
-    mean = float(lg.load(released[1])["flip_probability"].mean())
-    assert f"{mean:.0%} are expected to differ" in document.text[0]
-    assert "Two people differ on 27%" in document.text[0]
-
-
 def test_of_one_release_its_card_comes_first(released):
     project, first = released
     document = report(first.id[:5], project)
@@ -276,25 +225,6 @@ def test_no_text_of_a_pair_is_in_it(released):
     document = words(report(project=released[0]))
     for column in ("prompt", "response_a", "response_b"):
         assert not [text for text in set(TABLE[column].to_pylist()) if f'"{text}"' in document]
-
-
-@pytest.mark.slow
-def test_who_is_held_out_and_what_for(tmp_path):
-    project = lg.init(tmp_path, max_epsilon=100)
-    hold_out(project, "statistic:releases=3")
-    raw = survey(labelers=30)
-    made = lg.privatize(raw, project=project, **TEACHER)
-    release = lg.privatize(raw, project=project, **EVALUATION, head="r0001")
-    document = report(project=project)
-    assert "About 50% of labelers are held out" in " ".join(section(document, "policies").text)
-    own = section(document, "held-out")
-    assert release.id in own.title and dict(own.facts)["windows"] == "1"
-    assert section(document, "statistic").title != own.title
-    # Labels that were left out are those of a release to train on.
-    facts = dict(section(document, "left-out").facts)
-    assert facts["newest release to train on"] == made.id
-    rows = {row[0]: row[6] for row in section(document, "releases").table.rows}  # type: ignore[union-attr]
-    assert f"{rows[made.id]:,}" == facts["labels in it"]
 
 
 # ---------------------------------------------------------------- verification
@@ -430,15 +360,6 @@ def test_the_policy_of_the_page_allows_its_style_and_nothing_else(released):
     allowed = f"default-src &#39;none&#39;; img-src data:; style-src &#39;sha256-{digest}&#39;"
     assert f'http-equiv="Content-Security-Policy" content="{allowed}"' in page
     assert "url(" not in style and "@import" not in style
-
-
-def test_a_budget_stays_in_one_line_and_long_cells_wrap():
-    rows = (("a b", 1, "it is not better than before, not at all"),)
-    part = Section("s", "S", ("ε = 3, δ = 1e-5.",), Table("T", ("id", "n", "why"), rows))
-    page = html(Report("R", "2026-01-05T00:00:00Z", "0", True, (), (part,)))
-    assert "ε\u00a0=\u00a03, δ\u00a0=\u00a01e-5" in page
-    assert '<th scope="row">a b</th>' in page and '<td class="number">1</td>' in page
-    assert '<td class="prose">it is' in page
 
 
 def test_the_name_of_the_file_says_the_format(project, tmp_path):

@@ -131,20 +131,6 @@ def test_no_word_stands_for_what_is_not_drawn():
     assert {"below", "above"} <= texts(BARS) and not {"below", "above"} & texts(nobody)
 
 
-def test_long_names_of_bars_are_wrapped():
-    long = "said and released, 1,000 allowed"
-    names = texts(replace(BARS, x=("two people", long, "c")))
-    assert long not in names and {"said and", "two people"} <= names
-
-
-def test_a_line_along_an_edge_is_whole():
-    flat = Chart("T", "M", "lines", (0.0, 1.0), "x", "y", (Series("none", (0, 0)),), percent=True)
-    [line] = re.findall(
-        r'<g id="line2d_\d+">\s*<path d="[^"]*" (?!clip)[^>]*stroke-width: 2\b', draw_svg(flat)
-    )
-    assert "clip-path" not in line
-
-
 def test_the_numbers_of_a_chart_are_a_table():
     assert BARS.table().columns == ("share", "below", "above")
     assert BARS.table().rows == (("a", 3, None), ("b", 2, None), ("c", None, 1))

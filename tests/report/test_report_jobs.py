@@ -60,24 +60,3 @@ def test_a_model_worse_than_a_coin_is_called_that():
         )
         == 1
     )
-
-
-def test_accuracy_says_what_it_was_measured_on():
-    judged = {"by": "probes", "measure": "accuracy", "candidate": 0.91, "current": 0.93, "rows": 1}
-    runs = (
-        run_without_promotion(1, **judged),
-        run_without_promotion(2, **judged | {"rows": 1000, "outcome": "promoted"}),
-    )
-    chart = section_of(*runs).chart
-    assert chart and not chart.marks and chart.title.endswith("on 1,000 public probes")
-    assert chart.message == (
-        "Run 2: the candidate has accuracy 0.910 on 1,000 public probes, the model in use 0.930: "
-        "promoted."
-    )
-
-
-def test_a_job_is_named_and_says_how_many_windows_it_learns_from():
-    part = section_of(run_without_promotion(1, outcome="failed"))
-    assert part.title == "The job nightly" and part.alert.startswith("The newest run of nightly")
-    assert ("windows a model learns from", "8, the newest") in part.facts
-    assert not section_of(ran(1, curve=[])).facts

@@ -24,6 +24,10 @@ class Receiver:
     def ids(self):
         return [headers["webhook-id"] for _, headers, _ in self.requests]
 
+    @property
+    def bodies(self):
+        return [json.loads(body) for _, _, body in self.requests]
+
     def messages(self):
         """What was sent, each verified by its signature."""
         verifier = Webhook(SECRET)

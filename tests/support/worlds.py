@@ -217,12 +217,7 @@ def tool_of(here):
 def _damaged(table):
     """The table with two rows that lack public content."""
     rows = table.to_pylist()
-    rows[3]["prompt"] = None
-    for column in ("response_a", "chosen"):
-        if column in rows[5]:
-            rows[5][column] = ""
-    if "responses" in rows[5]:
-        rows[5]["responses"][1] = ""
+    rows[3]["prompt"] = rows[5]["prompt"] = None
     return pa.Table.from_pylist(rows, table.schema)
 
 
