@@ -17,7 +17,6 @@ PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.n
 SHAPES = {*("h1", "h2", "h3", "h4", "p", "li", "ul", "ol", "table", "tr", "td", "th"), "pre"}
 SHAPES |= {"strong", "em", "blockquote", "img"}
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
-VOID = {"br", "hr", "img", "input", "link", "meta", "source"}
 
 
 class Page(HTMLParser):

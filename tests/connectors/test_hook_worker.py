@@ -1,18 +1,24 @@
 """The worker releases what was heard, when [hook.release] says so and the policy pays for it."""
 
 import json
+import sqlite3
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 from labelguard_connectors.hook.worker import Worker, release_export
-from support import tools
+from support import hooks, tools
+from support.clients import client
 
+import labelguard as lg
+from labelguard.answers.inbox import FILE
 from labelguard.answers.store import WorkerState
-from labelguard.errors import ConnectorError, PolicyError, ProjectError
-from labelguard.project import policies
+from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
+from labelguard.project import attempts, policies
 from labelguard.project.opening import OpenProject
-from labelguard.report import overview
+from labelguard.report import doctor, overview
+from labelguard.report.page import write
 
 
 class Clinic:
@@ -189,3 +195,105 @@ def test_a_file_that_is_not_the_workers_stops_it(make):
     with pytest.raises(ProjectError, match="is not what a worker wrote"):
         WorkerState.read(clinic.project.state)
     assert "is not what a worker wrote" in clinic.worker().turn().failed[0]
+
+
+# What may happen to the hook's worker, and to what it keeps.
+
+
+@pytest.fixture
+def connected(project, tmp_path, monkeypatch):
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=50"])
+    policies.activate("clinic", project)
+    config = '[hook.release]\nwhen = "every:4"\nmechanism = "rr"\npush = true'
+    return tools.connected(project, tmp_path, monkeypatch, config)
+
+
+def test_an_error_that_nobody_foresaw_neither_ends_the_worker_nor_is_repeated(
+    connected, monkeypatch, capfd
+):
+    project, desk = connected
+    tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+
+    def stumble(*_):
+        raise KeyError(hooks.LABEL)
+
+    monkeypatch.setattr(tools.DeskConnector, "push", stumble)
+    done = Worker(project).turn()
+    assert (len(done.releases), done.failed) == (1, ["push desk: KeyError"])
+    assert hooks.LABEL not in "".join(capfd.readouterr())
+
+
+def test_the_length_of_what_waits_does_not_tell_a_label(connected):
+    project, desk = connected
+    record = desk.answer("worker 1", 1, "left")["record"]
+    tools.deliver(project, desk.change(record, "left"), desk.change(record, "right"))
+    inbox = sqlite3.connect(project.state / FILE)
+    lengths = [length for (length,) in inbox.execute("SELECT length(body) FROM events")]
+    inbox.close()
+    assert len(lengths) == 2
+    assert lengths[0] == lengths[1]
+
+
+def test_an_export_that_is_released_does_not_let_the_worker_publish_again(connected):
+    project, desk = connected
+    tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+    assert len(Worker(project).turn().published) == 1
+    desk.answer("worker 9", 9, "left")  # only in the export
+    export = project.state.parent / "export.json"
+    export.write_text(json.dumps([own["body"] for own in desk.records.values()]))
+    assert release_export(export, None, project).where
+    assert release_export(export, None, project).where is None
+    assert Worker(project).turn().published == []
+
+
+# A release that a machine fails to make is seen: in metrics, doctor, /status and the report.
+
+
+def served(project):
+    """What the hook's metrics say of releases, and /status."""
+    with client(project, serves=False) as (tool, _):
+        lines = tool.get("/metrics").text.splitlines()
+        status = tool.get("/status").json()
+    own = ("labelguard_releases", "labelguard_last")
+    values = (line.rsplit(" ", 1) for line in lines if line.startswith(own))
+    return {name: float(value) for name, value in values}, status
+
+
+def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, monkeypatch):
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=1"])
+    policies.activate("clinic", project)
+    table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
+    project, desk = tools.connected(project, tmp_path, monkeypatch, table)
+    tools.deliver(project, desk.answer("ann", 1, "left"))
+    assert len(Worker(project).turn().releases) == 1
+    good, status = served(project)
+    assert set(good.values()) >= {0} and good["labelguard_last_release_timestamp"] > 1.7e9
+    assert status["releases"] == "ok"
+
+    tools.deliver(project, desk.answer("ann", 2, "left"))
+    assert Worker(project).turn().failed
+    bad, status = served(project)
+    assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
+    assert "1 attempt failed" in status["releases"]
+    first = doctor.examine(project)[0]
+    assert not first.ok and "lack" in first.detail
+    write(tmp_path / "report.json", project=project)
+    assert "Releases fail" in (tmp_path / "report.json").read_text()
+
+    tools.deliver(project, desk.answer("bob", 3, "left"))
+    lg.privatize(project=project, mechanism="rr", exhausted="drop")
+    after, status = served(project)
+    assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}
+    assert status["releases"] == "ok"
+    assert doctor.examine(project)[0].name != "releases"
+
+
+def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
+    row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "ann"}
+    with pytest.raises(InvalidLabels):
+        lg.privatize([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)
+    assert attempts.read(project) == attempts.Attempts()
+    with pytest.raises(InvalidLabels):
+        lg.privatize([row], project=project, mechanism="rr", epsilon=1)
+    kept = json.loads((project.state / attempts.FILE).read_bytes())
+    assert kept["failed"] == {"input": 1}

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 from labelguard_connectors import payloads
 from labelguard_connectors.label_studio import LabelStudio
 from labelguard_connectors.payloads import OutOfBounds
-from support.hostile import DEEP, HOSTILE, paths, replaced, without
+from support.hostile import HOSTILE, paths, replaced, without
 
 from labelguard.answers.connector import Answer, Settings
 from labelguard.errors import ConnectorError
@@ -282,22 +281,6 @@ def test_any_missing_member_is_an_answer_or_refused():
         for path in paths(event):
             if path:
                 heard(without(event, path))
-
-
-SHOWN = [one for one in HOSTILE if one is not DEEP and one != 10**5000]
-"""Those that hypothesis can print."""
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(SHOWN),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.text(max_size=8) | st.sampled_from(["id", "data", "task", "value", "type"]),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import gzip
 import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -32,7 +31,6 @@ from labelguard.report import overview
 SECRET = "SECRET-CONTENT"
 INVALID_UTF8 = b"\xff\xfe" + SECRET.encode()
 SAY = [{"role": "user", "content": "x"}]
-Refusal: TypeAlias = Callable[..., str]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -17,7 +17,6 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
 from support import published, world
-from support.published import Outcome
 
 import labelguard
 from labelguard.errors import InvalidLabels
@@ -25,7 +24,6 @@ from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
 
 Rows = list[dict[str, Any]]
-Read: TypeAlias = Callable[..., Outcome]
 KEYS = KeyRing.public()
 
 

@@ -25,8 +25,6 @@ WORKSPACE = "labelers"
 START_SECONDS = 120
 _OURS = "labelguard-tests"
 
-Question = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class User:

@@ -82,7 +82,7 @@ def test_the_same_id_of_another_source_is_another_person(tool, tmp_path):
 
 
 def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(filled):
-    project, desk = filled
+    project, _ = filled
     found = erasure.remove_labeler(f"desk:{WHO}", "retired", project)
     assert found.rows_set_aside == rows_of(project, WHO) == 3
     assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
@@ -111,7 +111,7 @@ POINTS = ("rewritten", "listed")
 
 @pytest.mark.parametrize("point", POINTS)
 def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
-    project, desk = filled
+    project, _ = filled
 
     class Crash(BaseException):
         pass
