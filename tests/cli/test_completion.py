@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner
+from support.commands import run
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
 from labelguard.project import policies
 
@@ -161,8 +160,7 @@ def test_a_file_for_a_directory_is_refused_and_the_reverse(typed, expected, tmp_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d").mkdir()
     (tmp_path / "f").touch()
-    done = CliRunner().invoke(main, list(typed))
-    assert done.exit_code == 1 and expected in done.stderr
+    assert expected in run(*typed, code=1).stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["d", "f"]
     with pytest.raises(LabelguardError, match="expected a directory"):
         lg.privatize([], output="release.parquet", project=lg.init(tmp_path))

@@ -11,12 +11,10 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
-from support.commands import PRIVATIZE
+from support.commands import PRIVATIZE, run
 
 import labelguard as lg
 from labelguard.cli import terminal
-from labelguard.cli.main import main
 
 PATIENCE = 60
 ROW = b'{"labeler_id": "u", "prompt": "p", "response_a": "a", "response_b": "b", "label": 1}\n'
@@ -205,17 +203,11 @@ def plan(tmp_path, monkeypatch):
     return ["plan", str(file), "--features", "length", "--epsilons", "3"]
 
 
-def _run(*arguments):
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
 def test_progress_goes_to_standard_error_unless_a_program_reads_or_it_is_off(plan, monkeypatch):
-    result = _run(*plan)
+    result = run(*plan)
     assert "labelguard: simulating labels, 0%" in result.stderr.splitlines()
     assert "labelguard:" not in result.stdout
-    result = _run(*plan, "--json")
+    result = run(*plan, "--json")
     assert json.loads(result.stdout) and "simulating" not in result.stderr
     monkeypatch.setenv("LABELGUARD_PROGRESS", "off")
-    assert "simulating" not in _run(*plan).stderr
+    assert "simulating" not in run(*plan).stderr

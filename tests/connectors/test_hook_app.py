@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelguard_connectors.hook.app import application
@@ -20,10 +19,10 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 from support import databases, hooks
 from support.clients import client, post
+from support.commands import run
 from support.hostile import paths, replaced, without
 
 from labelguard.answers.inbox import FILE, Inbox
-from labelguard.cli.main import main
 from labelguard.errors import ConnectorError
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
@@ -155,10 +154,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
 
 def command(made, *arguments, code=0):
     """What `labelguard hook dead-letters …` prints."""
-    given = ["hook", "dead-letters", *arguments, "--project", str(made.state)]
-    result = CliRunner().invoke(main, given)
-    assert result.exit_code == code, result.output
-    return result.output
+    return run("hook", "dead-letters", *arguments, project=made, code=code).output
 
 
 def test_dead_letters_are_tried_again_when_the_connector_can_read_them(made, monkeypatch):

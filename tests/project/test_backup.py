@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from support import databases
+from support.commands import run
 from support.crashes import crash
 from support.crashing import perform
 from support.databases import EACH, on
@@ -20,7 +20,6 @@ from support.preferences import files
 from support.rounds import MORE_ROUNDS
 
 import labelguard as lg
-from labelguard.cli.project import project as project_commands
 from labelguard.errors import (
     KeyProblem,
     LedgerError,
@@ -282,8 +281,8 @@ def test_a_backup_of_an_altered_release_is_written_and_says_so(made, project, tm
     [data] = project.releases.glob("*/data.parquet")
     whole = data.read_bytes()
     data.write_bytes(whole[:-1])
-    own = ("--project", project.state)
-    text = " ".join(invoke("backup", tmp_path / "later.tar.zst", *own, code=1).split())
+    later = run("project", "backup", tmp_path / "later.tar.zst", project=project, code=1)
+    text = " ".join(later.output.split())
     assert "FAULT" in text and "data.parquet was altered" in text
     assert "keep earlier ones" in text and (tmp_path / "later.tar.zst").exists()
     # What the message says: the true copy is in an earlier backup.
@@ -292,7 +291,7 @@ def test_a_backup_of_an_altered_release_is_written_and_says_so(made, project, tm
     shutil.rmtree(data.parent)
     shutil.copytree(earlier.releases / data.parent.name, data.parent)
     assert data.read_bytes() == whole and overview.verify(project.state).ok
-    invoke("backup", tmp_path / "last.tar.zst", *own)
+    run("project", "backup", tmp_path / "last.tar.zst", project=project)
 
 
 @pytest.mark.quick("/etc/x", "releases/../../x")
@@ -409,12 +408,6 @@ def test_a_database_that_holds_a_ledger_takes_no_other(made, project, tmp_path, 
             restored(made, project)
         assert databases.dump(url) == before
     assert not (tmp_path / "restored" / ".labelguard").exists()
-
-
-def invoke(*arguments, code=0, **options):
-    result = CliRunner().invoke(project_commands, [str(a) for a in arguments], **options)
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def test_a_backup_of_another_format_is_refused(made, project):

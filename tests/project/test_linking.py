@@ -11,14 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from support import preferences, world
-from support.commands import PRIVATIZE
+from support.commands import PRIVATIZE, run
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.keys.identities import Identities, are_plain, normal_form
 from labelguard.ledger.ledger import Ledger
@@ -389,19 +387,15 @@ def test_the_commands_ask_and_answer(project, tmp_path):
     lg.privatize(TABLE, **PRICE, project=project)
     preferences.write(OTHERS, tmp_path / "tool.parquet")
 
-    def run(*arguments, **of):
-        result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)], **of)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    run("source", "add", "tool", input="n\n")  # not all of them are new
-    run("people", "link", "tool:worker 0", "worker 0")
-    run("policy", "distinct", "worker 1", "Worker 1")
-    run(*PRIVATIZE, str(tmp_path / "tool.parquet"), "--source", "tool", "--exhausted", "drop")
-    shown = json.loads(run("source", "list", "--json"))
+    own = {"project": project}
+    run("source", "add", "tool", input="n\n", **own)  # not all of them are new
+    run("people", "link", "tool:worker 0", "worker 0", **own)
+    run("policy", "distinct", "worker 1", "Worker 1", **own)
+    run(*PRIVATIZE, tmp_path / "tool.parquet", "--source", "tool", "--exhausted", "drop", **own)
+    shown = json.loads(run("source", "list", "--json", **own).stdout)
     assert [one["people"] for one in shown] == ["first", "known"]
-    assert "takes from" in run("people", "list") and used(project, "worker 0") == 20
-    assert CliRunner().invoke(main, ["people", "link", "a", "b", "c"]).exit_code == 2
+    assert "takes from" in run("people", "list", **own).output and used(project, "worker 0") == 20
+    run("people", "link", "a", "b", "c", code=2)
 
 
 # Two ids of one form are refused, unless they are one person, or were said to be two.

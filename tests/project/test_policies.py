@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
-from click.testing import CliRunner
 from support import upper_bounds, world
+from support.commands import run
 from support.preferences import STATISTIC, dump, files, spent
 
 import labelguard as lg
@@ -20,7 +20,6 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.budget import pricing
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.budget.request import PolicyRequest
-from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor, Witness
@@ -412,21 +411,18 @@ def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(table, p
 def test_activating_asks_after_showing_the_total(project):
     made(project, "p", "rr:labels=15")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
-    where = ["--project", str(project.state)]
-    refused = CliRunner().invoke(main, ["policy", "activate", "q", *where], input="n\n")
-    assert refused.exit_code == 1 and "ε = 4, δ = 1.1e-5" in refused.output
-    assert policies.show(None, project).name == "p"
-    agreed = CliRunner().invoke(main, ["policy", "activate", "q", *where], input="y\n")
-    assert agreed.exit_code == 0 and policies.show(None, project).name == "q"
+    refused = run("policy", "activate", "q", project=project, input="n\n", code=1)
+    assert "ε = 4, δ = 1.1e-5" in refused.output and policies.show(None, project).name == "p"
+    run("policy", "activate", "q", project=project, input="y\n")
+    assert policies.show(None, project).name == "q"
 
 
 def test_an_export_holds_every_table_and_no_secret(table, project):
     made(project, "p", "rr:labels=15", "statistic:releases=1")
     lg.privatize(table, mechanism="rr", project=project)
-    where, here = ["--project", str(project.state)], project.state.parent
-    result = CliRunner().invoke(main, ["budget", "export", "-o", str(here / "e.json"), *where])
-    assert result.exit_code == 0, result.output
-    found = json.loads((here / "e.json").read_text())
+    file = project.state.parent / "e.json"
+    run("budget", "export", "-o", file, project=project)
+    found = json.loads(file.read_text())
     tables = dump(project.state)
     assert {name: len(rows) for name, rows in found.items()} == {
         name: len(tables[name]) for name in found
@@ -434,8 +430,7 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
     assert set(tables) - set(found) == {"meta"}
     assert sum(row["used"] for row in found["counters"]) == spent(project)
     assert not {"map", "idempotency_key"} & set(found["releases"][0])
-    again = CliRunner().invoke(main, ["budget", "export", "-o", str(here / "e.json"), *where])
-    assert again.exit_code == 1 and "exists" in again.output
+    assert "exists" in run("budget", "export", "-o", file, project=project, code=1).output
 
 
 def test_an_anchor_proves_what_the_journal_held(table, project):

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.tools import connected
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, find
@@ -25,11 +24,7 @@ def tool(tmp_path, monkeypatch):
 
 
 def said(project, *options):
-    result = CliRunner().invoke(
-        main, ["connect", "check", "desk", "--project", str(project.state), *options]
-    )
-    assert result.exit_code == 0, result.output
-    return result.output
+    return run("connect", "check", "desk", *options, project=project).output
 
 
 def test_it_shows_ten_answers_and_stores_nothing(tool):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.job_runs import ran, remember
 from support.preferences import STATISTIC, opinions, pairs, public
 
@@ -21,7 +21,6 @@ import labelguard as lg
 from labelguard import clock
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
-from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.project import erasure, linking, policies
 from labelguard.project.opening import OpenProject
@@ -98,8 +97,7 @@ def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project
     document = report(project=project)
     assert dict(document.summary)["period"] == "2030-05-01 to 2031-05-01"
     assert "Time ran backwards" in " ".join(section(document, "verification").text)
-    done = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
-    assert done.exit_code == 0 and "time ran backwards" in done.stderr
+    assert "time ran backwards" in run("budget", "verify", project=project).stderr
 
 
 def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
@@ -266,9 +264,8 @@ def test_a_fault_is_told_first_and_the_report_is_made(project, name, tmp_path):
     release = lg.privatize(TABLE, project=project, **BUDGET)
     file = release.path / name
     file.write_bytes(file.read_bytes().replace(b"rr", b"xx") + b" ")
-    arguments = ["report", release.id, "--project", str(tmp_path), "-o", str(tmp_path / "r.html")]
-    made = CliRunner().invoke(main, arguments)
-    assert made.exit_code == 1 and f"{name} was altered" in made.output
+    made = run("report", release.id, "-o", tmp_path / "r.html", project=project, code=1)
+    assert f"{name} was altered" in made.output
     page = (tmp_path / "r.html").read_text()
     assert re.search(r'<p class="alert">FAULT: release r0001.* was altered', page)
     assert "<dt>verification</dt><dd>FAULT</dd>" in page and str(tmp_path) not in page
