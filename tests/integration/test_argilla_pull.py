@@ -9,15 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from integration.argilla_server import (
-    Dataset,
-    User,
-    choice,
-    ranking,
-    rating,
-    running,
-    text,
-)
+from integration.argilla_server import Dataset, User, choice, ranking, rating, running, text
 from labelguard_connectors.argilla import Argilla
 from support.exports import read, write
 

@@ -20,12 +20,7 @@ from support.preferences import files
 from support.rounds import MORE_ROUNDS
 
 import labelguard as lg
-from labelguard.errors import (
-    KeyProblem,
-    LedgerError,
-    PolicyError,
-    ProjectError,
-)
+from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
 from labelguard.project import archive, policies

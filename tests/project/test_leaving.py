@@ -26,13 +26,7 @@ from support.leaving import (
     remembered,
     values,
 )
-from support.preferences import (
-    LAYOUTS,
-    files,
-    notes,
-    opinions,
-    public,
-)
+from support.preferences import LAYOUTS, files, notes, opinions, public
 from support.traces import where
 
 import labelguard as lg

@@ -8,12 +8,7 @@ import pyarrow as pa
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import no_grad
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-    set_seed,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
 PREFERRED = ("yes", "good", "sure", "fine")
 OTHERS = ("no", "bad", "never", "poor")

@@ -15,15 +15,7 @@ from labelguard_trainer.gradient import aup
 from numpy.typing import NDArray
 from support import world
 from support.commands import PRIVATIZE
-from support.preferences import (
-    LISTED,
-    dump,
-    files,
-    labels,
-    opinions,
-    public,
-    write,
-)
+from support.preferences import LISTED, dump, files, labels, opinions, public, write
 from support.receivers import SECRET
 from support.tools import connected
 

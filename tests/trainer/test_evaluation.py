@@ -94,11 +94,7 @@ def test_no_margin_has_less_log_loss_than_the_teacher(probabilities):
     target = np.array(probabilities)
     clipped = np.clip(target, 1e-12, 1 - 1e-12)
     z = np.log(clipped) - np.log1p(-clipped)
-    said = {
-        "flip_probability": _fill(len(z)),
-        "label_probability": target,
-        "items": range(len(z)),
-    }
+    said = {"flip_probability": _fill(len(z)), "label_probability": target, "items": range(len(z))}
     own, other = evaluate(z, **said).teacher, evaluate(z + 0.3, **said).teacher
     if (target == 0.5).all():
         assert own is other is None
@@ -217,12 +213,7 @@ def _covered(rows, labels, gamma, accuracy, *, by_item):
     return covered / WORLDS
 
 
-SETTINGS = [
-    (200, 1, 0.27, 0.8),
-    (200, 5, 0.27, 0.8),
-    (200, 10, 0.02, 0.9),
-    (20, 1, 0.02, 0.95),
-]
+SETTINGS = [(200, 1, 0.27, 0.8), (200, 5, 0.27, 0.8), (200, 10, 0.02, 0.9), (20, 1, 0.02, 0.95)]
 
 
 @pytest.mark.quick("200-1-0.27-0.8")

@@ -18,11 +18,7 @@ from support.commands import FIRST
 from support.killed_stages import MOMENTS, killed
 from support.preferences import files
 from support.worlds import Run, Scenario, differences
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from labelguard.cli.main import main
 

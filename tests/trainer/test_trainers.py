@@ -14,11 +14,7 @@ from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from peft import LoraConfig
 from support import tiny_models as tiny
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    TrainerCallback,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, TrainerCallback
 
 from labelguard.errors import LabelguardError
 
@@ -177,10 +173,7 @@ SAME = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "what"),
-    [
-        *(("dpo", what) for what in SAME),
-        *(("reward", "padding"), ("dpo, LoRA", "activations")),
-    ],
+    [*(("dpo", what) for what in SAME), *(("reward", "padding"), ("dpo, LoRA", "activations"))],
 )
 def test_what_is_said_twice_is_the_same_steps(kind, what, base):
     one, other = (fit(build(kind, base, optim="sgd", **given)) for given in SAME[what])

@@ -172,9 +172,7 @@ def test_no_text_of_a_prompt_is_logged(caplog):
     words.save_pretrained(model)
     with caplog.at_level(logging.WARNING):
         DPOTrainer(
-            str(model),
-            config(),
-            train_dataset=tiny.release(8, flip_probability=0.2, chat=True),
+            str(model), config(), train_dataset=tiny.release(8, flip_probability=0.2, chat=True)
         )
     assert "is not a prefix" in caplog.text
     assert "SECRET" not in caplog.text

@@ -11,11 +11,7 @@ from labelguard_trainer.gradient.language_runs import PreparedLanguage
 from labelguard_trainer.gradient.records import Records
 from support import dp_language
 from support.dp_language import LABELERS, LIMIT, LORA, PAIRS, RECORDS, labels, moved, records
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from labelguard.accounting import truncation
 from labelguard.errors import LabelguardError
