@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.commands import run
-from support.job_runs import ran, remember
 from support.preferences import STATISTIC, opinions, pairs, public
 
 import labelguard as lg
@@ -25,7 +24,7 @@ from labelguard.errors import LedgerError
 from labelguard.project import erasure, linking, policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
-from labelguard.project.runs import HISTORY
+from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section, Table
 from labelguard.report import figures, overview
 from labelguard.report.facts import guess_accuracy
@@ -425,3 +424,39 @@ def test_a_model_worse_than_a_coin_is_called_that():
         )
         == 1
     )
+
+
+# Runs of jobs that have ended, as a project remembers them.
+
+
+def ran(number=1, **more):
+    """A run of the job `nightly`, whose candidate was promoted."""
+    facts: dict[str, Any] = {
+        "job": "nightly",
+        "run": number,
+        "outcome": "promoted",
+        "budget": "left",
+        "started_at": "2026-01-05T00:00:00Z",
+        "ended_at": f"2026-01-05T00:{number:02d}:00Z",
+        "why": "the candidate is better",
+        "release": "r0001",
+        "mechanism": "rr",
+        "new_labels": 5,
+        "charged": 5,
+        "model": f"{number:04d}",
+        "judgement": {
+            "measure": "accuracy",
+            "candidate": 0.6 + number / 100,
+            "current": None if number == 1 else 0.6,
+        },
+        "curve": [{"step": 1, "loss": 0.69}, {"step": 2, "loss": 0.5}],
+    }
+    return JobRun(**facts | more)
+
+
+def remember(project, *runs):
+    """Write the history of the job."""
+    directory = project.jobs / "nightly"
+    directory.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(asdict(run)) + "\n" for run in runs)
+    (directory / HISTORY).write_text(text)

@@ -16,7 +16,6 @@ NO_CLIP = 1e300
 KINDS = ("normal", "aligned", "deficient", "sparse", "wide")
 
 Floats = NDArray[np.float64]
-Single = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
 

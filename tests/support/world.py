@@ -19,7 +19,6 @@ from labelguard.mechanisms import statistic
 
 NEW_YEAR = "2026-01-01T00:00:00Z"
 Clock = Callable[[], str]
-Randomness = Callable[[int], bytes]
 
 
 def repeatable_bytes(seed=""):

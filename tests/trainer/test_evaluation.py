@@ -17,8 +17,7 @@ from labelguard.errors import LabelguardError
 from labelguard.mechanisms.props import estimate_error
 from labelguard.release.pairs_file import hold_out, item_keys
 
-# How often a statistical test below may fail by chance: 4.9 standard errors.
-FALSE_FAILURES = 1e-6
+# By chance a statistical test below fails once in a million: 4.9 standard errors.
 
 
 def _fill(rows, value=math.nan):
