@@ -28,7 +28,13 @@ def train(directory: Path, labels: int, steps: int) -> float:
     raw = lg.simulate(labelers=labels // 2, labels=labels, items=labels // 2)
     project = lg.init(directory / "project")
     release = lg.privatize(
-        raw, project=project, mechanism="rr", epsilon=3, delta=1e-5, max_labels_per_labeler=2, block=1
+        raw,
+        project=project,
+        mechanism="rr",
+        epsilon=3,
+        delta=1e-5,
+        max_labels_per_labeler=2,
+        block=1,
     )
     print(
         f"{release.card['counts']['rows']:,} labels released, each flipped with probability "

@@ -1,7 +1,5 @@
 """What `import labelguard as lg` gives: its names, and each of them as its example says."""
 
-from __future__ import annotations
-
 import doctest
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Conventions of the code: packages are where CONTRIBUTING.md says, and names are plain words."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """Errors name what was meant, and come whole from other processes."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The page of licences names every package that is needed, and all of them are free."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import re

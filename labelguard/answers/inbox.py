@@ -82,10 +82,7 @@ _repeats = sa.Table(
     sa.Column("at", sa.BigInteger, nullable=False),
 )
 _checks = sa.Table(
-    "checks",
-    _metadata,
-    _number(),
-    sa.Column("body", sa.LargeBinary, nullable=False),
+    "checks", _metadata, _number(), sa.Column("body", sa.LargeBinary, nullable=False)
 )
 _letters = sa.Table(
     "letters",

@@ -164,8 +164,7 @@ def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) ->
 
 
 @click.group(
-    context_settings=HELP,
-    short_help="Attack a mechanism with synthetic canaries; reads no labels.",
+    context_settings=HELP, short_help="Attack a mechanism with synthetic canaries; reads no labels."
 )
 def audit() -> None:
     """Attack a mechanism with synthetic canaries: a lower bound on ε, compared with the claim.

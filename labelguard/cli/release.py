@@ -201,11 +201,7 @@ def _print_scored(value: Scored) -> None:
 @public_columns_option
 @prints(_print_scored, project=True)
 def score(
-    release: str,
-    inputs: tuple[str, ...],
-    output: Path,
-    project: Path | None,
-    **options: Any,
+    release: str, inputs: tuple[str, ...], output: Path, project: Path | None, **options: Any
 ) -> Scored:
     """Label the pairs in INPUT by the head of RELEASE (its id, or a directory with a copy of it).
 

@@ -102,8 +102,7 @@ class ConnectorTable(SettingsTable):
         default=None, description="source of the labelers; default: the table's name"
     )
     question: Text | None = Field(
-        default=None,
-        description="question to read if there are several; default: the only one",
+        default=None, description="question to read if there are several; default: the only one"
     )
     columns: Mapping[str, Text] = Field(
         default={}, description="the tool's names of fields, by role"

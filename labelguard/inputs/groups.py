@@ -71,9 +71,7 @@ def read_groups(
 
 
 def read_ids(
-    source: Input,
-    choose: Callable[[Sequence[str]], Sequence[str]],
-    scratch: Path | None = None,
+    source: Input, choose: Callable[[Sequence[str]], Sequence[str]], scratch: Path | None = None
 ) -> pl.DataFrame:
     """Return the distinct rows of columns of ids, as texts, with `read from`: their first place.
 

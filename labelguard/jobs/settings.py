@@ -65,8 +65,7 @@ class GateSettings(SettingsTable):
     """Decision whether the trained model replaces the model in use."""
 
     by: Literal["released", "probes", "held-out", "none"] = Field(
-        default="released",
-        description="evidence to judge by; none reads an unpaid raw label",
+        default="released", description="evidence to judge by; none reads an unpaid raw label"
     )
     probes: Text | None = Field(default=None, description="for probes: a file of public pairs")
     margin: float = Field(

@@ -66,12 +66,7 @@ class Ledger:
     its own. Labelers go by their keys, keyed hashes of their ids, which are their pseudonyms.
     """
 
-    def __init__(
-        self,
-        url: str,
-        keys: KeyRing,
-        witnesses: Sequence[Path] = (),
-    ) -> None:
+    def __init__(self, url: str, keys: KeyRing, witnesses: Sequence[Path] = ()) -> None:
         """Open an existing ledger.
 
         The project key must be the one it was made with. Raises `LedgerError` if it is missing,

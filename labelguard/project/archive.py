@@ -37,10 +37,7 @@ _CHUNK = 1 << 20
 
 
 def write(
-    path: Path,
-    members: Mapping[str, Path],
-    facts: Mapping[str, Any],
-    mac: Callable[[bytes], bytes],
+    path: Path, members: Mapping[str, Path], facts: Mapping[str, Any], mac: Callable[[bytes], bytes]
 ) -> None:
     """Write an archive of the files `members`, by their names in it; mode 0600, whole or not.
 

@@ -265,10 +265,7 @@ def _names(labelers: Blocks) -> list[str]:
 
 
 def refuse_doubles(
-    listed: Identities,
-    known: Identities,
-    groups: UnitGroups,
-    distinct: tuple[Blocks, Blocks],
+    listed: Identities, known: Identities, groups: UnitGroups, distinct: tuple[Blocks, Blocks]
 ) -> None:
     """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
 

@@ -35,13 +35,7 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from labelguard.errors import (
-    KeyProblem,
-    LabelguardError,
-    LedgerError,
-    PolicyError,
-    ProjectError,
-)
+from labelguard.errors import KeyProblem, LabelguardError, LedgerError, PolicyError, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KEY_FILE, KeyRing
 from labelguard.ledger import charges, database, journal, policies, schema

@@ -301,10 +301,7 @@ def _explain_missing_labels(
 
 
 def _inspection(
-    source: Input,
-    reading: Reading,
-    columns: _InputColumns,
-    staged: Staged,
+    source: Input, reading: Reading, columns: _InputColumns, staged: Staged
 ) -> Inspection:
     pairs = find_distinct_pairs(staged) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None

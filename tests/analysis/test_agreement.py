@@ -1,7 +1,5 @@
 """Agreement from released labels: unbiased, its interval holds, and what cannot be told is said."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

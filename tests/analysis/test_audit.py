@@ -11,8 +11,6 @@ standard error of .01; the limit lies 5.5 of them below the estimate, which reac
 truth: .268 − .103 = .165, which is ε = .58.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

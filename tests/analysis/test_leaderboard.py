@@ -1,19 +1,16 @@
 """Leaderboards and coefficients of released heads, from the release alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
 from support.arenas import SOURCES, STRENGTHS, arena
+from support.commands import run
 
 import labelguard as lg
 from labelguard.analysis.leaderboard import leaderboard, surely_ahead
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 from labelguard.release.head import FILE
@@ -29,12 +26,6 @@ def project(tmp_path_factory):
 @pytest.fixture(scope="module")
 def released(project):
     return lg.privatize(arena(), project=project, **SOURCES)
-
-
-def run(*arguments):
-    result = CliRunner().invoke(main, [*arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 # ---------------------------------------------------------------- ranks
@@ -96,8 +87,8 @@ def test_strata_have_boards_of_their_own(tmp_path):
     assert sum(group.share for group in told.groups) == pytest.approx(1)
     assert [group.group for group in told.groups] == ["source:model,by=language", "length"]
     output = tmp_path / "board.png"
-    result = CliRunner().invoke(main, ["leaderboard", str(release.path), "-o", str(output)])
-    assert result.exit_code == 1 and "name one with --stratum" in result.output
+    result = run("leaderboard", release.path, "-o", output, code=1)
+    assert "name one with --stratum" in result.output
     run("leaderboard", str(release.path), "--stratum", "de", "-o", str(output))
     assert output.read_bytes().startswith(b"\x89PNG")
 
@@ -157,9 +148,9 @@ def test_what_nothing_connects_is_not_compared(tmp_path):
 
 
 def test_the_command_prints_and_writes_it(released, tmp_path):
-    text = run("leaderboard", str(released.path))
+    text = run("leaderboard", str(released.path)).output
     assert "alpha" in text and "share rank" in text and "points of Elo" in text
-    found = json.loads(run("leaderboard", str(released.path), "--json"))
+    found = json.loads(run("leaderboard", str(released.path), "--json").output)
     order = [(one["rank"], one["source"]) for one in found["boards"][0]["standings"]]
     assert order == sorted(order) and order[0] == (1, "alpha")
     for kind in ("html", "md", "json", "svg"):
@@ -171,11 +162,11 @@ def test_the_command_prints_and_writes_it(released, tmp_path):
 
 
 def test_the_head_is_described_in_words(released):
-    text = run("release", "show", "--head", str(released.path))
+    text = run("release", "show", "--head", str(released.path)).output
     assert text.startswith(summarize_coefficients(load_summarized_head(released.path)).words)
     assert "-0%" not in text and "-0.000" not in text
     assert "`labelguard leaderboard` ranks" in text and "whatever labels are" in text
-    told = json.loads(run("release", "show", "--head", str(released.path), "--json"))
+    told = json.loads(run("release", "show", "--head", str(released.path), "--json").output)
     assert {one["name"] for one in told["columns"]} == set(STRENGTHS)
     alpha = next(one for one in told["columns"] if one["name"] == "alpha")
     assert 0 < alpha["low"] < alpha["value"] < alpha["high"]

@@ -1,7 +1,5 @@
 """The inbox keeps what a hook was told exactly once, sealed, until a segment has it."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 
@@ -163,11 +161,7 @@ def test_filtering_forgets_answers_and_keeps_that_they_came(inbox):
 def test_dead_letters_are_kept_sealed_and_told_without_their_content(inbox):
     inbox.bury("clinic", SECRET.encode(), "no annotation in it")
     (letter,) = inbox.letters()
-    assert (letter.connector, letter.bytes, letter.why) == (
-        "clinic",
-        16_384,
-        "no annotation in it",
-    )
+    assert (letter.connector, letter.bytes, letter.why) == ("clinic", 16_384, "no annotation in it")
     assert SECRET not in repr(letter)
     assert inbox.letter(letter.number).rstrip() == SECRET.encode()
     inbox.remove(letter.number)

@@ -1,7 +1,5 @@
 """Benchmarks are imported the way their own directory finds them."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,14 +1,12 @@
 """Intervals of a leaderboard hold as often as they say; the information matrix alone does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 pytestmark = pytest.mark.slow
-
 SCRIPT = "leaderboard"
+
 WORLDS = 14
 RARELY = 1e-3
 """How often a test of right intervals may fail, in theory: its seeds are fixed."""
@@ -27,22 +25,3 @@ def test_intervals_hold_where_judges_differ(bench):
     assert sum(held) >= binom.ppf(RARELY, WORLDS, 0.95)
     assert sum(wrong) <= binom.ppf(1 - RARELY, WORLDS, 0.05)
     assert np.mean(information) < 0.85  # the control: nominally .95, too
-
-
-def test_the_bench_reads_tables_of_comparisons(bench):
-    import polars as pl
-
-    frame = pl.DataFrame(
-        {
-            "model_a": ["a", "b", "c", "a"] * 30,
-            "model_b": ["b", "c", "a", "a"] * 30,
-            "label": [1, 1, 0, 1] * 30,
-            "tie": [False] * 120,
-            "labeler_id": [f"j{row % 10}" for row in range(120)],
-        }
-    )
-    world = bench._world(frame, "model_a", "model_b")
-    assert world.names == ("a", "b", "c") and len(world.rows) == 90
-    score = world.plain()
-    assert score[0] > score[1] > score[2]
-    assert bench._order((world, "gaussian", 100.0, 0)) == 1.0

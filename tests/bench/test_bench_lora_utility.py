@@ -1,11 +1,7 @@
 """The benchmark bench/lora_utility.py from texts to tables, with a handful of pairs."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
@@ -37,15 +33,3 @@ def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(bench, wo
     assert not said.err
     cells = [line.split(" | ") for line in said.out.splitlines() if line.startswith("| ")]
     assert {row[2] for row in cells if len(row) == 4 and "12" in row[1]} >= WAYS
-
-
-def test_nobody_labels_a_pair_twice(bench):
-    from dpo import grammar
-    from lora.problem import Setup, labelled
-
-    pairs = grammar.pairs(20, 1, (3, 5))
-    found = labelled(Path(), Setup(each=10), pairs, pairs, 6, 0)
-    assert np.bincount(found.pair).tolist() == [3] * 20
-    assert all(len(set(found.pair[found.unit == unit])) == 10 for unit in range(6))
-    with pytest.raises(ValueError, match="do not divide"):
-        labelled(Path(), Setup(each=7), pairs, pairs, 6, 0)

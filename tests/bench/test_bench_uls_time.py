@@ -1,7 +1,5 @@
 """The benchmark of ULS and AUP: their ways take the same step as SGD's, and each is timed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

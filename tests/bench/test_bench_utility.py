@@ -1,7 +1,5 @@
 """The evaluation bench bench/privacy_utility.py, from files to tables, on a simulated dataset."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -9,8 +7,8 @@ import polars as pl
 import pytest
 
 pytestmark = pytest.mark.slow
-
 SCRIPT = "privacy_utility"
+
 LANGUAGES, SYSTEMS, LABELERS, RANKINGS = ("deu-eng", "eng-fin"), 6, 40, 12
 WITHOUT_BUDGET = {"non-private", "non-private-128"}
 SWEEP = {f"{kind}-{size}" for kind in ("gaussian", "ball") for size in (2, 4, 8, 16, 32)}
@@ -123,20 +121,6 @@ def test_tables_and_every_target_are_printed(bench, data, finished, capsys):
     assert targets and all(target.target in printed for target in targets)
 
 
-def test_a_target_passes_or_falls_short_by_its_numbers(bench):
-    def verdicts(reached):
-        common = {"dataset": "ukpconvarg1", "ties": "inside", "seed": 0}
-        common["features"] = "length+style+minilm"
-        names = ("mechanism", "epsilon", "accuracy", "label_error")
-        runs = ("non-private", None, 0.66, 0.34), ("statistic", 1.0, reached, 1 - reached)
-        records = [common | dict(zip(names, run, strict=True)) for run in runs]
-        found = bench.checks(bench.Results(records))
-        return [check.passed for check in found[:3]]
-
-    assert verdicts(0.656) == [True, True, None]
-    assert verdicts(0.640) == [False, False, None]
-
-
 def test_rankings_run_end_to_end_with_all_their_pairs(bench, data, tmp_path):
     results = tmp_path / "runs.jsonl"
     arguments = _arguments(data, results, "wmt15_rankings")
@@ -168,30 +152,6 @@ def test_what_is_tuned_in_hindsight_is_tuned_on_the_first_split_alone(
     assert min(record["accuracy"] for record in found.values()) > 0.55
 
 
-def test_a_run_of_adaptive_steps_says_how_many_it_took(bench, data):
-    from utility import gradients
-
-    spec = bench.SPECS["wmt15_pairs"]
-    problem = bench.split(bench.load(data, spec, "names"), spec, 0)
-    configuration = gradients.Configuration(1.0, 9.0, 4)  # τ beyond every distance
-    found = gradients.adaptive(problem, 8.0, 1e-5, 0, configuration=configuration)
-    assert 0 < found.details["steps_done"] <= 100
-    assert len(found.margins) == len(problem.x)
-
-
-def test_swapping_the_sides_of_the_input_changes_nothing(bench, data, tmp_path):
-    frame = pl.read_parquet(data / "wmt15_pairs.parquet")
-    swapped = frame.with_columns(
-        response_a="response_b", response_b="response_a", label=1 - pl.col("label")
-    )
-    swapped.write_parquet(tmp_path / "wmt15_pairs.parquet")
-    spec = bench.SPECS["wmt15_pairs"]
-    one, other = (bench.load(place, spec, "systems+names") for place in (data, tmp_path))
-    np.testing.assert_array_equal(one.x, other.x)
-    np.testing.assert_array_equal(one.labels, other.labels)
-    assert set(one.labels) == {0, 1, 2}
-
-
 def test_held_out_labelers_do_not_train(bench, data):
     spec = bench.SPECS["wmt15_pairs"]
     dataset = bench.load(data, spec, "systems")
@@ -200,67 +160,3 @@ def test_held_out_labelers_do_not_train(bench, data):
     strict = int((dataset.labels != 2).sum())
     assert len(problem.held_labels) + int((problem.labels != 2).sum()) == strict
     assert np.bincount(problem.rows.unit).tolist() == [3 * RANKINGS] * problem.rows.units
-
-
-def test_figures_are_small_pictures(bench, finished, tmp_path):
-    pytest.importorskip("matplotlib")
-    results = bench.Results(_records(finished))
-    path = bench.draw(results, results.settings()[0], tmp_path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.stat().st_size < 60_000
-
-
-def test_any_file_with_labelers_is_read_as_a_release_reads_it(bench, tmp_path, capsys):
-    generator = np.random.default_rng(3)
-    texts = ["an answer", "a somewhat longer answer than that", "the longest answer " * 3]
-    rows = [
-        {
-            "prompt": f"question {number % 30}",
-            "response_a": texts[one],
-            "response_b": texts[other],
-            "label": int(one > other) if generator.random() < 0.8 else int(one < other),
-            "labeler_id": f"person {number % 25}",
-        }
-        for number in range(600)
-        for one, other in [generator.choice(3, 2, replace=False)]
-    ]
-    file, results = tmp_path / "labels.csv", tmp_path / "runs.jsonl"
-    pl.DataFrame(rows).write_csv(file)
-    arguments = ["--data", str(file), "--features", "length", "--seeds", "2", "--epsilons", "3"]
-    arguments += ["--results", str(results)]
-    for name in ("non-private", "statistic-planned", "rr", "rr-cap-1"):
-        bench.main([*arguments, "--mechanism", name])
-    capsys.readouterr()
-    bench.main([*arguments, "--mechanism", "rr", "--against", str(results)])
-    records = _records(results)
-    assert {record["dataset"] for record in records} == {"labels.csv"}
-    assert {record["labelers"] for record in records} == {20}
-    planned = [r["accuracy"] for r in records if r["mechanism"] == "statistic-planned"]
-    assert min(planned) > 0.65
-    printed = capsys.readouterr().out
-    assert "rr, best bound" in printed and "(+.000 ± .000)" in printed
-
-
-def test_a_difference_is_as_sure_as_its_labelers_are_many(bench):
-    def record(seed, right):
-        by_labeler = [[unit, 10, count] for unit, count in enumerate(right)]
-        return {"seed": seed, "accuracy": sum(right) / 50, "by_labeler": by_labeler}
-
-    before = {seed: record(seed, [5, 5, 5, 5, 5]) for seed in range(16)}
-    now = {seed: record(seed, [10, 5, 5, 5, 5]) for seed in range(16)}
-    found = bench.paired.paired(now, before)
-    assert found.now - found.before == pytest.approx(0.1)
-    assert found.over_splits == pytest.approx(0)  # sixteen times the same
-    # One labeler of five made all of it: √(Σ (won − .1 · 10)²)/50 of 5 − 1 and four of −1.
-    assert found.error == pytest.approx(20**0.5 / 50)
-    assert bench.paired.paired(now, {}) is None
-
-
-def test_a_reliable_head_has_no_error_beyond_the_floor(bench):
-    rng = np.random.default_rng(0)
-    margin = rng.normal(size=20_000)
-    label = (rng.random(20_000) < 1 / (1 + np.exp(-margin))).astype(np.uint8)
-    found, timid = bench.reliability(margin, label), bench.reliability(margin / 2, label)
-    assert abs(found["calibration_excess"]) < 0.01 < 0.06 < timid["calibration_excess"]
-    assert found["log_loss"] < timid["log_loss"]
-    assert len(found["reliability"]) == 10

@@ -1,7 +1,5 @@
 """The first release on the command line: what is said, what is asked, and who may answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -109,32 +107,6 @@ def test_the_commands_that_a_refusal_names_help_at_the_price_that_it_names(mecha
     [epsilon] = re.findall(r"the project costs ε = (\d+)", refused.stderr)
     assert overview.budget(None).lifetime.epsilon == float(epsilon) == 6
     assert run(*asked).exit_code == 0
-
-
-@pytest.mark.slow
-def test_a_forecast_is_the_same_under_every_key():
-    """A dry run without a project makes keys of its own each time."""
-    asked = ("privatize", "labels.parquet", "--features", "length", "--dry-run", "--json")
-    found = [json.loads(run(*asked).stdout) for _ in range(2)]
-    assert found[0]["request"] != found[1]["request"]
-    for name in ("mechanism", "label_error", "accuracy"):
-        assert found[0][name] == found[1][name]
-
-
-@pytest.mark.slow
-def test_what_was_expected_before_the_release_is_on_its_card(here):
-    asked = ("privatize", "labels.parquet", "--mechanism", "statistic", "--features", "length")
-    lg.init(here)
-    found = json.loads(run(*asked, "--dry-run", "--json").stdout)
-    made = json.loads(run(*asked, *FIRST, "--yes", "--json").stdout)
-    forecast = made["card"]["forecast"]
-    assert forecast["label_error"]["mean"] == found["label_error"]
-    assert forecast["accuracy"] == found["accuracy"]
-    assert [step.split()[1] for step in made["next"]] == ["release", "train", "score"]
-    shown = run("release", "show").stdout
-    told = f"about {100 * found['label_error']:.0f} of 100 labels differ"
-    assert told in shown and "before any label was read" in " ".join(shown.split())
-    assert shown.index("train with") < shown.index("not protected")
 
 
 def test_a_project_that_has_a_policy_is_not_asked_again():

@@ -1,7 +1,5 @@
 """The site as it was built (`make docs`): as pages are on a forge, with nothing from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -19,7 +17,6 @@ PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.n
 SHAPES = {*("h1", "h2", "h3", "h4", "p", "li", "ul", "ol", "table", "tr", "td", "th"), "pre"}
 SHAPES |= {"strong", "em", "blockquote", "img"}
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
-VOID = {"br", "hr", "img", "input", "link", "meta", "source"}
 
 
 class Page(HTMLParser):

@@ -6,8 +6,6 @@ Only the clock and the source of random bytes are replaced, so ids and counts ar
 runs with one fixed key.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What a shell completes: asked as shells ask, of the program that is installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -11,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support.commands import run
 
 import labelguard as lg
+from labelguard.errors import LabelguardError
 from labelguard.project import policies
 
 PROGRAM = Path(sys.executable).with_name("labelguard")
@@ -79,13 +79,6 @@ def test_bash_completes_by_the_script_that_it_is_given():
     assert answer.stdout.splitlines()[-1] == "privatize"
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_too(shell):
-    environment = os.environ | {"_LABELGUARD_COMPLETE": f"{shell}_source"}
-    answer = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
-    assert f"_LABELGUARD_COMPLETE={shell}_complete" in answer.stdout
-
-
 @pytest.mark.slow
 def test_releases_and_policies_are_those_of_the_project(study):
     assert completed(f"labelguard release show --project {study} r") == ["plain,r0001"]
@@ -124,3 +117,50 @@ def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study):
     engine.dispose()
     assert completed(f"labelguard report --project {study} r") == ["plain,r0001"]
     assert completed(f"labelguard policy show --project {study} ") == ["plain,weekly"]
+
+
+# A path that names nothing is told at once, with the file that was probably meant.
+
+
+COMMAND = (
+    "import sys\n"
+    "from labelguard.cli.main import main\n"
+    "code = main(sys.argv[1:], standalone_mode=False)\n"
+    "heavy = {'numpy', 'duckdb', 'polars', 'pyarrow', 'torch', 'sqlalchemy'}\n"
+    "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    "sys.exit(code)\n"
+)
+
+
+@pytest.mark.parametrize("command", ["inspect", "privatize"])
+def test_a_path_that_names_nothing_is_told_before_anything_is_loaded(command, tmp_path):
+    (tmp_path / "arena.parquet").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, command, "arean.parquet"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "labelguard: arean.parquet: no such file or directory (did you mean 'arena.parquet'?)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (("simulate", "-o", "d"), "expected a file, as in -o labels.parquet"),
+        (("report", "-o", "d"), "expected a file, as in -o report.html"),
+        (("plan", "-o", "f"), "expected a directory, as in -o plan"),
+        (("privatize", "-o", "release.parquet"), "expected a directory, as in -o release"),
+    ],
+)
+def test_a_file_for_a_directory_is_refused_and_the_reverse(typed, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "f").touch()
+    assert expected in run(*typed, code=1).stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["d", "f"]
+    with pytest.raises(LabelguardError, match="expected a directory"):
+        lg.privatize([], output="release.parquet", project=lg.init(tmp_path))

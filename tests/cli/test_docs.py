@@ -1,7 +1,5 @@
 """The documents say what is so: the reference is current, examples run, links lead somewhere."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """The site of docs/, as far as it can be told without building it: all pages, and their links."""
 
-from __future__ import annotations
-
 import re
 
 import labelguard_trainer

@@ -1,7 +1,5 @@
 """Which pairs of a release Argilla is given, and which chats it is not."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from labelguard_connectors.argilla.rest import ArgillaClient
@@ -51,10 +49,7 @@ def test_one_pair_under_two_questions_is_two_records():
     frame = released(["p", "p"], ["a", "b"], ["b", "a"])
     frame = frame.with_columns(pl.Series("question", ["helpful", "harmless"]))
     rows = argilla_pairs(frame).select("question", "share").rows()
-    assert rows == [
-        ("helpful", 1),
-        ("harmless", 0),
-    ]
+    assert rows == [("helpful", 1), ("harmless", 0)]
 
 
 def test_chats_have_an_order_of_their_own():

@@ -1,7 +1,5 @@
 """How Argilla is asked: again after failures that pass, and page by page while others work."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

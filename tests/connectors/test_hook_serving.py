@@ -1,7 +1,5 @@
 """`labelguard serve` as people start it: with its worker, and with what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -81,17 +79,6 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(clinic, en
     assert "releases every 6 new answers by rr, under policy clinic" in lines
     for one in (hooks.SECRET, "worker 1", "prompt 1", '"left"'):
         assert one not in lines
-
-
-@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_serve_and_its_worker_end_well_at_sigterm(times, clinic):
-    made, _ = clinic
-    for _ in range(times):
-        with hooks.serving(made) as server:
-            wait("no worker", 60, lambda s=server: any('"standing"' in line for line in s.lines))
-            assert server.stop() == 0
-        said = "".join(server.lines)
-        assert '"worker ended"' in said and "Fatal" not in said
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Deliveries are proven by one of four schemes, within five minutes, by any secret that holds."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,21 +1,24 @@
 """The worker releases what was heard, when [hook.release] says so and the policy pays for it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
+import sqlite3
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 from labelguard_connectors.hook.worker import Worker, release_export
-from support import tools
+from support import hooks, tools
+from support.clients import client
 
+import labelguard as lg
+from labelguard.answers.inbox import FILE
 from labelguard.answers.store import WorkerState
-from labelguard.errors import ConnectorError, PolicyError, ProjectError
-from labelguard.project import policies
+from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
+from labelguard.project import attempts, policies
 from labelguard.project.opening import OpenProject
-from labelguard.report import overview
+from labelguard.report import doctor, overview
+from labelguard.report.page import write
 
 
 class Clinic:
@@ -41,9 +44,6 @@ class Clinic:
             side = "left" if self.task % 3 else "right"
             told.append(self.desk.answer(f"worker {self.task % 4}", self.task, side))
         tools.deliver(self.project, *told)
-
-
-Make = Callable[..., Clinic]
 
 
 @pytest.fixture
@@ -153,18 +153,6 @@ def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make):
         clinic.worker()
 
 
-def test_it_says_how_long_the_allowance_lasts(make):
-    clinic = make('when = "every:8"', "rr:uses=6,block=1")
-    clinic.annotate(8)
-    assert clinic.worker().outlook == [
-        "releases every 8 new answers by rr, under policy clinic",
-        "no labeler was charged yet; it lasts for 6 randomized labels of each labeler",
-    ]
-    clinic.worker().turn()
-    left = clinic.worker().outlook[1]
-    assert left == "4 randomized labels of the median labeler are left; 0 spent"
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -209,17 +197,103 @@ def test_a_file_that_is_not_the_workers_stops_it(make):
     assert "is not what a worker wrote" in clinic.worker().turn().failed[0]
 
 
-@pytest.mark.slow
-def test_an_export_is_released_and_published_once(make):
-    clinic = make('mechanism = "rr"\npush = true')
-    clinic.annotate(6)
-    export = clinic.project.state.parent / "export.json"
-    tasks = [own["body"] for own in clinic.desk.records.values()]
-    export.write_text(json.dumps(tasks))
-    made = release_export(export, None, clinic.project)
-    assert (made.reused, rows(clinic.project)) == (False, [6])
-    assert made.where and json.loads(Path(made.where).read_text())["release"] == made.release
-    again = release_export(export, "desk", clinic.project)
-    assert (again.release, again.reused, again.where) == (made.release, True, None)
-    with pytest.raises(ConnectorError, match="there are: desk"):
-        release_export(export, "other", clinic.project)
+# What may happen to the hook's worker, and to what it keeps.
+
+
+@pytest.fixture
+def connected(project, tmp_path, monkeypatch):
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=50,block=1"])
+    policies.activate("clinic", project)
+    config = '[hook.release]\nwhen = "every:4"\nmechanism = "rr"\npush = true'
+    return tools.connected(project, tmp_path, monkeypatch, config)
+
+
+def test_an_error_that_nobody_foresaw_neither_ends_the_worker_nor_is_repeated(
+    connected, monkeypatch, capfd
+):
+    project, desk = connected
+    tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+
+    def stumble(*_):
+        raise KeyError(hooks.LABEL)
+
+    monkeypatch.setattr(tools.DeskConnector, "push", stumble)
+    done = Worker(project).turn()
+    assert (len(done.releases), done.failed) == (1, ["push desk: KeyError"])
+    assert hooks.LABEL not in "".join(capfd.readouterr())
+
+
+def test_the_length_of_what_waits_does_not_tell_a_label(connected):
+    project, desk = connected
+    record = desk.answer("worker 1", 1, "left")["record"]
+    tools.deliver(project, desk.change(record, "left"), desk.change(record, "right"))
+    inbox = sqlite3.connect(project.state / FILE)
+    lengths = [length for (length,) in inbox.execute("SELECT length(body) FROM events")]
+    inbox.close()
+    assert len(lengths) == 2
+    assert lengths[0] == lengths[1]
+
+
+def test_an_export_that_is_released_does_not_let_the_worker_publish_again(connected):
+    project, desk = connected
+    tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+    assert len(Worker(project).turn().published) == 1
+    desk.answer("worker 9", 9, "left")  # only in the export
+    export = project.state.parent / "export.json"
+    export.write_text(json.dumps([own["body"] for own in desk.records.values()]))
+    assert release_export(export, None, project).where
+    assert release_export(export, None, project).where is None
+    assert Worker(project).turn().published == []
+
+
+# A release that a machine fails to make is seen: in metrics, doctor, /status and the report.
+
+
+def served(project):
+    """What the hook's metrics say of releases, and /status."""
+    with client(project, serves=False) as (tool, _):
+        lines = tool.get("/metrics").text.splitlines()
+        status = tool.get("/status").json()
+    own = ("labelguard_releases", "labelguard_last")
+    values = (line.rsplit(" ", 1) for line in lines if line.startswith(own))
+    return {name: float(value) for name, value in values}, status
+
+
+def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, monkeypatch):
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:uses=1,block=1"])
+    policies.activate("clinic", project)
+    table = '[hook.release]\nwhen = "every:1"\nmechanism = "rr"'
+    project, desk = tools.connected(project, tmp_path, monkeypatch, table)
+    tools.deliver(project, desk.answer("ann", 1, "left"))
+    assert len(Worker(project).turn().releases) == 1
+    good, status = served(project)
+    assert set(good.values()) >= {0} and good["labelguard_last_release_timestamp"] > 1.7e9
+    assert status["releases"] == "ok"
+
+    tools.deliver(project, desk.answer("ann", 2, "left"))
+    assert Worker(project).turn().failed
+    bad, status = served(project)
+    assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
+    assert "1 attempt failed" in status["releases"]
+    first = doctor.examine(project)[0]
+    assert not first.ok and "lack" in first.detail
+    write(tmp_path / "report.json", project=project)
+    assert "Releases fail" in (tmp_path / "report.json").read_text()
+
+    tools.deliver(project, desk.answer("bob", 3, "left"))
+    lg.privatize(project=project, mechanism="rr", exhausted="drop")
+    after, status = served(project)
+    assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}
+    assert status["releases"] == "ok"
+    assert doctor.examine(project)[0].name != "releases"
+
+
+def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):
+    row = {"prompt": "p", "response_a": "a", "response_b": "b", "labeler_id": "ann"}
+    with pytest.raises(InvalidLabels):
+        lg.privatize([row | {"label": "neither"}], project=project, mechanism="rr", epsilon=1)
+    assert attempts.read(project) == attempts.Attempts()
+    with pytest.raises(InvalidLabels):
+        lg.privatize([row], project=project, mechanism="rr", epsilon=1)
+    kept = json.loads((project.state / attempts.FILE).read_bytes())
+    assert kept["failed"] == {"input": 1}

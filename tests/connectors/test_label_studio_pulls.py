@@ -3,8 +3,6 @@
 The server here answers what a test says; the real one is in tests/integration.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
@@ -132,18 +130,6 @@ def test_of_an_empty_project_the_next_pull_tells_everything(server):
 def test_a_cursor_of_something_else_is_refused(server, cursor):
     with pytest.raises(ConnectorError, match="no cursor of a Label Studio connector"):
         pulled(here(server), cursor)
-
-
-@pytest.mark.parametrize(
-    ("status", "what"),
-    [(401, "API key"), (403, "role"), (404, "url and project"), (400, "400"), (302, "check url")],
-)
-def test_what_is_refused_is_asked_once_and_said_what_to_check(server, status, what):
-    server.replies = [(status, {"Location": f"{server.url}/{SECRET}"}, {"detail": SECRET})]
-    with pytest.raises(ConnectorError, match=what) as refused:
-        pulled(here(server))
-    assert_silent(refused.value)
-    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A tool that accepts and never answers, or byte by byte, stops no other job, and not for long."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,10 +1,6 @@
 """An account whose answers are very large stops nobody: they are dead letters, in hook and pull."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from labelguard_connectors.hook.serving import dead_letters
@@ -19,7 +15,6 @@ from labelguard.project.project import CONFIG, find
 
 TABLE = '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\nquestion = "pref"\n'
 HONEST, SWOLLEN = 6, 4
-Task = Mapping[str, Any]
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Public columns of sources and strata: how they come along with pairs, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

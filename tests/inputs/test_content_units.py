@@ -1,7 +1,5 @@
 """A content is one unit in every dress, and other words are another unit."""
 
-from __future__ import annotations
-
 import tempfile
 import unicodedata
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labelguard.inputs import canonical
+from labelguard.inputs.canonical import TEXT, Content, NotContent
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -193,3 +192,61 @@ def test_a_form_that_keeps_what_cannot_be_seen_is_found(monkeypatch):
     monkeypatch.setattr(canonical, "_INVISIBLE", r"[\s\p{Z}]")
     with pytest.raises(AssertionError):
         test_nothing_that_cannot_be_seen_makes_another_unit()
+
+
+# Content is text or a chat, and everything in a chat is text.
+
+
+T = "VARCHAR"
+PLAIN = {"role": T, "content": T}
+
+
+def messages(**members):
+    return [PLAIN | members]
+
+
+def part(**members):
+    return messages(content=[{"type": T, **members}])
+
+
+@pytest.mark.parametrize(
+    ("structures", "content"),
+    [
+        ([T, "NULL"], TEXT),
+        ([messages()], Content(True, False)),
+        ([messages(content="NULL")], Content(True)),
+        (
+            [messages(name=T), messages(tool_calls=T)],
+            Content(True, False, frozenset({"name", "tool_calls"})),
+        ),
+        (
+            [messages(tool_calls=[{"id": "UBIGINT"}])],
+            Content(True, False, frozenset({"tool_calls"})),
+        ),
+        ([part(text=T), part(url=T)], Content(True, True, frozenset({"url"}))),
+    ],
+)
+def test_texts_and_chats_of_texts_are_content(structures, content):
+    assert canonical.content_of_structures(structures) == content
+
+
+@pytest.mark.parametrize(
+    "structures",
+    [
+        ["UBIGINT"],
+        [T, messages()],
+        [messages(), part(text=T)],
+        [messages(role="UBIGINT")],
+        [messages(content="UBIGINT")],
+        [messages(name="BOOLEAN")],
+        [messages(weight=T)],
+        [[{"content": T}]],
+        [part(text="DOUBLE")],
+        [part(url="UBIGINT")],
+        [part(text=T, score=T)],
+        [messages(content=[{"text": T}])],
+    ],
+)
+def test_a_number_another_member_or_two_kinds_at_once_are_none(structures):
+    with pytest.raises(NotContent):
+        canonical.content_of_structures(structures)

@@ -1,9 +1,7 @@
 """Exports of annotation tools: the answers that people submitted, and nothing else of them."""
 
-from __future__ import annotations
-
+import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import formats, readers, sources
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.staging import StagingOptions, stage
-from labelguard.keys.keyring import KeyRing
+from labelguard.inputs.formats import apply_format
 from labelguard.text import LABEL_SKIP
 
 ROWS = answers()
@@ -298,24 +295,6 @@ def test_exports_of_real_servers_are_read(name, tmp_path):
     assert (label == LABEL_SKIP).sum() == skipped
 
 
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("argilla flattened", f"{NAME}.responses.users"),
-        ("label-studio JSON", "completed_by"),
-        ("label-studio CSV", "annotator"),
-        ("potato csv", "user_id"),
-    ],
-)
-def test_messages_name_who_answered_as_the_export_does(name, column, tmp_path):
-    writer, suffix, rows = CASES[name]
-    nobody = [row | {"labeler_id": " "} for row in rows]
-    path = write(tmp_path / f"export{suffix}", writer(nobody))
-    options = StagingOptions(Reading({}, **question_of(name)), "")
-    with pytest.raises(InvalidLabels, match=f"column {re.escape(column)}: expected an id"):
-        stage(path, tmp_path / "staged", KeyRing.public(), options)
-
-
 @pytest.mark.quick("7-users", "submitted-status")
 @pytest.mark.parametrize("end", ["users", "status"])
 @pytest.mark.parametrize("wrong", [7, "submitted", {"one": "two"}])
@@ -325,3 +304,28 @@ def test_what_is_no_list_of_responses_is_named(end, wrong, tmp_path):
     for found in (rows, rows[1:2]):
         with pytest.raises(InvalidLabels, match=rf"column {NAME}.responses.{end}: expected a list"):
             read(write(tmp_path / "export.jsonl", found), tmp_path)
+
+
+# Exports with more texts than DuckDB may hold at once are read all the same.
+
+
+MANY, TEXT = 40_000, "x" * 4_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["label-studio", "chats"])
+def test_what_is_looked_at_first_does_not_need_all_texts_at_once(kind, tmp_path):
+    path = tmp_path / "export.jsonl"
+    region = {"from_name": "p", "to_name": "a", "type": "pairwise", "value": {"selected": "left"}}
+    with path.open("w") as file:
+        for row in range(MANY):
+            fields = {"prompt": f"{row} {TEXT}", "answer1": "a", "answer2": "b"}
+            annotation = {"id": row, "completed_by": row % 9, "result": [region]}
+            task = {"id": row, "data": fields, "annotations": [annotation]}
+            message = [{"role": "user", "content": fields["prompt"]}]
+            chat = {"prompt": message, "chosen": message, "rejected": message, "labeler_id": "7"}
+            file.write(json.dumps(task if kind == "label-studio" else chat) + "\n")
+    (part,) = sources.resolve_input(path)
+    with readers.connect(tmp_path / "spill") as connection:
+        found = apply_format(part, connection, Reading({}))
+        assert set(readers.read_columns(found.file, connection)) >= {"prompt", "labeler_id"}

@@ -1,7 +1,5 @@
 """Published shapes of preference data are read as what they are, whatever their labels say."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -255,15 +253,6 @@ def test_columns_of_labels_can_be_nothing_else(shape):
         named = {"columns": columns, "features": "columns:score", "public_columns": ["score"]}
         found = read_pairs(source, format="pairs", **named)
         assert "feature_score" in found.table.column_names
-
-
-def test_directories_named_by_a_winner_are_refused(tmp_path):
-    for row in rows("arena", ["a", "b"]):
-        folder = tmp_path / f"winner={row.pop('winner')}"
-        folder.mkdir()
-        as_jsonl([row], folder / "x.jsonl")
-    with pytest.raises(InvalidLabels, match="directories are named by winner"):
-        read_pairs(tmp_path)
 
 
 def test_what_a_format_makes_cannot_be_named():

@@ -1,7 +1,5 @@
 """The same labels in any format and layout are the same: same items, same coins, no charge."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import itertools
@@ -10,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -19,7 +17,6 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
 from support import published, world
-from support.published import Outcome
 
 import labelguard
 from labelguard.errors import InvalidLabels
@@ -27,7 +24,6 @@ from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
 
 Rows = list[dict[str, Any]]
-Read: TypeAlias = Callable[..., Outcome]
 KEYS = KeyRing.public()
 
 
@@ -329,18 +325,6 @@ def test_chats_are_the_same_in_every_format(read, tmp_path):
         found = read(source)
         assert (found.public[0], found.labels) == (given.public[0], given.labels), source
         assert found.public[-1] == given.public[-1]  # the type of contents
-
-
-def test_which_side_was_chosen_does_not_show_in_the_type_of_chats(read, tmp_path):
-    """Members that only one side has make the columns' types follow the labels."""
-    with_x = [{"role": "assistant", "content": "a", "name": "x"}]
-    with_y = [{"role": "assistant", "content": "b", "tool_calls": [{"y": 0.5}]}]
-    prompt = [{"role": "user", "content": "q"}]
-    seen = []
-    for chosen, rejected in ((with_x, with_y), (with_y, with_x)):
-        row = {"labeler_id": "l", "prompt": prompt, "chosen": chosen, "rejected": rejected}
-        seen.append(read(write_jsonl(tmp_path / "x.jsonl", [row])).public)
-    assert seen[0] == seen[1]
 
 
 def ranking_rows():

@@ -1,7 +1,5 @@
 """Pairs as mechanisms with features see them: distinct, without labels, whoever compared them."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 

@@ -1,7 +1,5 @@
 """A dataset's splits are never mixed unasked, whether they are files, folders or tables."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

@@ -1,8 +1,6 @@
 """Rankings and ratings of annotation tools are read as the preferences that they are."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
@@ -17,7 +15,6 @@ from labelguard.inputs.columns import Reading
 from labelguard.text import LABEL_SKIP
 
 ITEMS = ("b", "c", "a")
-Order = Mapping[str, int]
 ORDERS = [dict(zip(ITEMS, ranks, strict=True)) for ranks in permutations((1, 2, 3))]
 TAG, STAR = "best", "*-rating"
 

@@ -4,8 +4,6 @@ It has a virtual environment of its own, `labelguard-integration/argilla` in the
 is made when it is missing, and one of the numbered databases of the Redis server at REDIS_URL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
@@ -26,8 +24,6 @@ REDIS_DATABASES = range(6, 16)
 WORKSPACE = "labelers"
 START_SECONDS = 120
 _OURS = "labelguard-tests"
-
-Question = dict[str, Any]
 
 
 @dataclass(frozen=True)

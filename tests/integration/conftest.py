@@ -1,14 +1,7 @@
 """Real servers, each started once for the tests of this folder."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from integration.label_studio_server import label_studio_server
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture(scope="session")

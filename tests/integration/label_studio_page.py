@@ -1,7 +1,5 @@
 """Label Studio's pages as people use them: they enter a webhook, and compare pairs by mouse."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path

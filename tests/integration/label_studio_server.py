@@ -4,8 +4,6 @@ It is installed into a virtual environment of its own under the user's cache dir
 some minutes, once), and keeps a migrated, empty database there, so that a start takes seconds.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What servers of annotation tools share: an environment of their own, a free port, a start."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """A real Argilla: what three annotators did is what is pulled; a release is there to be seen."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -11,17 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from integration.argilla_server import (
-    Dataset,
-    User,
-    choice,
-    ranking,
-    rating,
-    running,
-    text,
-)
+from integration.argilla_server import Dataset, User, choice, ranking, rating, running, text
 from labelguard_connectors.argilla import Argilla
-from labelguard_connectors.argilla.rest import list_pages
 from support.exports import read, write
 
 import labelguard
@@ -147,26 +136,6 @@ def test_nobody_is_named_in_what_is_pulled(server, annotated):
         assert "nobody is to know" not in body
 
 
-@pytest.mark.usefixtures("key")
-def test_a_data_set_named_by_its_id_is_the_same(server, annotated):
-    by_id = argilla(server, dataset=annotated.dataset.id)
-    assert pulled(by_id) == pulled(argilla(server))
-    assert by_id.about() == argilla(server).about()
-
-
-@pytest.mark.usefixtures("key")
-def test_pages_of_any_size_hold_the_same_records(server, annotated):
-    connector = argilla(server)
-    for limit in (3, 4, 11, 500):
-        with connector._client() as client:
-            found = [
-                record.id
-                for page in list_pages(client, annotated.dataset.id, limit)
-                for record in page
-            ]
-        assert found == list(annotated.dataset.records)
-
-
 @pytest.mark.usefixtures("key", "annotated")
 def test_what_is_pulled_can_be_released(server, tmp_path):
     bodies = [json.loads(answer.body) for answer in pulled(argilla(server))]
@@ -176,16 +145,6 @@ def test_what_is_pulled_can_be_released(server, tmp_path):
     # The tie of equal ranks is told by `order`, which the third labeler was not asked twice.
     ties = read(path, tmp_path, question="order")
     assert len(ties) == 22 and len(set(ties["label"])) == 2
-
-
-@pytest.mark.usefixtures("key")
-def test_about_says_what_there_is(server, annotated):
-    assert argilla(server).about() == {
-        "dataset": annotated.dataset.name,
-        "questions": "preference (label_selection), order (ranking), confidence (rating), "
-        "reason (text)",
-        "records": "10 records",
-    }
 
 
 def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(server, key):
@@ -216,17 +175,6 @@ def test_a_data_set_is_completed_once_every_record_is(server):
     assert [*said, connector.is_completed()] == [False, False, True]
 
 
-@pytest.mark.usefixtures("key", "annotated")
-def test_a_response_need_not_touch_its_record(server):
-    """Why every pull reads all: nothing in a record tells that a response has changed."""
-    (fay,) = server.users("fay")
-    dataset = server.dataset("touched", QUESTIONS, RECORDS[:1])
-    response = server.answer(fay, dataset.records[0], preference="tie")
-    before = server.call("GET", f"/records/{dataset.records[0]}")["updated_at"]
-    server.update(fay, response, preference="response_a")
-    assert server.call("GET", f"/records/{dataset.records[0]}")["updated_at"] == before
-
-
 @pytest.mark.parametrize("role", ["annotator", "admin", None])
 def test_the_key_must_be_of_somebody_who_sees_all(server, annotated, monkeypatch, role):
     key = server.users(f"user-{role}", role=role)[0].api_key if role else "no-such-key"
@@ -240,18 +188,6 @@ def test_the_key_must_be_of_somebody_who_sees_all(server, annotated, monkeypatch
         with pytest.raises(ConnectorError, match=status[role]) as refused:
             use()
         assert key not in str(refused.value)
-
-
-@pytest.mark.usefixtures("key", "annotated")
-def test_what_is_not_there_is_said(server):
-    with pytest.raises(ConnectorError, match="no dataset of that name"):
-        argilla(server, dataset="others").about()
-    with pytest.raises(ConnectorError, match="no workspace of that name"):
-        argilla(server, workspace="others").about()
-    with pytest.raises(ConnectorError, match="HTTP 404"):
-        argilla(server, dataset="00000000-0000-4000-8000-000000000000").about()
-    with pytest.raises(ConnectorError, match=r"expected JSON; is url that of Argilla\?"):
-        argilla(server, url=f"{server.url}/elsewhere").about()
 
 
 def _release(directory, chats):

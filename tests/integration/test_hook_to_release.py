@@ -1,17 +1,14 @@
 """From a person's answers in a real tool to the rows of a release, with nobody typing a command."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
-from click.testing import CliRunner
 from integration.argilla_server import WORKSPACE, choice, running
 from integration.servers import free_port
+from support.commands import run
 from support.hooks import serving
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.project.project import CONFIG, find
 from labelguard.report import overview
 
@@ -47,8 +44,7 @@ def prepared(directory, table):
         "policy new open --epsilon 2000 --delta 0 --allow rr:uses=16,block=1",
         "policy activate open --yes",
     ):
-        result = CliRunner().invoke(main, [*line.split(), "--project", str(made.state)])
-        assert result.exit_code == 0, result.output
+        run(*line.split(), project=made)
     return find(made.state.parent)
 
 

@@ -1,7 +1,5 @@
 """The pages about annotation tools, followed to the letter before real servers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

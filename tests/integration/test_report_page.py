@@ -4,14 +4,11 @@ axe-core, from the npm registry, judges accessibility; `make test-browser` fetch
 LABELGUARD_AXE names it elsewhere. `docs/generate_screenshots.py` makes the pictures of the docs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.arenas import SOURCES, arena
@@ -27,9 +24,6 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun
 from labelguard.report.page import write, write_leaderboard
 from labelguard.simulation import simulate
-
-if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
@@ -93,7 +87,7 @@ def run(week, release):
 
 def opened(browser, path, said, **options):
     """The page, which adds to `said` whatever the browser says, and whatever it asks for."""
-    context: BrowserContext = browser.new_context(**options)
+    context = browser.new_context(**options)
     page = context.new_page()
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -162,64 +156,9 @@ def test_the_keyboard_reaches_everything(browser, pages):
     page.context.close()
 
 
-def test_print_is_light_and_shows_the_numbers_of_charts(browser, pages):
-    page = opened(browser, pages["full"], [], color_scheme="dark")
-    page.emulate_media(media="print")
-    background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-    assert background == "rgb(255, 255, 255)"
-    shown = "[...document.querySelectorAll('details table')].map(e => e.checkVisibility())"
-    tables = page.evaluate(shown)
-    assert tables and all(tables)
-    used = page.evaluate("[...document.images].map(i => i.currentSrc === i.src)")
-    assert all(used)  # the picture for light pages
-    assert page.pdf().startswith(b"%PDF")
-    page.context.close()
-
-
 def test_names_do_not_run(browser, pages):
     page = opened(browser, pages["full"], [])
     assert page.evaluate("document.scripts.length") == 0
     assert "<img src=x onerror=alert(1)>" in page.inner_text("main")
     assert "\u202e" not in page.inner_text("main")
-    page.context.close()
-
-
-def test_tables_say_that_there_is_more(browser, pages):
-    """A caption stays while its table scrolls, and the table of runs needs no scrolling at all."""
-    page = opened(browser, pages["full"], [], viewport={"width": 1280, "height": 900})
-    regions = page.locator(".scroll")
-    names = [one.get_attribute("aria-labelledby") for one in regions.all()]
-    assert len(names) > 8 and len(set(names)) == len(names)
-    assert page.locator(".scroll figcaption, .scroll caption").count() == 0
-    for name in names:
-        assert page.locator(f"#{name}").text_content()
-        assert page.locator(f".scroll table[aria-labelledby={name}]").count() == 1
-    runs = page.locator(".scroll[aria-labelledby=job-nightly-table]")
-    assert runs.evaluate("e => e.scrollWidth <= e.clientWidth")
-    assert runs.locator("td.prose").first.evaluate("e => e.offsetWidth") >= 14 * 16
-    assert "linear-gradient" in runs.evaluate("e => getComputedStyle(e).backgroundImage")
-    page.context.close()
-
-
-def test_no_line_ends_within_a_budget(browser, pages):
-    page = opened(browser, pages["full"], [], viewport={"width": 390, "height": 900})
-    lines = """[...document.querySelectorAll('p, dd')].flatMap(e => [...e.childNodes])
-        .filter(n => n.nodeType === 3)
-        .flatMap(n => [...n.data.matchAll(/[εδ]\\s=\\s[^\\s,]+/g)].map(m => {
-            const r = document.createRange();
-            r.setStart(n, m.index); r.setEnd(n, m.index + m[0].length);
-            return new Set([...r.getClientRects()].map(b => b.top)).size }))"""
-    found = page.evaluate(lines)
-    assert len(found) > 6 and set(found) == {1}
-    page.context.close()
-
-
-def test_paper_holds_the_newest_runs_and_says_how_many_more_there_are(browser, pages):
-    page = opened(browser, pages["full"], [])
-    rows = page.locator(".scroll[aria-labelledby=job-nightly-table] tbody tr")
-    note = page.locator("#job-nightly-table .paper")
-    assert rows.count() == 20 and rows.last.is_visible() and not note.is_visible()
-    page.emulate_media(media="print")
-    assert [one.is_visible() for one in rows.all()] == [True] * 15 + [False] * 5
-    assert "5 more are on the page" in note.inner_text()
     page.context.close()

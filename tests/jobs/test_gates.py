@@ -1,7 +1,5 @@
 """Gates: what they measure is unbiased, their errors hold, and their rule is what it says."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

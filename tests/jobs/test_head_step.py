@@ -1,7 +1,5 @@
 """The step `head`: what it learns from which release, and that a kill leaves a model or none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

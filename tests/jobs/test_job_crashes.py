@@ -2,8 +2,6 @@
 one line of history, as if nothing had happened.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from support.crashes import assert_sound, killed, steps_of
 from support.crashes import seen as seen_of_project
 from support.job_projects import Desk, desk
 from support.preferences import files
-from support.receivers import SECRET
 from support.rounds import some
 
 from labelguard.errors import LabelguardError
@@ -110,22 +107,6 @@ def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(moment, base, 
     assert (done.run, done.new_labels, one.charged()) == (2, 30, charged)
 
 
-@pytest.mark.slow
-def test_a_dry_run_says_what_is_left_to_do_of_a_run(base, tmp_path, monkeypatch):
-    one = copy(base, tmp_path / "desk")
-    found = []
-    for step in ("judge", "promote", "history"):
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(*STEPS[step], fatal)
-            retrain(one.job)
-        said = dry_run(one.job)
-        assert said.under_way == 2 and not said.releases and said.trains is None
-        found.append((said.gate.partition(":")[0], said.promotes))
-    assert found == [("none", "models/0002"), ("not asked", "models/0002"), ("not asked", None)]
-    one.asks(train={"options": {"features": "length", "components": 1, "ridge": 9.0}})
-    assert dry_run(one.job).under_way is None
-
-
 STEPS = {
     "release": (releases, "make_release"),
     "judge": (gates, "judge"),
@@ -214,15 +195,6 @@ def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(base, tmp_path
     assert "finished as it began" in done.notes[0] and done.run == 3
     assert [run.model for run in one.history()][:2] == ["0001", "0002"]
     assert (one.models / "current").readlink() == Path("0002")
-
-
-@pytest.mark.slow
-def test_whom_to_tell_is_no_change_of_a_job(base, tmp_path, monkeypatch):
-    one = copy(base, tmp_path / "desk")
-    killed({"do": "retrain", "project": str(one.path), "kill_after": "commit"})
-    monkeypatch.setenv("SECRET", SECRET)
-    one.asks(promote={"keep": 1}, notify={"url": "http://127.0.0.1:9/x", "secret_env": "SECRET"})
-    assert retrain(one.job).resumed
 
 
 @pytest.mark.slow

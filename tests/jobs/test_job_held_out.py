@@ -1,17 +1,14 @@
 """The gate by labelers who are held out: charged, said, and made once."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from support import world
+from support.commands import run
 from support.job_projects import desk
 
 from labelguard.budget.events import describe_uses
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import releases
 from labelguard.jobs.dry_run import dry_run
@@ -59,7 +56,7 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path):
         == 2 * held + sum(run.new_labels for run in runs)
     )
     small.label(3)
-    said = CliRunner().invoke(main, ["retrain", str(small.job)]).stdout
+    said = run("retrain", small.job).stdout
     charged = describe_uses(small.history()[-1].charged_by)
     assert " randomized labels and " in charged and charged in " ".join(said.split())
 

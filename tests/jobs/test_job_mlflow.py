@@ -1,7 +1,5 @@
 """Promoted models in a real MLflow, where it is installed: a version each, and the alias."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

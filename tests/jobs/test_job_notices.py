@@ -1,7 +1,5 @@
 """Who is told how runs end: signed, once, whatever the receiver does, and nothing but facts."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest
@@ -124,14 +122,6 @@ def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
     assert kinds.count("budget.low") == 1
     low = next(one["data"] for one in somebody.messages() if one["type"] == "budget.low")
     assert (low["below"], low["run"]) == (["rr"], 2)
-
-
-@pytest.mark.slow
-def test_a_run_without_a_gain_is_told_too(somebody, tmp_path):
-    small = told(somebody, tmp_path, gate={"by": "released", "at_least": 1e6})
-    assert retrain(small.job).outcome == "kept"
-    [message] = somebody.messages()
-    assert message["type"] == "run.kept" and message["data"]["judgement"]["promote"] is False
 
 
 def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(

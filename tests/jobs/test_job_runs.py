@@ -1,7 +1,5 @@
 """A run does what is new and no more: release, train, judge, promote, and one line of history."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -12,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.job_projects import Desk, desk
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs import gates
 from labelguard.jobs.dry_run import dry_run
@@ -144,15 +141,11 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path):
     retrain(small.job)
     small.label(2)
 
-    def invoke(*options):
-        result = CliRunner().invoke(main, ["retrain", str(small.job), "--json", *options])
-        return result.exit_code, json.loads(result.stdout)
-
     for options, code in (((), 0), (("--strict",), 3), (("--dry-run", "--strict"), 3)):
-        exit_code, said = invoke(*options)
-        assert exit_code == code and said["budget"] == "exhausted"
+        said = run("retrain", small.job, "--json", *options, code=code)
+        assert json.loads(said.stdout)["budget"] == "exhausted"
     small.asks(release={"exhausted": "refuse"})
-    assert invoke("--strict")[0] == 3
+    run("retrain", small.job, "--strict", code=3)
     assert small.charged() == 30 and small.history()[-1].budget == "exhausted"
 
 
@@ -166,7 +159,7 @@ def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_pat
     foreseen, night = dry_run(small.job), retrain(small.job)
     assert (foreseen.budget, foreseen.why) == ("exhausted", why)
     assert (night.budget, night.charged) == ("exhausted", 0) and why in night.why
-    assert CliRunner().invoke(main, ["retrain", str(small.job), "--strict"]).exit_code == 3
+    run("retrain", small.job, "--strict", code=3)
     small.asks(release={"min_new_labels": 21})
     assert (dry_run(small.job).budget, retrain(small.job).budget) == ("left", "left")
 
@@ -254,8 +247,7 @@ def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
 def test_of_two_at_once_one_works_and_the_other_is_told(small):
     state = JobState(lg.find(small.path), "job")
     with state.lock():
-        result = CliRunner().invoke(main, ["retrain", str(small.job)])
-        assert result.exit_code == 4 and "under way" in result.stderr
+        assert "under way" in run("retrain", small.job, code=4).stderr
     assert retrain(small.job).run == 1
 
 

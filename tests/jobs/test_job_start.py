@@ -1,7 +1,5 @@
 """A first job: written from the project, accepted as it is, and looked at before it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner
 from support import world
+from support.commands import run
 from support.job_projects import desk, labels
 from support.preferences import files
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import start
 from labelguard.jobs.dry_run import dry_run
@@ -135,9 +132,7 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(here, monkeypat
     monkeypatch.setattr(start, "_HELD_OUT", 0.5)  # of five people, somebody is
     lg.init(here)
     enough(here / "labels.parquet")
-    invoke = CliRunner().invoke
-    result = invoke(main, ["retrain", "--init"])
-    assert result.exit_code == 0 and "labelguard policy activate retraining" in result.stdout
+    assert "labelguard policy activate retraining" in run("retrain", "--init").stdout
     assert start.write_job(here / "b.yaml", here).drafted
     [draft] = policies.listing(here)
     assert draft.state == "draft" and set(draft.allowances) == {"rr", "statistic"}
@@ -145,11 +140,10 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(here, monkeypat
     assert yaml.safe_load(Path("job.yaml").read_text())["gate"]["by"] == "held-out"
     with pytest.raises(PolicyError, match="labelguard policy activate retraining"):
         retrain(here / "job.yaml")
-    assert invoke(main, ["policy", "show", "retraining"]).exit_code == 0
-    assert invoke(main, ["policy", "activate", "retraining", "--yes"]).exit_code == 0
-    assert invoke(main, ["retrain", "--dry-run"]).exit_code == 0
-    result = invoke(main, ["retrain"])
-    assert result.exit_code == 0, result.output
+    run("policy", "show", "retraining")
+    run("policy", "activate", "retraining", "--yes")
+    run("retrain", "--dry-run")
+    run("retrain")
     Path("job.yaml").unlink()
     assert not start.write_job(here / "job.yaml", here).drafted
 
@@ -191,5 +185,4 @@ def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here):
 
 
 def test_what_excludes_each_other_is_wrong_usage(here):
-    result = CliRunner().invoke(main, ["retrain", "--init", "--dry-run"])
-    assert result.exit_code == 2
+    run("retrain", "--init", "--dry-run", code=2)

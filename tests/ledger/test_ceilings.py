@@ -1,21 +1,18 @@
 """The ceiling of a project: no sum of policies passes it, raising it is told, restores obey it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.commands import run
 from support.preferences import opinions, pairs, public
 
 import labelguard as lg
 from labelguard.budget import pricing
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.budget.pricing import Total
-from labelguard.cli.main import main
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies as ledger_policies
@@ -31,8 +28,8 @@ TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 
 
-def run(project, *arguments, **options):
-    return CliRunner().invoke(main, [*arguments, "--project", str(project.state)], **options)
+def raise_to(project, ceiling, *yes, **options):
+    return run("project", "ceiling", "--raise", ceiling, *yes, project=project, **options)
 
 
 def ceiling(project):
@@ -41,10 +38,9 @@ def ceiling(project):
 
 def test_init_fixes_it_and_the_defaults_are_those_that_are_told(tmp_path):
     assert ceiling(lg.init(tmp_path / "a")) == Ceiling() == Ceiling(10, 1e-4)
-    told = CliRunner().invoke(main, ["init", str(tmp_path / "b")]).stdout
+    told = run("init", tmp_path / "b").stdout
     assert "at most ε = 10, δ = 0.0001" in told
-    asked = ["init", str(tmp_path / "c"), "--max-epsilon", "4", "--max-delta", "0"]
-    assert CliRunner().invoke(main, asked).exit_code == 0
+    run("init", tmp_path / "c", "--max-epsilon", "4", "--max-delta", "0")
     assert ceiling(Project(tmp_path / "c" / ".labelguard")) == Ceiling(4, 0)
     with pytest.raises(PolicyError, match="epsilon must be"):
         lg.init(tmp_path / "d", max_epsilon=float("inf"))
@@ -65,18 +61,16 @@ def test_an_init_that_is_repeated_after_a_crash_keeps_its_ceiling(tmp_path):
 
 
 def test_it_is_raised_after_asking_and_never_lowered(project):
-    no = run(project, "project", "ceiling", "--raise", "20,1e-4", input="n\n")
-    assert no.exit_code == 1 and "only this is promised" in no.stderr
+    no = raise_to(project, "20,1e-4", input="n\n", code=1)
+    assert "only this is promised" in no.stderr
     assert ceiling(project) == Ceiling()
-    assert run(project, "project", "ceiling", "--raise", "20,1e-4", input="y\n").exit_code == 0
+    raise_to(project, "20,1e-4", input="y\n")
     told = overview.journal(project.state)[-1].body
     assert told == {"max_epsilon": 20.0, "max_delta": 1e-4}
     for lower in ("10,1e-4", "20,1e-5", "30,1e-5", "20,1e-4"):
-        told = run(project, "project", "ceiling", "--raise", lower, "--yes")
-        assert told.exit_code == 1 and "never lowered" in told.stderr
+        assert "never lowered" in raise_to(project, lower, "--yes", code=1).stderr
     for wrong in ("20", "x,y", "nan,0", "20,1", "inf,0"):
-        told = run(project, "project", "ceiling", "--raise", wrong, "--yes")
-        assert told.exit_code == 1 and len(told.stderr.splitlines()) == 1
+        assert len(raise_to(project, wrong, "--yes", code=1).stderr.splitlines()) == 1
     assert ceiling(project) == Ceiling(20)
 
 

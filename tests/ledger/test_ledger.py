@@ -1,7 +1,5 @@
 """The ledger: places are never exceeded, nothing is altered unnoticed, no password is shown."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from support import world
-from support.commands import PRIVATIZE
+from support.commands import PRIVATIZE, run
 from support.databases import EACH, copy_of, dump, on
 from support.preferences import files, opinions, pairs, public, write
 
@@ -343,13 +341,12 @@ def test_no_message_shows_the_password_of_the_ledger(url, project, tmp_path, mon
         ["budget", "show"],
         ["doctor"],
     ):
-        result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
-        assert result.exit_code == 1
+        result = run(*arguments, project=project, code=1)
         assert result.exception is None or isinstance(result.exception, SystemExit)
         assert "Hunter2" not in result.stdout + result.stderr
         assert arguments == ["doctor"] or len(result.stderr.splitlines()) == 1
-    other = CliRunner().invoke(main, ["init", str(tmp_path / "other")])
-    assert other.exit_code == 1 and "Hunter2" not in other.stdout + other.stderr
+    other = run("init", tmp_path / "other", code=1)
+    assert "Hunter2" not in other.stdout + other.stderr
 
 
 def test_postgresql_keeps_the_same_ledger_as_sqlite(postgres, tmp_path, monkeypatch):

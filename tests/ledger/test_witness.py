@@ -1,7 +1,5 @@
 """A ledger that fell back is refused: by its witnesses, and by the releases that lie beside it."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Answers of tools come into a project once, and from there into releases as they are there."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who leaves is gone from segments and inbox; backups carry segments; verify and doctor look."""
 
-from __future__ import annotations
-
 import tarfile
 from typing import Any
 
@@ -48,11 +46,8 @@ def rows_of(project, who):
     return sum(labeler == who for column in labelers for labeler in column)
 
 
-def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(tool):
-    project, desk = tool
-    take_in(
-        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
-    )
+def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(filled):
+    project, desk = filled
     take_in(project, desk.change("1", "right"))
     deliver(project, desk.change("2", "right"), desk.answer("otto", 9, "left"))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
@@ -86,21 +81,15 @@ def test_the_same_id_of_another_source_is_another_person(tool, tmp_path):
     assert rows_of(project, "7") == 0
 
 
-def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(tool):
-    project, desk = tool
-    take_in(
-        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
-    )
+def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(filled):
+    project, _ = filled
     found = erasure.remove_labeler(f"desk:{WHO}", "retired", project)
     assert found.rows_set_aside == rows_of(project, WHO) == 3
     assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
 
 
-def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_that_is_gone(tool):
-    project, desk = tool
-    take_in(
-        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
-    )
+def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_that_is_gone(filled):
+    project, desk = filled
     lg.privatize(project=project, **OPEN)
     path = project.state / CONFIG
     text = path.read_text()
@@ -121,11 +110,8 @@ POINTS = ("rewritten", "listed")
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_erasing_can_be_finished_after_a_crash(tool, point, monkeypatch):
-    project, desk = tool
-    take_in(
-        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
-    )
+def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
+    project, _ = filled
 
     class Crash(BaseException):
         pass
@@ -156,12 +142,9 @@ def test_erasing_can_be_finished_after_a_crash(tool, point, monkeypatch):
 
 
 def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
-    tool, tmp_path, monkeypatch
+    filled, tmp_path, monkeypatch
 ):
-    project, desk = tool
-    take_in(
-        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
-    )
+    project, desk = filled
     deliver(project, desk.answer("otto", 5, "left"))
     made = backup(tmp_path / "b.tar.zst", project=project)
     assert made.left_out == ["keys", "quarantine", "inbox"]

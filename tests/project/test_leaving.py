@@ -1,7 +1,5 @@
 """Who leaves is refused from then on, and everybody else is as before."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -9,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import run
 from support.leaving import (
     ASKED,
     BAD,
@@ -28,17 +26,10 @@ from support.leaving import (
     remembered,
     values,
 )
-from support.preferences import (
-    LAYOUTS,
-    files,
-    notes,
-    opinions,
-    public,
-)
+from support.preferences import LAYOUTS, files, notes, opinions, public
 from support.traces import where
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LedgerError, ProjectBusy
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.quarantine import DepartedLabelers
@@ -196,8 +187,8 @@ def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
     lg.privatize(labels_table(), project=project, **PRICE)
     before = files(project.state)
     for slip in (WHO.lower(), f" {WHO}"):
-        refused = invoke(project, "labeler", "erase", slip, "--yes")
-        assert refused.exit_code == 1 and "was ever seen" in refused.stderr
+        refused = invoke(project, "labeler", "erase", slip, "--yes", code=1)
+        assert "was ever seen" in refused.stderr
         assert f"labeler {pseudonym(project)}, whom the project knows" in refused.stderr
     for stranger in ("somebody new", "0" * 32):
         for act in (erasure.preview, erasure.remove_labeler):
@@ -276,20 +267,18 @@ def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(proje
 # ---------------------------------------------------------------- the commands
 
 
-def invoke(project, *arguments, said=None):
-    return CliRunner().invoke(
-        main, [*arguments, "--project", str(project.state)], input=said, catch_exceptions=False
-    )
+def invoke(project, *arguments, code=0, said=None):
+    return run(*arguments, project=project, code=code, input=said)
 
 
 def test_the_command_shows_what_will_happen_and_asks(project):
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     before = files(project.state)
-    refused = invoke(project, "labeler", "erase", WHO, said="n\n")
-    assert refused.exit_code == 1 and files(project.state) == before
+    refused = invoke(project, "labeler", "erase", WHO, said="n\n", code=1)
+    assert files(project.state) == before
     assert pseudonym(project) in refused.stderr and "cannot be recalled" in refused.stdout
     done = invoke(project, "labeler", "erase", WHO, said="y\n")
-    assert done.exit_code == 0 and not where(project.state, WHO)
+    assert not where(project.state, WHO)
     told = json.loads(invoke(project, "labeler", "erase", WHO, "--yes", "--json").stdout)
     assert told["before"] == "erased" and told["rows_set_aside"] == 0
     again = invoke(project, "labeler", "retire", WHO, "--yes")

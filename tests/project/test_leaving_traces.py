@@ -1,7 +1,5 @@
 """Of who was erased nothing raw is left, wherever it lay and whenever the process died."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile

@@ -3,8 +3,6 @@
 One project with one release is made once; every test has a copy, to which one event happens.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Callable

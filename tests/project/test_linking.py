@@ -1,7 +1,5 @@
 """Who is who: sources, spellings, ids that are one person or two, and how long that holds."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter
@@ -13,18 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from support import preferences, world
-from support.commands import PRIVATIZE
+from support.commands import PRIVATIZE, run
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
-from labelguard.keys.identities import are_plain, normal_form
+from labelguard.keys.identities import Identities, are_plain, normal_form
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import UnitGroups
 from labelguard.project import erasure, linking, policies
+from labelguard.project.linking import refuse_doubles
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 
@@ -389,16 +387,57 @@ def test_the_commands_ask_and_answer(project, tmp_path):
     lg.privatize(TABLE, **PRICE, project=project)
     preferences.write(OTHERS, tmp_path / "tool.parquet")
 
-    def run(*arguments, **of):
-        result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)], **of)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    run("source", "add", "tool", input="n\n")  # not all of them are new
-    run("people", "link", "tool:worker 0", "worker 0")
-    run("policy", "distinct", "worker 1", "Worker 1")
-    run(*PRIVATIZE, str(tmp_path / "tool.parquet"), "--source", "tool", "--exhausted", "drop")
-    shown = json.loads(run("source", "list", "--json"))
+    own = {"project": project}
+    run("source", "add", "tool", input="n\n", **own)  # not all of them are new
+    run("people", "link", "tool:worker 0", "worker 0", **own)
+    run("policy", "distinct", "worker 1", "Worker 1", **own)
+    run(*PRIVATIZE, tmp_path / "tool.parquet", "--source", "tool", "--exhausted", "drop", **own)
+    shown = json.loads(run("source", "list", "--json", **own).stdout)
     assert [one["people"] for one in shown] == ["first", "known"]
-    assert "takes from" in run("people", "list") and used(project, "worker 0") == 20
-    assert CliRunner().invoke(main, ["people", "link", "a", "b", "c"]).exit_code == 2
+    assert "takes from" in run("people", "list", **own).output and used(project, "worker 0") == 20
+    run("people", "link", "a", "b", "c", code=2)
+
+
+# Two ids of one form are refused, unless they are one person, or were said to be two.
+
+
+def keys(*numbers):
+    return np.array([[number, 0] for number in numbers], np.uint64).reshape(-1, 2)
+
+
+def people(**forms):
+    """Labelers by name, each with a key of its own (one=1, …) and the form that is given."""
+    own = [("one", "two", "three").index(name) + 1 for name in forms]
+    return Identities(keys(*own), keys(*forms.values()), tuple(forms))
+
+
+NOBODY = people()
+NO_GROUPS, NOBODY_DISTINCT = UnitGroups(keys(), keys()), (keys(), keys())
+
+
+def test_two_of_one_form_are_refused_where_one_of_them_is_in_the_input():
+    for found, known in (
+        (people(one=9, two=9), NOBODY),
+        (people(one=9), people(two=9)),
+        (people(two=9), people(one=9, three=8)),
+    ):
+        with pytest.raises(InvalidLabels, match="differ only in how they are written"):
+            refuse_doubles(found, known, NO_GROUPS, NOBODY_DISTINCT)
+    refuse_doubles(people(one=9), people(one=9, two=8), NO_GROUPS, NOBODY_DISTINCT)
+    refuse_doubles(people(three=8), people(one=9, two=9), NO_GROUPS, NOBODY_DISTINCT)
+
+
+def test_who_was_said_to_be_two_people_is_two_and_of_a_third_nothing_was_said():
+    for distinct in ((keys(1), keys(2)), (keys(2), keys(1))):
+        refuse_doubles(people(one=9, two=9), NOBODY, NO_GROUPS, distinct)
+        refuse_doubles(people(one=9), people(two=9), NO_GROUPS, distinct)
+        with pytest.raises(InvalidLabels, match="'three'"):
+            refuse_doubles(people(three=9), people(one=9, two=9), NO_GROUPS, distinct)
+
+
+def test_who_shares_a_unit_is_one_person():
+    groups = UnitGroups(keys(1, 2), keys(7, 7))
+    refuse_doubles(people(one=9, two=9), NOBODY, groups, NOBODY_DISTINCT)
+    refuse_doubles(people(two=9), people(one=9), groups, NOBODY_DISTINCT)
+    with pytest.raises(InvalidLabels, match="'three'"):
+        refuse_doubles(people(three=9), people(one=9), groups, NOBODY_DISTINCT)

@@ -1,7 +1,5 @@
 """The private map is what was drawn or the project stops; only who leaves is taken out of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.preferences import STATISTIC, files, opinions, pairs, public
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
@@ -99,8 +96,7 @@ def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(change, 
     with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
         erasure.remove_labeler("worker 1", "erased", project)
     assert "private map" in overview.verify(project.state).fault
-    found = CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
-    assert found.exit_code == 1 and "private map" in found.output
+    assert "private map" in run("doctor", project=project, code=1).output
     # Jobs are counted, and attempts that fail.
     ledgers = ("lock", "ledger.sqlite3", "ledger.head", "keys/ledger.head", attempts.FILE)
     assert {k: v for k, v in files(project.state).items() if k not in ledgers} == {
@@ -239,9 +235,8 @@ def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(projec
     name = blocks.to_bytes(keys.labeler_keys(project.namespace, ["worker 2"]))
     theirs = before.pop(name)
     assert {row["place"].split("/")[0] for row in theirs} == {path.name for path in maps(project)}
-    command = ["labeler", "erase", "worker 2", "--yes", "--project", str(project.state)]
-    told = CliRunner().invoke(main, command)
-    assert told.exit_code == 0 and f"{len(theirs)} rows of theirs forgotten" in told.output
+    told = run("labeler", "erase", "worker 2", "--yes", project=project)
+    assert f"{len(theirs)} rows of theirs forgotten" in told.output
     assert by_labeler(project) == before
     assert [len(list(path.iterdir())) for path in maps(project)] == windows  # none is left over
     assert overview.verify(project.state).ok

@@ -1,7 +1,5 @@
 """What a restored project must not forget, and must still be able to do."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

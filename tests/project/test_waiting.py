@@ -1,14 +1,11 @@
 """A job that waits for a project begins when the one before it ends; others are told at once."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 
-from labelguard.cli.main import main
 from labelguard.errors import ProjectBusy
 from labelguard.ledger.policies import Ceiling
 from labelguard.project import lifetime, locking
@@ -71,12 +68,9 @@ def test_waiting_is_said_once_and_ends_with_what_was_asked(holder, project_on_ea
 
 
 def test_a_command_waits_if_it_is_told_to(holder, project_on_each):
-    asked = ["project", "ceiling", "--raise", "50,0.001", "--yes"]
-    asked += ["--project", str(project_on_each.state)]
-    busy = CliRunner().invoke(main, asked)
-    assert busy.exit_code == 4
-    done = CliRunner().invoke(main, [*asked, "--wait"])
-    assert done.exit_code == 0, done.output
+    asked = ("project", "ceiling", "--raise", "50,0.001", "--yes")
+    run(*asked, project=project_on_each, code=4)
+    done = run(*asked, "--wait", project=project_on_each)
     assert "labelguard: waiting for another labelguard job to end\n" in done.stderr
 
 

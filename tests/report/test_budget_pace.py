@@ -1,7 +1,5 @@
 """How long an allowance lasts: exact weeks for labelers of a known rate."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -87,14 +85,3 @@ def test_contents_have_no_rate(project):
     policy(project, "rr:uses=20,block=1", unit="item")
     weekly(project, range(2), PACES)
     assert weeks_left(project, 1) == [None]
-
-
-def test_labels_have_no_part_in_it(tmp_path):
-    budgets = []
-    for label in (0, 1):
-        project = lg.init(tmp_path / str(label))
-        policy(project, "rr:uses=20,block=1")
-        weekly(project, range(2), PACES, label=label)
-        with clock.simulate_time(MONDAY + timedelta(weeks=1)):
-            budgets.append(overview.budget(project).allowances)
-    assert budgets[0] == budgets[1] and budgets[0][0].weeks_left

@@ -1,20 +1,19 @@
 """`connect check` shows what was compared, and nothing of what was answered."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from support.commands import run
 from support.tools import connected
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, find
-from labelguard.report.doctor import check_connector
+from labelguard.report import demonstration
+from labelguard.report.demonstration import Outcome, draw_outcomes
+from labelguard.report.doctor import check_connector, examine
 
 _DESK = "[connectors.desk]"
 
@@ -25,11 +24,7 @@ def tool(tmp_path, monkeypatch):
 
 
 def said(project, *options):
-    result = CliRunner().invoke(
-        main, ["connect", "check", "desk", "--project", str(project.state), *options]
-    )
-    assert result.exit_code == 0, result.output
-    return result.output
+    return run("connect", "check", "desk", *options, project=project).output
 
 
 def test_it_shows_ten_answers_and_stores_nothing(tool):
@@ -113,3 +108,45 @@ def test_what_it_notes_does_not_depend_on_what_was_answered(tool):
     desk.change(record, "yes")
     assert check_connector("desk", project) == before
     assert "--label-values" in before.notes[-1]
+
+
+# The doctor tells each fault once.
+
+
+def test_one_fault_is_told_once(lived):
+    assert all(one.ok for one in examine(lived))
+    (lived.keys / "project.key").unlink()
+    found = {one.name: one.detail for one in examine(lived) if not one.ok}
+    assert "project.key" in found.pop("keys")
+    assert found == dict.fromkeys(
+        ("ledger", "private maps", "ingested answers"), "not looked at: see keys"
+    )
+
+
+# The picture of the demonstration; what it measures is in the golden text of the command.
+
+
+def outcome(mechanism, bound, accuracy):
+    return Outcome(mechanism, bound, 100, 0.2, accuracy, None)
+
+
+PLAIN, EVERY = outcome("non-private", None, 0.8), outcome("rr", None, 0.6)
+
+
+def test_the_same_outcomes_give_the_same_picture():
+    assert (
+        draw_outcomes([PLAIN, EVERY])
+        == draw_outcomes([PLAIN, EVERY])
+        != draw_outcomes([PLAIN, PLAIN])
+    )
+    assert draw_outcomes([PLAIN]).startswith(b"\x89PNG")
+
+
+def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else():
+    labels, fresh = demonstration._simulate_labels()
+    pairs = ["prompt", "response_a", "response_b"]
+    assert labels[pairs].is_unique().all()
+    assert not set(labels["labeler_id"]) & set(fresh["labeler_id"])
+    assert labels["labeler_id"].n_unique() == 4 * fresh["labeler_id"].n_unique()
+    again, _ = demonstration._simulate_labels()
+    assert labels.equals(again)

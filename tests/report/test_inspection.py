@@ -1,7 +1,5 @@
 """What `inspect` says of an input: what was understood, who gave labels, and never which."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -10,13 +8,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from support import exports, published
-from support.commands import FIRST
+from support.commands import FIRST, run
 from support.preferences import LAYOUTS, opinions, pairs, public
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.report.inspection import Bar
 
 ASKED = public()
@@ -24,9 +20,7 @@ RANKS = opinions(len(ASKED), 1)
 
 
 def said(*arguments):
-    result = CliRunner().invoke(main, ["inspect", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
+    return run("inspect", *arguments).output
 
 
 @pytest.mark.quick("pairs-.parquet", "chosen-.jsonl")
@@ -48,9 +42,7 @@ def test_labels_and_the_order_of_rows_do_not_matter(layout, suffix, tmp_path, mo
 
 def test_standard_input_is_read_once(monkeypatch):
     rows = "".join(json.dumps(row) + "\n" for row in pairs(ASKED, RANKS).to_pylist())
-    result = CliRunner().invoke(main, ["inspect", "-", "--json"], input=rows)
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["labels"] == len(ASKED)
+    assert json.loads(run("inspect", "-", "--json", input=rows).stdout)["labels"] == len(ASKED)
 
 
 def test_what_can_be_counted_is_counted():
@@ -139,16 +131,6 @@ def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(shape, suf
     assert found.next == () and found.labels == len(GIVEN)
 
 
-@pytest.mark.quick("pairs", "ultrafeedback")
-@pytest.mark.parametrize("shape", published.SHAPES)
-def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(shape, tmp_path):
-    rows = published.SHAPES[shape].rows(GIVEN)
-    labeler = published.SHAPES[shape].labeler
-    bare = [{name: row[name] for name in row if name != labeler} for row in rows]
-    (problem,) = lg.inspect(exports.write(tmp_path / "labels.jsonl", bare)).problems
-    assert "no column labeler_id" in problem
-
-
 @pytest.mark.slow
 def test_the_commands_it_names_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -161,8 +143,7 @@ def test_the_commands_it_names_run_as_they_stand(tmp_path, monkeypatch):
     assert [shlex.split(command)[1] for command in found["next"]] == ["plan", "init", "privatize"]
     for command in found["next"]:
         words = shlex.split(command)[1:]
-        result = CliRunner().invoke(main, [*words, *(FIRST if words[0] == "privatize" else ())])
-        assert result.exit_code == 0, result.output
+        run(*words, *(FIRST if words[0] == "privatize" else ()))
     again = json.loads(said(name, "--columns", "prompt=what was asked?", "--json"))
     assert [shlex.split(command)[1] for command in again["next"]] == ["plan", "privatize"]
 

@@ -1,7 +1,5 @@
 """The report: what it says of projects of all kinds, and that nothing in them can spoil it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -15,26 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from click.testing import CliRunner
-from support.held_out import EVALUATION, TEACHER, hold_out
-from support.job_runs import ran, remember
+from support.commands import run
 from support.preferences import STATISTIC, opinions, pairs, public
-from support.surveys import survey
 
 import labelguard as lg
 from labelguard import clock
 from labelguard.answers.connector import Answer
 from labelguard.answers.inbox import Event, Inbox
-from labelguard.cli.main import main
 from labelguard.errors import LedgerError
-from labelguard.ledger.policies import Ceiling
 from labelguard.project import erasure, linking, policies
-from labelguard.project.lifetime import raise_ceiling
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
+from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section, Table
 from labelguard.report import figures, overview
 from labelguard.report.facts import guess_accuracy
+from labelguard.report.figures import describe_job
 from labelguard.report.page import report, write
 from labelguard.report.render import Report, html, json_text, markdown
 
@@ -82,14 +76,6 @@ def test_an_empty_project_promises_nothing_yet(project):
         report("r0001", project)
 
 
-def test_a_draft_is_no_promise(project):
-    policies.new("draft", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], project=project)
-    document = report(project=project)
-    assert "Nothing was promised yet" in section(document, "guarantee").text[0]
-    [row] = section(document, "policies").table.rows  # type: ignore[union-attr]
-    assert row[:2] == ("draft", "draft") and row[-1] == "–"
-
-
 def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(project):
     document = report(project=project)
     assert document.sections[0] == section(document, "to-do")
@@ -112,8 +98,7 @@ def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project
     document = report(project=project)
     assert dict(document.summary)["period"] == "2030-05-01 to 2031-05-01"
     assert "Time ran backwards" in " ".join(section(document, "verification").text)
-    done = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
-    assert done.exit_code == 0 and "time ran backwards" in done.stderr
+    assert "time ran backwards" in run("budget", "verify", project=project).stderr
 
 
 def test_the_report_names_the_project_whom_to_ask_and_its_period(project):
@@ -155,7 +140,7 @@ def test_releases_of_all_states_are_told(project, monkeypatch):
     from labelguard.project.recovery import abandon
     from labelguard.release import drawn
 
-    lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"max_labels_per_labeler": 40})
+    lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"mechanism": "rr", "uses": 3})
 
     def crash(*_):
         raise RuntimeError
@@ -171,26 +156,6 @@ def test_releases_of_all_states_are_told(project, monkeypatch):
     assert "given up after labels were read" in " ".join(document.text)
     with pytest.raises(LedgerError, match=r"names 0 committed releases \(it is abandoned\)"):
         report(crashed.id, project)
-
-
-def test_statistics_tell_their_noise(project):
-    release = lg.privatize(TABLE, project=project, epsilon=3, delta=1e-5, **STATISTIC)
-    document = report(project=project)
-    own = section(document, "statistic")
-    made = release.card["statistic"]
-    fact = {"gaussian": "noise multiplier", "ball": "ball noise"}[made["noise_kind"]]
-    assert f"{made['noise_scale']:.4f}" in dict(own.facts)[fact]
-    assert release.id in own.title and section(document, "noise-statistic").table
-
-
-def test_what_was_forecast_is_kept_with_the_release(project):
-    release = lg.privatize(
-        TABLE, project=project, epsilon=8, delta=1e-5, mechanism="auto", features="length"
-    )
-    document = section(report(project=project), "planned")
-    [row] = document.table.rows  # type: ignore[union-attr]
-    assert row[0] == release.id and 0 < float(str(row[2])) <= 1
-    assert "Two people differ on 27%" in document.text[0]
 
 
 def test_the_hook_is_told_in_counts(project):
@@ -210,18 +175,6 @@ def test_the_hook_is_told_in_counts(project):
     assert "secret words" not in words(document)
     (project.state / "worker.json").write_text("{")
     assert "cannot be read" in section(report(project=project), "hook").alert
-
-
-def test_the_ceiling_is_no_last_word(project):
-    document = report(project=project)
-    assert "unless the ceiling is raised" in section(document, "guarantee").text[1]
-    assert (
-        "labeler" not in section(document, "guarantee").text[1]
-    )  # who is protected is not known yet
-    assert dict(section(document, "policies").facts)["ceiling raised"] == "never"
-    raise_ceiling(Ceiling(12.0, 1e-4), project)
-    facts = dict(section(report(project=project), "policies").facts)
-    assert facts["ceiling"] == "ε = 12, δ = 0.0001" and facts["ceiling raised"].endswith(" UTC")
 
 
 @pytest.mark.parametrize(
@@ -261,13 +214,6 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(released, monkey
     assert used.endswith(f"% of the allowance of {facts['labelers']} labelers")
 
 
-def test_error_of_labels_is_told_beside_that_of_people(released):
-    document = section(report(project=released[0]), "noise-rr")
-    mean = float(lg.load(released[1])["flip_probability"].mean())
-    assert f"{mean:.0%} are expected to differ" in document.text[0]
-    assert "Two people differ on 27%" in document.text[0]
-
-
 def test_of_one_release_its_card_comes_first(released):
     project, first = released
     document = report(first.id[:5], project)
@@ -280,25 +226,6 @@ def test_no_text_of_a_pair_is_in_it(released):
     document = words(report(project=released[0]))
     for column in ("prompt", "response_a", "response_b"):
         assert not [text for text in set(TABLE[column].to_pylist()) if f'"{text}"' in document]
-
-
-@pytest.mark.slow
-def test_who_is_held_out_and_what_for(tmp_path):
-    project = lg.init(tmp_path, max_epsilon=100)
-    hold_out(project, "statistic:releases=3")
-    raw = survey(labelers=30)
-    made = lg.privatize(raw, project=project, **TEACHER)
-    release = lg.privatize(raw, project=project, **EVALUATION, head="r0001")
-    document = report(project=project)
-    assert "About 50% of labelers are held out" in " ".join(section(document, "policies").text)
-    own = section(document, "held-out")
-    assert release.id in own.title and dict(own.facts)["windows"] == "1"
-    assert section(document, "statistic").title != own.title
-    # Labels that were left out are those of a release to train on.
-    facts = dict(section(document, "left-out").facts)
-    assert facts["newest release to train on"] == made.id
-    rows = {row[0]: row[6] for row in section(document, "releases").table.rows}  # type: ignore[union-attr]
-    assert f"{rows[made.id]:,}" == facts["labels in it"]
 
 
 # ---------------------------------------------------------------- verification
@@ -338,9 +265,8 @@ def test_a_fault_is_told_first_and_the_report_is_made(project, name, tmp_path):
     release = lg.privatize(TABLE, project=project, **BUDGET)
     file = release.path / name
     file.write_bytes(file.read_bytes().replace(b"rr", b"xx") + b" ")
-    arguments = ["report", release.id, "--project", str(tmp_path), "-o", str(tmp_path / "r.html")]
-    made = CliRunner().invoke(main, arguments)
-    assert made.exit_code == 1 and f"{name} was altered" in made.output
+    made = run("report", release.id, "-o", tmp_path / "r.html", project=project, code=1)
+    assert f"{name} was altered" in made.output
     page = (tmp_path / "r.html").read_text()
     assert re.search(r'<p class="alert">FAULT: release r0001.* was altered', page)
     assert "<dt>verification</dt><dd>FAULT</dd>" in page and str(tmp_path) not in page
@@ -436,18 +362,103 @@ def test_the_policy_of_the_page_allows_its_style_and_nothing_else(released):
     assert "url(" not in style and "@import" not in style
 
 
-def test_a_budget_stays_in_one_line_and_long_cells_wrap():
-    rows = (("a b", 1, "it is not better than before, not at all"),)
-    part = Section("s", "S", ("ε = 3, δ = 1e-5.",), Table("T", ("id", "n", "why"), rows))
-    page = html(Report("R", "2026-01-05T00:00:00Z", "0", True, (), (part,)))
-    assert "ε\u00a0=\u00a03, δ\u00a0=\u00a01e-5" in page
-    assert '<th scope="row">a b</th>' in page and '<td class="number">1</td>' in page
-    assert '<td class="prose">it is' in page
-
-
 def test_the_name_of_the_file_says_the_format(project, tmp_path):
     assert write(tmp_path / "a.md", project=project).format == "md"
     assert write(tmp_path / "a.json", project=project).format == "json"
     assert write(tmp_path / "a", project=project).format == "html"
     assert write(tmp_path / "b.md", project=project, format="json").format == "json"
     assert find(tmp_path).state == project.state
+
+
+# What the report tells of jobs: runs, how models were judged, and how the newest one learnt.
+
+
+LIKELIHOOD = {"by": "held-out", "measure": "log-likelihood per label", "candidate": -0.759}
+LIKELIHOOD |= {"current": -0.761, "rows": 300}
+
+
+def test_jobs_and_how_their_models_learnt(tmp_path):
+    project = lg.init(tmp_path)
+    runs = [ran(1), ran(2, outcome="kept", model=None), ran(3, outcome="failed", why="disk full")]
+    remember(project, *runs)
+    document = {one.id: one for one in report(project=project).sections}
+    job, curve = document["job-nightly"], document["curve-nightly"]
+    assert job.alert == "The newest run of nightly failed: disk full"
+    assert [row[2] for row in job.table.rows] == ["failed", "kept", "promoted"]  # type: ignore[union-attr]
+    assert job.chart and job.chart.series[0].values == (0.61, 0.62, 0.63)
+    assert curve.chart and curve.chart.series[0].values == (0.69, 0.5)
+    assert curve.chart.message == "loss goes from 0.69 to 0.5 in 2 points."
+    path = project.jobs / "nightly" / HISTORY
+    path.write_text("{}\n" + path.read_text())
+    [unread] = [one for one in report(project=project).sections if one.id == "jobs"]
+    assert "line 1, is no run of a job" in unread.alert
+
+
+def run_without_promotion(number, **judged):
+    """A run whose candidate was not better."""
+    settings = {"step": "head", "options": {"windows": 8}}
+    judgement, outcome = LIKELIHOOD | judged, judged.pop("outcome", "kept")
+    return ran(number, outcome=outcome, judgement=judgement, curve=[], settings=settings)
+
+
+def section_of(*runs):
+    return describe_job("nightly", runs)
+
+
+def test_a_model_worse_than_a_coin_is_called_that():
+    part = section_of(run_without_promotion(1), run_without_promotion(2))
+    chart = part.chart
+    assert chart
+    assert "Run 2: the candidate has log-likelihood per label -0.759" in chart.message
+    assert "the model in use -0.761: not promoted" in chart.message
+    assert "candidate (-0.759) and the model in use (-0.761) of the newest" in part.text[1]
+    assert part.text[1].endswith("are below a coin (-0.693): guessing is better.")
+    [mark] = chart.marks
+    assert (mark.axis, round(mark.at, 3), mark.text) == ("y", -0.693, "a coin")
+    better = {"candidate": -0.6, "current": -0.7}
+    part = section_of(run_without_promotion(1), run_without_promotion(2, **better))
+    assert "the model in use (-0.700) of the newest judgement is below a coin" in part.text[1]
+    assert (
+        len(
+            section_of(
+                run_without_promotion(1), run_without_promotion(2, **better | {"current": None})
+            ).text
+        )
+        == 1
+    )
+
+
+# Runs of jobs that have ended, as a project remembers them.
+
+
+def ran(number=1, **more):
+    """A run of the job `nightly`, whose candidate was promoted."""
+    facts: dict[str, Any] = {
+        "job": "nightly",
+        "run": number,
+        "outcome": "promoted",
+        "budget": "left",
+        "started_at": "2026-01-05T00:00:00Z",
+        "ended_at": f"2026-01-05T00:{number:02d}:00Z",
+        "why": "the candidate is better",
+        "release": "r0001",
+        "mechanism": "rr",
+        "new_labels": 5,
+        "charged": 5,
+        "model": f"{number:04d}",
+        "judgement": {
+            "measure": "accuracy",
+            "candidate": 0.6 + number / 100,
+            "current": None if number == 1 else 0.6,
+        },
+        "curve": [{"step": 1, "loss": 0.69}, {"step": 2, "loss": 0.5}],
+    }
+    return JobRun(**facts | more)
+
+
+def remember(project, *runs):
+    """Write the history of the job."""
+    directory = project.jobs / "nightly"
+    directory.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(asdict(run)) + "\n" for run in runs)
+    (directory / HISTORY).write_text(text)

@@ -1,7 +1,5 @@
 """Charts: the same bytes, readable text, and colors that color-blind people tell apart."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace
@@ -131,20 +129,6 @@ def texts(chart):
 def test_no_word_stands_for_what_is_not_drawn():
     nobody = replace(BARS, series=(BARS.series[0], Series("above", (None, None, 0))))
     assert {"below", "above"} <= texts(BARS) and not {"below", "above"} & texts(nobody)
-
-
-def test_long_names_of_bars_are_wrapped():
-    long = "said and released, 1,000 allowed"
-    names = texts(replace(BARS, x=("two people", long, "c")))
-    assert long not in names and {"said and", "two people"} <= names
-
-
-def test_a_line_along_an_edge_is_whole():
-    flat = Chart("T", "M", "lines", (0.0, 1.0), "x", "y", (Series("none", (0, 0)),), percent=True)
-    [line] = re.findall(
-        r'<g id="line2d_\d+">\s*<path d="[^"]*" (?!clip)[^>]*stroke-width: 2\b', draw_svg(flat)
-    )
-    assert "clip-path" not in line
 
 
 def test_the_numbers_of_a_chart_are_a_table():

@@ -1,7 +1,5 @@
 """Labels of judges who compare systems, whose strengths are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Public pairs with features, and who labels them: what plans are made from."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from labelguard.mechanisms.statistic import Rows

@@ -1,7 +1,5 @@
 """The price of ball noise by Arb: its Bessel functions and its rigorous integration."""
 
-from __future__ import annotations
-
 import flint
 
 

@@ -1,7 +1,5 @@
 """Commands run under limits of memory, time and disk, and what they took."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

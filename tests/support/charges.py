@@ -1,7 +1,5 @@
 """Charges as the ledger gets them, without a release behind them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from labelguard.ledger.records import Charge

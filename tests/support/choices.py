@@ -1,7 +1,5 @@
 """The statistic of choices by its definition, from the responses themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

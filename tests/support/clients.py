@@ -1,7 +1,5 @@
 """A client of the hook in this process, and the inbox behind it."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 

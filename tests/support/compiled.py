@@ -3,8 +3,6 @@
 SQLAlchemy compiles statements once for every engine. Users have one ledger, tests thousands.
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite

@@ -1,7 +1,5 @@
 """Components of a joint price by their ε0 or noise multiplier, and strategies that draw them."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from labelguard.accounting import randomized_response as rr

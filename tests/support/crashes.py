@@ -1,7 +1,5 @@
 """Processes that are killed at a chosen step (`crashing.py`), and how their projects look then."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import time

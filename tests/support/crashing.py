@@ -4,8 +4,6 @@ A step is the moment before or after something reaches the disk: a flush, a rena
 transaction; and where a command is there to remove, a removal.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import resource

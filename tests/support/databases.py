@@ -1,7 +1,5 @@
 """Fresh databases for ledgers under test: SQLite files, and PostgreSQL where there is a server."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -16,7 +14,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from labelguard.project.opening import init
 from labelguard.project.project import find
 
 KINDS = ("sqlite", "postgresql")
@@ -26,7 +23,6 @@ KINDS = ("sqlite", "postgresql")
 EACH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
 _SERVER = "127.0.0.1:5432"
 _in_use: set[str] = set()
-Tables = dict[str, list[tuple[object, ...]]]
 
 
 @contextlib.contextmanager
@@ -81,15 +77,6 @@ def copy_of(project, url, directory, patch):
     with copied(url) if url else contextlib.nullcontext("") as copy:
         patch.setenv("LABELGUARD_LEDGER_URL", copy)
         yield find(directory)
-
-
-@contextlib.contextmanager
-def project_on(url, directory, monkeypatch):
-    """A fresh project whose ledger is at `url`."""
-    # By the test's own monkeypatch: in a context of its own, what a test sets on top would come
-    # back after the test.
-    monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
-    yield init(directory)
 
 
 def server():

@@ -1,7 +1,5 @@
 """Packages that bring parts through entry points, installed in a directory of their own."""
 
-from __future__ import annotations
-
 import sys
 
 

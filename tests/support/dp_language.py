@@ -1,7 +1,5 @@
 """Language models of DP-SGD on planted pairs, made in a moment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

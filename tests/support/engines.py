@@ -4,8 +4,6 @@ Users start an engine for each input, tests thousands. What is read lies in tabl
 no file is cached from one input to the next.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading

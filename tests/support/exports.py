@@ -4,8 +4,6 @@ A row of the table is an answer: labeler_id, prompt, response_a, response_b, and
 None for a skip).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Most of these jobs take less than a start of Python. A job is a value of JSON, and so is the answer.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

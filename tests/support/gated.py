@@ -4,8 +4,6 @@ It is a package with an entry point of its own, for this process and for others.
 logistic fit of the bytes of both responses, kept in files of the release's own directory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

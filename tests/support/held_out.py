@@ -1,7 +1,5 @@
 """Projects that hold labelers out, and who they are: what several tests share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

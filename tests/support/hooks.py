@@ -1,7 +1,5 @@
 """A tool that tells of answers, and a hook that hears it: in this process, or in one of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """JSON that no tool sends: every place of an event with another value, or with none."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any, TypeAlias
 

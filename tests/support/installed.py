@@ -1,7 +1,5 @@
 """What is installed, as far as labelguard can see."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 from labelguard import extras

@@ -1,7 +1,5 @@
 """Small projects with a job: a few labelers, a head of one number, everything in a moment."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

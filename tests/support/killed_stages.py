@@ -1,7 +1,5 @@
 """`labelguard` in a process that is killed while PROPS trains language models."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

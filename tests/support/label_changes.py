@@ -1,7 +1,5 @@
 """Labels of one labeler that move a statistic far, and how far: what several tests share."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -18,7 +16,6 @@ NO_CLIP = 1e300
 KINDS = ("normal", "aligned", "deficient", "sparse", "wide")
 
 Floats = NDArray[np.float64]
-Single = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
 

@@ -1,7 +1,5 @@
 """Natural mistakes by which a release would depend on raw labels: comparisons must find each."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

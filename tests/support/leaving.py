@@ -1,7 +1,5 @@
 """A labeler who leaves: labels of theirs that can be found wherever they are, and what is left."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

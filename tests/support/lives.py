@@ -1,7 +1,5 @@
 """A project with one release, from which other things begin."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.preferences import TABLE

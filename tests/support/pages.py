@@ -1,7 +1,5 @@
 """Pages of docs/ as their readers follow them: blocks of TOML and of commands, in their order."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small tables of preferences, and projects looked at from outside: what several tests share."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """A forwarder between labelguard and PostgreSQL that cuts the line at a chosen moment."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -4,8 +4,6 @@
 `b`, `tie` or None (no answer). What is compared is the same whatever is preferred.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

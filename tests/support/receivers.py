@@ -1,7 +1,5 @@
 """A receiver of webhooks on a free port, which answers as it is told and keeps what it is sent."""
 
-from __future__ import annotations
-
 import json
 import threading
 from contextlib import contextmanager
@@ -25,6 +23,10 @@ class Receiver:
     @property
     def ids(self):
         return [headers["webhook-id"] for _, headers, _ in self.requests]
+
+    @property
+    def bodies(self):
+        return [json.loads(body) for _, _, body in self.requests]
 
     def messages(self):
         """What was sent, each verified by its signature."""

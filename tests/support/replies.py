@@ -1,7 +1,5 @@
 """A REST server on a free port that answers what a test says, in the place of a tool."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Mapping

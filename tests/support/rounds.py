@@ -5,8 +5,6 @@ as many lines, looks at n times as many random tables. The usual rounds of crash
 together; with 50, what is done at some steps is done at every one, which takes hours.
 """
 
-from __future__ import annotations
-
 import os
 
 MORE_ROUNDS = int(os.environ.get("LABELGUARD_ROUNDS", "1"))

@@ -1,7 +1,5 @@
 """Runs of gradient methods as privacy loss distributions of dp-accounting, and by quadrature."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

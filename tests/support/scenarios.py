@@ -3,8 +3,6 @@
 Who thinks otherwise in the second world: one labeler, or all.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 from support.worlds import Run, Scenario
 
@@ -66,9 +64,7 @@ SCENARIOS = {
         (Run((*WORDS, "--bad-rows", "quarantine"), HALF, bad=True), Run(WORDS)), dressed=blanks
     ),
     "chats": Scenario((Run(ROOM, HALF), Run(ROOM)), suffix=".jsonl"),
-    "pulled from a tool": Scenario(
-        (Run(ROOM, HALF, ingested=True), Run(ROOM, ingested=True)),
-    ),
+    "pulled from a tool": Scenario((Run(ROOM, HALF, ingested=True), Run(ROOM, ingested=True))),
     "statistic": Scenario((Run(STATISTIC, HALF), Run(STATISTIC, HALF), Run(STATISTIC, exits=3))),
     "statistic, tuned, as JSON": Scenario((Run(("--json", *TUNED)),)),
     "statistic of sources": Scenario((Run(SOURCES), Run(SOURCES))),
@@ -157,11 +153,7 @@ SCENARIOS |= {
     ),
     "groups": Scenario((Run(before=GROUPED), Run(STATISTIC))),
     "uls beside the rest": Scenario(
-        (
-            Run(rows=HALF, before=BESIDE),
-            Run((*TRAINED, "uls"), HALF),
-            Run((*TRAINED, "uls")),
-        )
+        (Run(rows=HALF, before=BESIDE), Run((*TRAINED, "uls"), HALF), Run((*TRAINED, "uls")))
     ),
     "single coins": Scenario(
         (

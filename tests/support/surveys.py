@@ -1,7 +1,5 @@
 """Surveys of labelers whose taste is known, and how far released labels are from theirs."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 

@@ -3,19 +3,12 @@
 The planted preference is for words of `PREFERRED`; a model of this size learns it in a few steps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import no_grad
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-    set_seed,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
 PREFERRED = ("yes", "good", "sure", "fine")
 OTHERS = ("no", "bad", "never", "poor")

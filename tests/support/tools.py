@@ -4,8 +4,6 @@ Its answers look like Label Studio's. It tells of changes by events that carry a
 tools do, nothing but the id of one that was deleted.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

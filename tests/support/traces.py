@@ -1,7 +1,5 @@
 """Looks for a text in everything a directory holds, whatever it is coded in."""
 
-from __future__ import annotations
-
 import zipfile
 
 import pyarrow as pa

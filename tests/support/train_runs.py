@@ -1,7 +1,5 @@
 """Releases and a base model for tests of `labelguard train`, and what a model's weights are."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

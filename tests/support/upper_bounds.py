@@ -3,8 +3,6 @@
 ONE labeler under `replace_labels` adjacency, ε in nats.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TypeAlias
 

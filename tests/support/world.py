@@ -5,8 +5,6 @@ The seam in the library is one function for each: `labelguard.clock.now` and
 takes a number of bytes.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import itertools
@@ -21,7 +19,6 @@ from labelguard.mechanisms import statistic
 
 NEW_YEAR = "2026-01-01T00:00:00Z"
 Clock = Callable[[], str]
-Randomness = Callable[[int], bytes]
 
 
 def repeatable_bytes(seed=""):

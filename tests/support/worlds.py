@@ -1,7 +1,5 @@
 """Two worlds that differ in raw labels and in coins, together, so that releases are equal."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -17,15 +15,7 @@ from labelguard_trainer.gradient import aup
 from numpy.typing import NDArray
 from support import world
 from support.commands import PRIVATIZE
-from support.preferences import (
-    LISTED,
-    dump,
-    files,
-    labels,
-    opinions,
-    public,
-    write,
-)
+from support.preferences import LISTED, dump, files, labels, opinions, public, write
 from support.receivers import SECRET
 from support.tools import connected
 
@@ -222,12 +212,7 @@ def tool_of(here):
 def _damaged(table):
     """The table with two rows that lack public content."""
     rows = table.to_pylist()
-    rows[3]["prompt"] = None
-    for column in ("response_a", "chosen"):
-        if column in rows[5]:
-            rows[5][column] = ""
-    if "responses" in rows[5]:
-        rows[5]["responses"][1] = ""
+    rows[3]["prompt"] = rows[5]["prompt"] = None
     return pa.Table.from_pylist(rows, table.schema)
 
 

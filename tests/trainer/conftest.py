@@ -1,7 +1,5 @@
 """Tests that load torch are one group, for one process; models and releases are made once in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

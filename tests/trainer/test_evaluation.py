@@ -1,7 +1,5 @@
 """What is told of a model's quality, and from what."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -19,8 +17,7 @@ from labelguard.errors import LabelguardError
 from labelguard.mechanisms.props import estimate_error
 from labelguard.release.pairs_file import hold_out, item_keys
 
-# How often a statistical test below may fail by chance: 4.9 standard errors.
-FALSE_FAILURES = 1e-6
+# By chance a statistical test below fails once in a million: 4.9 standard errors.
 
 
 def _fill(rows, value=math.nan):
@@ -96,11 +93,7 @@ def test_no_margin_has_less_log_loss_than_the_teacher(probabilities):
     target = np.array(probabilities)
     clipped = np.clip(target, 1e-12, 1 - 1e-12)
     z = np.log(clipped) - np.log1p(-clipped)
-    said = {
-        "flip_probability": _fill(len(z)),
-        "label_probability": target,
-        "items": range(len(z)),
-    }
+    said = {"flip_probability": _fill(len(z)), "label_probability": target, "items": range(len(z))}
     own, other = evaluate(z, **said).teacher, evaluate(z + 0.3, **said).teacher
     if (target == 0.5).all():
         assert own is other is None
@@ -219,12 +212,7 @@ def _covered(rows, labels, gamma, accuracy, *, by_item):
     return covered / WORLDS
 
 
-SETTINGS = [
-    (200, 1, 0.27, 0.8),
-    (200, 5, 0.27, 0.8),
-    (200, 10, 0.02, 0.9),
-    (20, 1, 0.02, 0.95),
-]
+SETTINGS = [(200, 1, 0.27, 0.8), (200, 5, 0.27, 0.8), (200, 10, 0.02, 0.9), (20, 1, 0.02, 0.95)]
 
 
 @pytest.mark.quick("200-1-0.27-0.8")

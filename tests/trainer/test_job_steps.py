@@ -1,10 +1,6 @@
 """Language models as steps of a retraining job: trained and asked like `labelguard train`."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +10,9 @@ from labelguard_trainer.training.request import front_matter
 from support import tiny_models, train_runs
 
 from labelguard.errors import LabelguardError
-from labelguard.jobs import gates
-from labelguard.jobs.models import Models
 from labelguard.jobs.steps import TrainingTask, open_step
 from labelguard.release.pairs_file import read_preferred
 from labelguard.text import no_progress
-
-LORA = {"lora": "r=4,alpha=8"}
 
 
 def _step(shop, kind, **options):
@@ -73,36 +65,6 @@ def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(shop, 
     )
     assert own.evaluation.probes is not None
     assert float(((np.sign(margins) + 1) / 2).mean()) == own.evaluation.probes.accuracy
-
-
-@pytest.mark.slow
-def test_released_rows_that_were_held_out_judge_two_models(shop):
-    step = _step(shop, "reward", holdout=0.3)
-    _train(step, shop, Path("model"))
-    lazy = _step(shop, "reward", holdout=0.3, train_config="quick.yaml")
-    _train(lazy, shop, Path("lazy"))
-    gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
-    nothing = Models(Path("models"), "job", "project")
-    gates.check_gate(gate, step, "rr", nothing, shop)
-    found = gates.judge(
-        gate,
-        step,
-        release=shop / "rr",
-        candidate=Path("model"),
-        current=Path("lazy"),
-        unlearned=0.3,
-        evaluation=None,
-        charged=0,
-        base=shop,
-    )
-    said = json.loads((Path("model") / "evaluation.json").read_text())["flipped"]
-    assert found.candidate == pytest.approx(said["accuracy"]) and found.rows == said["rows"]
-    assert found.difference is not None and found.current is not None
-    assert found.difference == pytest.approx(found.candidate - found.current)
-    with pytest.raises(LabelguardError, match="held-out cannot judge reward; take released or"):
-        gates.check_gate(
-            SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", nothing, shop
-        )
 
 
 @pytest.mark.parametrize(

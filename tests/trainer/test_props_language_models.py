@@ -1,17 +1,14 @@
 """`--mechanism props|uls|els|aup --learner dpo|reward`, from the command to the published model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from labelguard_trainer.gradient.language_runs import useful_limit
 from labelguard_trainer.gradient.loop import Checkpoints
 from labelguard_trainer.training import stages as training_stages
@@ -20,11 +17,7 @@ from support.commands import FIRST
 from support.killed_stages import MOMENTS, killed
 from support.preferences import files
 from support.worlds import Run, Scenario, differences
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from labelguard.cli.main import main
 
@@ -38,7 +31,6 @@ DPO = ("--learner", "dpo", *BASE, "quick.yaml")
 REWARD = ("--learner", "reward", *DPO[2:])
 LORA = ("--lora", "r=2,alpha=4")
 MODELS = {"dpo": AutoModelForCausalLM, "reward": AutoModelForSequenceClassification}
-Labelguard = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,5 @@
 """Stages of PROPS with language models: tokens, margins, the reference, where a stage begins."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +9,6 @@ import torch
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import learners
-from labelguard_trainer.training.learners import PreparedLanguageModel
 from labelguard_trainer.training.stage_training import tokenize
 from support import tiny_models
 from transformers import AutoModelForCausalLM
@@ -25,7 +21,6 @@ from labelguard.text import no_progress
 PAIRS, LONGEST = 48, 64
 SETTINGS = f"max_length: {LONGEST}\nlearning_rate: 2e-3\nnum_train_epochs: 4\n"
 TRAINERS = {"dpo": (DPOTrainer, DPOConfig), "reward": (RewardTrainer, RewardConfig)}
-Prepare = Callable[..., PreparedLanguageModel]
 
 
 def _pairs(*, chat=False):
@@ -134,38 +129,6 @@ def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(kind,
     again = prepare(kind).open(Path("stages"), no_progress).restore(trained.state())
     assert again._trainer is not trained._trainer
     assert np.array_equal(again(every), trained(every))
-
-
-@pytest.mark.quick("false")
-@pytest.mark.parametrize("bf16", ["false", "true"])
-def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(bf16):
-    model = tiny_models.certain(Path("certain"))  # bf16 changes its log-probabilities much
-    settings = f"max_length: {LONGEST}\nlogging_steps: 1\nmax_steps: 1\nuse_cpu: true\n"
-    Path("certain.yaml").write_text(f"{settings}bf16: {bf16}\n")
-    options = LearnerOptions(model, None, "certain.yaml")
-    learner = _opened(learners.dpo(_pairs()[0], options), Path("stages"))
-    course, every = learner.training, np.arange(PAIRS)
-    rows = course.rows(every, learner.reference, (np.ones(PAIRS), np.zeros(PAIRS)))
-    trainer = course.trainer(Path("work"), rows)
-    assert np.abs(trainer.margins(rows)).max() < 1e-3
-    trainer.train()
-    first = trainer.state.log_history[0]
-    assert abs(first["rewards/chosen"]) < 1e-3 > abs(first["rewards/rejected"])
-
-
-@pytest.mark.slow
-def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_nothing(prepare):
-    pairs, _ = _pairs()
-    alike = ["s" * LONGEST + end for end in (" yes", " no")]
-    columns = [pairs["prompt"].to_pylist(), *(pairs[n].to_pylist() for n in ("first", "second"))]
-    columns[1][5], columns[2][5] = alike
-    prepared = prepare("dpo", pa.table(dict(zip(pairs.column_names, columns, strict=True))))
-    learner = _opened(prepared, Path("stages"))
-    before = _fitted(learner)
-    assert before(np.array([5, 6]))[0] == 0 != before(np.array([5, 6]))[1]
-    after = learner.fit(np.array([5]), np.ones(1), np.zeros(1), before)
-    weights = [next(m.path.glob("*.safetensors")).read_bytes() for m in (before, after)]
-    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow

@@ -1,14 +1,11 @@
 """`labelguard train` from a release to a model: what comes out, is refused, is resumed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -17,7 +14,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from labelguard_trainer.training import command, dpo, fitting, reporting
 from labelguard_trainer.training.rows import PreferenceLoss
 from labelguard_trainer.training.run import train as train_on
@@ -34,8 +31,6 @@ from transformers import (
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
-
-Train = Callable[..., Result]
 
 KILLED = """
 import os, signal
@@ -142,12 +137,6 @@ def test_a_release_becomes_a_model_with_its_guarantee(kind, release, loss, told,
 
 
 @pytest.mark.slow
-def test_it_learns_what_people_prefer_through_the_noise(train):
-    said = _done(train("dpo", "rr", "--probes", "probes.parquet", "--json", config="config.yaml"))
-    assert said["evaluation"]["probes"]["accuracy"] > 0.9
-
-
-@pytest.mark.slow
 def test_the_terminal_shows_facts_and_no_text_of_a_pair(train):
     result = train("dpo", "rr")
     assert result.exit_code == 0, result.output
@@ -165,22 +154,6 @@ def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(caplog):
             "The tokenized prompt is not a prefix of …: 'a piece of it'"
         )
     assert heard.prompt_differs and not caplog.records
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "library"), [("dpo", "peft"), ("reward", "transformers")])
-def test_the_card_of_an_adapter_is_ours_and_names_no_path(kind, library, train):
-    base = str(Path("base").absolute())
-    assert (
-        _done(train(kind, "rr", "--lora", "r=4,alpha=8", "--model", base, "--json"))["steps"] == 4
-    )
-    if kind == "dpo":
-        adapter = json.loads(Path("out/adapter_config.json").read_text())
-        assert (adapter["r"], adapter["lora_alpha"]) == (4, 8)
-    card = Path("out/TRAINING_CARD.md").read_text()
-    assert f"library_name: {library}\n" in card
-    assert base not in card and "| base model | `base` (`sha256:" in card
-    assert not Path("out/README.md").exists()
 
 
 @pytest.mark.slow
@@ -206,19 +179,6 @@ def test_the_price_of_a_bases_release_is_added(train):
     assert f"`{release}`, ε = 20, δ = 1e-5 for every labeler" in card
     assert "add**" in card and said not in card
     assert card.partition("\n---\n")[0].count("release: ") == 2
-
-
-@pytest.mark.slow
-def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train):
-    rows = pl.read_parquet("labels.parquet").with_row_index()
-    alike = pl.when(pl.col("index") % 2 == 0).then(pl.lit("good " * 64)).otherwise(pl.lit(""))
-    sides = [pl.concat_str(alike, side).alias(side) for side in ("chosen", "rejected")]
-    rows.with_columns(sides).write_parquet("long.parquet")
-    said = _done(train("dpo", "long.parquet", "--non-private", "--holdout", "0.5", "--json"))
-    found = said["evaluation"]
-    assert 30 < found["left_out"] < 70
-    assert found["left_out"] + found["labels"]["rows"] == said["held_out"]
-    assert "not measured: " in Path("out/TRAINING_CARD.md").read_text()
 
 
 @pytest.mark.slow
@@ -324,18 +284,6 @@ def test_the_command_offers_every_loss_there_is():
 
 
 @pytest.mark.slow
-def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(begin):
-    options = ("--probes", "probes.parquet", "--json")
-    kept = _done(begin(*options, more=CONSTANT, output="kept"))
-    before = begin(*options, more=CONSTANT + "precompute_ref_log_probs: true\n")
-    said = _done(before)
-    assert not before.stderr
-    for kind in ("probes", "flipped"):
-        for name, value in kept["evaluation"][kind].items():
-            assert said["evaluation"][kind][name] == pytest.approx(value)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_run_that_was_killed_after_its_last_step_takes_no_other(kind, begin, monkeypatch):
     with monkeypatch.context() as patched:
@@ -363,14 +311,6 @@ def test_a_training_that_diverged_publishes_nothing(holdout, begin):
 
 
 @pytest.mark.slow
-def test_a_command_that_left_no_checkpoint_can_be_mended(begin):
-    assert begin(more="optim: adam_who\n").exit_code == 1
-    assert begin(more="beta: null\n").exit_code == 1
-    assert Path("out.partial").is_dir()
-    assert _done(begin("--json"))["steps"] == 4
-
-
-@pytest.mark.slow
 def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(begin, monkeypatch):
     whole = shutil.rmtree
 
@@ -388,16 +328,7 @@ def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(begin
     assert not Path("out.partial").exists()
 
 
-@pytest.mark.slow
-def test_rows_with_their_noise_in_a_file_are_said_to_be_trained_by_it(begin):
-    said = _done(begin("--non-private", "--json", release="rr/data.parquet"))
-    assert said["loss"] == "forward" and said["release"] is None
-    assert "| loss | `forward`" in Path("out/TRAINING_CARD.md").read_text()
-
-
 # What is refused, by one line that names the file or the model.
-
-Damage = Callable[[Path], object]
 
 
 @pytest.mark.parametrize(
@@ -477,20 +408,6 @@ def test_a_release_of_a_project_is_what_the_ledger_says(begin):
     _write_sums(release.path)
     result = begin("--project", "project", release=release.id)
     _refused(result, "data.parquet was altered")
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "word"),
-    [
-        ("flip_probability", pl.lit("often"), "flip_probability"),
-        ("prompt", pl.lit(7), "prompt"),
-    ],
-)
-def test_a_column_of_raw_labels_that_cannot_be_read_is_named(column, values, word, begin):
-    pl.read_parquet("labels.parquet").with_columns(values.alias(column)).write_parquet(
-        "odd.parquet"
-    )
-    _refused(begin("--non-private", release="odd.parquet"), "odd.parquet", word, begun=True)
 
 
 def test_an_output_that_is_a_dangling_link_is_refused(begin):

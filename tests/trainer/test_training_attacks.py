@@ -1,11 +1,8 @@
 """Attacks on training, and mishaps like them: secrets in settings, hostile models, full disks."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +14,6 @@ import pyarrow as pa
 import pytest
 from labelguard_trainer.training import guard, learners, models, settings
 from labelguard_trainer.training.evaluate import TrainingResult, evaluate
-from labelguard_trainer.training.learners import PreparedLanguageModel
 from labelguard_trainer.training.request import Source
 from labelguard_trainer.training.run import train
 from labelguard_trainer.training.stages import StageLearner
@@ -35,7 +31,6 @@ SETTINGS = "max_length: 64\nmax_steps: 2\nsave_steps: 1\nlearning_rate: 1e-3\n"
 HOSTILE = (
     "from pathlib import Path\nPath({mark!r}).write_text('ran')\nraise ImportError('hostile')\n"
 )
-Prepare = Callable[..., PreparedLanguageModel]
 
 
 @pytest.fixture

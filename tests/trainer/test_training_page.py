@@ -1,7 +1,5 @@
 """What docs/training.md and the example say, done."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -3,8 +3,6 @@
 Run by `make test-dist`: the wheel is installed in an empty environment outside the clone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

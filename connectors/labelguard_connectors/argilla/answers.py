@@ -62,12 +62,7 @@ def preferences(questions: Iterable[ArgillaQuestion]) -> frozenset[str]:
 
 
 def to_answer(
-    record: Record,
-    dataset: str,
-    response: Response,
-    labeler: str,
-    questions: Set[str],
-    origin: str,
+    record: Record, dataset: str, response: Response, labeler: str, questions: Set[str], origin: str
 ) -> Answer:
     """Return a response to a record of `dataset` (id) as an answer to these questions.
 

@@ -23,12 +23,7 @@ from labelguard_connectors import payloads
 from labelguard_connectors.payloads import Flag, Id, Object, Payload, Reference, Text, ZonedTime
 
 # By the type of a region: the member of its value that is the labeler's answer.
-LABEL_OF = {
-    "pairwise": "selected",
-    "choices": "choices",
-    "rating": "rating",
-    "ranker": "ranker",
-}
+LABEL_OF = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
 # What a project asks for: by the name of a control tag, its type and the objects it is about.
 Interface: TypeAlias = Mapping[str, tuple[str, frozenset[str]]]
 

@@ -32,9 +32,6 @@ class DatabaseSearch(SearchEngine):
     async def new_instance(cls):
         return cls()
 
-    async def close(self):
-        pass
-
     async def ping(self):
         return True
 
@@ -43,35 +40,12 @@ class DatabaseSearch(SearchEngine):
 
     # There is no index: what would change it does nothing.
 
-    async def create_index(self, dataset):
+    async def _nothing(self, *_, **__):
         pass
 
-    async def delete_index(self, dataset):
-        pass
-
-    async def configure_metadata_property(self, dataset, metadata_property):
-        pass
-
-    async def index_records(self, dataset, records):
-        pass
-
-    async def partial_record_update(self, record, **update):
-        pass
-
-    async def delete_records(self, dataset, records):
-        pass
-
-    async def update_record_response(self, response):
-        pass
-
-    async def delete_record_response(self, response):
-        pass
-
-    async def update_record_suggestion(self, suggestion):
-        pass
-
-    async def delete_record_suggestion(self, suggestion):
-        pass
+    close = create_index = delete_index = configure_metadata_property = index_records = _nothing
+    partial_record_update = delete_records = update_record_response = _nothing
+    delete_record_response = update_record_suggestion = delete_record_suggestion = _nothing
 
     async def get_dataset_progress(self, dataset):
         counts = Counter(_text(record.status) for record in await _records(dataset.id))

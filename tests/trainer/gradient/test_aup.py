@@ -1,7 +1,5 @@
 """Adaptive user-level private SGD: its score moves by 2 at most, outliers go, and it halts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelguard_trainer.gradient import aup

@@ -13,10 +13,7 @@ checks and shares); a mistake is missed less often than that too, as the margins
 are many standard deviations wide.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -135,9 +132,6 @@ def proven(coins, tmp_path):
         return {name: lower_bound(score, coins, alpha) for name, score in scores.items()}
 
     return audit
-
-
-Audit = Callable[[], dict[str, float]]
 
 
 def test_a_right_run_keeps_its_claim(proven):

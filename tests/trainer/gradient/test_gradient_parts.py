@@ -1,7 +1,5 @@
 """Parts of DP-SGD: noise, clipping, optimizers, shared backward passes, which records are used."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -73,11 +71,7 @@ def test_noise_of_many_coordinates_repeats_nothing():
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(
-        st.floats(width=32, allow_nan=False, allow_infinity=False),
-        min_size=3,
-        max_size=3,
-    ),
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=3, max_size=3),
     st.sampled_from([1e-44, 1e-40, 1e-30, 1e-20, 1e-10, 1.0, 1e10, 1e20, 1e30]),
 )
 def test_a_vector_is_never_longer_than_the_clip_norm(values, clip):

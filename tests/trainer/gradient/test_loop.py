@@ -1,7 +1,5 @@
 """A run depends on exactly as many noised steps as were charged, however often it is killed."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,14 +1,11 @@
 """`privatize --mechanism uls|els|els-group|aup` with heads: through the protocol, one charge."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.gradient.loop import Checkpoints
 from support import world
@@ -16,7 +13,6 @@ from support.preferences import spent
 from support.surveys import label_error, survey
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
@@ -220,15 +216,3 @@ def test_rankings_and_choices_are_learned_from(project, tmp_path):
         )
         head = Head.load(release.path)
         assert head.coefficients[0] > 0.5
-
-
-@pytest.mark.slow
-def test_how_a_first_run_would_sample_is_said_before_it_is_fixed(project, monkeypatch, tmp_path):
-    survey().write_parquet(tmp_path / "labels.parquet")
-    monkeypatch.chdir(project.state.parent)
-    arguments = ["--mechanism", "els", "--features", FEATURES, "--steps", "8", "--dry-run"]
-    arguments += ["--public-column", "score", "--public-column", "length"]
-    told = CliRunner().invoke(main, ["privatize", str(tmp_path / "labels.parquet"), *arguments])
-    said = " ".join(told.output.split())
-    assert "8 steps, each label in a step with probability 0.2; of one labeler 20 labels at" in said
-    assert spent(project) == 0

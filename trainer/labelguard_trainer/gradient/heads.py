@@ -51,12 +51,7 @@ class HeadProblem:
     """
 
     def __init__(
-        self,
-        z: NDArray[np.float32],
-        records: Records,
-        weight: Floats,
-        rate: Floats,
-        clip: float,
+        self, z: NDArray[np.float32], records: Records, weight: Floats, rate: Floats, clip: float
     ) -> None:
         self._z, self._records, self._weight, self._rate = z, records, weight, rate
         self._grid = math.ldexp(1.0, math.frexp(clip)[1] - STEP_BITS)  # a power of 2: exact

@@ -354,7 +354,7 @@ def sections(card: Mapping[str, Any]) -> Iterator[Section]:
         f"A model learned in {run['steps']:,} steps. In each, {run['sampled']} were drawn by "
         "secret coins, what each contributed was bounded, and noise was added to the sum; every "
         f"{unit} is charged the whole run, drawn or not. The labels of this release are the "
-        "model's own.",
+        "model's own."
     ]
     if run.get("proven") is False:
         words.append(
