@@ -46,7 +46,7 @@ class LabelNoise:
     epsilon0: float
     # how often a label is flipped
     flip_probability: float
-    # 1/(1−2γ), by which a de-biased loss grows; null at γ = ½
+    # 1/(1−2γ), by which a de-biased loss grows
     loss_multiplier: float
     # Σ(1−2γ)² over the labels of one use: what they tell, in labels without noise
     information: float

@@ -40,12 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting.blocks import PAIR, block
-from labelguard.accounting.components import RandomizedBlocks
 from labelguard.analysis import audit_bounds as bounds
 from labelguard.analysis.audit_bounds import FALSE_ALARM, AuditResult, Check, check_sizes
 from labelguard.analysis.audit_releases import ReleaseAudit
 from labelguard.budget import pricing
-from labelguard.budget.events import STATISTIC_RELEASES
+from labelguard.budget.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.budget.policy import Allowance, Policy
 from labelguard.keys import keyring
 from labelguard.keys.coins import Coins
@@ -148,7 +147,9 @@ class Canary:
 
     def threshold(self, uses: int) -> int:
         """Return the price of a block where the budget is for so many."""
-        return RandomizedBlocks.calibrate(self.epsilon, self.delta, uses).threshold
+        policy = Policy(self.epsilon, self.delta, (Allowance(RANDOMIZED_LABELS.name, uses),))
+        [price] = pricing.prices(policy, RANDOMIZED_LABELS.name).values()
+        return int(price["threshold"])
 
     def randomize_labels(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
         """Yield the answers of fresh canaries whose labels are `labels` (k,), some at a time.

@@ -109,8 +109,8 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     multiple=True,
     required=True,
     metavar="EVENT",
-    help="rr:labels=K (K randomized labels of a labeler; props works on them), "
-    "rr:labels=K,choices=C (each a choice of the best of C responses or more, never a pair), "
+    help="rr:uses=K (K releases may randomize new labels of a labeler; props works on them), "
+    "rr:uses=K,block=B (B labels together at most: more in a release are further uses), "
     "statistic:releases=N, or statistic:releases=1,ball=D (ball noise, for D components or more); "
     "uls:runs=N,q=Q,steps=T (training runs: T steps, a labeler in each with probability Q; aup "
     "likewise); els:runs=N,q=Q,steps=T,records=G (of a labeler's labels G, in each step with "

@@ -70,8 +70,8 @@ class RemovalReport:
     given_up: list[str]
     # what earlier releases took of them
     releases: list[ReleaseUse]
-    # labels of theirs that were randomized
-    randomized_labels: int
+    # how often labels of theirs were randomized together
+    randomized_blocks: int
     # statistics that they were part of
     statistic_releases: int
     # what all of that may have told of them, at most
@@ -256,7 +256,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> RemovalReport:
             )
             for r in charged
         ],
-        randomized_labels=taken["rr"],
+        randomized_blocks=taken["rr"],
         statistic_releases=taken["statistic"],
         epsilon=total.epsilon,
         delta=total.delta,

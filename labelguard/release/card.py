@@ -250,7 +250,7 @@ def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "  left out", f"{other['labels']:,} of {who} ({why})"
     if counts["further_pairs"]:
         yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
-    yield "  newly charged", f"{counts['charged']:,}"
+    yield "  newly charged", pluralize(counts["charged"], "use")
     yield "  released before", f"{counts['released_before']:,} (same value, no charge)"
     yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
     yield "  duplicates", f"{counts['duplicates']:,}"

@@ -39,6 +39,7 @@ from labelguard.inputs import staging
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import Noise, noise_of_price
+from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.mechanisms.statistic import Bounds
 from labelguard.planner import calibration
 from labelguard.release.mechanisms import statistic_design
@@ -111,7 +112,7 @@ def test_impossible_sizes_are_refused(mechanism):
 real_noisy, real_sum, real_prices = statistic.add_noise, statistic.clipped_sum, pricing.prices
 real_sample = statistic.sample
 real_bounds: Callable[..., Bounds] = statistic.bounds
-real_draw: Callable[..., Any] = Coins.draw
+real_blocks: Callable[..., Any] = LabelBlocks.of_rows
 
 
 def too_little_noise(total, grid, nonce):
@@ -169,9 +170,8 @@ def one_nonce_for_all_releases():
     return Coins(bytes(32))
 
 
-def one_coin_for_two_items(self, purpose, row_keys):
-    rows = np.arange(len(row_keys))
-    return real_draw(self, purpose, row_keys[rows - rows % 2])
+def two_half_blocks(number, letters, threshold):
+    return real_blocks(2 * number + np.arange(len(number)) % 2, letters, threshold)
 
 
 MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
@@ -205,23 +205,23 @@ MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
         as_many_as_asked_for,
         {"surplus fit"},
     ),
-    "flips 30% too rare": ("rr", pricing, "prices", flips_too_rare, {"kernel", "composition"}),
+    "flips 30% too rare": ("rr", pricing, "prices", flips_too_rare, {"block"}),
     "one coin in two releases": ("rr", Coins, "fresh", one_nonce_for_all_releases, {"reuse"}),
-    "one coin for two items": ("rr", Coins, "draw", one_coin_for_two_items, {"sharing"}),
+    "two half blocks": ("rr", LabelBlocks, "of_rows", two_half_blocks, {"block"}),
 }
 # Enough to miss none of the mistakes but once in a million.
 #
 # Half the sensitivity at ε = 3: means 1.438 apart where .719 is claimed, known with a standard
 # error of .032, and .719 is 22 of them, of which limits and chance need 5.5 + 3.6 + 4.8. Flips 30%
-# too rare: .285 where .407 is claimed, with a standard error of .002. One coin in two releases or
-# for two items shows in an event that one world never has (limit: 17 of 8,000 runs), and the other
-# in a tenth of all runs or more, where e³ times the limit would be a twenty-third.
+# too rare are a block at ε = 3.37, half blocks two of them. One coin in two releases shows in an
+# event that one world never has (limit: 17 of 8,000 runs), and the other in a tenth of all runs or
+# more, where e³ times the limit would be a twenty-third.
 #
 # Of 4,000 draws chance may take a distribution function .047 from the stated one, with a
 # probability of 1e-6/18: Gaussian noise for the ball's is .13 off, signs and a line .25 or more. Of
 # 2,000 it is .065, and noise of surplus dimensions that were not drawn is .18 off. The rest is
 # exact.
-RUNS = {"rr": 8_000, "statistic": 2_000}
+RUNS = {"rr": 20_000, "statistic": 2_000}
 
 
 @pytest.mark.parametrize("mechanism", AUDITS)
@@ -416,7 +416,7 @@ def test_the_verdict_is_that_no_bound_exceeds_the_claim():
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("mechanism", AUDITS)
 def test_the_command_ends_with_code_1_if_a_violation_is_found(mechanism, monkeypatch):
-    command = [mechanism, "--epsilon", "3", "--delta", "1e-5", "--runs", "2000"]
+    command = [mechanism, "--epsilon", "3", "--delta", "1e-5", "--runs", "20000"]
     command += ["--pipeline-runs", "0", "--seed", "1"]
     right = CliRunner().invoke(audit, command)
     assert right.exit_code == 0 and "holds" in right.output

@@ -169,7 +169,10 @@ def test_who_belongs_together_changes_no_coin(layout, tmp_path):
     table, coins = LAYOUTS[layout](ASKED, RANKS), []
     for number, members in enumerate((MEMBERS, ALONE)):
         home = home_of(tmp_path / str(number), members)
-        release(home, table, max_labels_per_labeler=128)
+        coins_alone = {"allow": ["rr:uses=128,block=1"], "unit": "group", "project": home}
+        policies.new("coins", epsilon=3.0, delta=1e-5, **coins_alone)
+        policies.activate("coins", home)
+        release(home, table)
         rows = drawn(home).values()
         coins.append({row["row_key"]: (row["value"], row["threshold"]) for row in rows})
     assert coins[0] == coins[1]
@@ -187,20 +190,26 @@ def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_la
     rows = drawn(home).values()
     assert Counter(who[row["labeler"]] for row in rows) == Counter(ASKED.labeler.tolist())
     assert all(row["bucket"] == bucket[row["labeler"]] for row in rows)
-    prices = {(places(home, who[row["labeler"]])[0], row["threshold"]) for row in rows}
-    assert sorted(allowed for allowed, _ in prices) == [16, 32]
+    assert len({row["threshold"] for row in rows}) == 1
+    # A block holds the labels of all members.
+    sizes, given = (
+        {who[row["labeler"]]: row["block_labels"] for row in rows},
+        Counter(ASKED.labeler),
+    )
+    of_pairs = [given[0] + given[1]] * 2 + [given[2] + given[3]] * 2
+    assert [sizes[n] for n in range(7)] == [*of_pairs, *(given[n] for n in (4, 5, 6))]
 
 
 def test_two_members_who_label_one_item_give_two_labels(home):
     asked = Public(np.array([0, 1, 0, 4]), np.zeros(4, np.int64))
     counts = release(home, pairs(asked, opinions(4, 1)))
-    assert (counts["charged"], counts["duplicates"]) == (3, 1)
-    assert [places(home, worker)[1] for worker in (0, 1, 4)] == [2, 2, 1]
+    assert (counts["charged"], counts["rows"], counts["duplicates"]) == (2, 3, 1)
+    assert [places(home, worker)[1] for worker in (0, 1, 4)] == [1, 1, 1]
 
 
 def test_labels_of_all_members_take_the_places_of_their_group(home):
     release(home, pairs(ASKED, RANKS))
-    assert [places(home, worker)[0] for worker in range(7)] == [32] * 4 + [16] * 3
+    assert [places(home, worker) for worker in range(7)] == [(1, 1)] * 7
     later = release(home, pairs(ASKED, RANKS).slice(1))
     assert (later["charged"], later["rows"]) == (0, len(ASKED) - 1)
 
@@ -220,15 +229,16 @@ def test_no_sequence_of_runs_takes_more_than_a_groups_places(runs, most, again, 
         index = np.array(sorted(rows))
         release(home, pairs(asked[index], RANKS[index]), **options)
     seen = set().union(*runs)
-    used = places(home, min(seen) % 2)[1]
-    assert used <= most and (again or used == min(most, len(seen)))
+    allowed, used = places(home, min(seen) % 2)
+    assert used == allowed == 1 and (again or len(drawn(home)) <= most)
 
 
 def test_without_a_group_the_same_labelers_take_their_places_twice(tmp_path):
     asked = Public(np.arange(40) % 2, np.arange(40) // 2)
     home = home_of(tmp_path, ALONE)
     release(home, pairs(asked, RANKS[:40]), max_labels_per_labeler=5)
-    assert [places(home, worker) for worker in (0, 1)] == [(5, 5)] * 2
+    assert [places(home, worker) for worker in (0, 1)] == [(1, 1)] * 2
+    assert Counter(row["labeler"] for row in drawn(home).values()).most_common()[-1][1] == 5
 
 
 def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path):
@@ -237,7 +247,7 @@ def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path):
     home = home_of(tmp_path, members)
     asked = Public(np.arange(5), np.zeros(5, np.int64))
     counts = release(home, rankings(asked, opinions(5, 1)), max_labels_per_labeler=8)
-    assert counts["rows"] == counts["charged"] == 6 and counts["dropped_by_bound"] == 9
+    assert (counts["rows"], counts["charged"], counts["dropped_by_bound"]) == (6, 1, 9)
 
 
 @pytest.mark.quick("pairs")

@@ -232,10 +232,10 @@ def test_without_times_or_labelers_a_skip_is_only_a_row_without_a_label(project)
 def test_single_labels_are_not_taken_back_by_others(tmp_path):
     own = lg.init(tmp_path / "own", max_epsilon=10_000.0, max_delta=0.5)
     rows = table(("maria", "p", "1", EARLY), ("otto", "p", None, LATE))
-    assert released(rows.drop_columns(["labeler_id"]), own, unit="item") == [("p", "a")]
+    assert released(rows.drop_columns(["labeler_id"]), own, unit="item", uses=None) == [("p", "a")]
     other = lg.init(tmp_path / "other", max_epsilon=10_000.0, max_delta=0.5)
     rows = table(("maria", "p", "1", EARLY), ("otto", "p", None, LATE), ("otto", "p", "0", EARLY))
-    assert released(rows, other, unit="item") == [("p", "a")]
+    assert released(rows, other, unit="item", uses=None) == [("p", "a")]
 
 
 def test_where_all_was_taken_back_there_is_nothing_to_release(project):

@@ -95,7 +95,7 @@ def test_two_people_whose_ids_look_alike_are_said_to_be_two(project):
     assert kinds(project).count("distinct") == 1
     assert plan(both, mechanism="rr", project=project).preview.charged
     lg.privatize(both, mechanism="rr", project=project)
-    assert (used(project, "7"), used(project, "07")) == (12, 12)
+    assert (used(project, "7"), used(project, "07")) == (1, 1)
     third = renamed(TABLE, {"worker 2": "007"})
     with pytest.raises(InvalidLabels, match="'007'"):  # of a third nothing was said
         lg.privatize(third, mechanism="rr", project=project)
@@ -109,8 +109,8 @@ def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
     csv.write_csv(members, tmp_path / "groups.csv")
     policies.add_groups(tmp_path / "groups.csv", project)
     table = renamed(TABLE, {"worker 0": "José", "worker 1": "Jose\u0301"})
-    lg.privatize(table, **PRICE | {"mechanism": "rr", "uses": 3}, unit="group", project=project)
-    assert used(project, "José") == used(project, "Jose\u0301") == 24
+    lg.privatize(table, **PRICE, unit="group", project=project)
+    assert used(project, "José") == used(project, "Jose\u0301") == 1
     with pytest.raises(PolicyError, match="one person, or in one group"):
         linking.distinct("José", "Jose\u0301", project)
 
@@ -124,14 +124,14 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project):
     lg.privatize(
         renamed(OTHERS, {"worker 0": "Worker 0"}), mechanism="rr", exhausted="drop", project=project
     )
-    assert used(project, "Worker 0") == 12
+    assert used(project, "Worker 0") == 1
 
 
 # ---------------------------------------------------------------- one person
 
 
 def test_linked_ids_have_one_budget_whoever_comes_first(project):
-    lg.privatize(TABLE, **PRICE, project=project)
+    lg.privatize(TABLE, **PRICE | {"uses": 1}, project=project)
     linking.add_source("tool", "known", project)
     done = linking.link("tool:7", "worker 0", project)
     assert [who.known for who in done.people] == [False, True]
@@ -139,9 +139,7 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project):
     mine = renamed(OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0")), {"worker 0": "7"})
     with pytest.raises(BudgetExceeded):
         lg.privatize(mine, mechanism="rr", namespace="tool", project=project)
-    made = lg.privatize(mine, mechanism="rr", namespace="tool", exhausted="drop", project=project)
-    assert made.card["counts"]["charged"] == 8  # of 20 places, 12 were taken under the other id
-    assert used(project, "tool:7") == used(project, "worker 0") == 20
+    assert used(project, "tool:7") == used(project, "worker 0") == 1
     assert overview.verify(project.state).ok
 
 
@@ -214,7 +212,7 @@ def test_a_source_is_added_before_it_is_read(project):
             act(TABLE, mechanism="rr", namespace="tool", project=project)
     linking.add_source("tool", "new", project)
     made = lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
-    assert made.card["counts"]["charged"] == len(TABLE)
+    assert made.card["counts"]["charged"] == 7
     with pytest.raises(PolicyError, match="already"):
         linking.add_source("tool", "new", project)
     for name in ("", " tool", "a\nb", "x" * 201):
@@ -252,7 +250,7 @@ def test_other_names_of_columns_are_refused_with_what_helps(project):
     again = table.rename_columns({"annotator": "judge", "task": "prompt", "label": "vote"})
     as_before = {**before, "prompt": "prompt"}
     lg.privatize(again, mechanism="rr", columns=as_before, project=project)
-    assert used(project, "worker 0") == 12 > own
+    assert used(project, "worker 0") == 2 > own
 
 
 def test_every_question_has_columns_of_its_own(project):
@@ -300,7 +298,7 @@ def test_it_holds_on_each_database(project_on_each):
     assert used(project, "tool:7") == used(project, "worker 1")
     table = renamed(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"})
     done = lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
-    assert done.card["counts"]["charged"] == 8 * 6 + 12
+    assert done.card["counts"]["charged"] == 7
 
 
 @pytest.mark.quick(
@@ -394,7 +392,7 @@ def test_the_commands_ask_and_answer(project, tmp_path):
     run(*PRIVATIZE, tmp_path / "tool.parquet", "--source", "tool", "--exhausted", "drop", **own)
     shown = json.loads(run("source", "list", "--json", **own).stdout)
     assert [one["people"] for one in shown] == ["first", "known"]
-    assert "takes from" in run("people", "list", **own).output and used(project, "worker 0") == 20
+    assert "takes from" in run("people", "list", **own).output and used(project, "worker 0") == 2
     run("people", "link", "a", "b", "c", code=2)
 
 

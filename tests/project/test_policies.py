@@ -6,7 +6,6 @@ import sqlite3
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
@@ -70,9 +69,9 @@ def joint_delta(policy):
     [
         Policy(3, 1e-5, BOTH),
         Policy(3, 1e-5, (Allowance("rr", 50, 1.0), Allowance("statistic", 12, 3.0))),
-        Policy(1, 1e-6, (Allowance("statistic", 52), Allowance("rr", 8, choices=3))),
+        Policy(1, 1e-6, (Allowance("statistic", 52), Allowance("rr", 8, block=3))),
     ],
-    ids=["both", "shares", "choices"],
+    ids=["both", "shares", "blocks"],
 )
 def test_all_allowances_together_cost_the_budget_and_hardly_less(policy):
     shown = details(policy)
@@ -92,11 +91,11 @@ def test_noise_ten_percent_too_small_would_exceed_the_budget():
 
 
 def test_one_allowance_costs_what_it_always_did():
-    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr", np.array([50]))
+    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr")
     assert coins == {50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}
     policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
     sigma = gaussian.calibrate(3, 1e-5 - 12 * (1 + math.exp(3)) * 2.0**-100, 12)
-    found = pricing.prices(policy, "statistic", np.array([12]))
+    found = pricing.prices(policy, "statistic")
     assert found == {12: {"noise_multiplier": sigma}}
     assert pricing.parse_price(pricing.format_price(found[12])) == found[12]
 
@@ -104,9 +103,8 @@ def test_one_allowance_costs_what_it_always_did():
 BALL = Allowance("statistic", 1, ball=4)
 
 
-@pytest.mark.parametrize("choices", [2, 3])
-def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(choices):
-    policy = Policy(1, 1e-5, (Allowance("rr", 50, choices=choices), BALL))
+def test_ball_noise_has_a_joint_price_that_the_ledger_keeps():
+    policy = Policy(1, 1e-5, (Allowance("rr", 50), BALL))
     assert joint_delta(policy) <= pricing.continuous_delta(policy) < policy.delta
     stored, prices = pricing.quote(policy)
     assert stored["accountant"].endswith("× ball")
@@ -126,9 +124,7 @@ def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(choices):
 def test_ball_noise_alone_costs_what_its_accountant_says():
     policy = Policy(1, 1e-5, (BALL,), ties="zero")
     scale = ball.calibrate(1, 1e-5 - (1 + math.e) * 2.0**-100, 4)
-    assert pricing.prices(policy, "statistic", np.array([1])) == {
-        1: {"scale": scale, "components": 4}
-    }
+    assert pricing.prices(policy, "statistic") == {1: {"scale": scale, "components": 4}}
     assert Policy.from_json(policy.to_json()) == policy
     assert PolicyRequest(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
 
@@ -201,10 +197,10 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
-    made(project, "both", "rr:uses=50,block=1", "statistic:releases=12")
+    made(project, "both", "rr:uses=50", "statistic:releases=12")
     coins = lg.privatize(table, mechanism="rr", project=project)
     sums = lg.privatize(table, project=project, **STATISTIC)
-    assert coins.card["counts"]["charged"] == coins.card["counts"]["rows"]
+    assert coins.card["counts"]["rows"] == len(table)
     assert sums.card["statistic"]["labels_in_window"] == len(table)
     assert sums.card["counts"]["charged"] == 25
     again = lg.privatize(table.slice(0, 100), mechanism="rr", project=project, exhausted="drop")
@@ -214,7 +210,7 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     assert (one.event, one.used) == ("rr", coins.card["counts"]["charged"])
     assert (other.event, other.used, other.left) == ("statistic", 25, 11 * 25)
     assert "priced together with 12 statistic releases" in coins.card["privacy"]["accounting"]
-    assert "priced together with 50 randomized labels" in sums.card["privacy"]["accounting"]
+    assert "priced together with 50 randomized blocks" in sums.card["privacy"]["accounting"]
     assert overview.verify(project.state).ok
 
 
@@ -236,10 +232,11 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
 
 def test_a_request_without_a_budget_takes_the_policys(table, project):
     made(project, "p", "rr:uses=30,block=1")
-    assert lg.privatize(table, mechanism="rr", project=project).card["privacy"]["epsilon"] == 3
+    made_now = lg.privatize(table, mechanism="rr", project=project, exhausted="drop")
+    assert made_now.card["privacy"]["epsilon"] == 3
     for options, said in (
         ({"mechanism": "rr", "epsilon": 1, "again": True, "exhausted": "drop"}, "stricter ε = 1"),
-        ({"max_labels_per_labeler": 10}, "max-labels-per-labeler = 30"),
+        ({"block": 10}, "block = 1"),
         (STATISTIC, "pays for rr, not for statistic"),
     ):
         with pytest.raises(PolicyError, match=said):

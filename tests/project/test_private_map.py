@@ -143,8 +143,8 @@ def kept(tmp_path):
     for bucket in range(3):
         keys = np.array([[bucket, number] for number in range(3)], np.uint64)
         labelers = np.concatenate([ME, OTHERS])
-        columns = (np.arange(3).astype(t) for t in (np.uint32, np.uint8, np.uint64, np.uint64))
-        private_map.write_bucket(directory, bucket, keys, labelers, *columns)
+        columns = dict.fromkeys(("version", "value", "threshold", "content"), np.arange(3))
+        private_map.write_bucket(directory, bucket, keys, labelers, **columns)
     return found, found.complete("r1", directory)
 
 

@@ -80,10 +80,10 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(pr
     document = report(project=project)
     assert document.sections[0] == section(document, "to-do")
     assert document.sections[0].text == ("Nothing to do.",)
-    lg.privatize(TABLE, project=project, max_labels_per_labeler=2, block=1, **BUDGET)
+    lg.privatize(TABLE, project=project, **BUDGET)
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:uses=9,block=1"], project=project)
     said = " ".join(section(report(project=project), "to-do").points)
-    assert "have no randomized labels left: a new policy is due" in said
+    assert "have no randomized blocks left: a new policy is due" in said
     assert "next is a draft" in said
     policies.close(project)
     assert "No policy is in force" in " ".join(section(report(project=project), "to-do").points)
@@ -210,7 +210,7 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(released, monkey
     assert sum(value for value in beyond if value is not None) == near
     assert "have used all of it" in document.chart.message
     assert facts["the median labeler has"].endswith(" at the present rate")
-    used = dict(whole.summary)["randomized labels used"]
+    used = dict(whole.summary)["randomized blocks used"]
     assert used.endswith(f"% of the allowance of {facts['labelers']} labelers")
 
 
