@@ -27,6 +27,7 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import RememberedLabels
 from labelguard.project.project import Project
+from labelguard.release.allocation import count_uses, fit_groups, number_blocks, number_rankings
 from labelguard.release.choices import FIRST_NUMBER, BucketChoices, authors, latest_rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -164,14 +165,14 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
         kept = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
         room = np.maximum(task.bound.most_labels - kept, 0)
         taken &= ~new | _fit(labels, order, new & taken, room)
-    wanted = _uses(labels.unit[new & taken], len(labels.units), task.bound)
+    wanted = count_uses(labels.unit[new & taken], len(labels.units), task.bound)
     left = capacity - used
     over = new & taken & (wanted > left)[labels.unit]
     taken &= ~over | _fit(labels, order, over, left * (task.bound.block or 0))
-    block = _number_blocks(labels.unit, order, new & taken, task.bound)
+    block = number_blocks(labels.unit, order, new & taken, task.bound)
     rows = labels.rows(task, new, block)[taken]
     buckets.write_bucket(task.selected, bucket, rows.to_arrow())
-    charged = _uses(rows.unit[rows.new], len(labels.units), task.bound)
+    charged = count_uses(rows.unit[rows.new], len(labels.units), task.bound)
     return Selection(
         units=labels.units,
         capacity=capacity,
@@ -309,12 +310,6 @@ def _candidates(
     return new, taken
 
 
-def _uses(unit: NDArray[np.intp], units: int, bound: Bound) -> NDArray[np.int64]:
-    """Count the uses of each unit's allowance that its new labels take, (units,)."""
-    counts = np.bincount(unit, minlength=units).astype(np.int64)
-    return np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
-
-
 def _fit(
     labels: _Labels,
     order: NDArray[np.uint64],
@@ -324,26 +319,9 @@ def _fit(
     """Return True for `candidates`, (n,), that fit into what is `left` of labels, (units,)."""
     rows, fits = np.flatnonzero(candidates), np.zeros(len(candidates), bool)
     if len(rows):
-        rankings = _rankings(labels.author[rows], labels.group[rows])
+        rankings = number_rankings(labels.author[rows], labels.group[rows])
         fits[rows] = fit_groups(labels.unit[rows], rankings, order[rows], left)
     return fits
-
-
-def _number_blocks(
-    unit: NDArray[np.intp], order: NDArray[np.uint64], new: NDArray[np.bool_], bound: Bound
-) -> NDArray[np.intp]:
-    """Return the block of every new label, numbered within the bucket, (n,); 0 for the others.
-
-    A unit's labels go, by `order`, into as few blocks as hold them, of sizes as equal as possible.
-    """
-    block, rows = np.zeros(len(unit), np.intp), np.flatnonzero(new)
-    rows = rows[np.lexsort((order[rows], unit[rows]))]
-    counts = np.bincount(unit[rows], minlength=1)
-    uses = np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
-    place = np.arange(len(rows)) - (np.cumsum(counts) - counts)[unit[rows]]
-    within = place * uses[unit[rows]] // counts[unit[rows]]
-    block[rows] = (np.cumsum(uses) - uses)[unit[rows]] + within
-    return block
 
 
 def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:
@@ -351,45 +329,6 @@ def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.uint8)
     return buckets.column(table, name)
-
-
-def _rankings(authors: Blocks, groups: Blocks) -> NDArray[np.intp]:
-    """Return numbers for what is taken or left as a whole: the items or rankings of each author."""
-    distinct, ranking = blocks.unique(groups)
-    return ranking + blocks.unique(authors)[1] * len(distinct)
-
-
-def fit_groups(
-    unit: NDArray[np.intp],
-    group: NDArray[np.intp],
-    order: NDArray[np.uint64],
-    left: NDArray[np.int64],
-) -> NDArray[np.bool_]:
-    """Return True for labels that fit: whole groups (labels, or rankings) while uses are left.
-
-    `unit`, `group` and `order` have one entry per label; the groups of each labeler are tried by
-    `order`, a keyed hash that is equal within a group. `left` counts uses, shape (units,).
-    """
-    by_group = np.lexsort((group, order, unit))
-    starts = np.ones(len(unit), dtype=bool)
-    starts[1:] = (np.diff(unit[by_group]) != 0) | (np.diff(group[by_group]) != 0)
-    group_of_label = np.cumsum(starts) - 1
-    size = np.bincount(group_of_label)
-    groups = np.bincount(unit[by_group][starts], minlength=len(left))
-    first = np.cumsum(groups) - groups
-    fits = np.zeros(len(size), dtype=bool)
-    left = left.copy()
-    active = np.flatnonzero((groups > 0) & (left > 0))
-    turn = 0
-    while len(active):  # the group whose turn it is, of every labeler with uses left
-        candidate = first[active] + turn
-        fits[candidate] = size[candidate] <= left[active]
-        left[active] -= size[candidate] * fits[candidate]
-        turn += 1
-        active = active[(left[active] > 0) & (groups[active] > turn)]
-    taken = np.zeros(len(unit), dtype=bool)
-    taken[by_group] = fits[group_of_label]
-    return taken
 
 
 @dataclass(frozen=True)

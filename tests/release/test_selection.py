@@ -17,7 +17,7 @@ from labelguard.accounting import randomized_response
 from labelguard.accounting.blocks import Block
 from labelguard.budget.policy import Bound
 from labelguard.errors import PolicyError
-from labelguard.release.selection import _number_blocks, fit_groups
+from labelguard.release.allocation import fit_groups, number_blocks
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
@@ -71,7 +71,7 @@ def test_labels_of_a_unit_fill_as_few_blocks_as_hold_them_evenly(counts, block, 
     rng.shuffle(unit)
     order = rng.permutation(len(unit)).astype(np.uint64)
     new = rng.random(len(unit)) < 0.8
-    found = _number_blocks(unit, order, new, Bound(1, block))
+    found = number_blocks(unit, order, new, Bound(1, block))
     owners = {}
     for number, who in zip(found[new], unit[new], strict=True):
         assert owners.setdefault(number, who) == who  # no block has labels of two units
