@@ -3,7 +3,7 @@
 Of the K^m ways to answer m labels among K letters each, those that change at most t labels have
 `odds` = e^ε0 times the probability of every other one. All densities are one of two values, whose
 ratio is e^ε0, whatever the true labels are: a block is ε0-private under `replace_labels`, with
-δ = 0, for any number of labels (docs/proofs/blocks.md). So R blocks of one labeler cost what R
+δ = 0, for any number of labels (docs/proofs/randomized-response.md). So R blocks of one labeler cost what R
 coins at ε0 cost (`randomized_response`), and a block of one label of two letters is such a coin.
 
 With V_t(m) = Σ_{j<=t} C(m,j) (K−1)^j, a = e^ε0 − 1 and Z = K^m + a·V_t(m), which t = argmin γ
@@ -113,7 +113,7 @@ class Block:
         (m,).
 
         Of 2^N numbers, ⌈2^N · W_j/Z⌉ have at most j changes, W_j being the weight of those answers.
-        A density is off by less than 2^-126 of itself, and the unit taken off the odds is more.
+        A density is off by less than 2^-127 of itself, and the unit taken off the odds is more.
         """
         limits, weight, number = [], 0, 1
         size = self.draw_bytes

@@ -226,7 +226,7 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         yield "given up", f"{lost}charged{keep}"
     if value.releases:
         whose = "of their group" if value.group else "of theirs"
-        labels = pluralize(value.randomized_labels, "randomized label")
+        labels = pluralize(value.randomized_labels, "randomized block")
         statistics = pluralize(value.statistic_releases, "statistic release")
         under = f"under {format_budget(value)} over the project's life"
         yield "earlier", f"{labels} {whose}, part of {statistics}, {under}"

@@ -56,7 +56,7 @@ class Charge:
 
     `event` names the kind of event. `labelers` (n, 2) are all units of the release, `capacity` k
     (n,) what they are allowed; `charged` (n,) is how many new uses each of them is asked for:
-    randomized labels, or statistic releases. `prices` says for every k what a use costs. The
+    randomized blocks, or statistic releases. `prices` says for every k what a use costs. The
     repr leaves out who they are.
     """
 

@@ -61,11 +61,11 @@ class Preview:
     formats: Sequence[str]
     # the kind of event that is charged
     event: str
-    # how many of them the policy allows each unit; null: its own number of labels, rounded up
+    # how many of them the policy allows each unit
     allowed: int
     # the fewest components that the policy's ball noise is for; null: it has none
     ball: int | None
-    # the fewest responses that the policy's randomized labels choose among
+    # labels of a unit that one use of randomized response draws together at most
     block: int
     # how each training run samples, fixed with the policy; null: it is none
     sampling: Sampling | None
