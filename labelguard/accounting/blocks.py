@@ -3,8 +3,9 @@
 Of the K^m ways to answer m labels among K letters each, those that change at most t labels have
 `odds` = e^ε0 times the probability of every other one. All densities are one of two values, whose
 ratio is e^ε0, whatever the true labels are: a block is ε0-private under `replace_labels`, with
-δ = 0, for any number of labels (docs/proofs/randomized-response.md). So R blocks of one labeler cost what R
-coins at ε0 cost (`randomized_response`), and a block of one label of two letters is such a coin.
+δ = 0, for any number of labels (docs/proofs/randomized-response.md). So R blocks of one labeler
+cost what R coins at ε0 cost (`randomized_response`), and a block of one label of two letters is
+such a coin.
 
 With V_t(m) = Σ_{j<=t} C(m,j) (K−1)^j, a = e^ε0 − 1 and Z = K^m + a·V_t(m), which t = argmin γ
 minimises, a label keeps its letter with probability (K^(m−1) + a·V_t(m−1))/Z, so that

@@ -111,9 +111,10 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     multiple=True,
     required=True,
     metavar="EVENT",
-    help="rr:uses=K (K releases with new labels of a labeler, which each randomizes together; props "
-    "works on them), rr:uses=K,block=B (up to B labels together, more of them are further uses; 1: "
-    "each by itself), statistic:releases=N, or statistic:releases=1,ball=D (ball noise, for D components or more); "
+    help="rr:uses=K (K releases with new labels of a labeler, which each randomizes together; "
+    "props works on them), rr:uses=K,block=B (up to B labels together, more of them are further "
+    "uses; 1: each by itself), "
+    "statistic:releases=N, or statistic:releases=1,ball=D (ball noise, for D components or more); "
     "uls:runs=N,q=Q,steps=T (training runs: T steps, a labeler in each with probability Q; aup "
     "likewise); els:runs=N,q=Q,steps=T,records=G (of a labeler's labels G, in each step with "
     "probability Q; els-group likewise); give it once for each.",
