@@ -205,8 +205,8 @@ class RunOptions:
         "How long they recur: 90d, 26w, 6m, 1y.", metavar="TIME", flag="--for"
     )
     max_labels_per_labeler: int | None = option(
-        "Labels of each labeler in the release at most, chosen by a keyed hash. A choice of "
-        "quality: few labels are randomized less each, at the same price.",
+        "The most labels of each labeler in this release, chosen by a keyed hash. A matter of "
+        "quality: at one price each of few labels is randomized less.",
         metavar="M",
         least=1,
         in_jobs=True,

@@ -114,7 +114,7 @@ class Block:
         (m,).
 
         Of 2^N numbers, ⌈2^N · W_j/Z⌉ have at most j changes, W_j being the weight of those answers.
-        A density is off by less than 2^-126 of itself, and the unit taken off the odds is more.
+        A density is off by less than 2^-127 of itself, and the unit taken off the odds is more.
         """
         limits, weight, number = [], 0, 1
         size = self.draw_bytes

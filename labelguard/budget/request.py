@@ -51,8 +51,8 @@ class PolicyRequest:
         "all labels of a group of labelers (`policy groups`)."
     )
     block: int | None = option(
-        "rr: labels of a labeler that are randomized together, at one price, at most; 1: each by "
-        f"itself; default {MOST_LABELS:,}. More of them in a release are further uses.",
+        "rr: the most labels of a labeler that a release randomizes together, as one use; default "
+        f"{MOST_LABELS:,}, more of them take further uses; 1: each by itself.",
         metavar="B",
         least=1,
     )

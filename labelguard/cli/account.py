@@ -26,10 +26,11 @@ def account() -> None:
 
 
 def _print_label_noise(value: LabelNoise) -> None:
+    labels = pluralize(value.labels, "label") + " together" * (value.labels > 1)
     print_facts(
         [
             ("budget", f"{format_budget(value)} for {pluralize(value.uses, 'use')} of one labeler"),
-            ("one use", f"{pluralize(value.labels, 'label')} together, ε0 = {value.epsilon0:.6f}"),
+            ("one use", f"{labels}, ε0 = {value.epsilon0:.6f}"),
             ("flip probability", f"{value.flip_probability:.6f}"),
             ("loss multiplier", f"{value.loss_multiplier:.1f}"),
             ("information", f"as much as {value.information:.3f} labels without noise"),
@@ -232,7 +233,7 @@ def _add_audit(name: str, function: str, short_help: str, text: str, *sizes: int
 _add_audit(
     "rr",
     "audit_randomized_response",
-    "Randomized response: flips, composition, reuse of coins.",
+    "Randomized response: blocks of labels, reuse of coins.",
     "Audit randomized response priced at ε and δ.",
     *(8, 100_000, 1),
 )

@@ -95,7 +95,9 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     """Return what an allowance pays for."""
     text = pluralize(allowance.allowed, allowance.kind.noun)
     if allowance.kind.keeps_values:
-        return f"{text}, each of {pluralize(allowance.block, 'label')} of a {unit} at most"
+        if allowance.block == 1:
+            return f"{text}, each of a single label"
+        return f"{text}, each of up to {allowance.block:,} new labels of a {unit} in one release"
     ball = f", with ball noise for {allowance.ball} components or more" * bool(allowance.ball)
     return f"{text}, each of any number of labels{ball}"
 
@@ -109,8 +111,9 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     multiple=True,
     required=True,
     metavar="EVENT",
-    help="rr:uses=K (K releases may randomize new labels of a labeler; props works on them), "
-    "rr:uses=K,block=B (B labels together at most: more in a release are further uses), "
+    help="rr:uses=K (K releases with new labels of a labeler, which each randomizes together; "
+    "props works on them), rr:uses=K,block=B (up to B labels together, more of them are further "
+    "uses; 1: each by itself), "
     "statistic:releases=N, or statistic:releases=1,ball=D (ball noise, for D components or more); "
     "uls:runs=N,q=Q,steps=T (training runs: T steps, a labeler in each with probability Q; aup "
     "likewise); els:runs=N,q=Q,steps=T,records=G (of a labeler's labels G, in each step with "

@@ -127,9 +127,8 @@ def _preview_facts(preview: Preview) -> Iterator[tuple[str, str]]:
     kind = events.kind(preview.event)
     yield "pays for", f"{pluralize(preview.allowed, kind.noun)} per {preview.unit}"
     if kind.keeps_values:
-        one = preview.block == 1
-        whole = f"all new labels of a {preview.unit} in one release, {preview.block:,} at most"
-        yield "", f"  a block: {'one label' if one else whole}"
+        held = f"up to {preview.block:,} new labels of a {preview.unit} in one release"
+        yield "", f"  a block holds {held if preview.block > 1 else 'a single label'}"
     if preview.first and preview.allowed == 1:
         yield "", "  this one: labels that come later need another policy, paid on top"
     if run := preview.sampling:

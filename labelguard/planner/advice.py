@@ -46,7 +46,7 @@ class Recommendation:
     max_labels_per_labeler: int | None
     # statistic releases, or runs, to allow; null where it is neither
     releases: int | None
-    # uses of randomized labels to allow; null where it takes none
+    # randomized blocks to allow; null where it takes none
     uses: int | None
     # labels of a labeler that one use flips together, at most; null as above
     block: int | None

@@ -51,7 +51,7 @@ class Forecast:
     flip_probability: Interval | None = None
     # the bound of one release; null: all labels
     max_labels_per_labeler: int | None = None
-    # uses of randomized labels over all periods
+    # randomized blocks of a labeler over all periods
     uses: int | None = None
     # labels of a labeler that one use flips together, at most; 1: each by a coin of its own
     block: int | None = None
@@ -77,7 +77,7 @@ class Sizing:
     releases: int | None
     # the fewest components that its ball noise is for; None: Gaussian noise, or no statistic
     ball: int | None
-    # uses of randomized labels to allow; None where the mechanism takes none
+    # randomized blocks to allow; None where the mechanism takes none
     uses: int | None
     # labels of each use, at most; None as above
     block: int | None

@@ -99,9 +99,9 @@ def check_plan(
         )
     if not plan.rows and not short and not resumed:
         raise PolicyError(
-            f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
-            f"{policy.unit} (a ranking is kept or dropped whole); --max-labels-per-labeler sets it "
-            "where a project has no policy yet"
+            f"no label fits: all {plan.over_bound:,} are beyond what is allowed of their "
+            f"{policy.unit} (a ranking is kept or dropped whole); --max-labels-per-labeler bounds "
+            "a release, rr:uses=K,block=B of a policy all of them"
         )
     use = events.kind(event)
     if short and not drop:

@@ -65,7 +65,7 @@ class Preview:
     allowed: int
     # the fewest components that the policy's ball noise is for; null: it has none
     ball: int | None
-    # labels of a unit that one use of rr randomizes together at most
+    # labels of a unit that one use of randomized response draws together at most
     block: int
     # how each training run samples, fixed with the policy; null: it is none
     sampling: Sampling | None

@@ -19,7 +19,7 @@ from labelguard.project.project import find
 ROOMS = ("labelguard", "connectors", "trainer")
 ANCHOR = re.compile(r"labelguard-anchor:1:\d+:[0-9a-f]{64}")
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
-DRAFT = "policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=50,block=1"
+DRAFT = "policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=4"
 IN_FORCE = ("policy activate clinic --yes", "privatize labels.parquet --mechanism rr")
 PREPARED = {
     "privacy-officer.md": (SIMULATE, "init", DRAFT),

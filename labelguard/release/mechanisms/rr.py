@@ -41,7 +41,7 @@ CHOICE_ROWS = (
 
 
 class RandomizedResponse(Mechanism[Prepared]):
-    """Randomized response: the released labels are the coins' answers, with their γ."""
+    """Randomized response: labels are released as they were drawn, each with its γ."""
 
     name = randomized_response.NAME
     version = randomized_response.VERSION
