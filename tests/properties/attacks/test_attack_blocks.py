@@ -14,13 +14,15 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from scipy import stats
+from scipy.special import comb
 from support import world
 from support.preferences import Public, opinions, pairs, rankings, spent
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
 from labelguard.accounting.blocks import block
-from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
+from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies, recovery
 from labelguard.project.erasure import remove_labeler
@@ -51,9 +53,9 @@ ASKED, LATER = given(COUNTS), given([3] * 4, first=100)
 TABLE, MORE = table(ASKED), table(LATER)
 
 
-def under(project, allow, name="p", epsilon=3.0, **options):
+def under(project, allow, name="p", **options):
     """A policy of blocks in force, and what is asked under it."""
-    policies.new(name, epsilon, 1e-5, allow=[allow], project=project, **options)
+    policies.new(name, epsilon=3, delta=1e-5, allow=[allow], project=project, **options)
     policies.activate(name, project)
     return {"mechanism": "rr", "workers": 1, "project": project}
 
@@ -241,36 +243,66 @@ def test_a_copy_of_a_project_draws_its_own_blocks_and_charges_them(project, tmp_
 # ---------------------------------------------------------------- whose labels a block holds
 
 
-def test_a_block_spans_the_members_of_a_group(project, tmp_path, drawn):
+@pytest.mark.parametrize(
+    ("allow", "expected"), [("rr:uses=1", [2, 15]), ("rr:uses=3,block=6", [2, 5, 5, 5])]
+)
+def test_a_block_spans_the_members_of_a_group(allow, expected, project, tmp_path, drawn):
     listed = tmp_path / "groups.csv"
     listed.write_text("labeler_id,group_id\nworker 0,home\nworker 2,home\nworker 3,home\n")
     policies.add_groups(listed, project)
-    options = under(project, "rr:uses=1", unit="group")
+    options = under(project, allow, unit="group")
     release = lg.privatize(TABLE, **options)
-    assert blocks_of(drawn) == [2, 15] and spent(project) == 2
-    assert sizes(release) == {2: 2, 15: 15}
+    assert blocks_of(drawn) == expected and sizes(release).keys() == set(expected)
+    assert spent(project) == release.card["counts"]["charged"] == len(expected)
     with pytest.raises(BudgetExceeded):
         lg.privatize(MORE.slice(0, 1), **options)
 
 
-def test_who_is_grouped_or_linked_later_has_no_more_blocks_than_before(project, tmp_path, drawn):
-    """Two ids that were charged apart are one person from then on, with the uses of both."""
-    options = under(project, "rr:uses=2", unit="group")
-    lg.privatize(TABLE, **options)
-    blocks_of(drawn)
+UNITS, LABELS = 1_500, 4
+
+
+def of_units(unit):
+    """Four labels of each of many units, all for the first answer; and who is in which group."""
+    of = np.repeat(np.arange(UNITS), LABELS)
+    place = np.tile(np.arange(LABELS), UNITS)
+    who = {"labeler": of, "group": 2 * of + place % 2, "item": place}[unit]
+    asked = of if unit == "item" else LABELS * of + place
+    listed = pl.DataFrame({"labeler_id": who, "group_id": of}).unique()
+    rows = {"prompt": asked.astype(str), "labeler_id": who.astype(str), "label": [1] * len(of)}
+    rows |= {"response_a": ["yes"] * len(of), "response_b": ["no"] * len(of)}
+    return pl.DataFrame(rows), listed
+
+
+@pytest.mark.parametrize("unit", ["labeler", "group", "item"])
+def test_changes_of_a_unit_have_the_law_that_is_charged(unit, project, tmp_path, monkeypatch):
+    """From the file to the release; what fewer labels a block, or single coins, give is told."""
+    world.fix_randomness(monkeypatch, world.repeatable_bytes())
+    rows, listed = of_units(unit)
+    listed.write_csv(tmp_path / "groups.csv")
+    if unit == "group":
+        policies.add_groups(tmp_path / "groups.csv", project)
+    release = lg.privatize(rows, **under(project, "rr:uses=1", unit=unit))
+    of = pl.col("prompt").cast(pl.Int64) // (1 if unit == "item" else LABELS)
+    changes = lg.load(release).group_by(of).agg((pl.col("chosen") == "no").sum())["chosen"]
+    found = np.bincount(changes.to_numpy(), minlength=LABELS + 1)
+    threshold = accounting.threshold(accounting.calibrate(3, 1e-5, 1))
+    odds, law = (2**64 - threshold) / threshold, block(threshold, LABELS)
+    number = np.arange(LABELS + 1)
+    weight = comb(LABELS, number) * np.where(number <= law.most_changes, odds, 1.0)
+    assert stats.chisquare(found, UNITS * weight / weight.sum()).pvalue > 1e-6
+    coins = stats.binom.pmf(number, LABELS, law.flip_probability)
+    assert stats.chisquare(found, UNITS * coins / coins.sum()).pvalue < 1e-6
+
+
+def test_who_was_charged_alone_is_neither_grouped_nor_linked_later(project, tmp_path):
+    """Their blocks would be of another unit, whose uses begin anew."""
+    lg.privatize(TABLE, **under(project, "rr:uses=2", unit="group"))
     listed = tmp_path / "groups.csv"
     listed.write_text("labeler_id,group_id\nworker 2,home\nworker 3,home\n")
-    for act in (
-        lambda: policies.add_groups(listed, project),
-        lambda: link("worker 2", "worker 3", project),
-    ):
-        try:
-            act()
-        except LabelguardError:
-            continue
-        with pytest.raises(BudgetExceeded):
-            lg.privatize(both(TABLE, MORE), **options)
-    assert blocks_of(drawn) == []
+    with pytest.raises(PolicyError, match="charged before having one"):
+        policies.add_groups(listed, project)
+    with pytest.raises(PolicyError, match="before the first charge of either"):
+        link("worker 2", "worker 3", project)
 
 
 def crowd(people, items, seed=1):

@@ -167,7 +167,7 @@ def spent(project):
 @pytest.mark.slow
 def test_a_released_content_without_labelers_takes_further_labels_only_by_again(tmp_path):
     lg.init(tmp_path)
-    policies.new("p", 1, 1e-5, allow=["rr:uses=2"], unit="item", project=tmp_path)
+    policies.new("p", epsilon=1, delta=1e-5, allow=["rr:uses=2"], unit="item", project=tmp_path)
     policies.activate("p", tmp_path)
     options = {"mechanism": "rr", "project": tmp_path}
     lg.privatize(table(truth()), **options)

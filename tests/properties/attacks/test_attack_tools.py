@@ -59,7 +59,7 @@ def test_answering_again_draws_no_new_coin(again, tool):
     ingestion.ingest(project)
     after = values(project)
     assert [row for row in after if row[0] != "prompt 99"] == before
-    assert uses(project, "maria") == spent == 30
+    assert uses(project, "maria") == spent == 1
 
 
 def test_an_old_event_that_comes_again_turns_nothing_back(tool, monkeypatch):
