@@ -2,6 +2,7 @@
 
     python bench/dpo_utility.py                 # the table; about half an hour on two idle cores
     python bench/dpo_utility.py --tiny          # every kind of labels once, in seconds
+    python bench/dpo_utility.py --labels "RR, forward"
 
 A GPT-2 of 120,000 parameters, pretrained on a made-up language, learns from 2,000 pairs of about
 128 tokens, whose labels simulated labelers gave and `labelguard.privatize` released. *Accuracy* is
@@ -26,7 +27,7 @@ from typing import Any
 
 from dpo import tables
 from dpo.base import TINY, Size
-from dpo.runs import Run, finished, prepare, runs
+from dpo.runs import CLEAN, FEW, Run, finished, prepare, runs
 from utility.results import Record, Store
 from utility.tables import markdown, plain
 
@@ -60,7 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what is missing; prints the table, and a line of JSON."""
     options = _parser().parse_args(arguments)
     size = TINY if options.tiny else Size()
-    wanted = list(runs(size, tiny=options.tiny))
+    wanted = [
+        run
+        for run in runs(size, tiny=options.tiny)
+        if not options.labels or run.labels in options.labels
+    ]
     found = records(
         wanted, size, options.work / ("tiny" if options.tiny else "full"), options.workers
     )
@@ -80,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     work = Path(tempfile.gettempdir()) / "labelguard-dpo-utility"
     parser.add_argument("--work", type=Path, default=work, help="models, releases, finished runs")
     parser.add_argument("--tiny", action="store_true", help="a few pairs, to see that it runs")
+    kinds = [CLEAN, *FEW]
+    parser.add_argument("--labels", action="append", choices=kinds, help="run no other kind")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time; 1: in this process")
     parser.add_argument("--markdown", action="store_true", help="the table for the documentation")
     parser.add_argument("--write-docs", action="store_true", help="the figure into docs/figures")

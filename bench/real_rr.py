@@ -18,6 +18,7 @@ import polars as pl
 from _measure import report
 
 import labelguard as lg
+from labelguard.mechanisms.joint_flips import FlippedRows
 
 DATASETS = ("ukpconvarg1", "llmfao_crowd", "wmt15_pairs")
 EPSILONS = (1.0, 3.0, 8.0)
@@ -37,13 +38,14 @@ def run(raw: pl.DataFrame, name: str, epsilon: float, cap: int | None) -> list[A
         project = lg.init(Path(directory))
         release = lg.privatize(
             raw,
+            mechanism="rr",
             epsilon=epsilon,
             delta=DELTA,
             max_labels_per_labeler=cap,
             bad_rows="quarantine",
             project=project,
         )
-        flips = empirical_flips(raw, lg.load(release))
+        flips = empirical_flips(raw, lg.load(release), release.card["flip_probability"]["blocks"])
     counts, gamma = release.card["counts"], release.card["flip_probability"]
     return [
         name,
@@ -58,10 +60,13 @@ def run(raw: pl.DataFrame, name: str, epsilon: float, cap: int | None) -> list[A
     ]
 
 
-def empirical_flips(raw: pl.DataFrame, released: pl.DataFrame) -> dict[str, float]:
+def empirical_flips(
+    raw: pl.DataFrame, released: pl.DataFrame, blocks: list[dict[str, Any]]
+) -> dict[str, float]:
     """The share of strict labels that were flipped, against what `flip_probability` says.
 
-    `z` is the difference in standard deviations: beyond ±5 something is wrong.
+    `z` is the difference in standard deviations: beyond ±5 something is wrong. The k strict labels
+    of a labeler were flipped together: their flips vary by k γ(1 − γ) + k(k − 1)(c2 − c1²)/4.
     """
     sides = ("response_a", "response_b")
     first = raw.with_columns(low=pl.min_horizontal(*sides), high=pl.max_horizontal(*sides)).unique(
@@ -74,7 +79,11 @@ def empirical_flips(raw: pl.DataFrame, released: pl.DataFrame) -> dict[str, floa
     ).join(strict, on=["prompt", "low", "high"])
     gamma = both["flip_probability"]
     flips = int((both["chosen"] != both["preferred"]).sum())
-    expected, spread = float(gamma.sum()), float((gamma * (1 - gamma)).sum()) ** 0.5
+    laws = FlippedRows.of(gamma.to_numpy(), blocks)
+    together = (laws.second - (1 - 2 * laws.flip_probability) ** 2) / 4
+    others = both.select(pl.len().over("labeler_id") - 1).to_series().to_numpy()
+    variance = float((gamma * (1 - gamma)).sum()) + float(others @ together)
+    expected, spread = float(gamma.sum()), variance**0.5
     return {
         "expected": expected / both.height,
         "measured": flips / both.height,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import labelguard as lg
 from dpo.grammar import Pairs
 from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.blocks import block
 
 DELTA = 1e-5
 FEATURES = "text+length"
@@ -28,8 +29,9 @@ class Budget:
 
     @property
     def flip_probability(self) -> float:
-        """γ of randomized response."""
-        return rr.flip_probability(rr.calibrate(self.epsilon, DELTA, self.labels))
+        """γ of randomized response, which flips the labels of a labeler together."""
+        threshold = rr.threshold(rr.calibrate(self.epsilon, DELTA, 1))
+        return block(threshold, self.labels).flip_probability
 
     def signal(self, pairs: int) -> float:
         """(1−2γ)√n: what is left of n labels, in standard deviations of a coin."""
@@ -58,8 +60,7 @@ def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory:
             "labeler_id": [f"labeler {row // budget.labels}" for row in range(rows)],
         }
     )
-    # A statistic takes all labels of a labeler; randomized response is priced for at most so many.
-    asked = {RR: {"max_labels_per_labeler": budget.labels}, STATISTIC: {"features": FEATURES}}
+    asked = {RR: {}, STATISTIC: {"features": FEATURES}}
     with tempfile.TemporaryDirectory() as home:
         lg.privatize(
             table,

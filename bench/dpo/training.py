@@ -26,7 +26,9 @@ from dpo import labels, scoring
 from dpo.grammar import Pairs
 from dpo.labels import Budget
 from labelguard.learning.learners import LearnerOptions
+from labelguard.mechanisms.joint_flips import FlippedRows
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
+from labelguard.release.writer import read_card
 from labelguard.text import no_progress
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -91,16 +93,22 @@ def on_release(
 def props(
     problem: Problem, budget: Budget | None, output: Path, *, combine: Literal["hard", "soft"]
 ) -> Outcome:
-    """PROPS in two stages on the labels of randomized response."""
+    """PROPS in two stages of labelers, on the labels of randomized response."""
     assert budget is not None
-    pair, first, noise = _read(problem, problem.release(labels.RR, budget))
-    draw = np.random.default_rng((problem.seed, 2))
+    release = problem.release(labels.RR, budget)
+    pair, first, noise = _read(problem, release)
+    draw, unit = np.random.default_rng((problem.seed, 2)), pair // budget.labels
+    flips = FlippedRows.of(
+        noise["flip_probability"], read_card(release)["flip_probability"]["blocks"]
+    )
     released = ReleasedLabels(
         pair,
-        draw.integers(0, 2, len(problem.pairs))[pair],
-        draw.integers(0, _FOLDS, len(problem.pairs))[pair],
+        unit,
+        draw.integers(0, 2, len(problem.pairs))[unit],
+        draw.integers(0, _FOLDS, len(problem.pairs))[unit],
         first.astype(np.uint8),
-        noise["flip_probability"],
+        flips.flip_probability,
+        flips.noise,
     )
     prepared = learners.dpo(_all_texts(problem), _options(problem, output))
     learner = prepared.open(output / "stages", no_progress)

@@ -181,7 +181,8 @@ class _Trials:
         rows = Rows(np.arange(len(unit)), unit, int(unit.max()) + 1)
         few: dict[str, Any] = {"draws": _FEW_DRAWS, "growth": False, "progress": self.progress}
         forecasts = tuning.forecast(self.x, rows, [EPSILON], self.delta, **few)
-        bound = [one.max_labels_per_labeler for one in forecasts if one.mechanism == "rr"][-1]
+        bounded = [one for one in forecasts if one.mechanism == "rr" and one.max_labels_per_labeler]
+        bound = max(bounded, key=lambda one: one.accuracy.mean).max_labels_per_labeler
         return {
             "rr": {"mechanism": "rr"},
             "rr-bounded": {"mechanism": "rr", "max_labels_per_labeler": bound},

@@ -1,5 +1,6 @@
 """Gates: what they measure is unbiased, their errors hold, and their rule is what it says."""
 
+import json
 import math
 from dataclasses import dataclass
 
@@ -161,7 +162,22 @@ def _released(directory, seed, *, gamma=0.2):
         }
     )
     frame.write_parquet(directory / "data.parquet")
+    # Flipped in blocks of 8, say: what is wider then is an error, not an estimate.
+    law = {"flip_probability": gamma, "labels": 8, "second_moment": (1 - 2 * gamma) ** 2 + 0.05}
+    card = {"release": "r1", "flip_probability": {"blocks": [law]}}
+    (directory / "card.json").write_text(json.dumps(card), encoding="utf-8")
     return prompts
+
+
+def test_labels_that_were_flipped_together_widen_what_a_gate_says(tmp_path):
+    _released(tmp_path, 1)
+    _model(tmp_path / "one", [])
+    gate, widths = Gate(by="released", probes=None), []
+    for _ in range(2):
+        low, high = _judged(gate, tmp_path, "one", None, Contents()).interval
+        widths.append(high - low)
+        (tmp_path / "card.json").write_text('{"release": "r1", "flip_probability": {}}')
+    assert widths[0] > 1.2 * widths[1]
 
 
 @dataclass(frozen=True)

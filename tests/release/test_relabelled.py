@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from support.preferences import spent
@@ -12,11 +13,12 @@ from support.surveys import label_error, survey
 import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms import props_stages as relabelling
+from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {
     "mechanism": "rr",
-    "epsilon": 20.0,
+    "epsilon": 4.0,
     "delta": 1e-5,
     "public_columns": ["score", "length"],
 }
@@ -80,8 +82,36 @@ def test_noise_that_drowns_the_model_is_reported(project):
         survey(labelers=12), project=project, **PROPS | {"epsilon": 0.5, "combine": "hard"}
     )
     [_, second] = release.card["props"]["stages"]
-    assert second["uninformative"] and second["standard_error"] > 0.25
+    assert second["uninformative"] and second["standard_error"] > 0.25, second
     assert "uninformative" in (release.path / "CARD.md").read_text()
+
+
+def test_a_labelers_labels_lie_in_one_stage(project, monkeypatch):
+    seen, run_stages = [], relabelling.run_stages
+
+    def watch(x, labels, *arguments, **options):
+        seen.append(labels)
+        return run_stages(x, labels, *arguments, **options)
+
+    monkeypatch.setattr(relabelling, "run_stages", watch)
+    release = lg.privatize(survey(labelers=30), project=project, **PROPS)
+    [labels] = seen
+    units, counts = np.unique(labels.unit, return_counts=True)
+    assert len(units) == 30 and set(counts) == {20}
+    assert all(len(set(labels.stage[labels.unit == unit])) == 1 for unit in units)
+    # Labels that are flipped together say less of a model than as many coins.
+    [law] = release.card["flip_probability"]["blocks"]
+    assert law["labels"] == 20 and law["rows"] == 600
+    factor = variance_factor(1 - 2 * law["flip_probability"], law["second_moment"], 20)
+    assert labels.noise == pytest.approx(np.full(600, factor))
+
+
+def test_one_labeler_leaves_a_stage_without_rows_and_without_an_estimate(project):
+    release = lg.privatize(survey(labelers=1), project=project, **PROPS)
+    first, second = release.card["props"]["stages"]
+    assert {first["rows"], second["rows"]} == {0, 20}
+    assert ("estimated_error" in second) == (second["rows"] == 20)
+    assert "Infinity" not in (release.path / "card.json").read_text()
 
 
 def test_nothing_is_charged_where_it_has_nothing_to_relabel(project):

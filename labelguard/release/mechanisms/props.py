@@ -204,7 +204,8 @@ def _base(model: str | None) -> str | None:
 def _report(report: StageReport) -> dict[str, Any]:
     """Return a stage for the card; estimates are functions of released labels."""
     facts: dict[str, Any] = {"stage": report.stage + 1, "rows": report.rows}
-    if report.error is not None:
+    # A stage without rows, or without any label that tells something, has no estimate.
+    if report.error is not None and math.isfinite(report.error.standard_error):
         facts |= {
             "estimated_error": round(report.error.rate, 6),
             "standard_error": round(report.error.standard_error, 6),

@@ -81,11 +81,12 @@ def describe_props(card: Card) -> Iterator[Section]:
     """Yield what the labels of PROPS were made of, and how far its models were off by stage."""
     yield _flips(card, "labels differed from what their labeler said, before they were improved")
     stages = card["props"]["stages"]
+    estimated = [stage for stage in stages if "estimated_error" in stage]
     yield fill_section(
         _template(),
         "stages",
         table=map(_cells, stages),
-        chart=_errors(stages[1:]) if len(stages) > 2 else None,
+        chart=_errors(estimated) if len(estimated) > 1 else None,
         props=card["props"],
         model=card.get("model"),
     )
