@@ -97,7 +97,7 @@ def _choose_policy(home: Project) -> tuple[Policy, str, bool]:
         POLICY,
         epsilon=USUAL_EPSILON,
         delta=usual_delta(1),
-        allow=[f"rr:labels={_LABELS}", f"statistic:releases={_RELEASES}"],
+        allow=[f"rr:uses={_LABELS},block=1", f"statistic:releases={_RELEASES}"],
         held_out=_HELD_OUT,
         project=home,
     )

@@ -114,11 +114,11 @@ def within_items(
     information = float(pairs @ second**2)
     if information <= 0:
         return None
-    told = np.where(pairs > 0, (np.bincount(where, np.asarray(x, np.float64)) ** 2 - labels) / 2, 0)
+    sums = np.where(pairs > 0, (np.bincount(where, np.asarray(x, np.float64)) ** 2 - labels) / 2, 0)
     variance = float((second * pairs) ** 2 @ (1 - second**2))
     move = np.abs(second) * pairs * (1 + np.abs(second))
     return _interval_of_mean(
-        float(second @ told) / information,
+        float(second @ sums) / information,
         math.sqrt(variance) / information,
         float(move[second < 1].max(initial=0.0)) / information,
         comparisons=int(pairs.sum()),

@@ -1,4 +1,4 @@
-"""How far sums of labels scatter that were flipped together.
+"""Bound how far sums of labels scatter that were flipped together.
 
 In a block of m labels (`labelguard.accounting.blocks`) let s = −1 for a label that was flipped,
 else 1: E s = c1 = 1 − 2γ for each, and E s s' = c2 for any two. Their covariance matrix has two

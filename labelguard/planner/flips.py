@@ -119,14 +119,14 @@ class Flips:
         """Return what (ε, δ) makes of labels, of which a release takes `bound` of each labeler."""
         most = math.inf if bound is None else bound
 
-        def bounded(counts: Counts) -> Counts:
+        def apply_bound(counts: Counts) -> Counts:
             return np.minimum(counts, most).astype(np.int64)
 
-        counts = bounded(public.counts)
+        counts = apply_bound(public.counts)
         uses, size = choose_blocks(counts, periods, epsilon, delta)
         every = _Laws.of(counts, periods, epsilon, delta, uses, size)
         given = np.bincount(public.rows.unit, minlength=public.rows.units)
-        some = _Laws.of(bounded(given), periods, epsilon, delta, uses, size)
+        some = _Laws.of(apply_bound(given), periods, epsilon, delta, uses, size)
         return cls(
             bound,
             uses,

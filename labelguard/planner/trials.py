@@ -189,7 +189,7 @@ class Heads:
 
 @dataclass(frozen=True, eq=False)
 class FlippedLabels:
-    """What randomized response leaves of the sampled labelers' labels, each (sampled labelers,).
+    """The labels that randomized response leaves of the sampled labelers' labels, each (sampled labelers,).
 
     `share` of a labeler's labels are released, at random, with E s = `signal` where s = −1 marks a
     flip. With s = 0 for a label that is not released, `together` is the covariance of two labels.
@@ -212,8 +212,8 @@ class FlippedLabels:
 
     def every_other(self) -> FlippedLabels:
         """Return it where the labels of every second labeler are left out."""
-        kept = np.arange(len(self.share)) % 2 == 0
-        return FlippedLabels(self.signal, self.share * kept, self.together * kept)
+        is_in = np.arange(len(self.share)) % 2 == 0
+        return FlippedLabels(self.signal, self.share * is_in, self.together * is_in)
 
 
 class Trial:

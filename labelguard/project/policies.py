@@ -42,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance, ...]:
-    """`rr:labels=50`, `rr:labels=50,choices=4`, `statistic:releases=1,ball=4`, and
+    """`rr:uses=1`, `rr:uses=50,block=1`, `statistic:releases=1,ball=4`, and
     `rr=1,statistic=3`, as allowances.
 
     Raises `PolicyError` for anything else, and for shares of events that are not allowed.
@@ -78,7 +78,7 @@ def new(
 ) -> PolicyDetails:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
 
-    `allow` lists the kinds of events it pays for, each as `rr:labels=50`, `statistic:releases=12`
+    `allow` lists the kinds of events it pays for, each as `rr:uses=50`, `statistic:releases=12`
     or `uls:runs=4,q=0.2,steps=100`, and `shares` what each weighs in the price, as in
     `rr=1,statistic=3`. The rest are the fields of a `Policy`.
 
@@ -88,9 +88,9 @@ def new(
     Example:
         >>> study = lg.init("study")
         >>> lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
-        PolicyDetails('weekly', draft; ε = 3, δ = 1e-5 of each labeler; rr:labels=8; ties coin)
+        PolicyDetails('weekly', draft; ε = 3, δ = 1e-5 of each labeler; rr:uses=8; ties coin)
     """
     if not _NAME.fullmatch(name):
         raise PolicyError(
@@ -126,7 +126,7 @@ def show(name: str | None = None, project: Where = None) -> PolicyDetails:
     Example:
         >>> study = lg.init("study")
         >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> lg.policies.show(project=study).quote.events[0].allowed
         8
@@ -142,7 +142,7 @@ def listing(project: Where = None) -> list[PolicyLine]:
     Example:
         >>> study = lg.init("study")
         >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> [(one.name, one.state) for one in lg.policies.listing(study)]
         [('weekly', 'draft')]
@@ -169,7 +169,7 @@ def preview(name: str, project: Where = None) -> Activation:
     Example:
         >>> study = lg.init("study")
         >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> lg.policies.preview("weekly", study).total.epsilon
         3.0
@@ -189,7 +189,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
     Example:
         >>> study = lg.init("study")
         >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> lg.policies.activate("weekly", study).activates
         'weekly'
@@ -243,7 +243,7 @@ def close(project: Where = None) -> Closed:
     Example:
         >>> study = lg.init("study")
         >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> _ = lg.policies.activate("weekly", study)
         >>> lg.policies.close(study).name
@@ -266,7 +266,7 @@ def drop(name: str, project: Where = None) -> Dropped:
     Example:
         >>> study = lg.init("study")
         >>> made = lg.policies.new(
-        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:uses=8"], project=study
         ... )
         >>> lg.policies.drop("weekly", study).name
         'weekly'

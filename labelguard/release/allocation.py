@@ -1,4 +1,4 @@
-"""What the uses of a unit pay for: which of its labels, and in which blocks.
+"""Allocate the uses of a unit to its labels, and put these into blocks.
 
 Arrays in, arrays out, from public columns and keyed hashes only.
 """

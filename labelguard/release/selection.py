@@ -162,8 +162,8 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
     new, taken = _candidates(task, labels, used)
     order = task.keys.order(task.keys.identify(labels.author, labels.group))
     if task.bound.most_labels is not None:
-        kept = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
-        room = np.maximum(task.bound.most_labels - kept, 0)
+        released = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
+        room = np.maximum(task.bound.most_labels - released, 0)
         taken &= ~new | _fit(labels, order, new & taken, room)
     wanted = count_uses(labels.unit[new & taken], len(labels.units), task.bound)
     left = capacity - used

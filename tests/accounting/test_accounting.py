@@ -283,7 +283,7 @@ def test_a_threshold_is_exactly_the_ceiling(epsilon0):
 def test_a_label_is_never_flipped_less_often_than_asked(epsilon0):
     flipped = rr.threshold(epsilon0)
     assert 1 <= flipped <= 2**63
-    assert is_ceiling(flipped, epsilon0, others=1)
+    assert is_ceiling(flipped, epsilon0)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
