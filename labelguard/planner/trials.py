@@ -189,7 +189,7 @@ class Heads:
 
 @dataclass(frozen=True, eq=False)
 class FlippedLabels:
-    """The labels that randomized response leaves of the sampled labelers' labels, each (sampled labelers,).
+    """The labels that randomized response leaves of the sampled labelers, each (sampled labelers,).
 
     `share` of a labeler's labels are released, at random, with E s = `signal` where s = −1 marks a
     flip. With s = 0 for a label that is not released, `together` is the covariance of two labels.
