@@ -376,15 +376,6 @@ def pair(number, label, **more):
     return row | {"label": label, "tie": label in (None, 0.5)} | more
 
 
-@pytest.mark.parametrize(("ties", "rows"), [("coin", 6), ("drop", 4)])
-def test_ties_are_treated_as_the_policy_says(project, ties, rows):
-    labels = [0, 1, 0.5, None, 1, 0]
-    table = pa.Table.from_pylist([pair(number, label) for number, label in enumerate(labels)])
-    made = release(project, table, ties=ties, tie_status_public=ties == "drop" or None)
-    counts = made.card["counts"]
-    assert counts["rows"] == data(made).num_rows == rows and counts["charged"] == 1
-
-
 def test_unit_item_needs_no_labelers(tmp_path):
     project, other = (labelguard.init(tmp_path / name) for name in ("one", "other"))
     nameless = pa.Table.from_pylist([pair(0, 1), pair(0, 0), pair(1, 1)])
