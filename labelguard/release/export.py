@@ -292,6 +292,8 @@ def _write(
     projection = framework.chat if rows.is_chat else framework.text
     if mode == "columns":
         projection = ", ".join([projection, *_NOISE_COLUMNS])
+    elif framework.robust and rows.flips and mode in ("plain", "robust"):
+        projection += ", flip_probability"  # for examples/noisy_losses
     with duckdb.connect() as connection, _open_sink(path) as sink:
         for copy, before, batch in rows.passes():
             done += batch.num_rows

@@ -78,6 +78,8 @@ def test_rows_are_as_the_trainer_documents_them(to, chat, copy, tmp_path):
         wanted = {name: roles[name](text) for name, text in names}
     else:
         wanted = said
+    if to in ("trl", "axolotl"):
+        wanted |= {"flip_probability": GAMMA}
     if to == "jsonl":
         noise = {"label_probability": None, "residual_flip_estimate": None}
         wanted |= {"item_id": "0", "flip_probability": GAMMA, **noise}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from labelguard_trainer.training import losses
+from labelguard_trainer import losses
 from numpy.typing import NDArray
 from scipy.special import expit, xlog1py, xlogy
 
