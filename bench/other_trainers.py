@@ -12,6 +12,7 @@ whose libraries are removed; axolotl with its requirements but xformers, torchao
 
 from __future__ import annotations
 
+import ast
 import importlib
 import logging
 import os
@@ -20,6 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Optional
 
 STEPS = 3
 TEMPLATE = (
@@ -92,8 +94,7 @@ MORE = {
     "llama-factory": f"--max_steps {STEPS} --per_device_train_batch_size 4 --finetuning_type full "
     "--cutoff_len 200 --logging_steps 1 --report_to none --save_strategy no --overwrite_cache "
     "--overwrite_output_dir",
-    "axolotl": f"--max-steps {STEPS} --no-bf16 --sequence-len 200 --logging-steps 1 "
-    "--optimizer adamw_torch",
+    "axolotl": "",
 }
 
 
@@ -104,6 +105,7 @@ def run(name: str, work: Path) -> None:
     offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "AXOLOTL_DO_NOT_TRACK": "1"}
     for export in sorted((work / name).iterdir()):
         command = (export / "command").read_text().replace("MODEL", str(work / "model"))
+        command = command.replace("DIR", str(export))
         command = command.replace("OUT", str(work / "out" / name / export.name))
         command = command.replace("TEMPLATE", "default")
         words = [*shlex.split(command), *shlex.split(MORE[name])]
@@ -123,7 +125,8 @@ def run(name: str, work: Path) -> None:
 
 def cpu_only(section: str) -> str:
     """Return the section for a machine without a GPU."""
-    settings = "bf16: false\nfp16: false\ntf32: false\nuse_cpu: true\n"
+    settings = f"bf16: false\nfp16: false\ntf32: false\nuse_cpu: true\nmax_steps: {STEPS}\n"
+    settings += "optimizer: adamw_torch\nsequence_len: 200\nlogging_steps: 1\n"
     return section if settings in section else section + settings
 
 
@@ -178,8 +181,8 @@ def read_nemo_rl(export: Path, tokenizer: object, source: Path) -> None:
     """Read an export as NeMo-RL's `run_dpo.py` does, and see what a row's multiplier does."""
     import torch
 
-    packages = ("", ".data", ".data.datasets", ".data.datasets.preference_datasets", ".algorithms")
-    open_packages(source, *(f"nemo_rl{name}" for name in (*packages, ".algorithms.loss")))
+    packages = ("", ".data.datasets", ".data.datasets.preference_datasets")
+    open_packages(source, *(f"nemo_rl{name}" for name in packages))
     home = "nemo_rl.data.datasets.preference_datasets.preference_dataset"
     dataset = importlib.import_module(home).PreferenceDataset(
         str(export / "pairs.jsonl"), split="train"
@@ -189,13 +192,25 @@ def read_nemo_rl(export: Path, tokenizer: object, source: Path) -> None:
     row = process(dataset.dataset[0], task, tokenizer, 200, 0)
     shown = ["".join(m["content"] for m in row[f"message_log_{s}"]) for s in ("chosen", "rejected")]
     print(f"{len(dataset.dataset)} rows: {shown[0]!r} over {shown[1]!r}, {row['loss_multiplier']}")
-    loss = importlib.import_module("nemo_rl.algorithms.loss.loss_functions").PreferenceLossFn()
-    rewards = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    names = {"torch": torch, "Tensor": torch.Tensor, "Optional": Optional}
+    define(source / "nemo_rl/algorithms/utils.py", ["masked_mean"], names)
+    methods = ["_preference_loss", "split_output_tensor"]
+    define(source / "nemo_rl/algorithms/loss/loss_functions.py", methods, names)
+    split = SimpleNamespace(split_output_tensor=lambda t: names["split_output_tensor"](None, t))
     whole, half = (
-        loss._preference_loss(rewards, torch.tensor([1.0, 1.0, w, w]), torch.tensor(4.0))[0]
+        names["_preference_loss"](
+            split, torch.tensor([1.0, 0, 1, 0]), torch.tensor([1, 1, w, w]), torch.tensor(4.0)
+        )[0]
         for w in (1.0, 0.5)
     )
     print(f"a row at multiplier 0.5 counts {float(2 * half / whole - 1):.3f} in NeMo-RL's loss")
+
+
+def define(file: Path, functions: list[str], names: dict[str, object]) -> None:
+    """Define functions of a file that imports what is not here."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name in functions:
+            exec(compile(ast.Module([node], []), file.name, "exec"), names)
 
 
 READERS = {

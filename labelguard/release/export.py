@@ -9,8 +9,9 @@ loss takes a rate. Label smoothing moves targets towards ½, where flips have mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -98,21 +99,25 @@ def export(
     if target.exists() and any(target.iterdir()):
         raise ProjectError(f"{target} is not empty; choose another -o")
     directory = committed_directory(release, project)
-    scorer = (
-        None if teacher is None else HeadScorer(committed_directory(teacher, project), progress)
-    )
+    scorer = None
+    if teacher is not None:
+        scorer = HeadScorer(committed_directory(teacher, project), progress)
     rows = ReleaseRows.read(directory / "data.parquet", copies, framework)
-    mode = _choose(noise, rows, framework, scorer)
+    mode = _choose(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
     command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, mode, framework))
+    texts = {
+        "README.md": _readme(read_card(directory), mode, rate, rows, framework, command, notes),
+        "CARD.md": (directory / "CARD.md").read_text(encoding="utf-8"),
+        **framework.files(rows.is_chat, rate),
+    }
+    if scorer is not None:
+        texts["TEACHER.md"] = (scorer.path / "CARD.md").read_text(encoding="utf-8")
     try:
         with staged_beside(target) as temporary:
-            written = _write(rows, temporary / framework.file, mode, scorer, framework, progress)
-            readme = _readme(read_card(directory), mode, rate, rows, framework, command, notes)
-            texts = {"README.md": readme, **framework.files(rows.is_chat, rate)}
-            texts["CARD.md"] = (directory / "CARD.md").read_text(encoding="utf-8")
-            if scorer is not None:
-                texts["TEACHER.md"] = (scorer.path / "CARD.md").read_text(encoding="utf-8")
+            columns = _projection(rows, mode, framework, scorer is not None)
+            tables = _tables(rows, columns, mode, scorer, progress)
+            written = _save(tables, temporary / framework.file)
             for name, text in texts.items():
                 (temporary / name).write_text(text, encoding="utf-8")
             temporary.chmod(0o755)
@@ -188,17 +193,11 @@ class ReleaseRows:
             )
         return cls(path, copies, rows, flips, soft, ties, (least, largest), content.chat)
 
-    def passes(self) -> Iterator[tuple[int, int, pa.Table]]:
-        """Yield a part of the rows, after how many others it comes, and the number of its copy.
-
-        A file begins with one copy of all pairs, then the next: batches of a trainer that does not
-        shuffle are as they would be without copies.
-        """
-        for copy in range(self.copies):
-            before = 0
-            for batch in pq.ParquetFile(self.path).iter_batches(_BATCH):
-                yield copy, before, pa.Table.from_batches([batch])
-                before += batch.num_rows
+    def batches(self) -> Iterator[tuple[slice, pa.Table]]:
+        """Yield parts of the rows, and which these are."""
+        before = 0
+        for batch in pq.ParquetFile(self.path).iter_batches(_BATCH):
+            yield slice(before, before := before + batch.num_rows), pa.Table.from_batches([batch])
 
 
 def as_given(target: Floats, row: NDArray[np.int64], copy: int, copies: int) -> NDArray[np.bool_]:
@@ -212,19 +211,17 @@ def as_given(target: Floats, row: NDArray[np.int64], copy: int, copies: int) -> 
     return given
 
 
-def _choose(
-    noise: Noise, rows: ReleaseRows, framework: Framework, scorer: HeadScorer | None
-) -> str:
+def _choose(noise: Noise, rows: ReleaseRows, framework: Framework, has_teacher: bool) -> str:
     """Return how labels are taken; raise `LabelguardError` for what does not fit the rows."""
     if noise not in NOISES:
         raise LabelguardError(f"noise must be one of {', '.join(NOISES)}, found {noise!r}")
     if not rows.flips:
-        if scorer is not None or noise not in ("auto", "plain"):
+        if has_teacher or noise not in ("auto", "plain"):
             raise LabelguardError("a teacher and --noise are for flipped labels; this has none")
         mode: str = "soft" if rows.soft else "plain"
     else:
         can = framework.robust and rows.rates[0] == rows.rates[1]
-        mode = "posterior" if scorer else "robust" if can else "plain"
+        mode = "posterior" if has_teacher else "robust" if can else "plain"
         mode = mode if noise == "auto" else noise
         if mode == "robust" and not framework.robust:
             raise LabelguardError(
@@ -237,7 +234,7 @@ def _choose(
                 f"flip probabilities are from {least:.3g} to {largest:.3g}, and a robust loss "
                 "takes one: train with labelguard_trainer, take --noise plain, or a --teacher"
             )
-        if (mode in ("soft", "posterior")) != (scorer is not None):
+        if (mode in ("soft", "posterior")) != has_teacher:
             raise LabelguardError("--noise soft and posterior, and no other, need a --teacher")
     if framework.is_plain_file and rows.copies == 1 and noise == "auto":
         return "columns"
@@ -264,71 +261,66 @@ def targets(batch: pa.Table, mode: str, scorer: Callable[[pa.Table], Floats] | N
 
 
 _NOISE_COLUMNS = ("label_probability", "flip_probability", "residual_flip_estimate")
-
-
-def _with_target(batch: pa.Table, target: Floats) -> pa.Table:
-    """Return rows whose noise is a probability alone."""
-    for name, values in zip(_NOISE_COLUMNS, (target, None, None), strict=True):
-        column = pa.nulls(batch.num_rows, pa.float64()) if values is None else pa.array(values)
-        batch = batch.set_column(batch.column_names.index(name), name, column)
-    return batch
-
-
 _TURNED = """* REPLACE (
     CASE WHEN given THEN chosen ELSE rejected END AS chosen,
     CASE WHEN given THEN rejected ELSE chosen END AS rejected)"""
 
 
-def _write(
+def _projection(rows: ReleaseRows, mode: str, framework: Framework, has_teacher: bool) -> str:
+    """Return the columns of the file, in SQL."""
+    noise: tuple[str, ...] = ()
+    if mode == "columns":
+        noise = ("target AS label_probability",) if has_teacher else _NOISE_COLUMNS
+    elif framework.robust and rows.flips and not has_teacher:
+        noise = ("flip_probability",)  # for examples/noisy_losses
+    return ", ".join([framework.chat if rows.is_chat else framework.text, *noise])
+
+
+def _tables(
     rows: ReleaseRows,
-    path: Path,
+    columns: str,
     mode: str,
     scorer: HeadScorer | None,
-    framework: Framework,
     progress: Progress,
-) -> int:
-    """Write the pairs of all copies; return how many there are."""
-    written, done = 0, 0
-    projection = framework.chat if rows.is_chat else framework.text
-    if mode == "columns":
-        projection = ", ".join([projection, *_NOISE_COLUMNS])
-    elif framework.robust and rows.flips and mode in ("plain", "robust"):
-        projection += ", flip_probability"  # for examples/noisy_losses
-    with duckdb.connect() as connection, _open_sink(path) as sink:
-        for copy, before, batch in rows.passes():
-            done += batch.num_rows
-            target = targets(batch, mode, scorer)
-            row = before + np.arange(batch.num_rows)
-            given = as_given(target, row, copy, rows.copies) | (mode == "columns")
+) -> Iterator[pa.Table]:
+    """Yield the pairs: one copy of all, then the next.
+
+    Batches of a trainer that does not shuffle are as they would be without copies.
+    """
+    target = np.empty(rows.rows)
+    for part, batch in rows.batches():
+        target[part] = targets(batch, mode, scorer)
+        progress("reading probabilities", part.stop / rows.rows)
+    with duckdb.connect() as connection:
+        for copy, part, batch in ((n, *b) for n in range(rows.copies) for b in rows.batches()):
+            given = as_given(target[part], np.arange(part.start, part.stop), copy, rows.copies)
+            if mode == "columns":
+                given[:] = True
             batch = batch.append_column("given", pa.array(given))
-            if mode == "columns" and scorer is not None:
-                batch = _with_target(batch, target)
-            elif rows.copies == 1 and mode != "columns":
-                batch = batch.filter(pa.array(target != 0.5))
-            table = connection.from_arrow(batch).project(_TURNED).project(projection)
-            sink(table.to_arrow_table())
-            written += batch.num_rows
-            progress("writing pairs", done / (rows.rows * rows.copies))
-    return written
+            batch = batch.append_column("target", pa.array(target[part]))
+            if rows.copies == 1 and mode != "columns":
+                batch = batch.filter(pa.array(target[part] != 0.5))
+            yield connection.from_arrow(batch).project(_TURNED).project(columns).to_arrow_table()
+            progress("writing pairs", (copy + part.stop / rows.rows) / rows.copies)
 
 
-@contextmanager
-def _open_sink(path: Path) -> Iterator[Callable[[pa.Table], None]]:
-    """Open a file of Parquet or of JSON lines, to which tables of one schema are appended."""
+def _save(tables: Iterator[pa.Table], path: Path) -> int:
+    """Write tables of one schema to a file of Parquet or JSON lines; return the number of rows."""
+    written = 0
+    first = next(tables)
     with ExitStack() as stack:
         if path.suffix == ".jsonl":
             file = stack.enter_context(path.open("wb"))
-            yield lambda table: pl.DataFrame(table).write_ndjson(file)
-            return
-        writers: list[pq.ParquetWriter] = []
-
-        def append(table: pa.Table) -> None:
-            if not writers:
-                writer = pq.ParquetWriter(path, table.schema, compression="zstd")
-                writers.append(stack.enter_context(writer))
-            writers[0].write_table(table)
-
-        yield append
+        else:
+            writer = pq.ParquetWriter(path, first.schema, compression="zstd")
+            stack.enter_context(writer)
+        for table in chain([first], tables):
+            written += table.num_rows
+            if path.suffix == ".jsonl":
+                pl.DataFrame(table).write_ndjson(file)
+            else:
+                writer.write_table(table)
+    return written
 
 
 _MEANINGS: Mapping[str, str] = {
@@ -352,7 +344,7 @@ def _readme(
 ) -> str:
     """Return three lines: what it is, what labels are, and the command; then what else to know."""
     privacy = card["privacy"]
-    where = "with DIR for this directory" if "DIR/" in command else "in this directory"
+    where = "with DIR for this directory" if "DIR" in command else "in this directory"
     return (
         f"Release {card['release']} for {framework.title}: {format_budget(privacy)} for each "
         f"{privacy['unit']} (CARD.md).\n"

@@ -90,7 +90,7 @@ _QUESTION = f"[{_message('user', 'prompt')}]"
 
 def _trl_command(is_chat: bool, rate: float | None) -> str:
     loss = f" --loss_type robust --label_smoothing {rate!r}" if rate is not None else ""
-    return f"trl dpo --model_name_or_path MODEL --dataset_name . --output_dir OUT{loss}"
+    return f"trl dpo --model_name_or_path MODEL --dataset_name DIR --output_dir OUT{loss}"
 
 
 def _dataset_info(is_chat: bool, rate: float | None) -> Mapping[str, str]:

@@ -79,5 +79,5 @@ def test_any_dpo_trainer_takes_the_rate_of_each_row(base, rows, modules):
 def test_a_plain_loop_learns_through_the_noise(base, tmp_path):
     release = release_copy(tmp_path / "release", tiny.release_table(24, flip_probability=0.2))
     command = [sys.executable, EXAMPLES / "plain_loop.py", release, base, tmp_path / "out"]
-    subprocess.run(list(map(str, command)), check=True, timeout=300)
+    subprocess.run(list(map(str, command)), check=True)
     assert weights(tmp_path / "out").keys() >= weights(Path(base)).keys()
