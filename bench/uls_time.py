@@ -100,7 +100,7 @@ def sgd(problem: Any, labels: Any) -> Callable[[], None]:
 def mean_gradient(problem: Any, labels: Any) -> None:
     """Leave the gradient of the mean loss with the parameters, as autograd makes it."""
     import torch
-    from labelguard_trainer.training.losses import soft
+    from labelguard_trainer.losses import soft
 
     for at in range(0, len(labels), BATCH):
         rows = np.arange(at, min(at + BATCH, len(labels)))

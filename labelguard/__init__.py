@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from labelguard.project.locking import waiting
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
+    from labelguard.release.export import export
     from labelguard.release.privatize import privatize
     from labelguard.release.writer import Release, load
     from labelguard.report.inspection import inspect
@@ -36,6 +37,7 @@ _HOMES = {
     "Release": "labelguard.release.writer:Release",
     "account": "labelguard.accounting.account",
     "errors": "labelguard.errors",
+    "export": "labelguard.release.export:export",
     "find": "labelguard.project.project:find",
     "init": "labelguard.project.opening:init",
     "inspect": "labelguard.report.inspection:inspect",
@@ -56,6 +58,7 @@ __all__ = [
     "__version__",
     "account",
     "errors",
+    "export",
     "find",
     "init",
     "inspect",

@@ -15,6 +15,7 @@ import labelguard
 from labelguard import plugins
 from labelguard.cli.account import account, audit
 from labelguard.cli.budget import budget
+from labelguard.cli.export import export
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
 from labelguard.cli.plan import inspect, plan
@@ -238,5 +239,6 @@ def doctor(project: Path | None) -> list[Finding]:
     return examine(project)
 
 
+release.add_command(export)
 main.add_command(demo)
 main.add_command(doctor)

@@ -7,12 +7,10 @@ It is built under a temporary name, flushed, and renamed, so that it exists whol
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -40,6 +38,7 @@ from labelguard.storage.files import (
     fsync_path,
     hashes_of,
     publish_directory,
+    staged_beside,
     sums_text,
 )
 from labelguard.text import Progress, format_budget, no_progress, pluralize
@@ -90,14 +89,30 @@ class Release:
         return card(f"Release {self.id}", [*facts, *several("notes", self.notes)])
 
 
-def directory_of(release: Release | str | Path) -> Path:
-    """Return the directory of a release. Raise `TypeError` for what names none."""
+def directory_of(release: Release | str | Path, project: Where = None) -> Path:
+    """Return the directory of a release. Raise `TypeError` for what names none.
+
+    A text that is no path is an id, which may be shortened, of a committed release in `project`;
+    `LedgerError` if there is none.
+    """
     if isinstance(release, Release):
         return release.path
+    if isinstance(release, str) and (
+        project is not None or not (os.sep in release or Path(release).exists())
+    ):
+        opened = OpenProject.open(project)
+        done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
+        matches = [record for record in done if record.id.startswith(release)]
+        if len(matches) != 1:
+            raise LedgerError(
+                f"{release!a} names {len(matches)} committed releases; see: labelguard release list"
+            )
+        return opened.project.releases / matches[0].id
     if isinstance(release, str | os.PathLike):
         return Path(release)
     raise TypeError(
-        f"expected a Release, or the path of a release directory, found {type(release).__name__}"
+        "expected a Release, the id of one, or the path of a release directory, found "
+        f"{type(release).__name__}"
     )
 
 
@@ -213,19 +228,28 @@ def refuse_evaluation(directory: Path) -> None:
 
 
 @overload
-def load(release: Release | str | Path, kind: Literal["polars"] = "polars") -> pl.DataFrame: ...
+def load(
+    release: Release | str | Path, kind: Literal["polars"] = "polars", *, project: Where = None
+) -> pl.DataFrame: ...
 @overload
-def load(release: Release | str | Path, kind: Literal["arrow"]) -> pa.Table: ...
+def load(
+    release: Release | str | Path, kind: Literal["arrow"], *, project: Where = None
+) -> pa.Table: ...
 @overload
-def load(release: Release | str | Path, kind: Literal["pandas"]) -> pd.DataFrame: ...
+def load(
+    release: Release | str | Path, kind: Literal["pandas"], *, project: Where = None
+) -> pd.DataFrame: ...
 @overload
-def load(release: Release | str | Path, kind: Literal["datasets"]) -> datasets.Dataset: ...
+def load(
+    release: Release | str | Path, kind: Literal["datasets"], *, project: Where = None
+) -> datasets.Dataset: ...
 @suggest_keywords
-def load(release: Release | str | Path, kind: str = "polars") -> Any:
+def load(release: Release | str | Path, kind: str = "polars", *, project: Where = None) -> Any:
     """Return a release's rows as a Polars or pandas frame, an Arrow table, or a `datasets.Dataset`.
 
-    `release` is what `privatize` returned, or the path of a release directory; `kind` is polars,
-    arrow, pandas or datasets. The columns are those of `output_schema`.
+    `release` is what `privatize` returned, the id of a committed release of `project`, or the path
+    of a release directory; `kind` is polars, arrow, pandas or datasets. The columns are those of
+    `output_schema`.
 
     Raises `ProjectError` if there is no release, or no rows in it (an evaluation), `MissingExtra`
     if the package of that kind is not installed, `ValueError` for an unknown `kind`, `TypeError`
@@ -235,14 +259,14 @@ def load(release: Release | str | Path, kind: str = "polars") -> Any:
         >>> frame = lg.load(release)
         >>> frame.columns[:3]
         ['prompt', 'chosen', 'rejected']
-        >>> lg.load(release.path, "arrow").num_rows == len(frame)
+        >>> lg.load(release.id, "arrow").num_rows == len(frame)
         True
     """
     if kind not in _KINDS:
         raise ValueError(
             f"kind must be one of {', '.join(_KINDS)}, found {kind!r}{suggest(kind, _KINDS)}"
         )
-    directory = directory_of(release)
+    directory = directory_of(release, project)
     path = directory / "data.parquet"
     refuse_evaluation(directory)
     if not path.is_file():
@@ -302,7 +326,7 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
             raise ProjectError(f"{broken}; remove {output} and run this again")
         return
     try:
-        with _beside(output) as temporary:
+        with staged_beside(output) as temporary:
             for name in (*files, SUMS):
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(release / name, temporary / name)
@@ -315,18 +339,6 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
         raise ProjectError(
             f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"
         ) from None
-
-
-@contextlib.contextmanager
-def _beside(output: Path) -> Iterator[Path]:
-    """Yield a new directory beside `output`, on the same file system, and remove it at the end."""
-    parent = output.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _is_empty(directory: Path) -> bool:

@@ -9,7 +9,9 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
@@ -85,6 +87,18 @@ def fresh_directory(path: Path, *, mode: int = 0o755) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True, mode=mode)
     return path
+
+
+@contextmanager
+def staged_beside(output: Path) -> Iterator[Path]:
+    """Yield a new directory beside `output`, on the same file system, and remove it at the end."""
+    parent = output.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sums_text(hashes: Mapping[str, str]) -> str:

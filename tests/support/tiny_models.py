@@ -61,6 +61,11 @@ def saved(directory, seed=0, layers=2, width=32, *, chat=False, **more):
     return directory
 
 
+def loaded(directory):
+    """The model in a directory."""
+    return GPT2LMHeadModel.from_pretrained(directory)
+
+
 def certain(directory):
     """The path of a model so sure of itself that its log-probabilities differ much in bf16."""
     model = gpt2()
@@ -125,6 +130,11 @@ def release_table(
 def release(pairs, seed=0, **noise):
     """`release_table` as `lg.load(release, "datasets")` gives it."""
     return Dataset(release_table(pairs, seed, **noise))
+
+
+def read_pairs(directory):
+    """The pairs that `export` wrote, as a data set."""
+    return Dataset.from_parquet(f"{directory}/pairs.parquet", keep_in_memory=True)
 
 
 def _answers(draw, words, pairs):

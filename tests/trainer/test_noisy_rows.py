@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from labelguard_trainer.training import losses
+from labelguard_trainer import losses
 from labelguard_trainer.training.rows import COLUMNS, NoisyRows, RawLabels, columns_of, with_noise
 from numpy.typing import NDArray
 from scipy.special import expit, xlog1py, xlogy

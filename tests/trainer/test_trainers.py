@@ -14,12 +14,15 @@ from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from peft import LoraConfig
 from support import tiny_models as tiny
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, TrainerCallback
+from support.training_steps import QUIET, assert_same_steps, fit
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+)
 
 from labelguard.errors import LabelguardError
 
 LENGTH = 64
-QUIET = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
 # The fewer parameters, the larger the rate.
 RATES = {"dpo": 3e-3, "dpo, LoRA": 3e-2, "reward": 5e-3, "reward, LoRA": 3e-2, "frozen": 0.1}
 EVERY = pytest.mark.parametrize("kind", RATES)
@@ -51,32 +54,6 @@ def build(kind, model, rows=None, *, more=None, **given):
     trainer = DPOTrainer if kind.startswith("dpo") else RewardTrainer
     arguments = {"train_dataset": noisy() if rows is None else rows, "peft_config": lora}
     return trainer(model, config(kind, **given), **arguments, **(more or {}))
-
-
-class Steps(TrainerCallback):  # type: ignore[misc]
-    """The gradient of every step, as one vector."""
-
-    def __init__(self):
-        self.gradients: list[torch.Tensor] = []
-
-    def on_pre_optimizer_step(self, args, state, control, **more):
-        grads = [p.grad.flatten() for p in more["model"].parameters() if p.grad is not None]
-        self.gradients.append(torch.cat(grads).clone())
-
-
-def fit(trainer):
-    """The losses and gradients of all steps."""
-    steps = Steps()
-    trainer.add_callback(steps)
-    trainer.train()
-    return [log["loss"] for log in trainer.state.log_history if "loss" in log], steps.gradients
-
-
-def assert_same_steps(one, other, tolerance=1e-6):
-    assert len(one[0]) == len(other[0]) > 0
-    np.testing.assert_allclose(one[0], other[0], rtol=0, atol=tolerance)
-    for mine, theirs in zip(one[1], other[1], strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance)
 
 
 # The loss, against TRL's and against what is written down.
@@ -209,6 +186,7 @@ def test_tokenized_rows_with_their_reference_are_taken_as_they_are(base):
 SCRIPT = """
 import json, sys
 from support import tiny_models as tiny
+from support.training_steps import QUIET, assert_same_steps, fit
 from labelguard_trainer import DPOConfig, DPOTrainer
 
 base, out, batch = sys.argv[1:]

@@ -35,7 +35,7 @@ def refused(*args, trainer=DPOTrainer, **given):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"loss_type": ["ipo"]}, "loss_type ['ipo'] cannot be used here: preference_loss"),
+        ({"loss_type": ["hinge"]}, "loss_type ['hinge'] cannot be used here: preference_loss"),
         ({"loss_type": ["sigmoid", "sft"]}, "sft"),
         ({"label_smoothing": 0.1}, "preference_loss='robust'"),
         ({"loss_weights": [0.5]}, "there is one loss"),

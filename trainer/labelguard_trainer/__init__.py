@@ -8,7 +8,8 @@
     trainer.train()
 
 TRL's own trainers read a release too, but drop its probabilities silently and learn its noise.
-Importing this is light; torch, transformers and TRL load at first use.
+Importing this is light; torch, transformers and TRL load at first use, and `losses` needs torch
+alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
     from labelguard_trainer.training.evaluate import TrainingResult
+    from labelguard_trainer.training.kto import KTOConfig, KTOTrainer
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
     from labelguard_trainer.training.run import train
 
@@ -28,6 +30,7 @@ _HOMES = {
     "features.encoder": ["EncoderConfig", "FrozenEncoder"],
     "training.dpo": ["DPOConfig", "DPOTrainer"],
     "training.evaluate": ["TrainingResult"],
+    "training.kto": ["KTOConfig", "KTOTrainer"],
     "training.reward": ["RewardConfig", "RewardTrainer"],
     "training.run": ["train"],
 }
@@ -37,12 +40,27 @@ __all__ = [
     "DPOTrainer",
     "EncoderConfig",
     "FrozenEncoder",
+    "KTOConfig",
+    "KTOTrainer",
     "RewardConfig",
     "RewardTrainer",
     "TrainingResult",
     "VectorCache",
     "train",
 ]
+
+
+# Trainers of TRL that take no noise of rows here, and what does.
+_OTHERS = {
+    "CPO": "SimPO and CPO are the logistic loss of another margin: give that to losses.forward, or "
+    "train with DPOTrainer",
+    "ORPO": "ORPO also imitates `chosen`, so flipped rows teach what people rejected: train with "
+    "DPOTrainer",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def __getattr__(name: str) -> Any:
@@ -53,4 +71,6 @@ def __getattr__(name: str) -> Any:
             if home.startswith("training"):
                 import_module("labelguard_trainer.training").check()
             return getattr(import_module(f"labelguard_trainer.{home}"), name)
-    raise AttributeError(f"module 'labelguard_trainer' has no attribute {name!r}")
+    why = _OTHERS.get(name.removesuffix("Trainer").removesuffix("Config"))
+    hint = f": {why}" if why else ""
+    raise AttributeError(f"module 'labelguard_trainer' has no attribute {name!r}{hint}")

@@ -29,8 +29,8 @@ from labelguard.accounting import truncation
 from labelguard.errors import LabelguardError
 from labelguard_trainer.gradient.records import Records, Sides, StepRecords
 from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm
+from labelguard_trainer.losses import soft
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.losses import soft
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.reward import HEAD
 from labelguard_trainer.training.stage_training import StageTraining, lora_config

@@ -6,13 +6,15 @@
 
 DPO (Rafailov et al. 2023, eq. 7) is a logistic loss of the margin
 z = β[log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected)]; here it is one of `losses`
-(props eq. 9, aup-rlhf B.3) in place of it, with each row's own probabilities.
+(props eq. 9, aup-rlhf B.3) in place of it, with each row's own probabilities. With
+`loss_type=["ipo"]` it is IPO's square, of log-ratios that are means over tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.utils import get_config_model_id
 
 from labelguard.errors import LabelguardError
+from labelguard_trainer import losses
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.noisy import BatchNoise, NoisyTraining, score_rows
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
@@ -51,7 +54,7 @@ class DPOConfig(trl.DPOConfig):
 
 
 class DPOTrainer(NoisyTraining, trl.DPOTrainer):
-    """TRL's `DPOTrainer` for releases: its arguments, by name after `args`, a `DPOConfig` of ours.
+    """TRL's `DPOTrainer` for releases: its arguments, by name after `args`, a `DPOConfig`.
 
     Data sets are releases (`labelguard.load(path, "datasets")`), or prepared: with `COLUMNS` of
     `rows`, already tokenized (`prompt_ids`, `chosen_ids`, `rejected_ids`), or with the reference's
@@ -67,7 +70,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
 
     def _check_options(self, model: Any, args: Any, train: Any, options: dict[str, Any]) -> Any:
         self._given_reference = set(REFERENCE) <= set(train.column_names)
-        is_own_reference = options.get("ref_model") is None and _is_nowhere_else(model, options)
+        is_own_reference = options.get("ref_model") is None and is_nowhere_else(model, options)
         if self._given_reference or is_own_reference:
             args.precompute_ref_log_probs = True
         guard.check_dpo(args, options)
@@ -126,9 +129,14 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             raise LabelguardError("no logits are computed: use margins() in place of predict()")
         noise, inputs = BatchNoise.split(inputs)
         log_probs, outputs = self._log_probs(model, inputs)
-        rewards = self.beta * (log_probs - torch.cat(self._reference(inputs)))
-        chosen, rejected = rewards.chunk(2)
-        loss = noise.mean(self.preference_loss, chosen - rejected)
+        log_ratios = log_probs - torch.cat(self._reference(inputs))
+        rewards = self.beta * log_ratios
+        if self.loss_types == ["ipo"]:
+            loss_of_rows: losses.Loss = partial(losses.ipo, beta=self.beta)
+            sides = (log_ratios / inputs["completion_mask"].sum(1).clamp(min=1)).chunk(2)
+        else:
+            loss_of_rows, sides = self.preference_loss, rewards.chunk(2)
+        loss = noise.mean(loss_of_rows, sides[0] - sides[1])
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * outputs.aux_loss
         self._record_rows(noise, rewards.detach(), log_probs.detach())
@@ -211,7 +219,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         return super()._precompute_ref_logps(dataset, name, batch_size)
 
 
-def _is_nowhere_else(model: Any, options: Mapping[str, Any]) -> bool:
+def is_nowhere_else(model: Any, options: Mapping[str, Any]) -> bool:
     """Return True if a model is in memory only, and whole: TRL finds no reference to load beside
     it.
     """

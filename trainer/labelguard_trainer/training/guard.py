@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,23 +53,31 @@ def _name(model: Any) -> str:
     return model if isinstance(model, str) else get_config_model_id(model.config) or ""
 
 
-def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
-    """Return a copy of `args`, which trainers change, or the default for a model."""
+def own_config(args: Any, kind: type[Config], model: Any) -> Config:
+    """Return a copy of `args`, which trainers change, or the default for a model.
+
+    TRL's configuration is taken as ours, with the defaults of what it does not say of noise.
+    """
     if args is None:
         name = _name(model)
         default: Config = kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
         return default
-    if not isinstance(args, kind):
+    if isinstance(args, kind):
+        return copy(args)
+    if type(args) is not kind.__base__:
         raise LabelguardError(
-            f"args must be a labelguard_trainer.{kind.__name__}, found {type(args).__module__}."
-            f"{type(args).__name__}: it does not say how noise is taken"
+            f"args must be a {kind.__name__} of labelguard_trainer or of trl, found "
+            f"{type(args).__module__}.{type(args).__name__}"
         )
-    return copy(args)
+    taken: Any = copy(args)
+    taken.__class__ = kind  # a copy by fields would go through TRL's defaults a second time
+    taken.__dict__ |= {f.name: f.default for f in fields(kind) if f.name not in taken.__dict__}
+    own: Config = taken
+    return own
 
 
 # Of TRL's settings of DPO: the value that does not contradict the loss, or is not broken.
 _ONLY: Mapping[str, tuple[Any, str]] = {
-    "loss_type": (["sigmoid"], "preference_loss says which loss is taken of noisy rows"),
     "label_smoothing": (0, "each row's γ is its own; set preference_loss='robust'"),
     "loss_weights": (None, "there is one loss"),
     "use_weighting": (False, "rows are weighted by their noise"),
@@ -83,8 +92,17 @@ _ONLY: Mapping[str, tuple[Any, str]] = {
 def check_dpo(args: Any, options: Mapping[str, Any]) -> None:
     """Raise `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
     sharded = is_fsdp2(args) and options.get("ref_model") is None
+    is_ipo = args.loss_type == ["ipo"]
     refuse(
         {
+            f"loss_type {args.loss_type}": (
+                args.loss_type != ["sigmoid"] and not is_ipo,
+                "preference_loss says which loss is taken of noisy rows; ['ipo'] is IPO's",
+            ),
+            "preference_loss forward with loss_type ipo": (
+                is_ipo and args.preference_loss == "forward",
+                "IPO has no likelihood; robust, its unbiased loss, is the default",
+            ),
             **{
                 f"{name} {getattr(args, name)}": (getattr(args, name) != only, reason)
                 for name, (only, reason) in _ONLY.items()

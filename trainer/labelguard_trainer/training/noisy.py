@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader
 from trl.trainer.base_trainer import _BaseTrainer
 
 from labelguard.errors import LabelguardError
+from labelguard_trainer.losses import Loss, loss_of
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.losses import Loss, loss_of
 from labelguard_trainer.training.rows import COLUMNS, FLIP, TARGET, WEIGHT, with_noise
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
@@ -63,7 +63,7 @@ class BatchNoise:
         return cls(batch[TARGET], batch[FLIP], batch[WEIGHT]), rest
 
     def mean(self, loss: Loss, margin: Tensor) -> Tensor:
-        """Return the weighted loss of margins of shape (n,), over the batch's n rows."""
+        """Return the weighted mean of a loss of margins of shape (n,), over the batch's n rows."""
         return (self.weight * loss(margin, self.target, self.flip_probability)).mean()
 
     def agreement(self, margin: Tensor) -> Tensor:

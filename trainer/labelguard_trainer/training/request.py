@@ -13,7 +13,6 @@ Of a model that was trained on raw labels `learned_from` is `raw labels`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,11 +23,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.project.opening import OpenProject, Where
+from labelguard.project.opening import Where
+from labelguard.release.lookup import committed_directory
 from labelguard.release.pairs_file import check_pairs, hold_out, item_sides, scan_pairs
-from labelguard.release.writer import read_card, refuse_evaluation
-from labelguard.report import overview
-from labelguard.storage.files import PART, SUMS, find_changed_file, sha256
+from labelguard.release.writer import read_card
+from labelguard.storage.files import SUMS, sha256
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
     AUTO,
@@ -146,10 +145,6 @@ def _loss_for(columns: Mapping[str, NDArray[np.float64]]) -> str:
     return "plain"
 
 
-_FILES = ("card.json", "data.parquet")
-_LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
-
-
 @dataclass(frozen=True)
 class Source:
     """A file of rows; `digest` is the SHA-256 that names it, `card` that of its release."""
@@ -183,17 +178,8 @@ def open_release(release: str, project: Where) -> Source:
             f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
             "declare training without a guarantee: --non-private"
         )
-    directory = path if path.is_dir() else overview.release_path(release, project)
-    refuse_evaluation(directory)
-    if path.is_dir():
-        expected: Mapping[str, str] = _sums(path)
-    else:
-        records = OpenProject.open(project).ledger.releases.all()
-        [expected] = [record.files for record in records if record.id == directory.name]
+    directory = committed_directory(path if path.is_dir() else release, project)
     card = read_card(directory)
-    broken = find_changed_file(directory, expected)
-    if broken:
-        raise ProjectError(f"{broken}; copy the release again")
     if "train_with" not in card or "privacy" not in card:
         raise ProjectError(f"the card in {directory} does not say how to train on the release")
     return Source(directory / "data.parquet", sha256(directory / SUMS), card)
@@ -236,19 +222,6 @@ def _numbers(file: Path, frame: pl.DataFrame, name: str, rows: int) -> NDArray[n
     if not (kind.is_numeric() or kind == pl.Null):
         raise LabelguardError(f"{file}: column {name} must hold numbers")
     return frame[name].cast(pl.Float64).to_numpy()
-
-
-def _sums(directory: Path) -> dict[str, str]:
-    """Return what `SHA256SUMS` says of each file: the copy that goes with the release."""
-    try:
-        lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise ProjectError(f"{directory / SUMS} cannot be read; copy the release again") from None
-    digests = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
-    missing = [name for name in _FILES if name not in digests]
-    if missing:
-        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; copy the release again")
-    return digests
 
 
 _RAW = "raw labels"

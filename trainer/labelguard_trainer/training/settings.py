@@ -36,6 +36,7 @@ _FIELDS: Mapping[str, tuple[str, tuple[str, Callable[[str], Any], Callable[[Any]
 _OURS = {
     "output_dir": "the output is where the command puts it (-o)",
     "preference_loss": "the loss is an option (--loss)",
+    "loss_type": "the loss is an option (--loss); of IPO write a script with DPOTrainer",
     "non_private": "it has to be typed (--non-private)",
     "chat_template_path": "save the chat template with the model's tokenizer",
     "resume_from_checkpoint": "the same command resumes what was interrupted",

@@ -1,0 +1,378 @@
+"""A release as rows of other trainers: files, and what they say of noise without a plug-in.
+
+Stock trainers take no probability of a row. One that a row has is written as `copies` of its pair,
+of which as many are turned around as it says: the mean of their plain loss is −p log σ(z) −
+(1 − p) log σ(−z), the loss of ours, to within |z|/(2 copies). Of flips, only an unbiased `robust`
+loss takes a rate. Label smoothing moves targets towards ½, where flips have moved them already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.inputs import canonical
+from labelguard.learning.columns import column_features
+from labelguard.project.opening import Where
+from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
+from labelguard.release.head import Head
+from labelguard.release.lookup import committed_directory
+from labelguard.release.pairs_file import PAIRS
+from labelguard.release.writer import Release, read_card
+from labelguard.spelling import suggest_keywords
+from labelguard.storage.files import check_directory, fsync_path, staged_beside
+from labelguard.text import Progress, format_budget, no_progress, pluralize
+
+Floats: TypeAlias = NDArray[np.float64]
+_BATCH = 20_000  # rows in memory
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """A release that was written for another trainer."""
+
+    # the directory
+    path: str
+    # pairs in its file, copies counted
+    rows: int
+    # how labels are taken: plain, robust, soft, posterior, or columns of noise beside them
+    noise: str
+    # the rate of the robust loss; null without one
+    rate: float | None
+    # the command that trains on it, with names in capitals to fill in
+    command: str
+    # what else to know
+    notes: tuple[str, ...]
+
+
+@suggest_keywords
+def export(
+    release: Release | str | Path,
+    output: str | Path,
+    *,
+    to: FrameworkName,
+    copies: int = 1,
+    noise: Noise = "auto",
+    teacher: Release | str | Path | None = None,
+    project: Where = None,
+    progress: Progress = no_progress,
+) -> ExportResult:
+    """Write a committed release as the rows that another trainer reads, into a new directory.
+
+    `release` and `teacher` are ids in `project`, what `privatize` returned, or directories. Beside
+    the rows are the file by which the trainer finds them, README.md with its command, and the card.
+    Of rows with a probability (`label_probability`, or the head of `teacher`) each pair is written
+    `copies` times, as often turned around as it says. `noise` is for flipped labels:
+
+    - `plain`: as they are; a model learns the flips;
+    - `robust`: as they are, and the one rate of all rows, where the trainer's loss is unbiased;
+    - `soft`: the probability that the head of `teacher` gives the pair, whatever the label;
+    - `posterior`: that of the head, joined with the label and its rate by Bayes' rule. Unbiased if
+      the head is right; without one it would be label smoothing, which shrinks a second time.
+
+    `auto` is `posterior` with a teacher, else `robust` where it can be, else `plain`.
+
+    Post-processing: nothing is charged. Raises `LabelguardError` for what does not fit together,
+    `LedgerError` or `ProjectError` for a release that is not committed, or altered, and for a
+    directory that holds something.
+
+    Example:
+        >>> lg.export(release, "for-axolotl", to="axolotl", copies=10).command
+        'axolotl train axolotl.yaml --base-model MODEL --output-dir OUT'
+    """
+    if to not in FRAMEWORKS:
+        raise LabelguardError(f"to must be one of {', '.join(FRAMEWORKS)}, found {to!r}")
+    target, framework = Path(output), FRAMEWORKS[to]
+    check_directory(target, "exported")
+    if target.exists() and any(target.iterdir()):
+        raise ProjectError(f"{target} is not empty; choose another -o")
+    directory = committed_directory(release, project)
+    scorer = None
+    if teacher is not None:
+        scorer = HeadScorer(committed_directory(teacher, project), progress)
+    rows = ReleaseRows.read(directory / "data.parquet", copies, framework)
+    mode = _choose(noise, rows, framework, scorer is not None)
+    rate = rows.rates[0] if mode == "robust" else None
+    command, notes = framework.command(rows.is_chat, rate), tuple(_notes(rows, mode, framework))
+    texts = {
+        "README.md": _readme(read_card(directory), mode, rate, rows, framework, command, notes),
+        "CARD.md": (directory / "CARD.md").read_text(encoding="utf-8"),
+        **framework.files(rows.is_chat, rate),
+    }
+    if scorer is not None:
+        texts["TEACHER.md"] = (scorer.path / "CARD.md").read_text(encoding="utf-8")
+    try:
+        with staged_beside(target) as temporary:
+            columns = _projection(rows, mode, framework, scorer is not None)
+            tables = _tables(rows, columns, mode, scorer, progress)
+            written = _save(tables, temporary / framework.file)
+            for name, text in texts.items():
+                (temporary / name).write_text(text, encoding="utf-8")
+            temporary.chmod(0o755)
+            for path in (*temporary.iterdir(), temporary):
+                fsync_path(path)
+            temporary.rename(target)  # replaces nothing but an empty directory
+            fsync_path(target.absolute().parent)
+    except OSError as error:
+        raise ProjectError(f"{target} cannot be written: {error.strerror}") from None
+    return ExportResult(str(target), written, mode, rate, command, notes)
+
+
+class HeadScorer:
+    """The head of a release, as a function of texts."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        self.path = path
+        self._head = Head.load(path)
+        if column_features(self._head.features):
+            raise LabelguardError(
+                f"the head in {path} reads columns ({self._head.features}), which a release does "
+                "not have; take a teacher that reads texts"
+            )
+        self._provider = self._head.provider(progress)
+
+    def __call__(self, batch: pa.Table) -> Floats:
+        """Return the probability that `chosen` is preferred, (n,)."""
+        sides = {"prompt": "prompt", "first": "chosen", "second": "rejected"}
+        pairs = pa.table({name: batch[column] for name, column in sides.items()})
+        return self._head.probability(self._provider(pairs))
+
+
+@dataclass(frozen=True)
+class ReleaseRows:
+    """The rows of a release: how many there are, what they say of noise, how often each is written.
+
+    `rates` are the least and the largest flip probability; `flips` rows have one, `soft` others a
+    probability within (0, 1), of which `ties` have ½.
+    """
+
+    path: Path
+    copies: int
+    rows: int
+    flips: int
+    soft: int
+    ties: int
+    rates: tuple[float, float]
+    is_chat: bool
+
+    @classmethod
+    def read(cls, path: Path, copies: int, framework: Framework) -> ReleaseRows:
+        """Return them; `LabelguardError` for none, or what the framework cannot take."""
+        if copies < 1:
+            raise LabelguardError(f"copies must be at least 1, found {copies}")
+        with duckdb.connect() as connection:
+            release = connection.read_parquet(str(path))
+            types = dict(zip(release.columns, release.types, strict=True))
+            content = canonical.content_of_types(types[name] for name in PAIRS)
+            has = "flip_probability IS NULL AND label_probability"
+            [counts] = release.aggregate(
+                f"""count(*), count(flip_probability),
+                count(*) FILTER ({has} > 0 AND label_probability < 1),
+                count(*) FILTER ({has} = 0.5), count(*) FILTER ({framework.unfit(content)}),
+                coalesce(min(flip_probability), 0), coalesce(max(flip_probability), 0)"""
+            ).fetchall()
+        rows, flips, soft, ties, unfitting, least, largest = counts
+        if not rows:
+            raise LabelguardError(f"{path} has no rows")
+        if unfitting:
+            raise LabelguardError(
+                f"{framework.title} takes an answer of one assistant message, of plain text; found "
+                f"{pluralize(unfitting, 'row')} with another"
+            )
+        return cls(path, copies, rows, flips, soft, ties, (least, largest), content.chat)
+
+    def batches(self) -> Iterator[tuple[slice, pa.Table]]:
+        """Yield parts of the rows, and which these are."""
+        before = 0
+        for batch in pq.ParquetFile(self.path).iter_batches(_BATCH):
+            yield slice(before, before := before + batch.num_rows), pa.Table.from_batches([batch])
+
+
+def as_given(target: Floats, row: NDArray[np.int64], copy: int, copies: int) -> NDArray[np.bool_]:
+    """Return which rows are written as they are in a copy, (n,): round(copies · target) of all.
+
+    A half is rounded up in even rows, down in odd ones. The others are spread among the copies.
+    """
+    scaled = copies * target
+    number = np.where(row % 2, np.ceil(scaled - 0.5), np.floor(scaled + 0.5)).astype(np.int64)
+    given: NDArray[np.bool_] = (copy + row) * number % copies < number
+    return given
+
+
+def _choose(noise: Noise, rows: ReleaseRows, framework: Framework, has_teacher: bool) -> str:
+    """Return how labels are taken; raise `LabelguardError` for what does not fit the rows."""
+    if noise not in NOISES:
+        raise LabelguardError(f"noise must be one of {', '.join(NOISES)}, found {noise!r}")
+    if not rows.flips:
+        if has_teacher or noise not in ("auto", "plain"):
+            raise LabelguardError("a teacher and --noise are for flipped labels; this has none")
+        mode: str = "soft" if rows.soft else "plain"
+    else:
+        can = framework.robust and rows.rates[0] == rows.rates[1]
+        mode = "posterior" if has_teacher else "robust" if can else "plain"
+        mode = mode if noise == "auto" else noise
+        if mode == "robust" and not framework.robust:
+            raise LabelguardError(
+                f"{framework.title} has no unbiased robust loss: its label smoothing would shrink "
+                "noisy labels a second time; take --noise plain, or a --teacher"
+            )
+        if mode == "robust" and not can:
+            least, largest = rows.rates
+            raise LabelguardError(
+                f"flip probabilities are from {least:.3g} to {largest:.3g}, and a robust loss "
+                "takes one: train with labelguard_trainer, take --noise plain, or a --teacher"
+            )
+        if (mode in ("soft", "posterior")) != has_teacher:
+            raise LabelguardError("--noise soft and posterior, and no other, need a --teacher")
+    if framework.is_plain_file and rows.copies == 1 and noise == "auto":
+        return "columns"
+    if rows.copies > 1 and mode in ("plain", "robust") and not rows.soft:
+        raise LabelguardError("--copies are for probabilities, and these labels have none")
+    return mode
+
+
+def targets(batch: pa.Table, mode: str, scorer: Callable[[pa.Table], Floats] | None) -> Floats:
+    """Return the probability that `chosen` is preferred as the export takes it, (n,)."""
+    target, flip = (
+        batch[name].to_numpy().astype(np.float64)
+        for name in ("label_probability", "flip_probability")
+    )
+    target[np.isnan(target)] = 1.0  # a label as it is
+    flipped = ~np.isnan(flip)
+    if scorer is None or not flipped.any():
+        return np.where(flipped, 1.0, target)
+    prior = scorer(batch)
+    if mode != "soft":
+        likelihood = prior * (1 - flip)
+        prior = likelihood / (likelihood + (1 - prior) * flip)
+    return np.where(flipped, prior, target)
+
+
+_NOISE_COLUMNS = ("label_probability", "flip_probability", "residual_flip_estimate")
+_TURNED = """* REPLACE (
+    CASE WHEN given THEN chosen ELSE rejected END AS chosen,
+    CASE WHEN given THEN rejected ELSE chosen END AS rejected)"""
+
+
+def _projection(rows: ReleaseRows, mode: str, framework: Framework, has_teacher: bool) -> str:
+    """Return the columns of the file, in SQL."""
+    noise: tuple[str, ...] = ()
+    if mode == "columns":
+        noise = ("target AS label_probability",) if has_teacher else _NOISE_COLUMNS
+    elif framework.robust and rows.flips and not has_teacher:
+        noise = ("flip_probability",)  # for examples/noisy_losses
+    return ", ".join([framework.chat if rows.is_chat else framework.text, *noise])
+
+
+def _tables(
+    rows: ReleaseRows,
+    columns: str,
+    mode: str,
+    scorer: HeadScorer | None,
+    progress: Progress,
+) -> Iterator[pa.Table]:
+    """Yield the pairs: one copy of all, then the next.
+
+    Batches of a trainer that does not shuffle are as they would be without copies.
+    """
+    target = np.empty(rows.rows)
+    for part, batch in rows.batches():
+        target[part] = targets(batch, mode, scorer)
+        progress("reading probabilities", part.stop / rows.rows)
+    with duckdb.connect() as connection:
+        for copy, part, batch in ((n, *b) for n in range(rows.copies) for b in rows.batches()):
+            given = as_given(target[part], np.arange(part.start, part.stop), copy, rows.copies)
+            if mode == "columns":
+                given[:] = True
+            batch = batch.append_column("given", pa.array(given))
+            batch = batch.append_column("target", pa.array(target[part]))
+            if rows.copies == 1 and mode != "columns":
+                batch = batch.filter(pa.array(target[part] != 0.5))
+            yield connection.from_arrow(batch).project(_TURNED).project(columns).to_arrow_table()
+            progress("writing pairs", (copy + part.stop / rows.rows) / rows.copies)
+
+
+def _save(tables: Iterator[pa.Table], path: Path) -> int:
+    """Write tables of one schema to a file of Parquet or JSON lines; return the number of rows."""
+    written = 0
+    first = next(tables)
+    with ExitStack() as stack:
+        if path.suffix == ".jsonl":
+            file = stack.enter_context(path.open("wb"))
+        else:
+            writer = pq.ParquetWriter(path, first.schema, compression="zstd")
+            stack.enter_context(writer)
+        for table in chain([first], tables):
+            written += table.num_rows
+            if path.suffix == ".jsonl":
+                pl.DataFrame(table).write_ndjson(file)
+            else:
+                writer.write_table(table)
+    return written
+
+
+_MEANINGS: Mapping[str, str] = {
+    "columns": "each row says its own noise: label_probability, flip_probability",
+    "plain": "each label is taken as it is",
+    "robust": "each label is taken as it is, by an unbiased loss at the rate {rate:.6g}",
+    "soft": "each pair stands {copies} times, as often turned around as its probability says",
+    "posterior": "each pair stands {copies} times, as often turned around as the head of another "
+    "release, joined with the label, says",
+}
+
+
+def _readme(
+    card: Mapping[str, Any],
+    mode: str,
+    rate: float | None,
+    rows: ReleaseRows,
+    framework: Framework,
+    command: str,
+    notes: Sequence[str],
+) -> str:
+    """Return three lines: what it is, what labels are, and the command; then what else to know."""
+    privacy = card["privacy"]
+    where = "with DIR for this directory" if "DIR" in command else "in this directory"
+    return (
+        f"Release {card['release']} for {framework.title}: {format_budget(privacy)} for each "
+        f"{privacy['unit']} (CARD.md).\n"
+        f"Labels: {_MEANINGS[mode].format(rate=rate, copies=rows.copies)}.\n"
+        f"Train, {where}: `{command}`\n" + "".join(f"\n{note}\n" for note in notes)
+    )
+
+
+def _notes(rows: ReleaseRows, mode: str, framework: Framework) -> Iterator[str]:
+    if mode == "columns":
+        return
+    if mode == "plain" and rows.flips:
+        least, largest = rows.rates
+        span = f"{least:.3g}" + (f" to {largest:.3g}" if largest > least else "")
+        yield (
+            f"labels were flipped with probability {span}, which {framework.title} is not told: it "
+            "learns the flips too. Label smoothing would shrink its targets a second time. "
+            "labelguard_trainer, or --teacher RELEASE --copies 10, does better"
+        )
+    if mode in ("soft", "posterior") and rows.copies == 1:
+        yield (
+            "each pair is written once, by its likelier side, and probabilities are lost: "
+            "--copies 10 keeps them to within 0.05"
+        )
+    elif rows.copies > 1:
+        yield (
+            f"an epoch is {rows.copies} of the release; do not split off an evaluation by rows, "
+            "nor remove duplicates: copies of a pair would stand on both sides"
+        )
+    if rows.ties and rows.copies == 1:
+        yield f"{pluralize(rows.ties, 'row')} of probability ½ left out; --copies 2 keeps them"

@@ -1,0 +1,48 @@
+"""Copies of releases with rows of a test's own, as they are carried from one machine to another."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelguard.storage.files import SUMS, hashes_of, sums_text
+
+NOISE = ("label_probability", "flip_probability", "residual_flip_estimate")
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def assistant(text):
+    return [{"role": "assistant", "content": text}]
+
+
+def rows_of(pairs, *, chat=False, **noise):
+    """A table of that many pairs, with columns of noise, each a number, a list or nothing."""
+    texts = {
+        name: [f"{name} {row}" for row in range(pairs)] for name in ("prompt", "chosen", "rejected")
+    }
+    if chat:
+        roles = {"prompt": user, "chosen": assistant, "rejected": assistant}
+        texts = {name: [roles[name](text) for text in column] for name, column in texts.items()}
+    table = pa.table({**texts, "item_id": [str(row) for row in range(pairs)]})
+    for name in NOISE:
+        values = noise.get(name)
+        column = values if isinstance(values, list) else [values] * pairs
+        table = table.append_column(name, pa.array(column, pa.float64()))
+    return table
+
+
+def release_copy(directory, table):
+    """The directory, with a release of these rows in it, and the sums of its files."""
+    directory.mkdir(parents=True)
+    pq.write_table(table, directory / "data.parquet")
+    privacy = {"epsilon": 3.0, "delta": 1e-5, "unit": "labeler", "adjacency": "replace_labels"}
+    card = {"release": "r0001-c0de", "kind": "labels", "privacy": privacy}
+    (directory / "card.json").write_text(json.dumps(card))
+    (directory / "CARD.md").write_text("# Release r0001-c0de\n")
+    (directory / SUMS).write_text(sums_text(hashes_of(directory)))
+    return directory
