@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
     from labelguard.release.privatize import privatize
+    from labelguard.release.publication import publish
     from labelguard.release.writer import Release, load
     from labelguard.report.inspection import inspect
     from labelguard.simulation import simulate
@@ -44,6 +45,7 @@ _HOMES = {
     "plan": "labelguard.planner.forecast:plan",
     "policies": "labelguard.project.policies",
     "privatize": "labelguard.release.privatize:privatize",
+    "publish": "labelguard.release.publication:publish",
     "score": "labelguard.analysis.score:score",
     "simulate": "labelguard.simulation:simulate",
     "waiting": "labelguard.project.locking:waiting",
@@ -64,6 +66,7 @@ __all__ = [
     "plan",
     "policies",
     "privatize",
+    "publish",
     "score",
     "simulate",
     "waiting",

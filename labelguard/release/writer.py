@@ -1,4 +1,4 @@
-"""Releases on disk: written behind a grant, verified by hashes, loaded, copied and pushed.
+"""Releases on disk: written behind a grant, verified by hashes, loaded and copied.
 
 A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
 mechanism adds (`head.npz`, a directory `model`); an evaluation has no rows, and no `data.parquet`.
@@ -7,12 +7,10 @@ It is built under a temporary name, flushed, and renamed, so that it exists whol
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,11 +23,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard import extras
-from labelguard.answers import connector as connectors
-from labelguard.errors import LabelguardError, LedgerError, ProjectError
+from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.notebook import card, several
-from labelguard.project.opening import OpenProject, Where
 from labelguard.release import card as cards
 from labelguard.spelling import suggest, suggest_keywords
 from labelguard.storage.files import (
@@ -40,14 +36,24 @@ from labelguard.storage.files import (
     fsync_path,
     hashes_of,
     publish_directory,
+    staged_beside,
     sums_text,
 )
-from labelguard.text import Progress, format_budget, no_progress, pluralize
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     import datasets
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
+
+
+# How rows are written.
+PARQUET: Mapping[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": ["flip_probability", "label_probability", "question"],
+    "write_statistics": ["item_id"],
+    "store_schema": False,
+}
 
 
 @dataclass(frozen=True)
@@ -146,14 +152,7 @@ class ReleaseWriter:
         """Append rows; each call becomes row groups of its own."""
         if self._writer is None:
             path = self._temporary / "data.parquet"
-            self._writer = pq.ParquetWriter(
-                path,
-                table.schema,
-                compression="zstd",
-                use_dictionary=["flip_probability", "label_probability", "question"],
-                write_statistics=["item_id"],
-                store_schema=False,
-            )
+            self._writer = pq.ParquetWriter(path, table.schema, **PARQUET)
         self._writer.write_table(table)
         self.rows += table.num_rows
 
@@ -302,7 +301,7 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
             raise ProjectError(f"{broken}; remove {output} and run this again")
         return
     try:
-        with _beside(output) as temporary:
+        with staged_beside(output) as temporary:
             for name in (*files, SUMS):
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(release / name, temporary / name)
@@ -317,46 +316,5 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
         ) from None
 
 
-@contextlib.contextmanager
-def _beside(output: Path) -> Iterator[Path]:
-    """Yield a new directory beside `output`, on the same file system, and remove it at the end."""
-    parent = output.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def _is_empty(directory: Path) -> bool:
     return directory.is_dir() and not any(directory.iterdir())
-
-
-def push(
-    name: str,
-    release_id: str,
-    title: str | None = None,
-    project: Where = None,
-    progress: Progress = no_progress,
-) -> tuple[str, str]:
-    """Publish a committed release by connector `name`; return its id, and where it is.
-
-    The id may be shortened. Raises `LedgerError` if there is no such release, or its files are not
-    those that were committed; `ConnectorError` as the connector does.
-    """
-    opened = OpenProject.open(project)
-    settings = connectors.read_settings(opened.project.connectors, name)
-    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-    matches = [record for record in done if record.id.startswith(release_id)]
-    if len(matches) != 1:
-        raise LedgerError(
-            f"{release_id} names {len(matches)} committed releases; see: labelguard release list"
-        )
-    record = matches[0]
-    directory = opened.project.releases / record.id
-    broken = find_changed_file(directory, record.files)
-    if broken:
-        raise LedgerError(f"release {record.id}: {broken}; nothing was published")
-    where = connectors.connector(settings).push(directory, title or record.id, progress)
-    return record.id, where

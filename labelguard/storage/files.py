@@ -9,13 +9,17 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
 from labelguard.spelling import suggest
 
 SUMS = "SHA256SUMS"
+# Cards for people: of a release, of a model.
+CARDS = ("CARD.md", "TRAINING_CARD.md")
 # What a file or a directory of a project may be called: nothing hidden, nothing that a line of
 # sums, an archive or a shell would read in another way.
 PART = r"(?!\.)[A-Za-z0-9_.=+-]+"
@@ -87,6 +91,18 @@ def fresh_directory(path: Path, *, mode: int = 0o755) -> Path:
     return path
 
 
+@contextmanager
+def staged_beside(output: Path) -> Iterator[Path]:
+    """Yield a new directory beside `output`, on the same file system, and remove it at the end."""
+    parent = output.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def sums_text(hashes: Mapping[str, str]) -> str:
     """Return the text that `sha256sum --check` reads."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
@@ -128,9 +144,21 @@ def find_changed_file(directory: Path, expected: Mapping[str, str]) -> str | Non
     for path in sorted(directory.rglob("*")):
         # A link to a directory is none: what it leads to was never hashed.
         is_file = path.is_symlink() or not path.is_dir()
-        if is_file and path.relative_to(directory).as_posix() not in files:
+        name = path.relative_to(directory).as_posix()
+        if is_file and name not in files and not _is_of_hub(name, path, expected):
             return f"{path} was added since the release was committed"
     return None
+
+
+def _is_of_hub(name: str, path: Path, expected: Mapping[str, str]) -> bool:
+    """Return whether a file is one that a copy from the Hub has beside it, and nothing reads.
+
+    README.md may be the card, once more, and nothing else.
+    """
+    if name == "README.md" and not path.is_symlink():
+        digest = sha256(path)
+        return any(expected.get(card) == digest for card in CARDS)
+    return name == ".gitattributes" or name.startswith(".cache/huggingface/")
 
 
 def _is_behind_link(path: Path, directory: Path) -> bool:
