@@ -33,7 +33,7 @@ class Repository:
 
 @dataclass
 class Hub:
-    """Repositories by kind and id, uploads by SHA-256; `failing` names calls that end in HTTP 500."""
+    """Repositories by kind and id, uploads by SHA-256; calls in `failing` end in HTTP 500."""
 
     repositories: dict[tuple[str, str], Repository] = field(default_factory=dict)
     uploads: dict[str, bytes] = field(default_factory=dict)
@@ -45,9 +45,16 @@ class Hub:
         """A data set's repository."""
         return self.repositories["dataset", name]
 
-    def model(self, name):
-        """A model's repository."""
-        return self.repositories["model", name]
+    def published(self, name, kind="dataset"):
+        """The files of a repository but what the Hub puts there itself."""
+        files = dict(self.repositories[kind, name].files)
+        files.pop(".gitattributes", None)
+        return files
+
+    def forget(self):
+        """Begin anew."""
+        for held in (self.repositories, self.uploads, self.failing, self.calls):
+            held.clear()
 
 
 class Refused(Exception):
@@ -89,6 +96,8 @@ def point_to(hub, patch, tmp_path):
     from huggingface_hub import constants
 
     patch.setenv("HF_TOKEN", TOKEN)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     patch.setattr(constants, "ENDPOINT", hub.url)
     patch.setattr(constants, "HF_URL_HOSTS", constants.HF_URL_HOSTS | {"127.0.0.1"})
     patch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -163,11 +172,13 @@ class _App:
         asked = await request.json()
         name = f"{asked['organization']}/{asked['name']}"
         if (asked["type"], name) in self.hub.repositories:
-            raise Refused(409, "", "You already created this repo")
-        private = asked["visibility"] == "private"
-        self.hub.repositories[asked["type"], name] = Repository(private)
+            status = 409
+        else:
+            private = asked["visibility"] == "private"
+            self.hub.repositories[asked["type"], name] = Repository(private)
+            status = 200
         below = "datasets/" if asked["type"] == "dataset" else ""
-        return JSONResponse({"url": f"{self.hub.url}/{below}{name}", "name": name})
+        return JSONResponse({"url": f"{self.hub.url}/{below}{name}", "name": name}, status)
 
     async def validate(self, request):
         """The front matter must be YAML, a mapping of the Hub's own types."""
