@@ -94,7 +94,7 @@ def test_what_else_is_there_stays(lived, s3):
 
 
 def test_a_bucket_that_is_not_there_or_a_key_that_is_none_is_told(lived, s3, monkeypatch):
-    with pytest.raises(LabelguardError, match="^s3://nowhere/one: ") as refused:
+    with pytest.raises(LabelguardError, match=r"^s3://nowhere/one: ") as refused:
         lg.publish("r0001", "s3://nowhere/one", project=lived)
     assert "\n" not in str(refused.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

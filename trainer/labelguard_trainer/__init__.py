@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
     from labelguard_trainer.training.evaluate import TrainingResult
+    from labelguard_trainer.training.publishing import publish_model
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
     from labelguard_trainer.training.run import train
 
@@ -28,6 +29,7 @@ _HOMES = {
     "features.encoder": ["EncoderConfig", "FrozenEncoder"],
     "training.dpo": ["DPOConfig", "DPOTrainer"],
     "training.evaluate": ["TrainingResult"],
+    "training.publishing": ["publish_model"],
     "training.reward": ["RewardConfig", "RewardTrainer"],
     "training.run": ["train"],
 }
@@ -41,6 +43,7 @@ __all__ = [
     "RewardTrainer",
     "TrainingResult",
     "VectorCache",
+    "publish_model",
     "train",
 ]
 

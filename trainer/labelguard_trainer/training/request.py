@@ -14,7 +14,7 @@ Of a model that was trained on raw labels `learned_from` is `raw labels`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,7 @@ def open_release(release: str, project: Where) -> Source:
     directory = path if path.is_dir() else overview.release_path(release, project)
     refuse_evaluation(directory)
     if path.is_dir():
-        expected: Mapping[str, str] = _sums(path)
+        expected: Mapping[str, str] = read_sums(path, _FILES, "copy the release again")
     else:
         records = OpenProject.open(project).ledger.releases.all()
         [expected] = [record.files for record in records if record.id == directory.name]
@@ -238,20 +238,20 @@ def _numbers(file: Path, frame: pl.DataFrame, name: str, rows: int) -> NDArray[n
     return frame[name].cast(pl.Float64).to_numpy()
 
 
-def _sums(directory: Path) -> dict[str, str]:
-    """Return what `SHA256SUMS` says of each file: the copy that goes with the release."""
+def read_sums(directory: Path, required: Sequence[str], remedy: str) -> dict[str, str]:
+    """Return what `SHA256SUMS` says of each file: the copy that goes with a release or a model."""
     try:
         lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise ProjectError(f"{directory / SUMS} cannot be read; copy the release again") from None
+        raise ProjectError(f"{directory / SUMS} cannot be read; {remedy}") from None
     digests = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
-    missing = [name for name in _FILES if name not in digests]
+    missing = [name for name in required if name not in digests]
     if missing:
-        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; copy the release again")
+        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; {remedy}")
     return digests
 
 
-_RAW = "raw labels"
+RAW = "raw labels"
 _CARDS = ("TRAINING_CARD.md", "README.md")
 
 
@@ -288,7 +288,7 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
         return (release_of_card(read_card(release), sha256(release / SUMS)),)
     for card in (directory / name for name in _CARDS):
         learned = _learned_from(card) if card.is_file() else None
-        if learned == _RAW and private:
+        if learned == RAW and private:
             raise LabelguardError(
                 f"{model} was trained on raw labels, says its {card.name}: what is trained on it "
                 "has no guarantee; begin from its own base model"
@@ -298,27 +298,46 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
     return ()
 
 
-def front_matter(learned: tuple[LearnedRelease, ...]) -> str:
-    """Return the lines of a card's front matter that say so; without releases, raw labels."""
+def front_matter(learned: tuple[LearnedRelease, ...], model: str) -> str:
+    """Return the lines of a card's front matter that say so; without releases, raw labels.
+
+    A base `model` of a hub is named; a directory is nobody else's business.
+    """
     import yaml
 
-    value = [asdict(release) for release in learned] or _RAW
-    return str(yaml.safe_dump({"labelguard": {"learned_from": value}}, sort_keys=False))
+    matter: dict[str, Any] = {} if Path(model).exists() else {"base_model": model}
+    matter["labelguard"] = {"learned_from": [asdict(release) for release in learned] or RAW}
+    return str(yaml.safe_dump(matter, sort_keys=False))
 
 
-def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
-    """Return what a card's front matter says; None for a card of something else."""
+def read_card_matter(card: Path) -> dict[str, Any] | None:
+    """Return a card's front matter, which says what the model learned from; None of another card.
+
+    Raises `LabelguardError` for one that does not say it.
+    """
     import yaml
 
     try:
-        matter = card.read_text(encoding="utf-8").partition("---\n")[2].partition("\n---\n")[0]
-        if "labelguard" not in matter:
+        text = card.read_text(encoding="utf-8").partition("---\n")[2].partition("\n---\n")[0]
+        if "labelguard" not in text:
             return None
-        content = yaml.safe_load(matter)
-        if "non-private" in content["tags"] or content["labelguard"]["learned_from"] == _RAW:
-            return _RAW
-        return tuple(LearnedRelease(**entry) for entry in content["labelguard"]["learned_from"])
+        matter: dict[str, Any] = yaml.safe_load(text)
+        learned = matter["labelguard"]["learned_from"]
+        if "non-private" in matter["tags"]:
+            learned = RAW
+        if learned != RAW:
+            learned = [LearnedRelease(**entry) for entry in learned]
+        return {**matter, "labelguard": {"learned_from": learned}}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
         raise LabelguardError(
             f"{card} does not say what the model learned from; take the card it was trained with"
         ) from None
+
+
+def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
+    """Return what a card's front matter says; None for a card of something else."""
+    matter = read_card_matter(card)
+    if matter is None:
+        return None
+    learned = matter["labelguard"]["learned_from"]
+    return RAW if learned == RAW else tuple(learned)
