@@ -17,28 +17,32 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import hashes_of
+from labelguard.storage.files import SUMS, hashes_of, sums_text
 
 NAME = "org/aligned"
 
 
 @pytest.fixture(scope="module")
 def trained(shop, tmp_path_factory):
-    """A language model, and an adapter of it, trained on a release; and one of raw labels."""
-    directory = tmp_path_factory.mktemp("trained")
-    common = {"config": shop / "quick.yaml"}
-    for name, more in {"model": {}, "adapter": {"lora": "r=2,alpha=4"}}.items():
-        train("dpo", shop / "rr", shop / "base", output=directory / name, **common, **more)
-    raw = {"output": directory / "raw", "non_private": True, **common}
-    train("dpo", shop / "labels.parquet", shop / "base", **raw)
-    return directory
+    """A language model that was trained on a release."""
+    output = tmp_path_factory.mktemp("trained") / "model"
+    train("dpo", shop / "rr", shop / "base", output=output, config=shop / "quick.yaml")
+    return output
+
+
+@pytest.fixture(scope="module")
+def adapter(shop, tmp_path_factory):
+    """An adapter of a model in a directory."""
+    output = tmp_path_factory.mktemp("trained") / "adapter"
+    more = {"config": shop / "quick.yaml", "lora": "r=2,alpha=4"}
+    train("dpo", shop / "rr", shop / "base", output=output, **more)
+    return output
 
 
 @pytest.fixture
 def model(trained, tmp_path):
-    """A copy of what was trained, to be tampered with."""
-    shutil.copytree(trained, tmp_path / "trained")
-    return tmp_path / "trained" / "model"
+    """A copy of the model, to be tampered with."""
+    return shutil.copytree(trained, tmp_path / "trained" / "model")
 
 
 def public(directory):
@@ -63,36 +67,45 @@ def test_the_hub_gets_a_model_that_loads_and_its_card(model, monkeypatch, tmp_pa
     assert release["epsilon"] == 20 and release["delta"] == 1e-5
 
 
-def test_no_path_of_this_machine_is_published(trained, shop, tmp_path):
-    publish_model(trained / "model", tmp_path / "model")
-    publish_model(trained / "adapter", tmp_path / "adapter", base="org/base")
-    for path in (p for name in ("model", "adapter") for p in (tmp_path / name).rglob("*")):
+def check_paths(directory, shop):
+    for path in directory.rglob("*"):
         assert str(shop).encode() not in path.read_bytes(), path
 
 
-def test_an_adapter_names_the_base_that_others_have(trained, tmp_path):
+def test_no_path_of_this_machine_is_published(model, shop, tmp_path):
+    publish_model(model, tmp_path / "out")
+    check_paths(tmp_path / "out", shop)
+
+
+@pytest.mark.slow
+def test_an_adapter_names_the_base_that_others_have(adapter, shop, tmp_path):
     with pytest.raises(LabelguardError, match="--base ORG/NAME"):
-        publish_model(trained / "adapter", tmp_path / "adapter")
-    for bad in ("../base", "org/base\nlicense: mit", str(trained)):
+        publish_model(adapter, tmp_path / "out")
+    for bad in ("../base", "org/base\nlicense: mit", str(shop / "base")):
         with pytest.raises(LabelguardError, match="expected the id of a model"):
-            publish_model(trained / "adapter", tmp_path / "adapter", base=bad)
-    publish_model(trained / "adapter", tmp_path / "adapter", base="org/base")
-    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+            publish_model(adapter, tmp_path / "out", base=bad)
+    publish_model(adapter, tmp_path / "out", base="org/base")
+    check_paths(tmp_path / "out", shop)
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "org/base"
-    card = ModelCard((tmp_path / "adapter" / "README.md").read_text())
+    card = ModelCard((tmp_path / "out" / "README.md").read_text())
     assert card.data.base_model == "org/base" and card.data.library_name == "peft"
-    publish_model(tmp_path / "adapter", tmp_path / "again", base="org/base")  # sums hold there too
-    assert hashes_of(tmp_path / "again") == hashes_of(tmp_path / "adapter")
+    publish_model(tmp_path / "out", tmp_path / "again", base="org/base")  # sums hold there too
+    assert hashes_of(tmp_path / "again") == hashes_of(tmp_path / "out")
 
 
-def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(trained, tmp_path):
-    command = ["train", "publish", str(trained / "raw"), "--to", str(tmp_path / "out")]
+def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, tmp_path):
+    card = model / "TRAINING_CARD.md"
+    card.write_text(card.read_text().replace("- differential-privacy", "- non-private", 1))
+    hashes = hashes_of(model)
+    del hashes[SUMS]
+    (model / SUMS).write_text(sums_text(hashes))
+    command = ["train", "publish", str(model), "--to", str(tmp_path / "out")]
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 1 and "--non-private" in refused.output
     assert not (tmp_path / "out").exists()
     done = CliRunner().invoke(main, [*command, "--non-private", "--json"])
     assert json.loads(done.output)["where"] == str(tmp_path / "out")
-    assert "**No guarantee" in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(RawLabels):
         publish_model(tmp_path / "out", tmp_path / "another")
 
