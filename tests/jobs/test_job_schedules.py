@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -17,6 +19,7 @@ from croniter import croniter
 from support.pages import check_command
 
 from labelguard import __version__
+from labelguard.errors import BudgetExceeded, ProjectBusy
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "examples" / "schedulers"
@@ -93,3 +96,25 @@ def test_kubernetes_accepts_the_cronjob_and_runs_one_job_at_a_time():
     mounts = {one["mountPath"] for one in container["volumeMounts"]}
     assert {"/project", "/keys"} <= mounts
     assert f"--uid {pod['securityContext']['runAsUser']}" in (ROOT / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("name", ["airflow", "dagster", "prefect"])
+def test_an_orchestrator_runs_the_job_every_night_and_knows_its_exit_codes(name):
+    """The codes: 3 is no failure and ends it, 4 is tried again."""
+    text = (FILES / f"{name}_retrain.py").read_text()
+    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+    values: dict[str, Any] = {}
+    for node in assigned:
+        if ast.unparse(node.targets[0]) in ("COMMAND", "(EXHAUSTED, BUSY)"):
+            exec(compile(ast.Module([node], []), name, "exec"), values)
+    words = values["COMMAND"].split()
+    check_retrain(words)
+    assert "--strict" in words and "--wait" not in words
+    assert "30 2 * * *" in text
+    if name == "airflow":
+        assert f"skip_on_exit_code={BudgetExceeded.exit_code}," in text and "retries=3" in text
+    else:
+        assert (values["EXHAUSTED"], values["BUSY"]) == (
+            BudgetExceeded.exit_code,
+            ProjectBusy.exit_code,
+        )
