@@ -301,15 +301,17 @@ def test_a_release_is_a_data_set_of_pairs_without_labelers(server, tmp_path, cha
         majority = SIDES[0] if 2 * chosen > len(released) else SIDES[1]
         suggested = [one["value"] for one in record["suggestions"]]
         assert suggested == ([] if 2 * chosen == len(released) else [majority])
-        share = chosen / len(released)
+        certain = released["label_probability"].fill_null(1.0).to_list()
+        first = [row == sides[0] for row in released["chosen"].to_list()]
+        share = sum(p if a else 1 - p for p, a in zip(certain, first, strict=True)) / len(first)
         said = {"release": release.name, "probability": pytest.approx(share)}
         assert record["responses"] == [] and record["metadata"] == said
     assert "labeler-" not in json.dumps(shown)
-    path = f"/me/datasets/{identity}"
+    path = f"datasets/{identity}"
     kinds = {
         one["name"]: one["settings"]["type"]
-        for what in ("fields", "questions", "metadata-properties")
-        for one in server.call("GET", f"{path}/{what}")["items"]
+        for what in (f"/{path}/fields", f"/{path}/questions", f"/me/{path}/metadata-properties")
+        for one in server.call("GET", what)["items"]
     }
     kind = "chat" if chats else "text"
     asked = {"preference": "label_selection", "release": "terms", "probability": "float"}

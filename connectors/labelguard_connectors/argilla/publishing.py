@@ -72,14 +72,15 @@ def create_dataset(
     with _errors(server.where):
         client = rg.Argilla(api_url=server.url, api_key=api_key)
         dataset = rg.Dataset(
-            name, client.workspaces(id=workspace), _settings(rg, client, pairs), client
+            name, client.workspaces(id=workspace), _settings(rg, pairs), client
         ).create()
     try:
         for start in range(0, len(pairs), _RECORDS):
             progress("publishing to Argilla", start / len(pairs))
-            batch = pairs.slice(start, _RECORDS).iter_rows(named=True)
+            rows = pairs.slice(start, _RECORDS).iter_rows(named=True)
+            batch = [_record(rg, row, identity) for row in rows]
             with _errors(server.where):
-                dataset.records.log([_record(rg, row, identity) for row in batch])
+                dataset.records.log(batch, batch_size=len(batch))
     except BaseException:
         with suppress(ConnectorError), _errors(server.where):
             dataset.delete()
@@ -88,32 +89,24 @@ def create_dataset(
     return str(dataset.id)
 
 
-def _settings(rg: Any, client: Any, pairs: pl.DataFrame) -> Any:
+def _settings(rg: Any, pairs: pl.DataFrame) -> Any:
     """Return fields, question and metadata of the data set."""
-    fields = pairs.drop("item_id", "share").schema
-    labels = {side: side for side in (*SIDES, "tie")}
+    kinds = {
+        name: kind == pl.String for name, kind in pairs.drop("item_id", "share").schema.items()
+    }
+    probability = rg.FloatMetadataProperty(
+        "probability", 0.0, 1.0, title="released probability of A", visible_for_annotators=False
+    )
     return rg.Settings(
         guidelines=_GUIDELINES,
         fields=[
-            (rg.TextField if kind == pl.String else rg.ChatField)(
-                name, use_markdown=False, client=client
-            )
-            for name, kind in fields.items()
+            (rg.TextField if is_text else rg.ChatField)(name, use_markdown=False)
+            for name, is_text in kinds.items()
         ],
         questions=[
-            rg.LabelQuestion("preference", labels, title="Which response is better?", client=client)
+            rg.LabelQuestion("preference", [*SIDES, "tie"], title="Which response is better?")
         ],
-        metadata=[
-            rg.TermsMetadataProperty("release", title="release", client=client),
-            rg.FloatMetadataProperty(
-                "probability",
-                0.0,
-                1.0,
-                title="released probability of A",
-                visible_for_annotators=False,
-                client=client,
-            ),
-        ],
+        metadata=[rg.TermsMetadataProperty("release"), probability],
     )
 
 
