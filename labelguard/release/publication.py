@@ -70,7 +70,7 @@ def publish(
         if public:
             raise LabelguardError(f"--public is for the Hub (hf:ORG/NAME), found {to}")
         return Published(*push(scheme, identity, title or None, project, progress))
-    record, directory = _committed(opened, identity)
+    record, directory = _find_committed(opened, identity)
     with TemporaryDirectory(prefix="labelguard-") as scratch:
         files = _files(directory, record.files, Path(scratch))
         where = send_files(
@@ -98,12 +98,12 @@ def push(
     """
     opened = OpenProject.open(project)
     settings = connectors.read_settings(opened.project.connectors, name)
-    record, directory = _committed(opened, release_id)
+    record, directory = _find_committed(opened, release_id)
     where = connectors.connector(settings).push(directory, title or record.id, progress)
     return record.id, where
 
 
-def _committed(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
+def _find_committed(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
     """Return a committed release that verifies, and its directory."""
     done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
     matches = [record for record in done if record.id.startswith(release_id)]
