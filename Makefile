@@ -39,7 +39,6 @@ test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"
 
 test-integration: $(DEV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group integration
 	$(BIN)/pytest -m integration
 
 test-browser: $(DEV) $(AXE)

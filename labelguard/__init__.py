@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from labelguard.project.project import Project, find
     from labelguard.release.export import export
     from labelguard.release.privatize import privatize
+    from labelguard.release.publication import publish
     from labelguard.release.writer import Release, load
     from labelguard.report.inspection import inspect
     from labelguard.simulation import simulate
@@ -46,6 +47,7 @@ _HOMES = {
     "plan": "labelguard.planner.forecast:plan",
     "policies": "labelguard.project.policies",
     "privatize": "labelguard.release.privatize:privatize",
+    "publish": "labelguard.release.publication:publish",
     "score": "labelguard.analysis.score:score",
     "simulate": "labelguard.simulation:simulate",
     "waiting": "labelguard.project.locking:waiting",
@@ -67,6 +69,7 @@ __all__ = [
     "plan",
     "policies",
     "privatize",
+    "publish",
     "score",
     "simulate",
     "waiting",

@@ -16,8 +16,8 @@ from labelguard.extras import MissingExtra
 
 NAMES = (
     *("Policy", "Project", "Release", "__version__", "account", "errors", "find", "init"),
-    *("inspect", "leaderboard", "load", "plan", "policies", "privatize", "score", "simulate"),
-    "waiting",
+    *("inspect", "leaderboard", "load", "plan", "policies", "privatize", "publish", "score"),
+    *("simulate", "waiting"),
 )
 MODULES = ("account", "policies")
 EXAMPLES = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from labelguard.errors import ConnectorError
 from labelguard.release.writer import load
 from labelguard.text import Progress
 from labelguard_connectors.http import HttpClient
-from labelguard_connectors.payloads import Id, Payload, Uuid
+from labelguard_connectors.payloads import Id, Payload
 
 SIDES = ("response_a", "response_b")
 _COLUMNS = {"prompt", "chosen", "rejected", "item_id", "label_probability"}
@@ -47,115 +46,6 @@ def released_pairs(rows: pl.DataFrame) -> pl.DataFrame:
                     ELSE 1 - coalesce(label_probability, 1) END) AS share
             FROM sided GROUP BY {question} item_id ORDER BY min(place)""").pl()
     return pairs
-
-
-class _Created(Payload):
-    id: Uuid
-
-
-# Records of Argilla in one request: it takes 500, but some seconds for them.
-_RECORDS = 200
-_LONGEST_DATASET = 200
-_LONGEST_CHAT, _LONGEST_ROLE = 500, 20
-_QUESTION = {
-    "name": "preference",
-    "title": "Which response is better?",
-    "required": True,
-    "settings": {
-        "type": "label_selection",
-        "options": [{"value": side, "text": side} for side in (*SIDES, "tie")],
-    },
-}
-_GUIDELINES = (
-    "A release by labelguard. Suggestions are what it says of a pair: noisy on purpose, and "
-    "no single labeler's answer."
-)
-
-
-def push_to_argilla(
-    client: HttpClient, workspace: str, release: Path, name: str, progress: Progress
-) -> str:
-    """Make a data set of a release's pairs in a workspace (id); return its id.
-
-    Each pair is one record, with its sides in the order of their contents, and suggests the side
-    that was released as preferred, with the mean released probability; nothing, if that is 1/2.
-    A data set that cannot be filled is removed again.
-    """
-    if not 0 < len(name) <= _LONGEST_DATASET:
-        raise ConnectorError(
-            f"a data set of Argilla has a name of 1 to {_LONGEST_DATASET} characters"
-        )
-    pairs = argilla_pairs(load(release))
-    fields = pairs.drop("item_id", "share")
-    body = {"name": name, "workspace_id": workspace, "guidelines": _GUIDELINES}
-    dataset = client.post(_Created, "/api/v1/datasets", body).id
-    path = f"/api/v1/datasets/{dataset}"
-    try:
-        for field, kind in fields.schema.items():
-            client.post(_Created, f"{path}/fields", _argilla_field(field, kind))
-        question = client.post(_Created, f"{path}/questions", _QUESTION).id
-        client.send("PUT", f"{path}/publish", repeatable=True)
-        for start in range(0, len(pairs), _RECORDS):
-            progress("publishing to Argilla", start / len(pairs))
-            batch = pairs.slice(start, _RECORDS).iter_rows(named=True)
-            records = {"items": [_argilla_record(row, question) for row in batch]}
-            client.send("PUT", f"{path}/records/bulk", body=records, repeatable=True)
-    except BaseException:
-        with suppress(ConnectorError):
-            client.send("DELETE", path, repeatable=False)
-        raise
-    progress("publishing to Argilla", 1.0)
-    return dataset
-
-
-def argilla_pairs(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the distinct pairs: item_id, the fields, and `share`, the probability that A is
-    preferred.
-
-    Raises `ConnectorError` for chats that Argilla cannot show whole.
-    """
-    for column in ("prompt", "chosen", "rejected"):
-        _check_chats(rows, column)
-    return released_pairs(rows).drop("probability")
-
-
-def _check_chats(rows: pl.DataFrame, column: str) -> None:
-    if rows.schema[column] == pl.String:
-        return
-    plain = pl.List(pl.Struct({"role": pl.String, "content": pl.String}))
-    if rows.schema[column] == plain:
-        role, content = (pl.element().struct.field(name) for name in ("role", "content"))
-        shown = role.str.len_chars().is_between(1, _LONGEST_ROLE) & (content.str.len_chars() > 0)
-        chats = rows[column]
-        whole = chats.list.eval(shown.fill_null(False)).list.all()
-        if (whole & chats.list.len().is_between(1, _LONGEST_CHAT)).all():
-            return
-    raise ConnectorError(
-        f"{column}: Argilla shows no chat but of 1 to {_LONGEST_CHAT} messages, each of a role (up "
-        f"to {_LONGEST_ROLE} characters), a text as content that is not empty, and nothing else"
-    )
-
-
-def _argilla_field(name: str, kind: pl.DataType) -> dict[str, Any]:
-    settings = {"type": "text" if kind == pl.String else "chat", "use_markdown": False}
-    return {"name": name, "title": name, "required": True, "settings": settings}
-
-
-def _argilla_record(row: dict[str, Any], question: str) -> dict[str, Any]:
-    share, item = row.pop("share"), row.pop("item_id")
-    name = f"{item}: {row['question']}" if row.get("question") else item
-    record: dict[str, Any] = {"external_id": name, "fields": row}
-    if share != 1 / 2:
-        record["suggestions"] = [
-            {
-                "question_id": question,
-                "value": SIDES[0] if share > 1 / 2 else SIDES[1],
-                "score": max(share, 1 - share),
-                "agent": "labelguard",
-                "type": "model",
-            }
-        ]
-    return record
 
 
 class _NewProject(Payload):

@@ -68,6 +68,24 @@ def _output_option(
     )
 
 
+def destination_options(further: str = "") -> Callable[[F], F]:
+    """Return `--to` and `--public`; `further` is what else may be published to."""
+    places = [
+        "hf:ORG/NAME",
+        "s3://BUCKET/PREFIX",
+        "a new directory",
+        *([further] if further else []),
+    ]
+
+    def add(command: F) -> F:
+        public = "Make the repository of the Hub public; default: private."
+        command = click.option("--public", is_flag=True, help=public)(command)
+        where = f"{', '.join(places[:-1])} or {places[-1]}."
+        return click.option("--to", required=True, metavar="PLACE", help=where)(command)
+
+    return add
+
+
 project_option = click.option(
     "--project",
     type=click.Path(path_type=Path),

@@ -13,6 +13,7 @@ from labelguard.cli.options import (
     HELP,
     complete_releases,
     complete_releases_or_files,
+    destination_options,
     file_option,
     inputs_argument,
     public_columns_option,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verification import FilesVerification
     from labelguard.release.coefficients import Coefficients
+    from labelguard.release.publication import Published
     from labelguard.report.demonstration import Demonstration
     from labelguard.report.overview import ReleaseLine
     from labelguard.report.page import Format, Reported
@@ -187,6 +189,31 @@ def release_verify(release_id: str | None, project: Path | None) -> FilesVerific
     from labelguard.report import overview
 
     return overview.verify_releases(release_id, project)
+
+
+def _print_published(value: Published) -> None:
+    echo(f"Release {value.release} is at {relative_path(value.where)}")
+
+
+@release.command("publish", short_help="Publish a release: Hub, S3, directory, annotation tool.")
+@click.argument("release_id", metavar="RELEASE", shell_complete=complete_releases)
+@destination_options("CONNECTOR:TITLE")
+@prints(_print_published, project=True)
+def release_publish(release_id: str, to: str, public: bool, project: Path | None) -> Published:
+    """Publish RELEASE with its card as README.md, rows in Parquet, card.json and SHA256SUMS.
+
+    Its files must be as they were committed; nothing else is read, and nothing is charged. The same
+    command again changes nothing, and completes what was interrupted. On the Hub a repository is
+    private, and a newer release takes the place of the one before.
+
+    \b
+    Example:
+      labelguard release publish r0001 --to published
+    """
+    from labelguard.release import publication
+
+    with progress() as report:
+        return publication.publish(release_id, to, public=public, project=project, progress=report)
 
 
 def _print_scored(value: Scored) -> None:

@@ -161,8 +161,8 @@ def push(name: str, release_id: str, title: str | None, project: Path | None) ->
     Example:
       labelguard push label-studio r0001
     """
-    from labelguard.release import writer
+    from labelguard.release import publication
 
     with progress() as report:
-        release, where = writer.push(name, release_id, title, project, report)
+        release, where = publication.push(name, release_id, title, project, report)
     return Pushed(release, name, where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
@@ -168,7 +169,18 @@ def to_json(card: Mapping[str, Any]) -> str:
 
 def to_markdown(card: Mapping[str, Any]) -> str:
     """Return the card for people, with the front matter of a Hugging Face dataset card."""
-    return words("page", facts=(*facts(card), *forecast_facts(card)), **_of_card(card)) + "\n"
+    rows = (*facts(card), *forecast_facts(card))
+    return words("page", facts=rows, metadata=_metadata(card), **_of_card(card)) + "\n"
+
+
+def _metadata(card: Mapping[str, Any]) -> str:
+    """Return the guarantee for programs, as lines of YAML."""
+    import yaml
+
+    privacy = card["privacy"]
+    values = {name: card[name] for name in ("release", "mechanism")}
+    values |= {name: privacy[name] for name in ("epsilon", "delta", "unit", "adjacency")}
+    return str(yaml.safe_dump({"labelguard": values}, sort_keys=False))
 
 
 def guarantee(card: Mapping[str, Any]) -> str:
@@ -197,11 +209,17 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {
         "budget": format_budget,
+        "plain": _escape_markdown,
         "rounded_up": rounded_up,
         "shown": escape_controls,
         "span": span,
     }
     return environment.from_string((files(__package__) / "card.md.j2").read_text(encoding="utf-8"))
+
+
+def _escape_markdown(text: str) -> str:
+    """Return text in which names of columns, files and models cannot become links or HTML."""
+    return re.sub(r"([\\`<>\[\]|])", r"\\\1", escape_controls(text))
 
 
 def rounded_up(epsilon: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labelguard.errors import LedgerError, ProjectError
@@ -36,20 +36,20 @@ def committed_directory(release: Release | str | Path, project: Where = None) ->
             )
         expected = record.files
     else:
-        expected = _sums(directory)
+        expected = read_sums(directory, _FILES, "copy the release again")
     if broken := find_changed_file(directory, expected):
         raise ProjectError(f"{broken}; copy the release again")
     return directory
 
 
-def _sums(directory: Path) -> Mapping[str, str]:
-    """Return what `SHA256SUMS` says of each file: the copy that goes with the release."""
+def read_sums(directory: Path, required: Sequence[str], remedy: str) -> Mapping[str, str]:
+    """Return what `SHA256SUMS` says of each file: the copy that goes with a release or a model."""
     try:
         lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise ProjectError(f"{directory / SUMS} cannot be read; copy the release again") from None
+        raise ProjectError(f"{directory / SUMS} cannot be read; {remedy}") from None
     digests = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
-    missing = [name for name in _FILES if name not in digests]
+    missing = [name for name in required if name not in digests]
     if missing:
-        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; copy the release again")
+        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; {remedy}")
     return digests

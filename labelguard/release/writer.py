@@ -1,4 +1,4 @@
-"""Releases on disk: written behind a grant, verified by hashes, loaded, copied and pushed.
+"""Releases on disk: written behind a grant, verified by hashes, loaded and copied.
 
 A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
 mechanism adds (`head.npz`, a directory `model`); an evaluation has no rows, and no `data.parquet`.
@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard import extras
-from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.notebook import card, several
@@ -41,12 +40,21 @@ from labelguard.storage.files import (
     staged_beside,
     sums_text,
 )
-from labelguard.text import Progress, format_budget, no_progress, pluralize
+from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     import datasets
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
+
+
+# How rows are written.
+PARQUET: Mapping[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": ["flip_probability", "label_probability", "question"],
+    "write_statistics": ["item_id"],
+    "store_schema": False,
+}
 
 
 @dataclass(frozen=True)
@@ -161,14 +169,7 @@ class ReleaseWriter:
         """Append rows; each call becomes row groups of its own."""
         if self._writer is None:
             path = self._temporary / "data.parquet"
-            self._writer = pq.ParquetWriter(
-                path,
-                table.schema,
-                compression="zstd",
-                use_dictionary=["flip_probability", "label_probability", "question"],
-                write_statistics=["item_id"],
-                store_schema=False,
-            )
+            self._writer = pq.ParquetWriter(path, table.schema, **PARQUET)
         self._writer.write_table(table)
         self.rows += table.num_rows
 
@@ -343,32 +344,3 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
 
 def _is_empty(directory: Path) -> bool:
     return directory.is_dir() and not any(directory.iterdir())
-
-
-def push(
-    name: str,
-    release_id: str,
-    title: str | None = None,
-    project: Where = None,
-    progress: Progress = no_progress,
-) -> tuple[str, str]:
-    """Publish a committed release by connector `name`; return its id, and where it is.
-
-    The id may be shortened. Raises `LedgerError` if there is no such release, or its files are not
-    those that were committed; `ConnectorError` as the connector does.
-    """
-    opened = OpenProject.open(project)
-    settings = connectors.read_settings(opened.project.connectors, name)
-    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-    matches = [record for record in done if record.id.startswith(release_id)]
-    if len(matches) != 1:
-        raise LedgerError(
-            f"{release_id} names {len(matches)} committed releases; see: labelguard release list"
-        )
-    record = matches[0]
-    directory = opened.project.releases / record.id
-    broken = find_changed_file(directory, record.files)
-    if broken:
-        raise LedgerError(f"release {record.id}: {broken}; nothing was published")
-    where = connectors.connector(settings).push(directory, title or record.id, progress)
-    return record.id, where

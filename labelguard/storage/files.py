@@ -18,6 +18,8 @@ from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
 from labelguard.spelling import suggest
 
 SUMS = "SHA256SUMS"
+# Cards for people: of a release, of a model.
+CARDS = ("CARD.md", "TRAINING_CARD.md")
 # What a file or a directory of a project may be called: nothing hidden, nothing that a line of
 # sums, an archive or a shell would read in another way.
 PART = r"(?!\.)[A-Za-z0-9_.=+-]+"
@@ -142,9 +144,21 @@ def find_changed_file(directory: Path, expected: Mapping[str, str]) -> str | Non
     for path in sorted(directory.rglob("*")):
         # A link to a directory is none: what it leads to was never hashed.
         is_file = path.is_symlink() or not path.is_dir()
-        if is_file and path.relative_to(directory).as_posix() not in files:
+        name = path.relative_to(directory).as_posix()
+        if is_file and name not in files and not _is_of_hub(name, path, expected):
             return f"{path} was added since the release was committed"
     return None
+
+
+def _is_of_hub(name: str, path: Path, expected: Mapping[str, str]) -> bool:
+    """Return whether a file is one that a copy from the Hub has beside it, and nothing reads.
+
+    README.md may be the card, once more, and nothing else.
+    """
+    if name == "README.md" and not path.is_symlink():
+        digest = sha256(path)
+        return any(expected.get(card) == digest for card in CARDS)
+    return name == ".gitattributes" or name.startswith(".cache/huggingface/")
 
 
 def _is_behind_link(path: Path, directory: Path) -> bool:

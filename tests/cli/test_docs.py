@@ -210,6 +210,11 @@ def _base():
     Path("train.yaml").write_text("max_steps: 2\n")
 
 
+def _model():
+    _base()
+    run("labelguard train reward r0001 --model base --train-config train.yaml -o judge")
+
+
 PREPARED = {
     ("policy", "activate"): _policy,
     ("policy", "drop"): _policy,
@@ -220,6 +225,7 @@ PREPARED = {
     ("release", "abandon"): _crashed,
     ("train", "dpo"): _base,
     ("train", "reward"): _base,
+    ("train", "publish"): _model,
     ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
 }
 """What some examples take for granted."""

@@ -2,13 +2,20 @@
 
 import polars as pl
 import pytest
-from labelguard_connectors.argilla.rest import ArgillaClient
-from labelguard_connectors.releases import argilla_pairs, push_to_argilla
+from labelguard_connectors.argilla import Argilla
+from labelguard_connectors.argilla.publishing import argilla_pairs
 
+from labelguard.answers.connector import Settings
 from labelguard.errors import ConnectorError
 from labelguard.text import no_progress
 
-WORKSPACE = "00000000-0000-4000-8000-000000000000"
+DATASET = "00000000-0000-4000-8000-000000000000"
+
+
+def push(release, name):
+    """Push to an address where nobody listens: whoever asks anything there is told so."""
+    options = {"url": "http://127.0.0.1:1", "dataset": DATASET}
+    Argilla(Settings.of("argilla", options)).push(release, name, no_progress)
 
 
 def chat(*messages):
@@ -81,18 +88,11 @@ def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(chosen, 
     if chosen == []:
         frame = frame.with_columns(pl.col("chosen").cast(frame.schema["prompt"]))
     frame.write_parquet(tmp_path / "data.parquet")
-    # Nobody listens there: whoever asked anything would say so.
-    with (
-        ArgillaClient("argilla", "http://127.0.0.1:1", "key") as rest,
-        pytest.raises(ConnectorError, match=r"^chosen: Argilla shows no chat but of 1 to 500"),
-    ):
-        push_to_argilla(rest, WORKSPACE, tmp_path, "name", no_progress)
+    with pytest.raises(ConnectorError, match=r"^chosen: Argilla shows no chat but of 1 to 500"):
+        push(tmp_path, "name")
 
 
-@pytest.mark.parametrize("name", ["", "n" * 201])
+@pytest.mark.parametrize("name", ["", "n" * 201, "workspace/", "workspace/" + "n" * 201])
 def test_names_that_argilla_does_not_take_are_refused(name, tmp_path):
-    with (
-        ArgillaClient("argilla", "http://127.0.0.1:1", "key") as rest,
-        pytest.raises(ConnectorError, match="1 to 200 characters"),
-    ):
-        push_to_argilla(rest, WORKSPACE, tmp_path, name, no_progress)
+    with pytest.raises(ConnectorError, match="1 to 200 characters"):
+        push(tmp_path, name)

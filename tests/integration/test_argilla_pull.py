@@ -237,10 +237,39 @@ def test_a_release_is_a_data_set_of_pairs_without_labelers(server, tmp_path, cha
         majority = SIDES[0] if 2 * chosen > len(released) else SIDES[1]
         suggested = [one["value"] for one in record["suggestions"]]
         assert suggested == ([] if 2 * chosen == len(released) else [majority])
-        assert record["responses"] == [] and not record["metadata"]
+        certain = released["label_probability"].fill_null(1.0).to_list()
+        first = [row == sides[0] for row in released["chosen"].to_list()]
+        share = sum(p if a else 1 - p for p, a in zip(certain, first, strict=True)) / len(first)
+        said = {"release": release.name, "probability": pytest.approx(share)}
+        assert record["responses"] == [] and record["metadata"] == said
     assert "labeler-" not in json.dumps(shown)
+    path = f"datasets/{identity}"
+    kinds = {
+        one["name"]: one["settings"]["type"]
+        for what in (f"/{path}/fields", f"/{path}/questions", f"/me/{path}/metadata-properties")
+        for one in server.call("GET", what)["items"]
+    }
+    kind = "chat" if chats else "text"
+    asked = {"preference": "label_selection", "release": "terms", "probability": "float"}
+    assert kinds == {"prompt": kind, **dict.fromkeys(SIDES, kind), **asked}
     with pytest.raises(ConnectorError, match="HTTP 409: it exists already; choose another name"):
         argilla(server).push(release, name, no_progress)
+
+
+@pytest.mark.usefixtures("annotated", "key")
+def test_a_release_is_published_in_a_workspace_that_is_named(server, tmp_path):
+    release, _ = _release(tmp_path / "project", chats=False)
+    other = server.call("POST", "/workspaces", {"name": "another"})["id"]
+    config = tmp_path / "project" / ".labelguard" / "labelguard.toml"
+    with config.open("a") as file:
+        file.write(f'\n[connectors.argilla]\nurl = "{server.url}"\n')
+        file.write('dataset = "prefs"\nworkspace = "labelers"\n')
+    project = tmp_path / "project"
+    where = labelguard.publish(release.name, "argilla:another/pairs", project=project).where
+    identity = where.removeprefix(f"{server.url}/dataset/").removesuffix("/annotation-mode")
+    assert server.call("GET", f"/datasets/{identity}")["workspace_id"] == other
+    with pytest.raises(ConnectorError, match="no workspace of that name"):
+        labelguard.publish(release.name, "argilla:nowhere/pairs", project=project)
 
 
 @pytest.mark.usefixtures("annotated")

@@ -1,5 +1,6 @@
 """The files for schedulers in examples/: each is what its scheduler reads, and starts a job."""
 
+import ast
 import os
 import re
 import shlex
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -15,6 +17,7 @@ from croniter import croniter
 from support.pages import check_command, script
 
 from labelguard import __version__
+from labelguard.errors import BudgetExceeded, ProjectBusy
 from labelguard.report import overview
 
 ROOT = Path(__file__).parents[2]
@@ -124,3 +127,25 @@ def test_models_follow_the_drift_and_the_project_holds(example, tmp_path):
 @pytest.mark.slow
 def test_a_gate_that_promotes_nothing_does_not_follow_it(example, tmp_path):
     assert not follows(example.simulate_year(tmp_path / "year", 6, confidence=1 - 1e-12))
+
+
+@pytest.mark.parametrize("name", ["airflow", "dagster", "prefect"])
+def test_an_orchestrator_runs_the_job_every_night_and_knows_its_exit_codes(name):
+    """The codes: 3 is no failure and ends it, 4 is tried again."""
+    text = (FILES / f"{name}_retrain.py").read_text()
+    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+    values: dict[str, Any] = {}
+    for node in assigned:
+        if ast.unparse(node.targets[0]) in ("COMMAND", "(EXHAUSTED, BUSY)"):
+            exec(compile(ast.Module([node], []), name, "exec"), values)
+    words = values["COMMAND"].split()
+    check_retrain(words)
+    assert "--strict" in words and "--wait" not in words
+    assert "30 2 * * *" in text
+    if name == "airflow":
+        assert f"skip_on_exit_code={BudgetExceeded.exit_code}," in text and "retries=3" in text
+    else:
+        assert (values["EXHAUSTED"], values["BUSY"]) == (
+            BudgetExceeded.exit_code,
+            ProjectBusy.exit_code,
+        )

@@ -87,7 +87,8 @@ def test_what_cannot_be_trained_is_said_before_anything_is_charged(shop, options
 
 def test_a_base_of_raw_labels_is_refused(shop):
     tiny_models.saved(Path("raw"))
-    card = f"---\ntags:\n- non-private\n{front_matter(())}---\n"
+    matter = front_matter((), "raw")
+    card = f"---\ntags:\n- non-private\n{matter}---\n"
     (Path("raw") / "TRAINING_CARD.md").write_text(card)
     with pytest.raises(LabelguardError, match="raw labels"):
         _step(shop, "dpo", model="raw").check("rr", None)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
     from labelguard_trainer.training.evaluate import TrainingResult
     from labelguard_trainer.training.kto import KTOConfig, KTOTrainer
+    from labelguard_trainer.training.publishing import publish_model
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
     from labelguard_trainer.training.run import train
 
@@ -31,6 +32,7 @@ _HOMES = {
     "training.dpo": ["DPOConfig", "DPOTrainer"],
     "training.evaluate": ["TrainingResult"],
     "training.kto": ["KTOConfig", "KTOTrainer"],
+    "training.publishing": ["publish_model"],
     "training.reward": ["RewardConfig", "RewardTrainer"],
     "training.run": ["train"],
 }
@@ -46,6 +48,7 @@ __all__ = [
     "RewardTrainer",
     "TrainingResult",
     "VectorCache",
+    "publish_model",
     "train",
 ]
 

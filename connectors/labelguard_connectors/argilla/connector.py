@@ -95,12 +95,27 @@ class Argilla:
                 yield Page(answers, "", unreadable)
 
     def push(self, release: Path, name: str, progress: Progress) -> str:
-        """Publish a release as a new data set of the same workspace; return its page's address."""
-        from labelguard_connectors.releases import push_to_argilla
+        """Publish a release as a new data set; return its page's address.
 
+        `name` may be WORKSPACE/NAME; else it is in the workspace of the data set that is read.
+        """
+        from labelguard_connectors.argilla.publishing import (
+            ArgillaServer,
+            create_dataset,
+            read_pairs,
+        )
+
+        workspace, _, title = name.rpartition("/")
+        pairs = read_pairs(release, title)
         with self._client() as client:
-            workspace = client.dataset(self._dataset).workspace_id
-            dataset = push_to_argilla(client, workspace, release, name, progress)
+            identity = (
+                client.workspace(workspace)
+                if workspace
+                else client.dataset(self._dataset).workspace_id
+            )
+            server = ArgillaServer(client.where, self._url)
+        key = credential(self._name, "api_key")
+        dataset = create_dataset(server, key, identity, title, release, pairs, progress)
         return f"{self._url}/dataset/{dataset}/annotation-mode"
 
     def _client(self) -> ArgillaClient:

@@ -17,7 +17,7 @@ from labelguard_connectors.argilla.answers import ArgillaQuestion, DatasetName, 
 from labelguard_connectors.http import HttpClient
 from labelguard_connectors.payloads import Count, Payload, Text, Time, Uuid
 
-_HINTS = {
+HINTS = {
     401: "the API key is not accepted; check it",
     403: "the API key's user may not do this; it must be an owner, or an admin of the workspace",
     404: "not found; check url, workspace and dataset",
@@ -76,18 +76,20 @@ class ArgillaClient(HttpClient):
     def __init__(self, connector: str, url: str, api_key: str) -> None:
         headers = {"X-Argilla-Api-Key": api_key}
         where = f"connector {connector}"
-        super().__init__("Argilla", where, url, _HINTS, lambda renew: headers)
+        super().__init__("Argilla", where, url, HINTS, lambda renew: headers)
 
     def dataset(self, name: DatasetName) -> Dataset:
         """Return the data set of this name or id. Raises `ConnectorError` where there is none."""
         if name.id:
             return self.get(Dataset, f"{_API}/datasets/{name.id}")
-        workspaces = self.get(Listing[_Workspace], f"{_API}/me/workspaces").items
-        workspace = self._pick(workspaces, "workspace", name.workspace)
-        datasets = self.get(
-            Listing[Dataset], f"{_API}/me/datasets", workspace_id=workspace.id
-        ).items
+        workspace = self.workspace(name.workspace)
+        datasets = self.get(Listing[Dataset], f"{_API}/me/datasets", workspace_id=workspace).items
         return self._pick(datasets, "dataset", name.dataset)
+
+    def workspace(self, name: str | None) -> str:
+        """Return the id of a workspace. Raises `ConnectorError` where there is none."""
+        workspaces = self.get(Listing[_Workspace], f"{_API}/me/workspaces").items
+        return self._pick(workspaces, "workspace", name).id
 
     def _pick(self, items: Sequence[_Named], noun: str, name: str | None) -> _Named:
         for item in items:

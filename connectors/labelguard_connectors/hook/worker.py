@@ -29,7 +29,7 @@ from labelguard.ledger import segmentbook
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
-from labelguard.release import writer
+from labelguard.release import publication
 from labelguard.release.privatize import privatize
 from labelguard.text import Progress, no_progress
 from labelguard_connectors.hook import logs
@@ -170,7 +170,7 @@ class Worker:
 
     def _publish(self, turn: Turn, progress: WorkerState, name: str, release: str) -> None:
         """Push the newest release of its source as a new data set of the connector's tool."""
-        _, address = writer.push(name, release, project=self._project)
+        _, address = publication.push(name, release, project=self._project)
         progress.pushed[name] = release
         progress.write(self._project.state)
         turn.published.append(address)
@@ -258,7 +258,7 @@ def release_export(
     address = None
     exports = WorkerState.read(home.state, EXPORTS)
     if schedule.push and exports.pushed.get(settings.name) != release.id:
-        _, address = writer.push(settings.name, release.id, project=home, progress=progress)
+        _, address = publication.push(settings.name, release.id, project=home, progress=progress)
         exports.pushed[settings.name] = release.id
         exports.write(home.state, EXPORTS)
     return ExportRelease(release.id, str(release.path), release.reused, address, release.notes)

@@ -13,6 +13,7 @@ import click
 from labelguard.cli.options import (
     HELP,
     complete_releases_or_files,
+    destination_options,
     directory_option,
     project_option,
 )
@@ -21,6 +22,7 @@ from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.evaluate import TrainingResult
+    from labelguard_trainer.training.publishing import PublishedModel
 
 _FILE: dict[str, Any] = {
     "type": click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -155,6 +157,41 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
       labelguard train reward r0001 --model base --train-config train.yaml -o judge
     """
     return _run("reward", release, model, output, options)
+
+
+def _print_published(value: PublishedModel) -> None:
+    echo(f"Model {relative_path(value.model)} is at {relative_path(value.where)}")
+
+
+@train_group.command("publish", short_help="Publish a trained model: Hub, S3 or directory.")
+@click.argument("model", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@destination_options()
+@click.option(
+    "--base",
+    metavar="ORG/NAME",
+    help="The base model on the Hub; for an adapter that was trained on a directory.",
+)
+@click.option("--non-private", is_flag=True, help="MODEL was trained on raw labels; no guarantee.")
+@prints(_print_published)
+def train_publish(
+    model: Path, to: str, public: bool, base: str | None, non_private: bool
+) -> PublishedModel:
+    """Publish MODEL, a directory of `train dpo` or `train reward`, with its card as README.md.
+
+    Its files must be as training wrote them; nothing else is read. The same command again changes
+    nothing, and completes what was interrupted. On the Hub a repository is private, and a newer
+    model takes the place of the one before.
+
+    \b
+    Example:
+      labelguard train publish judge --to published-model
+    """
+    from labelguard_trainer.training.publishing import publish_model
+
+    with progress() as report:
+        return publish_model(
+            model, to, base=base, public=public, non_private=non_private, progress=report
+        )
 
 
 def _run(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
 from labelguard.text import Progress
 from labelguard_trainer.training import evaluate, guard, models, settings
 from labelguard_trainer.training.evaluate import ModelEvaluation, TrainingResult
@@ -215,6 +215,8 @@ def _describe(
     ):
         write_atomically(run.finished_path / name, text.encode())
     draw(metrics, run.finished_path)
+    sums = sums_text(hashes_of(run.finished_path))  # what may be published
+    write_atomically(run.finished_path / SUMS, sums.encode("ascii"))
 
 
 def _notes(request: TrainingRequest) -> Iterator[str]:

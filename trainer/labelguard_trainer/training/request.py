@@ -224,7 +224,7 @@ def _numbers(file: Path, frame: pl.DataFrame, name: str, rows: int) -> NDArray[n
     return frame[name].cast(pl.Float64).to_numpy()
 
 
-_RAW = "raw labels"
+RAW = "raw labels"
 _CARDS = ("TRAINING_CARD.md", "README.md")
 
 
@@ -261,7 +261,7 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
         return (release_of_card(read_card(release), sha256(release / SUMS)),)
     for card in (directory / name for name in _CARDS):
         learned = _learned_from(card) if card.is_file() else None
-        if learned == _RAW and private:
+        if learned == RAW and private:
             raise LabelguardError(
                 f"{model} was trained on raw labels, says its {card.name}: what is trained on it "
                 "has no guarantee; begin from its own base model"
@@ -271,27 +271,46 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
     return ()
 
 
-def front_matter(learned: tuple[LearnedRelease, ...]) -> str:
-    """Return the lines of a card's front matter that say so; without releases, raw labels."""
+def front_matter(learned: tuple[LearnedRelease, ...], model: str) -> str:
+    """Return the lines of a card's front matter that say so; without releases, raw labels.
+
+    A base `model` of a hub is named; a directory is nobody else's business.
+    """
     import yaml
 
-    value = [asdict(release) for release in learned] or _RAW
-    return str(yaml.safe_dump({"labelguard": {"learned_from": value}}, sort_keys=False))
+    matter: dict[str, Any] = {} if Path(model).exists() else {"base_model": model}
+    matter["labelguard"] = {"learned_from": [asdict(release) for release in learned] or RAW}
+    return str(yaml.safe_dump(matter, sort_keys=False))
 
 
-def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
-    """Return what a card's front matter says; None for a card of something else."""
+def read_card_matter(card: Path) -> dict[str, Any] | None:
+    """Return a card's front matter, which says what the model learned from; None of another card.
+
+    Raises `LabelguardError` for one that does not say it.
+    """
     import yaml
 
     try:
-        matter = card.read_text(encoding="utf-8").partition("---\n")[2].partition("\n---\n")[0]
-        if "labelguard" not in matter:
+        text = card.read_text(encoding="utf-8").partition("---\n")[2].partition("\n---\n")[0]
+        if "labelguard" not in text:
             return None
-        content = yaml.safe_load(matter)
-        if "non-private" in content["tags"] or content["labelguard"]["learned_from"] == _RAW:
-            return _RAW
-        return tuple(LearnedRelease(**entry) for entry in content["labelguard"]["learned_from"])
+        matter: dict[str, Any] = yaml.safe_load(text)
+        learned = matter["labelguard"]["learned_from"]
+        if "non-private" in matter["tags"]:
+            learned = RAW
+        if learned != RAW:
+            learned = [LearnedRelease(**entry) for entry in learned]
+        return {**matter, "labelguard": {"learned_from": learned}}
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
         raise LabelguardError(
             f"{card} does not say what the model learned from; take the card it was trained with"
         ) from None
+
+
+def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
+    """Return what a card's front matter says; None for a card of something else."""
+    matter = read_card_matter(card)
+    if matter is None:
+        return None
+    learned = matter["labelguard"]["learned_from"]
+    return RAW if learned == RAW else tuple(learned)

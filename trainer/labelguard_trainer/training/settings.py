@@ -121,7 +121,7 @@ def _refusal(name: str) -> str | None:
     if name == "hub_token":
         return _SECRET
     if name.startswith(("hub_", "push_to_hub")):
-        return "publish the finished directory yourself"
+        return "publish the finished model: labelguard train publish"
     return _OURS.get(name)
 
 

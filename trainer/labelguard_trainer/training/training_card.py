@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.release.card import guarantee, words
 from labelguard.storage.files import write_atomically
-from labelguard.text import format_budget, pluralize
+from labelguard.text import escape_controls, format_budget, pluralize
 from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
 from labelguard_trainer.training.request import TrainingRequest, front_matter, release_of_card
 from labelguard_trainer.training.settings import public_name, public_settings
@@ -52,9 +52,9 @@ def to_markdown(
         before=[f"`{o.release}`, {format_budget(asdict(o))} for every {o.unit}" for o in before],
         card=card,
         digest=digest,
-        front_matter=front_matter(learned),
+        front_matter=front_matter(learned, trained.model),
         guarantee=guarantee(card) if card else "",
-        model=public_name(trained.model),
+        model=escape_controls(public_name(trained.model)).replace("`", "'"),
         results=[*results(trained.evaluation)],
         settings={
             "config": public_settings(request.config) if request.config else {},

@@ -1,0 +1,174 @@
+"""A release as a data set of Argilla, made by Argilla's own package.
+
+Reading does without that package: it loses the status of responses. Here none are there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from labelguard import extras
+from labelguard.errors import ConnectorError
+from labelguard.release.writer import load, read_card
+from labelguard.text import Progress
+from labelguard_connectors.argilla.rest import HINTS
+from labelguard_connectors.releases import SIDES, released_pairs
+
+# Records in one request: Argilla takes 500, but some seconds for them.
+_RECORDS = 200
+_LONGEST_DATASET = 200
+_LONGEST_CHAT, _LONGEST_ROLE = 500, 20
+_GUIDELINES = (
+    "A release by labelguard. Suggestions are what it says of a pair: noisy on purpose, and "
+    "no single labeler's answer."
+)
+
+
+@dataclass(frozen=True)
+class ArgillaServer:
+    """A server; `where` begins every message about it."""
+
+    where: str
+    url: str
+
+
+def read_pairs(release: Path, name: str) -> pl.DataFrame:
+    """Return the pairs of a release that Argilla can show, for a data set of this name."""
+    extras.require("argilla-push", "publishing in Argilla")
+    if not 0 < len(name) <= _LONGEST_DATASET:
+        raise ConnectorError(
+            f"a data set of Argilla has a name of 1 to {_LONGEST_DATASET} characters"
+        )
+    return argilla_pairs(load(release))
+
+
+def create_dataset(
+    server: ArgillaServer,
+    api_key: str,
+    workspace: str,
+    name: str,
+    release: Path,
+    pairs: pl.DataFrame,
+    progress: Progress,
+) -> str:
+    """Make a data set of a release's pairs in a workspace (id); return its id.
+
+    Each pair is one record, with its sides in the order of their contents, and suggests the side
+    that was released as preferred, with the mean released probability; nothing, if that is 1/2.
+    Metadata are the release's id, and the probability that A is preferred. A data set that cannot
+    be filled is removed again.
+    """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # progress is told once
+    import argilla as rg
+
+    identity = str(read_card(release)["release"])
+    with _errors(server.where):
+        client = rg.Argilla(api_url=server.url, api_key=api_key)
+        dataset = rg.Dataset(
+            name, client.workspaces(id=workspace), _settings(rg, pairs), client
+        ).create()
+    try:
+        for start in range(0, len(pairs), _RECORDS):
+            progress("publishing to Argilla", start / len(pairs))
+            rows = pairs.slice(start, _RECORDS).iter_rows(named=True)
+            batch = [_record(rg, row, identity) for row in rows]
+            with _errors(server.where):
+                dataset.records.log(batch, batch_size=len(batch))
+    except BaseException:
+        with suppress(ConnectorError), _errors(server.where):
+            dataset.delete()
+        raise
+    progress("publishing to Argilla", 1.0)
+    return str(dataset.id)
+
+
+def _settings(rg: Any, pairs: pl.DataFrame) -> Any:
+    """Return fields, question and metadata of the data set."""
+    kinds = {
+        name: kind == pl.String for name, kind in pairs.drop("item_id", "share").schema.items()
+    }
+    probability = rg.FloatMetadataProperty(
+        "probability", 0.0, 1.0, title="released probability of A", visible_for_annotators=False
+    )
+    return rg.Settings(
+        guidelines=_GUIDELINES,
+        fields=[
+            (rg.TextField if is_text else rg.ChatField)(name, use_markdown=False)
+            for name, is_text in kinds.items()
+        ],
+        questions=[
+            rg.LabelQuestion("preference", [*SIDES, "tie"], title="Which response is better?")
+        ],
+        metadata=[rg.TermsMetadataProperty("release"), probability],
+    )
+
+
+def _record(rg: Any, row: dict[str, Any], release: str) -> Any:
+    share, item = row.pop("share"), row.pop("item_id")
+    side = SIDES[0] if share > 1 / 2 else SIDES[1]
+    suggested = (
+        []
+        if share == 1 / 2
+        else [
+            rg.Suggestion(
+                "preference", side, score=max(share, 1 - share), agent="labelguard", type="model"
+            )
+        ]
+    )
+    return rg.Record(
+        id=f"{item}: {row['question']}" if row.get("question") else item,
+        fields=row,
+        metadata={"release": release, "probability": share},
+        suggestions=suggested,
+    )
+
+
+@contextmanager
+def _errors(where: str) -> Iterator[None]:
+    """Tell what the package refuses by its kind, and nothing of what was sent or answered."""
+    import httpx
+    from argilla._exceptions import ArgillaError
+
+    try:
+        yield
+    except (ArgillaError, httpx.HTTPError) as error:
+        status = getattr(error, "status_code", getattr(error.__cause__, "status_code", None))
+        kind = f"HTTP {status}: {HINTS.get(status, 'refused')}" if status else type(error).__name__
+    else:
+        return
+    raise ConnectorError(f"{where}: Argilla's client: {kind}")
+
+
+def argilla_pairs(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the distinct pairs: item_id, the fields, and `share`, the probability that A is
+    preferred.
+
+    Raises `ConnectorError` for chats that Argilla cannot show whole.
+    """
+    for column in ("prompt", "chosen", "rejected"):
+        _check_chats(rows, column)
+    return released_pairs(rows).drop("probability")
+
+
+def _check_chats(rows: pl.DataFrame, column: str) -> None:
+    if rows.schema[column] == pl.String:
+        return
+    plain = pl.List(pl.Struct({"role": pl.String, "content": pl.String}))
+    if rows.schema[column] == plain:
+        role, content = (pl.element().struct.field(name) for name in ("role", "content"))
+        shown = role.str.len_chars().is_between(1, _LONGEST_ROLE) & (content.str.len_chars() > 0)
+        chats = rows[column]
+        whole = chats.list.eval(shown.fill_null(False)).list.all()
+        if (whole & chats.list.len().is_between(1, _LONGEST_CHAT)).all():
+            return
+    raise ConnectorError(
+        f"{column}: Argilla shows no chat but of 1 to {_LONGEST_CHAT} messages, each of a role (up "
+        f"to {_LONGEST_ROLE} characters), a text as content that is not empty, and nothing else"
+    )

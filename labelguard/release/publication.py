@@ -1,0 +1,153 @@
+"""A committed release leaves the project: to the Hub, S3, a directory, or an annotation tool.
+
+What leaves are the files that were committed, byte for byte, and the card once more as README.md.
+Of a large release the rows are cut into several files, and `SHA256SUMS` names those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow.parquet as pq
+
+from labelguard.answers import connector as connectors
+from labelguard.errors import LabelguardError, LedgerError
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.project.opening import OpenProject, Where
+from labelguard.project.verification import release_fault
+from labelguard.release.writer import PARQUET, Release
+from labelguard.storage.destinations import PublicFile, send_files, split_destination
+from labelguard.storage.files import SUMS, sha256, sums_text
+from labelguard.text import Progress, no_progress
+
+# Bytes of rows in one file: more of them are cut into several.
+SHARD_BYTES = 500_000_000
+_ROWS, _CARD = "data.parquet", "CARD.md"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A release that was published."""
+
+    # the release
+    release: str
+    # where it is
+    where: str
+
+
+def publish(
+    release: Release | str,
+    to: str | Path,
+    *,
+    public: bool = False,
+    project: Where = None,
+    progress: Progress = no_progress,
+) -> Published:
+    """Publish a committed release of a project: its files, and its card as README.md.
+
+    `release` is an id, which may be shortened, or what `privatize` returned; `to` is
+    `hf:ORG/NAME` (a data set of the Hugging Face Hub, private unless `public`),
+    `s3://BUCKET/PREFIX`, a new directory, or `CONNECTOR:TITLE` for an annotation tool (`push`).
+    Again, it changes nothing; on the Hub another release takes the place of the one before.
+
+    Charges nothing. Raises `LedgerError` for a release that is not committed, or whose files are
+    not those that were, and `LabelguardError` if something else is at `to`, or it cannot be
+    reached.
+
+    Example:
+        >>> published = lg.publish(release, "published", project="study")
+        >>> published.where
+        'published'
+    """
+    opened = OpenProject.open(project)
+    scheme, title = split_destination(str(to))
+    identity = release.id if isinstance(release, Release) else release
+    if scheme in opened.project.connectors:
+        if public:
+            raise LabelguardError(f"--public is for the Hub (hf:ORG/NAME), found {to}")
+        return Published(*push(scheme, identity, title or None, project, progress))
+    record, directory = _find_committed(opened, identity)
+    with TemporaryDirectory(prefix="labelguard-") as scratch:
+        files = _files(directory, record.files, Path(scratch))
+        where = send_files(
+            files,
+            str(to),
+            "dataset",
+            title=f"Release {record.id}",
+            public=public,
+            progress=progress,
+        )
+    return Published(record.id, where)
+
+
+def push(
+    name: str,
+    release_id: str,
+    title: str | None = None,
+    project: Where = None,
+    progress: Progress = no_progress,
+) -> tuple[str, str]:
+    """Publish a committed release by connector `name`; return its id, and where it is.
+
+    The id may be shortened. Raises `LedgerError` if there is no such release, or its files are not
+    those that were committed; `ConnectorError` as the connector does.
+    """
+    opened = OpenProject.open(project)
+    settings = connectors.read_settings(opened.project.connectors, name)
+    record, directory = _find_committed(opened, release_id)
+    where = connectors.connector(settings).push(directory, title or record.id, progress)
+    return record.id, where
+
+
+def _find_committed(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
+    """Return a committed release that verifies, and its directory."""
+    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
+    matches = [record for record in done if record.id.startswith(release_id)]
+    if len(matches) != 1:
+        raise LedgerError(
+            f"{release_id!a} names {len(matches)} committed releases; see: labelguard release list"
+        )
+    [record] = matches
+    if broken := release_fault(opened, matches):
+        raise LedgerError(f"{broken}; nothing was published")
+    return record, opened.project.releases / record.id
+
+
+def _files(directory: Path, committed: Mapping[str, str], scratch: Path) -> dict[str, PublicFile]:
+    """Return what is published of a release by its name there; new files are made in `scratch`."""
+    files = {name: PublicFile(directory / name, digest) for name, digest in committed.items()}
+    sums = directory / SUMS
+    if _ROWS in files and (directory / _ROWS).stat().st_size > SHARD_BYTES:
+        del files[_ROWS]
+        files |= {p.name: PublicFile(p, sha256(p)) for p in _cut(directory / _ROWS, scratch)}
+        sums = scratch / SUMS
+        sums.write_text(sums_text({name: file.sha256 for name, file in files.items()}), "ascii")
+    text = sums_text({name: file.sha256 for name, file in files.items()})
+    files[SUMS] = PublicFile(sums, hashlib.sha256(text.encode("ascii")).hexdigest())
+    files["README.md"] = files[_CARD]
+    return files
+
+
+def _cut(path: Path, scratch: Path) -> Iterator[Path]:
+    """Yield files of about `SHARD_BYTES` with the rows of one, in their order."""
+    source = pq.ParquetFile(path)
+    sizes = [source.metadata.row_group(n).total_byte_size for n in range(source.num_row_groups)]
+    share = path.stat().st_size / sum(sizes)  # of what is compressed
+    shards: list[list[int]] = [[]]
+    size = 0.0
+    for group, full in enumerate(sizes):
+        if shards[-1] and size + full * share > SHARD_BYTES:
+            shards.append([])
+            size = 0.0
+        shards[-1].append(group)
+        size += full * share
+    for number, groups in enumerate(shards):
+        shard = scratch / f"data-{number:05d}-of-{len(shards):05d}.parquet"
+        with pq.ParquetWriter(shard, source.schema_arrow, **PARQUET) as writer:
+            for group in groups:
+                writer.write_table(source.read_row_group(group))
+        yield shard

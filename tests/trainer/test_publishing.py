@@ -1,0 +1,153 @@
+"""A trained model at the Hub and in a directory: what training wrote, with its card."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from huggingface_hub import ModelCard
+from labelguard_trainer.training.publishing import publish_model
+from labelguard_trainer.training.rows import RawLabels
+from labelguard_trainer.training.run import train
+from support import hub as hubs
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError
+from labelguard.storage.files import SUMS, hashes_of, sums_text
+
+NAME = "org/aligned"
+
+
+@pytest.fixture(scope="module")
+def trained(shop, tmp_path_factory):
+    """A language model that was trained on a release."""
+    output = tmp_path_factory.mktemp("trained") / "model"
+    train("dpo", shop / "rr", shop / "base", output=output, config=shop / "quick.yaml")
+    return output
+
+
+@pytest.fixture(scope="module")
+def adapter(shop, tmp_path_factory):
+    """An adapter of a model in a directory."""
+    output = tmp_path_factory.mktemp("trained") / "adapter"
+    more = {"config": shop / "quick.yaml", "lora": "r=2,alpha=4"}
+    train("dpo", shop / "rr", shop / "base", output=output, **more)
+    return output
+
+
+@pytest.fixture
+def model(trained, tmp_path):
+    """A copy of the model, to be tampered with."""
+    return shutil.copytree(trained, tmp_path / "trained" / "model")
+
+
+def public(directory):
+    files = {name: (directory / name).read_bytes() for name in hashes_of(directory)}
+    return {**files, "README.md": files["TRAINING_CARD.md"]}
+
+
+def test_the_hub_gets_a_model_that_loads_and_its_card(model, monkeypatch, tmp_path):
+    with hubs.running() as hub:
+        hubs.point_to(hub, monkeypatch, tmp_path)
+        where = publish_model(model, f"hf:{NAME}").where
+        assert where == f"{hub.url}/{NAME}" and hub.repositories["model", NAME].private
+        assert hub.published(NAME, "model") == public(model)
+        card = ModelCard(hub.published(NAME, "model")["README.md"].decode())
+        card.validate(repo_type="model")
+        hub.calls.clear()
+        publish_model(model, f"hf:{NAME}")
+        assert "commit" not in hub.calls
+        loaded = AutoModelForCausalLM.from_pretrained(NAME)
+        assert loaded.config.vocab_size == len(AutoTokenizer.from_pretrained(NAME))
+    [release] = card.data.to_dict()["labelguard"]["learned_from"]
+    assert release["epsilon"] == 20 and release["delta"] == 1e-5
+
+
+def check_paths(directory, shop):
+    for path in directory.rglob("*"):
+        assert str(shop).encode() not in path.read_bytes(), path
+
+
+def test_no_path_of_this_machine_is_published(model, shop, tmp_path):
+    publish_model(model, tmp_path / "out")
+    check_paths(tmp_path / "out", shop)
+
+
+@pytest.mark.slow
+def test_an_adapter_names_the_base_that_others_have(adapter, shop, tmp_path):
+    with pytest.raises(LabelguardError, match="--base ORG/NAME"):
+        publish_model(adapter, tmp_path / "out")
+    for bad in ("../base", "org/base\nlicense: mit", str(shop / "base")):
+        with pytest.raises(LabelguardError, match="expected the id of a model"):
+            publish_model(adapter, tmp_path / "out", base=bad)
+    publish_model(adapter, tmp_path / "out", base="org/base")
+    check_paths(tmp_path / "out", shop)
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "org/base"
+    card = ModelCard((tmp_path / "out" / "README.md").read_text())
+    assert card.data.base_model == "org/base" and card.data.library_name == "peft"
+    publish_model(tmp_path / "out", tmp_path / "again", base="org/base")  # sums hold there too
+    assert hashes_of(tmp_path / "again") == hashes_of(tmp_path / "out")
+
+
+def test_a_model_of_raw_labels_is_published_only_where_that_is_typed(model, tmp_path):
+    card = model / "TRAINING_CARD.md"
+    card.write_text(card.read_text().replace("- differential-privacy", "- non-private", 1))
+    hashes = hashes_of(model)
+    del hashes[SUMS]
+    (model / SUMS).write_text(sums_text(hashes))
+    command = ["train", "publish", str(model), "--to", str(tmp_path / "out")]
+    refused = CliRunner().invoke(main, command)
+    assert refused.exit_code == 1 and "--non-private" in refused.output
+    assert not (tmp_path / "out").exists()
+    done = CliRunner().invoke(main, [*command, "--non-private", "--json"])
+    assert json.loads(done.output)["where"] == str(tmp_path / "out")
+    with pytest.raises(RawLabels):
+        publish_model(tmp_path / "out", tmp_path / "another")
+
+
+def add_file(model):
+    (model / "optimizer.pt").write_bytes(b"")
+
+
+def add_link(model):
+    (model / "data").symlink_to(model.parent)
+
+
+def alter_weights(model):
+    with (model / "model.safetensors").open("ab") as file:
+        file.write(b"\0")
+
+
+def lead_away(model):
+    (model / "config.json").rename(model.parent / "config.json")
+    (model / "config.json").symlink_to("../config.json")
+
+
+def claim_a_guarantee(model):
+    card = model / "TRAINING_CARD.md"
+    card.write_text(card.read_text().replace("epsilon: 20.0", "epsilon: 2.0"))
+
+
+def drop_sums(model):
+    (model / "SHA256SUMS").unlink()
+
+
+@pytest.mark.parametrize(
+    "attack", [add_file, add_link, alter_weights, lead_away, claim_a_guarantee, drop_sums]
+)
+def test_a_directory_that_is_not_as_training_wrote_it_is_not_published(attack, model, tmp_path):
+    attack(model)
+    with pytest.raises(LabelguardError, match=r"nothing was published|only what labelguard train"):
+        publish_model(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_release_is_no_model(shop, tmp_path):
+    with pytest.raises(LabelguardError, match=r"does not name TRAINING_CARD\.md"):
+        publish_model(shop / "rr", tmp_path / "out")
+    assert not Path(tmp_path / "out").exists()
