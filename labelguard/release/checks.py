@@ -99,9 +99,9 @@ def check_plan(
         )
     if not plan.rows and not short and not resumed:
         raise PolicyError(
-            f"no label fits: all {plan.over_bound:,} are beyond what is allowed of their "
-            f"{policy.unit} (a ranking is kept or dropped whole); --max-labels-per-labeler bounds "
-            "a release, rr:uses=K,block=B of a policy all of them"
+            f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
+            f"{policy.unit} (a ranking is kept or dropped whole): raise --max-labels-per-labeler, "
+            "or allow more uses or larger blocks (labelguard policy new)"
         )
     use = events.kind(event)
     if short and not drop:
