@@ -95,9 +95,10 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     """Return what an allowance pays for."""
     text = pluralize(allowance.allowed, allowance.kind.noun)
     if allowance.kind.keeps_values:
+        text += ", each" if allowance.allowed > 1 else ","
         if allowance.block == 1:
-            return f"{text}, each of a single label"
-        return f"{text}, each of up to {allowance.block:,} new labels of a {unit} in one release"
+            return f"{text} of a single label"
+        return f"{text} of up to {allowance.block:,} new labels of a {unit} in one release"
     ball = f", with ball noise for {allowance.ball} components or more" * bool(allowance.ball)
     return f"{text}, each of any number of labels{ball}"
 
