@@ -66,7 +66,7 @@ def sealed(tmp_path, monkeypatch):
 def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_path):
     assert sealed.card["seal"] == {"wax": "red <b>"}
     text = (sealed.path / "CARD.md").read_text()
-    assert "| wax | red <b> |" in text and "| duplicates | none to speak of |" in text
+    assert r"| wax | red \<b\> |" in text and "| duplicates | none to speak of |" in text
     told = report(project=tmp_path)
     [own] = [section for section in told.sections if section.id == "seal"]
     assert own.title == f"The seal of this release ({sealed.id})" and own.chart
