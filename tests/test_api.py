@@ -15,9 +15,9 @@ import labelguard as lg
 from labelguard.extras import MissingExtra
 
 NAMES = (
-    *("Policy", "Project", "Release", "__version__", "account", "errors", "find", "init"),
-    *("inspect", "leaderboard", "load", "plan", "policies", "privatize", "publish", "score"),
-    *("simulate", "waiting"),
+    *("Policy", "Project", "Release", "__version__", "account", "errors", "export", "find"),
+    *("init", "inspect", "leaderboard", "load", "plan", "policies", "privatize", "publish"),
+    *("score", "simulate", "waiting"),
 )
 MODULES = ("account", "policies")
 EXAMPLES = [
@@ -106,7 +106,9 @@ def test_a_release_is_loaded_as_whichever_table_is_asked_for(release):
 @pytest.mark.parametrize("name", ["leaderboard", "load", "score"])
 def test_what_is_no_release_is_told_what_is_expected(name):
     rest = ("labels.parquet",) if name == "score" else ()
-    with pytest.raises(TypeError, match=r"^expected a Release, or the path of .* found NoneType$"):
+    with pytest.raises(
+        TypeError, match=r"^expected a Release, the id of one, or .* found NoneType$"
+    ):
         getattr(lg, name)(None, *rest)
 
 

@@ -101,7 +101,7 @@ def export(
     directory = committed_directory(release, project)
     scorer = None
     if teacher is not None:
-        scorer = HeadScorer(committed_directory(teacher, project), progress)
+        scorer = ReleasedHead(committed_directory(teacher, project), progress)
     rows = ReleaseRows.read(directory / "data.parquet", copies, framework)
     mode = _choose(noise, rows, framework, scorer is not None)
     rate = rows.rates[0] if mode == "robust" else None
@@ -130,7 +130,7 @@ def export(
     return ExportResult(str(target), written, mode, rate, command, notes)
 
 
-class HeadScorer:
+class ReleasedHead:
     """The head of a release, as a function of texts."""
 
     def __init__(self, path: Path, progress: Progress) -> None:
@@ -280,7 +280,7 @@ def _tables(
     rows: ReleaseRows,
     columns: str,
     mode: str,
-    scorer: HeadScorer | None,
+    scorer: ReleasedHead | None,
     progress: Progress,
 ) -> Iterator[pa.Table]:
     """Yield the pairs: one copy of all, then the next.

@@ -61,10 +61,10 @@ def forward(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
 def robust(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
     """[(1−γ)ℓ(t; z) − γℓ(1−t; z)]/(1−2γ); with unequal γ to be weighted (`rows`)."""
     z = _precise(z)
-    return unbiased(softplus(-z), softplus(z), target, flip_probability)
+    return unbias_loss(softplus(-z), softplus(z), target, flip_probability)
 
 
-def unbiased(given: Tensor, turned: Tensor, target: Probability, flip: Probability) -> Tensor:
+def unbias_loss(given: Tensor, turned: Tensor, target: Probability, flip: Probability) -> Tensor:
     """Return an unbiased estimate of any loss of the true label, (n,), as `robust` is one.
 
     `given` is the loss if `chosen` is preferred, `turned` that if `rejected` is.
@@ -129,7 +129,7 @@ def ipo(
     (2t − 1)/(1 − 2γ)/(2β): the loss is a square still.
     """
     margin, aim = _precise(margin), 1 / (2 * beta)
-    return unbiased((margin - aim) ** 2, (margin + aim) ** 2, target, flip_probability)
+    return unbias_loss((margin - aim) ** 2, (margin + aim) ** 2, target, flip_probability)
 
 
 def kto(
@@ -150,7 +150,7 @@ def kto(
     """
     sign = torch.where(desirable.bool(), 1.0, -1.0)
     given = torch.sigmoid(-sign * beta * (_precise(log_ratio) - kl))
-    return unbiased(given, 1 - given, target, flip_probability)
+    return unbias_loss(given, 1 - given, target, flip_probability)
 
 
 def _precise(z: Tensor) -> Tensor:
