@@ -154,15 +154,15 @@ def policy_new(
     few components (see `account statistic --components`); a statistic of fewer than D gets the
     noise of D.
 
-    Choices of the best of several responses cost less the more responses there are, so they are
-    priced by the fewest: choices=2, which is the default, takes labels of pairs and all choices.
+    One use of rr takes any number of new labels of a labeler in one release, up to 4,096: pairs and
+    choices of the best of several alike.
 
     \b
     Example:
-      labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50 \\
+      labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=4 \\
         --allow statistic:releases=12
       labelguard policy new study --epsilon 1 --delta 1e-5 --allow statistic:releases=1,ball=4
-      labelguard policy new best --epsilon 3 --delta 1e-5 --allow rr:labels=50,choices=4
+      labelguard policy new hourly --epsilon 3 --delta 1e-5 --allow rr:uses=200,block=1
     """
     from labelguard.project import policies
 
@@ -186,7 +186,7 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
 
 def _print_policies(values: Sequence[PolicyLine]) -> None:
     def row(one: PolicyLine) -> tuple[str | None, ...]:
-        counts = {k: "own" if n is None else f"{n:,}" for k, n in one.allowances.items()}
+        counts = {k: f"{n:,}" for k, n in one.allowances.items()}
         allowed = ", ".join(f"{event} {count}" for event, count in counts.items())
         costs = None if one.costs is None else f"{one.costs:g}"
         return one.name, one.state, one.created_at, format_budget(one), allowed, costs

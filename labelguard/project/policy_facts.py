@@ -70,8 +70,8 @@ class PolicyLine(PolicyState):
     unit: Unit
     # share of units whose labels evaluate and never train
     held_out: float
-    # how many of each kind of event it allows; null: the labeler's own number of labels
-    allowances: Mapping[str, int | None]
+    # how many of each kind of event it allows
+    allowances: Mapping[str, int]
     # ε that it costs, used or not; null for a draft
     costs: float | None
     # what putting a draft into force would mean; null for others, or if it could not follow

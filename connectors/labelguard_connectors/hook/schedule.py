@@ -108,7 +108,7 @@ def _describe_allowance(event: str, policy: PolicyDetails, usage: Usage | None) 
         return f"the policy pays for no {event}: every release will be refused"
     noun = kind(event).noun
     if usage is None or not usage.labelers:
-        count = "their own number of labels" if allowed[0] is None else pluralize(allowed[0], noun)
+        count = pluralize(allowed[0], noun)
         return f"no labeler was charged yet; it lasts for {count} of each labeler"
     left = pluralize(usage.left_per_labeler["median"], noun)
     return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
