@@ -39,6 +39,7 @@ test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"
 
 test-integration: $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --group s3
 	$(BIN)/pytest -m integration
 
 test-browser: $(DEV) $(AXE)
@@ -94,7 +95,7 @@ $(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check "pip>=25.1"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,encoders,argilla,jobs,label-studio,serve]" --group dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,encoders,argilla,argilla-push,jobs,label-studio,serve]" --group dev
 	touch $@ $(INSTALLED)
 
 # It judges whether everybody can read a page; nothing of it is part of labelguard.

@@ -11,14 +11,15 @@ from labelguard.project.opening import OpenProject
 from labelguard.storage import destinations
 from labelguard.storage.files import SUMS, hashes_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.integration
 PLACE = "s3://bucket/releases/one"
 
 
 @pytest.fixture(scope="module")
 def endpoint():
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(port=0)
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(port=0)
     server.start()
     try:
         yield "http://{}:{}".format(*server.get_host_and_port())
