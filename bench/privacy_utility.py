@@ -10,8 +10,9 @@
 A fifth of the labelers is held out. *Accuracy* is that of a mechanism's head on their strict
 labels; *label error* is how often the label that is released for a training row differs from its
 labeler's own strict label. *Calibration error* is the mean gap between probabilities and how often
-they are right, beyond what a finite test set shows anyway. All read raw labels, which a benchmark
-on public research data may do.
+they are right, beyond what a finite test set shows anyway. `rr` flips all labels of a labeler
+together, `rr-coins` each alone, both at the same (ε, δ). All read raw labels, which a benchmark on
+public research data may do.
 
 `--against` compares with `--results` of another version on the same splits. Splits share their
 labelers: the standard error that is printed is the larger of that over splits and over labelers.
@@ -33,7 +34,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from utility import paired, tables
+from utility import joint, paired, tables
 from utility.datasets import SPECS, Dataset, Problem, Spec, load, read, split
 from utility.figures import draw
 from utility.gradients import CHOSEN_BY, tuned
@@ -208,9 +209,10 @@ def write(results: Results, markdown: bool) -> str:
         parts.append(as_text(tables.utility(results, setting, names)))
         if len(calibrated := tables.calibration(results, setting)) > 1:
             parts.append(as_text(calibrated))
-        if len(compared := tables.differences(results, setting)) > 1:
-            parts.append(as_text(compared))
+        compared = [tables.joint_flips(results, setting), tables.differences(results, setting)]
+        parts += [as_text(table) for table in compared if len(table) > 1]
         parts.append(as_text(tables.cost(results, setting, names)))
+    parts.append(as_text(joint.information_table(EPSILONS[1:], DELTA)))
     return "\n\n".join(parts)
 
 

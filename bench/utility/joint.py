@@ -6,6 +6,7 @@ the same law: the number of flips of a block, then which of its rows they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from labelguard.accounting.blocks import Block, block
 from labelguard.mechanisms.joint_flips import coin_variance, variance_factor
 
 Floats = NDArray[np.float64]
+SIZES = (1, 2, 3, 8, 16, 50, 200)
 
 
 def count_law(law: Block) -> Floats:
@@ -59,6 +61,23 @@ def draw_coins(flip_probability: Floats, rng: np.random.Generator) -> Drawn:
 def bound(unit: NDArray[np.intp], most: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """At most so many rows of each unit, at random."""
     return np.flatnonzero(_places(unit, rng)[0] < most)
+
+
+def information_table(
+    epsilons: Sequence[float], delta: float, sizes: Sequence[int] = SIZES
+) -> list[list[str]]:
+    """What m labels of a labeler tell: t, γ and m(1−2γ)² of a block; in brackets, of m coins."""
+    table = [["labels", *(f"ε = {epsilon:g}: t, γ, told (coins)" for epsilon in epsilons)]]
+    for labels in sizes:
+        cells = []
+        for epsilon in epsilons:
+            law = block(rr.threshold(rr.calibrate(epsilon, 0.0, 1)), labels)
+            coin = 1 - 2 * rr.flip_probability(rr.calibrate(epsilon, delta, labels))
+            told, alone = (labels * signal**2 for signal in (law.first_moment, coin))
+            gamma = f"{law.flip_probability:.4f}"
+            cells.append(f"{law.most_changes}, {gamma}, {told:.3f} ({alone:.3f})")
+        table.append([str(labels), *(cell.replace("0.", ".") for cell in cells)])
+    return table
 
 
 def _places(

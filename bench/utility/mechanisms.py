@@ -37,7 +37,7 @@ Floats: TypeAlias = NDArray[np.float64]
 NON_PRIVATE = "non-private"
 NON_PRIVATE_WIDE = "non-private-128"
 """What a tuned choice, which may take up to 128 components, is measured against."""
-RR, PLANNED = "rr", "statistic-planned"
+RR, RR_COINS, PLANNED = "rr", "rr-coins", "statistic-planned"
 CAPS = (1, 2, 3, 4, 8, 16, 64)
 """Bounds of randomized response: labels that each labeler may give at most."""
 Draw: TypeAlias = Literal["joint", "coins"]
@@ -286,7 +286,7 @@ CAPPED: dict[str, Mechanism] = {
     f"rr-cap-{cap}": partial(randomized_response, cap=cap) for cap in CAPS
 }
 COINS: dict[str, Mechanism] = {
-    "rr-coins": partial(randomized_response, draw="coins"),
+    RR_COINS: partial(randomized_response, draw="coins"),
     **{f"rr-coins-cap-{cap}": partial(randomized_response, cap=cap, draw="coins") for cap in CAPS},
 }
 """Every label a coin of its own; of one label a labeler it is the same as a block."""

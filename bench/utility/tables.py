@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from utility.gradients import AUP_HINDSIGHT, ELS, ULS, ULS_HINDSIGHT
-from utility.mechanisms import CAPPED, PLANNED, RR
+from utility.mechanisms import CAPPED, COINS, PLANNED, RR, RR_COINS
 from utility.results import Mean, Results, Setting, mean
 
 Table = list[list[str]]
@@ -34,15 +36,16 @@ def utility(results: Results, setting: Setting, mechanisms: Sequence[str]) -> Ta
     epsilons = results.epsilons(setting)
     table = [["", *(f"ε = {epsilon:g}" for epsilon in epsilons)]]
     for mechanism in mechanisms:
-        if mechanism in CAPPED:
+        if mechanism in CAPPED or (mechanism in COINS and mechanism != RR_COINS):
             continue
         cells = [_cell(results, setting, mechanism, epsilon) for epsilon in epsilons]
         if any(cells):
             table.append([mechanism, *cells])
-        if mechanism == RR:
-            best = [_best_bound(results, setting, epsilon) for epsilon in epsilons]
-            if any(best):
-                table.append(["rr, best bound", *best])
+        for every, bounded in ((RR, CAPPED), (RR_COINS, COINS)):
+            if mechanism == every:
+                best = [_best_bound(results, setting, e, every, bounded) for e in epsilons]
+                if any(best):
+                    table.append([f"{every}, best bound", *best])
     return table
 
 
@@ -62,17 +65,19 @@ def calibration(results: Results, setting: Setting) -> Table:
     return table
 
 
-def _best_bound(results: Results, setting: Setting, epsilon: float) -> str:
+def _best_bound(
+    results: Results, setting: Setting, epsilon: float, every: str, bounded: Iterable[str]
+) -> str:
     """Randomized response under the bound that turned out best: more than anyone can know."""
     found = [
         (mean.value, name)
-        for name in (RR, *CAPPED)
+        for name in dict.fromkeys([every, *bounded])
         if (mean := results.mean(setting, name, epsilon, "accuracy"))
     ]
     if len(found) < 2:
         return ""
     name = max(found)[1]
-    bound = name.removeprefix("rr-cap-") if name != RR else "none"
+    bound = name.rpartition("-cap-")[2] if name != every else "none"
     return f"{_cell(results, setting, name, epsilon)} (bound {bound})"
 
 
@@ -90,6 +95,38 @@ def differences(results: Results, setting: Setting) -> Table:
         if any(cells):
             table.append([name, *cells])
     return table
+
+
+def joint_flips(results: Results, setting: Setting) -> Table:
+    """What it gains that the labels of a labeler are flipped together, on the same splits."""
+    epsilons = results.epsilons(setting)
+    table = [["joint flips less coins", *(f"ε = {epsilon:g}" for epsilon in epsilons)]]
+    for name, joint, coins in (
+        ("all labels", (RR,), (RR_COINS,)),
+        ("best bound of each", (RR, *CAPPED), COINS),
+    ):
+        cells = [_gain(results, setting, epsilon, joint, coins) for epsilon in epsilons]
+        if any(cells):
+            table.append([name, *cells])
+    return table
+
+
+def _gain(
+    results: Results, setting: Setting, epsilon: float, joint: Sequence[str], coins: Sequence[str]
+) -> str:
+    mine, theirs = (
+        max(
+            (results.values(setting, name, epsilon, "accuracy") for name in names),
+            key=lambda values: float(np.mean(list(values.values()) or [0])),
+        )
+        for names in (joint, coins)
+    )
+    gap = mean(mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys()))
+    if gap is None:
+        return ""
+    before, now = (np.mean(list(values.values())) for values in (theirs, mine))
+    words = f"{before:.3f} → {now:.3f} ({gap.value:+.3f} ± {gap.error:.3f})"
+    return words.replace("0.", ".")
 
 
 def cost(results: Results, setting: Setting, mechanisms: Sequence[str]) -> Table:
