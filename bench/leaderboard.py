@@ -2,20 +2,26 @@
 
     python bench/leaderboard.py                 # simulated judges who differ
     python bench/leaderboard.py --quick
+    python bench/leaderboard.py --earlier DIR   # beside a checkout of an earlier version
     python bench/leaderboard.py --data DIR      # also the order of real systems
 
-Each judge has a strength of their own for each system, of standard deviation `taste` (log-odds)
-around the common one. *Coverage* is the share of scores within their 95% interval, of the score
-that all judges together answer by; *wrong order* how often any rank of a board claims one that is
-false (5% at most, since ranks hold together); *information* what the information matrix alone
-covers, of the fit without clip, ridge or design effect. *tau* is Kendall's, of the released order
-with that of all labels without privacy.
+Judges differ in what they think of systems, by families: not at all (`same`); normally, by 1
+log-odd on a typical pair (`normal`); in two camps, by 1.4 (`camps`); as Student's t with 2.5
+degrees of freedom (`heavy`); and a little, but 15% of them answer at random (`spam`). *Coverage* is
+the share of scores within their 95% interval, of the score that all such judges together answer by;
+*slope* that of the scores on those of a plain Bradley-Terry fit of all labels, without privacy;
+*ranks* how many ranks are possible for a system; *wrong* how often a board claims a false rank (5%
+at most, since ranks hold together); *information* what the information matrix alone covers, of a
+fit without clip, ridge or design effect. *tau* is Kendall's, of the released order with that of all
+labels without privacy.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -43,10 +49,11 @@ from labelguard.simulation import tie_probability
 
 DELTA = 1e-5
 EPSILONS = (0.5, 1.0, 3.0)
-TASTES = (0.0, 0.5, 1.0)
+FAMILIES = ("same", "normal", "camps", "heavy", "spam")
 SPREAD = 0.8
 TIES = 0.4
-_NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
+MANY = 20_000  # judges who are as good as all
+MEASURES = ("coverage", "half_width", "error", "slope", "ranks", "wrong", "information", "tau")
 
 Floats = NDArray[np.float64]
 
@@ -68,7 +75,7 @@ class World:
         counts = np.bincount(self.rows.pair, minlength=len(self.x))
         axes = basis(spectrum(self.x, counts), shape)
         z = axes.coordinates(self.x)
-        bounds = statistic.bounds(z, self.rows, shape.clip_quantile)
+        bounds = _bounds(z, self.rows, shape.clip_quantile, noise.deviation(z.shape[1]))
         window = self._window(z, bounds, noise, rng)
         coefficients, total, deviation = fit([window], axes, shape)
         about = statistic_summary.describe_head(
@@ -109,28 +116,51 @@ class World:
         return ELO * fit_statistic(self.x, weight, total, 1e-3) * float(np.abs(self.x).max())
 
 
-def simulated(systems: int, judges: int, taste: float, seed: int) -> World:
+def _bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float) -> Bounds:
+    """The bounds of a release on sources; those of every release, of a version that has no own."""
+    if not hasattr(statistic, "score_bounds"):
+        return statistic.bounds(z, rows, clip_quantile)
+    return statistic.score_bounds(z, rows, clip_quantile, noise)
+
+
+def simulated(systems: int, judges: int, family: str, seed: int) -> World:
     """Judges who compare systems, each by a taste of their own; about 40 labels a judge."""
-    rng = np.random.default_rng([seed, systems, judges, round(10 * taste)])
+    rng = np.random.default_rng([seed, systems, judges, FAMILIES.index(family)])
     counts = np.maximum(rng.lognormal(np.log(40), 0.8, judges).astype(int), 3)
     one, other = np.triu_indices(systems, 1)
     x = np.zeros((len(one), systems), np.float32)
     x[np.arange(len(one)), one], x[np.arange(len(one)), other] = 1, -1
     unit = np.repeat(np.arange(judges), counts)
     rows = Rows(rng.integers(len(one), size=len(unit)), unit, judges)
-    strength = SPREAD * rng.normal(size=systems)
-    own = strength + taste * rng.normal(size=(judges, systems))
-    gap = own[unit, one[rows.pair]] - own[unit, other[rows.pair]]
+    strength, axis = SPREAD * rng.normal(size=systems), rng.normal(size=systems)
+    axis *= 1.4 / np.sqrt(np.mean((axis[one] - axis[other]) ** 2))
+    every = _opinions(family, strength, axis, judges, rng)
+    gap = every[unit, one[rows.pair]] - every[unit, other[rows.pair]]
     tied = rng.random(len(gap)) < tie_probability(gap, TIES)
     first = rng.random(len(gap)) < 1 / (1 + np.exp(-gap))
     # What all judges answer, of a tie one half each.
-    gaps = (strength[one] - strength[other])[:, None] + taste * np.sqrt(2) * _NODES
-    gain = (1 - tie_probability(gaps, TIES)) * np.tanh(gaps / 2) / 2
-    expected = gain @ _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
+    every = _opinions(family, strength, axis, MANY, np.random.default_rng(0))
+    gaps = every[:, one] - every[:, other]
+    expected = ((1 - tie_probability(gaps, TIES)) * np.tanh(gaps / 2) / 2).mean(axis=0)
     true = fit_statistic(x, np.ones(len(x)), expected @ x.astype(float), 1e-6)
     names = tuple(f"system {at:02d}" for at in range(systems))
     half = np.where(tied, 0.0, first - 0.5)
     return World(names, x / np.sqrt(2, dtype=np.float32), rows, half, true - true.mean())
+
+
+def _opinions(
+    family: str, strength: Floats, axis: Floats, judges: int, rng: np.random.Generator
+) -> Floats:
+    """What each judge thinks of each system (judges, systems), in log-odds."""
+    shape = (judges, len(strength))
+    if family == "camps":
+        return strength + rng.choice([-1.0, 1.0], (judges, 1)) * axis
+    deviation = {"same": 0.0, "normal": 0.7, "heavy": 0.5, "spam": 0.3}[family]
+    taste = deviation * rng.normal(size=shape)
+    if family == "heavy":
+        taste *= rng.standard_t(2.5, size=(judges, 1))
+    at_random = (rng.random((judges, 1)) < 0.15) & (family == "spam")
+    return np.where(at_random, 0.0, strength + taste)
 
 
 def noise_of(kind: str, epsilon: float, components: int) -> Noise:
@@ -151,14 +181,17 @@ def judged(world: World, noise: Noise, seed: int) -> dict[str, float]:
     score = np.array([one.score for one in standings])
     covered = [one.low <= t <= one.high for one, t in zip(standings, true, strict=True)]
     below = score - np.array([one.low for one in standings])
+    plain = world.plain() - world.plain().mean()
     return {
         "coverage": float(np.mean(covered)),
         "first": float(covered[0]),
         "half_width": float(below.mean()),
-        "wrong_order": float(_wrong(standings, true)),
+        "error": float(np.mean((score - true) ** 2)),
+        "slope": float(score @ plain / (plain @ plain)),
+        "ranks": float(np.mean([one.worst_rank - one.rank + 1 for one in standings])),
+        "wrong": float(_wrong(standings, true)),
         "information": _information(world, head, true),
-        "tau": float(kendalltau(score, world.plain()).statistic),
-        "tau_true": float(kendalltau(score, true).statistic),
+        "tau": float(kendalltau(score, plain).statistic),
     }
 
 
@@ -190,19 +223,45 @@ def _directions(axes: Basis, systems: int) -> Floats:
     return np.asarray(directions - directions.mean(axis=1, keepdims=True))
 
 
-def _run(task: tuple[int, int, float, str, float, int]) -> dict[str, float]:
-    systems, judges, taste, kind, epsilon, seed = task
-    world = simulated(systems, judges, taste, seed)
-    return judged(world, noise_of(kind, epsilon, systems - 1), seed)
+def _run(task: tuple[int, int, str, float, int]) -> dict[str, float]:
+    systems, judges, family, epsilon, seed = task
+    world = simulated(systems, judges, family, seed)
+    return judged(world, noise_of("ball", epsilon, systems - 1), seed)
 
 
-def settings(quick: bool) -> Iterator[tuple[int, int, float, str, float]]:
-    """Systems, judges, taste, kind of noise, ε."""
-    for systems, judges in ((6, 50), (20, 200)):
-        for taste in TASTES:
-            for kind in ("gaussian", "ball"):
-                for epsilon in (1.0,) if quick else EPSILONS:
-                    yield systems, judges, taste, kind, epsilon
+def settings(quick: bool, judges: int | None = None) -> Iterator[tuple[int, int, str, float]]:
+    """Systems, judges, family, ε; of all sizes, or of so many judges alone."""
+    sizes = ((6, 35),) if quick else ((6, 35), (6, 100), (6, 300), (6, 1000), (20, 200))
+    for size in sizes:
+        if judges in (None, size[1]):
+            yield from ((*size, family, epsilon) for epsilon in (3.0, 1.0) for family in FAMILIES)
+
+
+def _means(pool: ProcessPoolExecutor, setting: tuple[Any, ...], worlds: int) -> list[float]:
+    results = list(pool.map(_run, [(*setting, seed) for seed in range(worlds)]))
+    means = {name: float(np.mean([one[name] for one in results])) for name in MEASURES}
+    means["error"] **= 0.5
+    return [round(value, 3) for value in means.values()]
+
+
+def _compare(
+    chosen: list[tuple[int, int, str, float]], repetitions: int, earlier: Path | None
+) -> None:
+    """Report these settings, of this version and beside it of an earlier one."""
+    paths = {"new": [*sys.path]} | ({"earlier": [str(earlier), *sys.path]} if earlier else {})
+    spawned = multiprocessing.get_context("spawn")
+    pools = {version: ProcessPoolExecutor(os.cpu_count(), spawned) for version in paths}
+    rows: list[list[Any]] = []
+    for setting in chosen:
+        worlds = max(repetitions // (1 if setting[1] <= 100 else 3), 2)
+        for version, pool in pools.items():
+            sys.path[:] = paths[version]  # a process that begins now loads this version
+            rows.append([*setting, worlds, version, *_means(pool, setting, worlds)])
+            print(rows[-1], flush=True)
+    for pool in pools.values():
+        pool.shutdown()
+    columns = ["systems", "judges", "family", "epsilon", "worlds", "version", *MEASURES]
+    report("leaderboard", columns, rows)
 
 
 def real(directory: Path) -> Iterator[tuple[str, World]]:
@@ -257,27 +316,17 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, help="directory of the real data sets")
     parser.add_argument("--quick", action="store_true", help="few repetitions, ε = 1 alone")
-    parser.add_argument("--repetitions", type=int, default=100)
+    parser.add_argument("--repetitions", type=int, default=36)
+    parser.add_argument("--judges", type=int, help="worlds of so many judges alone")
+    parser.add_argument("--earlier", type=Path, help="directory of an earlier version")
     parser.add_argument("--only-data", action="store_true", help="no simulation")
     options = parser.parse_args()
-    repetitions = 10 if options.quick else options.repetitions
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        rows: list[list[Any]] = []
-        for setting in [] if options.only_data else settings(options.quick):
-            few = max(repetitions // (4 if setting[0] > 6 else 1), 2)
-            found = list(pool.map(_run, [(*setting, seed) for seed in range(few)]))
-            means = {
-                name: round(float(np.mean([one[name] for one in found])), 3)
-                for name in found[0]
-                if name != "first"
-            }
-            rows.append([*setting, few, *means.values()])
-            print(rows[-1], flush=True)
-        if rows:
-            columns = ["systems", "judges", "taste", "noise", "epsilon", "repetitions", *means]
-            report("leaderboard", columns, rows)
-        if options.data:
-            rows = []
+    if not options.only_data:
+        chosen = list(settings(options.quick, options.judges))
+        _compare(chosen, 4 if options.quick else options.repetitions, options.earlier)
+    if options.data:
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            rows: list[list[Any]] = []
             for name, world in real(options.data):
                 for epsilon in EPSILONS:
                     cells: list[Any] = [name, len(world.names), world.rows.units, epsilon]

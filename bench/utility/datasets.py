@@ -145,7 +145,9 @@ def load(directory: Path, spec: Spec, features: str) -> Dataset:
 
 def read(path: Path, features: str) -> Dataset:
     """The labels of any file with labelers, read as `labelguard privatize` reads it."""
-    reading = Reading({}, "labeler", column_features(features))
+    columns = column_features(features)
+    public = tuple(column.name for column in columns)
+    reading = Reading({}, "labeler", columns, public_columns=public)
     with tempfile.TemporaryDirectory(prefix="labelguard-bench-") as directory:
         staged = stage(
             path,

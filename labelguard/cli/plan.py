@@ -188,9 +188,9 @@ def _print_table(result: PlanResult) -> None:
 @click.option(
     "--features",
     metavar="SPEC",
-    help="length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, reward:ID_OR_PATH, "
-    "columns:a,b, or a sum of these; default: length+style+minilm where the extra `encoders` is "
-    "installed, else length+style+text.",
+    help="length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, verdict:NAME, "
+    "reward:ID_OR_PATH, columns:a,b, or a sum of these; default: length+style+minilm where the "
+    "extra `encoders` is installed, else length+style+text.",
 )
 @declared_options(RunOptions, "uses", "recurring", "duration")
 @click.option(

@@ -309,6 +309,10 @@ def _feature_columns(
     """Return the columns of what is carried for a feature, checked."""
     names = schema.reading.columns_of(feature, kind)
     called = f"{_NOUNS[feature.kind]} {feature.name}"
+    signed = (schema.reading.name(feature.name),)
+    is_signed = feature.kind == "number" and kind == "pairs" and not any(map(schema.has, names))
+    if is_signed := is_signed and schema.has(*signed):
+        names = signed
     kinds = []
     for column in names:
         if column not in schema.types:
@@ -325,6 +329,8 @@ def _feature_columns(
         kinds = [canonical.element(k) if k.id in ("list", "array") else k for k in kinds]
         kinds = [k for k in kinds if str(k) != "JSON"]  # lists in JSON files: judged row by row
     fits = _is_number if feature.kind == "number" else is_id
+    if is_signed:  # texts write a sign in several ways, one of which may be unreadable
+        fits = _is_signed_number
     if not all(map(fits, kinds)) or len({_family(k) for k in kinds if k.id != "null"}) > 1:
         # Not which column, nor its type: of chosen and rejected, these would name a side.
         expected = "numbers" if feature.kind == "number" else f"names ({ID_EXPECTED})"
@@ -369,6 +375,10 @@ def _check_public(
             "nobody's answers: who won, a score or a rating people gave. The guarantee depends on "
             "it, and no look at the file could tell"
         )
+
+
+def _is_signed_number(kind: DuckDBPyType) -> bool:
+    return kind.id in _NUMERIC
 
 
 def _is_number(kind: DuckDBPyType) -> bool:

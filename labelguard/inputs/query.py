@@ -245,8 +245,10 @@ def _in_canonical_order(feature: FeatureColumn, *sides: str) -> dict[str, str]:
     """Return `_pair_values` of the sides in the order of their contents, as the label is."""
     if feature.kind == "stratum":
         return _pair_values(feature, *sides)
-    values, turned = _pair_values(feature, *sides), _pair_values(feature, *reversed(sides))
-    # Not by a factor of -1: the sign of a zero would tell which side was chosen.
+    # A number of both sides together is for the first as one of each side is where the second has
+    # 0. Not by a factor of -1: the sign of a zero would tell which side was chosen.
+    both = sides if len(sides) > 1 else (f"({sides[0]} + 0::DOUBLE)", "0::DOUBLE")
+    values, turned = _pair_values(feature, *both), _pair_values(feature, *reversed(both))
     return {
         name: f"(CASE WHEN ea <= eb THEN {value} ELSE {turned[name]} END)"
         for name, value in values.items()
@@ -262,7 +264,7 @@ def _pair_values(feature: FeatureColumn, *sides: str) -> dict[str, str]:
 def _feature_fault(feature: FeatureColumn, sides: tuple[str, ...]) -> str:
     """Return the CASE branch for what is carried and is not there."""
     if feature.kind == "number":
-        return f"WHEN NOT coalesce(isfinite({sides[0]} - {sides[1]}), false) THEN 12"
+        return f"WHEN NOT coalesce(isfinite({' - '.join(sides)}), false) THEN 12"
     missing = " OR ".join(is_blank(side) for side in sides)
     return f"WHEN {missing} THEN {14 if feature.kind == 'source' else 15}"
 

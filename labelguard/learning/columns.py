@@ -3,7 +3,7 @@
 A specification of features names public columns; reading an input brings them along, turned to the
 canonical order of the two sides, so that a provider finds them in the table of pairs:
 
-    columns:a                     feature_a, the difference of the two sides
+    columns:a, verdict:a          feature_a, the difference of the two sides
     source:model,by=language      source_model_first, source_model_second and stratum_language
 """
 
@@ -50,7 +50,7 @@ def column_features(spec: str) -> tuple[FeatureColumn, ...]:
     columns: list[FeatureColumn] = []
     for part in spec.split("+"):
         name, _, options = part.strip().partition(":")
-        if name == "columns":
+        if name == "columns" or (name == "verdict" and not is_verdict_of_model(options)):
             columns += [FeatureColumn(n.strip()) for n in options.split(",") if n.strip()]
         if name == "source":
             column, by = source_options(options)
@@ -59,6 +59,11 @@ def column_features(spec: str) -> tuple[FeatureColumn, ...]:
                 *([FeatureColumn(by, "stratum")] if by else []),
             ]
     return tuple(dict.fromkeys(columns))
+
+
+def is_verdict_of_model(options: str) -> bool:
+    """Return True if a model is asked for verdicts, and no column has them."""
+    return options.partition("=")[0].strip() == "model"
 
 
 def source_options(options: str) -> tuple[str, str | None]:

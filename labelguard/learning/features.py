@@ -13,6 +13,7 @@ provider reads: it never sees a label.
     length          difference of log(1 + characters)
     style           how responses are written: lists, code, hedges, … (`learning.style`)
     source:model    which model wrote each response (`learning.sources`)
+    verdict:judge   what a public judge prefers: a column, or verdict:model=ID_OR_PATH
     reward:ID       what a reward model says of each response
     columns:a,b     the numeric columns feature_a and feature_b of the pairs
     length+minilm   side by side
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
@@ -58,6 +59,8 @@ DurationCallback: TypeAlias = Callable[[float], None]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _SCALES, _WIDTHS = "scale", "width"
+# Functions of any text, which are taken unasked: one that is 0 for all pairs is left out.
+_OF_TEXTS = frozenset({"length", "style", "minilm", "text"})
 
 
 class FeatureProvider(Protocol):
@@ -158,6 +161,11 @@ def open_fitted(
     return provider
 
 
+def left_out_note(names: Iterable[str]) -> str:
+    """Return the note on parts of features that say nothing of any pair."""
+    return f"left out of the features, since they are 0 for every pair: {', '.join(names)}"
+
+
 class PairFeatures:
     """One provider, or several side by side, whose results are checked: a `FeatureProvider`.
 
@@ -197,7 +205,9 @@ class PairFeatures:
     def fit(self, pairs: pa.Table) -> None:
         """Fit every part and its scale.
 
-        Raises `InvalidLabels` if there are no pairs or a part is zero for all of them.
+        A part that is 0 for all pairs is left out: its columns stay 0, whatever comes later. Raises
+        `InvalidLabels` if there are no pairs, if no part is left, or if one that was made for these
+        pairs says nothing.
         """
         if not pairs.num_rows:
             raise InvalidLabels("there are no pairs to fit features on")
@@ -206,6 +216,18 @@ class PairFeatures:
         measures = [self._measure(number, pairs) for number in range(len(self._parts))]
         self._scale = np.array([scale for scale, _ in measures])
         self._width = np.array([width for _, width in measures])
+        others = [name.partition(":")[0] not in _OF_TEXTS for name in self._names]
+        silent = (self._scale == 0) & (others if self._scale.any() else True)
+        if silent.any():
+            raise InvalidLabels(
+                f"features {self._names[int(silent.argmax())]} are zero for every pair: they "
+                "cannot tell the two sides apart; choose other features"
+            )
+
+    def left_out(self) -> tuple[str, ...]:
+        """Return the names of parts that were 0 for all pairs that it was fitted on."""
+        scales = self._scales_and_widths()[0].tolist()
+        return tuple(name for name, scale in zip(self._names, scales, strict=True) if not scale)
 
     def __call__(self, pairs: pa.Table) -> Features:
         """Return the features of all parts, shape (n, d), float32.
@@ -292,13 +314,8 @@ class PairFeatures:
         features = self._features(number, pairs)
         squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
         mean = float(squares.mean())
-        if mean == 0:
-            raise InvalidLabels(
-                f"features {self._names[number]} are zero for every pair: they cannot tell the two "
-                "sides apart; choose other features"
-            )
         weight = getattr(self._parts[number], "weight", 1.0)
-        return math.sqrt(weight / mean), features.shape[1]
+        return math.sqrt(weight / mean) if mean else 0.0, features.shape[1]
 
 
 def _strata(part: Any) -> tuple[str, ...] | None:
@@ -313,15 +330,7 @@ def length(options: str, state: State | None) -> FeatureProvider:
     return _Length()
 
 
-def columns(options: str, state: State | None) -> FeatureProvider:
-    """Return the provider `columns:a,b`."""
-    names = [name.strip() for name in options.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise LabelguardError(f"expected columns:NAME,… with distinct names, found {options!r}")
-    return _Columns(names)
-
-
-class _Stateless:
+class Stateless:
     """A provider that learns nothing, without state."""
 
     def fit(self, pairs: pa.Table) -> None:
@@ -363,7 +372,7 @@ def refuse_options(name: str, options: str) -> None:
         raise LabelguardError(f"features {name} take no options, found {options}")
 
 
-class _Length(_Stateless):
+class _Length(Stateless):
     """log(1 + characters) of the first side minus that of the second; d = 1.
 
     The characters of a chat are those of its messages' contents.
@@ -381,35 +390,6 @@ class _Length(_Stateless):
 
     def identity(self) -> str:
         return "length log1p(characters)"
-
-
-class _Columns(_Stateless):
-    """Numeric columns of the pairs that hold differences already; d = number of columns."""
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-
-    def __call__(self, pairs: pa.Table) -> Features:
-        return np.stack([_numbers(pairs, f"feature_{name}") for name in self._names], axis=1)
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._names)
-
-    def identity(self) -> str:
-        return f"columns {','.join(self._names)}"
-
-
-def _numbers(pairs: pa.Table, name: str) -> Features:
-    if name not in pairs.column_names:
-        known = [column for column in pairs.column_names if column.startswith("feature_")]
-        raise InvalidLabels(f"pairs have no column {name}; found {', '.join(known) or 'none'}")
-    column = pairs[name]
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise InvalidLabels(f"column {name} must hold numbers, found {kind}")
-    # Through integers, because Arrow has no cast from boolean to double; nulls become NaN.
-    plain = column.cast(pa.int8()) if pa.types.is_boolean(kind) else column
-    return cast(Features, plain.cast(pa.float64(), safe=False).to_numpy().astype(np.float32))
 
 
 def _open(part: str, state: State | None) -> FeatureProvider:

@@ -7,8 +7,8 @@ clipped like them, give the released statistic on average (method of simulated m
 1989): m(θ) = S̃, m(θ) = E_θ[Σ_u clip_C(v_u)].
 
 Labelers differ: one's margin on z is z·θ, scaled so that z·θ is what all of them together answer,
-plus a taste of their own, z·δ_u. How far tastes differ is not known: θ is found for both ends of
-the range `TASTES`; their middle is taken, and how far the ends are off is part of its error. With
+plus a taste of their own, z·δ_u. How far tastes differ is not known: θ is found for the middle of
+the range `TASTES`, and how far it would be off at the ends is part of its error. With
 Ω = Cov_θ of the clipped sum, N the noise's covariance, G = dm/dθ and a wide prior of precision Λ,
 
     B = (Gᵀ(Ω + N)⁻¹G + Λ)⁻¹,    θ̂ − θ = B Gᵀ(Ω + N)⁻¹ (scatter of labels + noise) + prior part.
@@ -35,9 +35,11 @@ Floats = NDArray[np.float64]
 # Standard deviations, in log-odds, of a labeler's own margin on a typical pair: the range that is
 # thought possible. Where contributions are clipped, the statistic tells how far θ is from 0
 # compared with how much labelers differ, so that not knowing the one leaves the other open.
-TASTES = (0.0, 1.5)
-# Standard deviation of margins under the prior, in log-odds: 350 points of Elo.
-WIDE = 2.0
+TASTES = (0.0, 1.6)
+# Share of ties: labels scatter that much less.
+TIES = 0.15
+# Standard deviation of margins under the prior, in log-odds: 260 points of Elo.
+WIDE = 1.5
 
 _SEED = 20150807
 _WORLDS, _LAST_WORLDS = 16, 32
@@ -101,7 +103,7 @@ def estimate(
     if low == high:
         return middle
     ends = [solver.solve(middle.theta, taste, _FURTHER_STEPS).theta for taste in tastes]
-    return replace(middle, theta=(ends[0] + ends[1]) / 2, drift=(ends[1] - ends[0]) / 2)
+    return replace(middle, drift=(ends[1] - ends[0]) / 2)
 
 
 class _Solver:
@@ -153,7 +155,7 @@ class _Crowd:
         self._z = comparisons.z.astype(np.float64)
         self._pair, self._unit = comparisons.pair[order], comparisons.unit[order]
         self._factor = comparisons.share[order] * comparisons.weight[self._unit]
-        self._spread = np.sqrt(comparisons.spread[order])
+        self._spread = np.sqrt((1 - TIES) * comparisons.spread[order])
         self._clip, self._units = comparisons.clip, len(comparisons.weight)
         self._starts = np.searchsorted(self._unit, np.arange(self._units + 1))
         plain = self._z / metric

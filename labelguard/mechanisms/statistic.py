@@ -41,6 +41,9 @@ STEP_BITS = 30
 SLACK = 1 + 1e-9
 
 _MEDIAN = 0.5
+# Of `score_bounds`: how far labels are from a coin's on average, by how much a typical labeler's
+# norm may be exceeded, and the noise that is accepted, in units of what labels scatter by.
+_PREFERENCE, _ROOM, _NOISE_SHARE = 0.45, 1.2, 2.0
 _CHUNK = 1 << 10  # rows at a time: stays in cache
 
 Floats = NDArray[np.float64]
@@ -148,12 +151,35 @@ def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
 
     Raises as `bounds`.
     """
+    clip, weight = clip_and_weights(_largest_norms(z, rows), _MEDIAN)
+    return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
+
+
+def score_bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float, noise: float) -> Bounds:
+    """Bounds for scores of sources: few labelers are clipped, as far as noise allows.
+
+    A clip at the norm without signal shortens labelers who agree with themselves, by how much they
+    do, which nobody knows: scores would be stretched or shrunk with it. The norm of one whose
+    labels are `_PREFERENCE` from a coin's is about √(b_u² + (`_PREFERENCE` D_u/2)²). That, with
+    some room, is the norm here, but no more than keeps the noise of a coordinate (of standard
+    deviation `noise` in units of Δ) within `_NOISE_SHARE` of what labels scatter by. All of it is
+    public; Δ = 2C as in `bounds`, whose errors it raises.
+    """
+    least, most = without_signal(z, rows), _largest_norms(z, rows)
+    usual = np.minimum(_ROOM * np.hypot(least, _PREFERENCE * most), most)
+    labelers, components = np.count_nonzero(least), z.shape[1]
+    room = max(_NOISE_SHARE * math.sqrt(labelers / components) / (2 * noise), 1.0)
+    clip, weight = clip_and_weights(np.clip(usual, least, room * least), clip_quantile)
+    return Bounds(clip, weight, 2 * clip)
+
+
+def _largest_norms(z: NDArray[np.float32], rows: Rows) -> Floats:
+    """Return D_u / 2, what ‖v_u‖ can be at most, whatever the labels are: shape (units,)."""
     triangle = _sum_by_unit(rows, rows.share() * np.sqrt(squared_norms(z)[rows.pair]))
     ends = np.cumsum(np.bincount(rows.unit, minlength=rows.units))
     of_units = np.split(np.argsort(rows.unit, kind="stable"), ends[:-1])
     spectral = np.array([_spectral(z, rows, own) for own in of_units])
-    clip, weight = clip_and_weights(np.minimum(triangle, spectral) / 2, _MEDIAN)
-    return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
+    return np.asarray(np.minimum(triangle, spectral) / 2)
 
 
 def clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float, Floats]:

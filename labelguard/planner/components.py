@@ -132,8 +132,8 @@ def smaller_noise(epsilon: float, delta: float, releases: int = 1) -> Noises:
 
 
 def has_room_for_sources(source_directions: int, components: int) -> bool:
-    """Return True if features of sources alone are best: the planned components hold all their
-    directions.
+    """Return True if features of sources, and style, are best: the planned components hold all
+    directions of sources.
 
     Of m sources a head learns m − 1 differences: the directions of the group `source`, fewer where
     some were never compared with others, and within strata those of each. On held-out data of two
@@ -184,7 +184,7 @@ def _describe_group(group: Group, count: int, planned: dict[float, int]) -> str:
     )
     ways = []
     if fitting:
-        ways.append(f"sources alone at ε = {', '.join(fitting)}: --features {group.name}")
+        ways.append(f"sources and style at ε = {', '.join(fitting)}: --features style+{group.name}")
     if other:
         beside = f"{default_features()}+{group.name}"
         ways.append(f"sources beside others at ε = {', '.join(other)}: --features {beside}")

@@ -16,7 +16,7 @@ from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import PolicyError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input, command_arguments
-from labelguard.learning.features import default_features, open_fitted
+from labelguard.learning.features import default_features, left_out_note, open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, components, tuning
@@ -151,6 +151,7 @@ def plan(
     )
     noises = {epsilon: components.smaller_noise(epsilon, delta, periods) for epsilon in budgets}
     left_out = [f"{pluralize(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
+    left_out += [left_out_note(names)] if (names := provider.left_out()) else []
     return PlanResult(
         *("replace_labels", delta, features, agreement, unit, periods),
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),

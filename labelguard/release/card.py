@@ -190,8 +190,10 @@ def guarantee(card: Mapping[str, Any]) -> str:
 
 def _of_card(card: Mapping[str, Any]) -> dict[str, Any]:
     privacy = card["privacy"]
-    columns = privacy["public_columns"]
-    return {"card": card, "privacy": privacy, "columns": columns, "train_with": card["train_with"]}
+    features = str(card.get("head", {}).get("features", ""))
+    judges = [part for part in features.split("+") if part.startswith(("verdict:", "reward:"))]
+    parts = {"card": card, "privacy": privacy, "columns": privacy["public_columns"]}
+    return parts | {"train_with": card["train_with"], "judges": judges}
 
 
 def words(block: str, **values: Any) -> str:

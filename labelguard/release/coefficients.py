@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
 
 from labelguard.errors import ProjectError
-from labelguard.learning.features import Group
+from labelguard.learning.features import Group, left_out_note
 from labelguard.mechanisms.moments import WIDE
 from labelguard.release.head import Head
 from labelguard.release.head_summary import (
@@ -321,6 +321,9 @@ def unknown_sources_note(comparisons: int) -> str:
 
 
 def _notes(head: Head, summary: HeadSummary) -> Iterator[str]:
+    silent = [g.name for g in summary.groups if not summary.spread[g.start : g.stop].any()]
+    if silent:
+        yield left_out_note(silent)
     if summary.errors is None:
         yield "heads of choices have no intervals yet"
     else:

@@ -49,8 +49,8 @@ class CoefficientErrors:
     error = gain · (scatter + noises) + prior + u · drift, u in [−1, 1]. `scatter`, `bound`
     (of the scatter, whatever labels are) and `prior` are covariances; `drift` (components,) is how
     far the estimate moves with what is assumed of labelers. `radius` is the root of Σ C² over
-    labelers: clipped parts scatter no further, whatever `bound` says. Simulated errors have u at
-    either end: whatever is true within the range, intervals cover it as often as they say.
+    labelers: clipped parts scatter no further, whatever `bound` says. Simulated errors have u
+    anywhere in its range, the bound takes the worse end.
     """
 
     gain: Floats
@@ -68,7 +68,7 @@ class CoefficientErrors:
         for noise in self.noises:
             inner += noise.draws(components, rng, DRAWS)
         rest = rng.standard_normal((DRAWS, components)) @ _root(self.prior)
-        assumed = rng.choice([-1.0, 1.0], (DRAWS, 1)) * self.drift
+        assumed = rng.uniform(-1.0, 1.0, (DRAWS, 1)) * self.drift
         return np.asarray(inner @ self.gain.T + rest + assumed)
 
     def cluster_bound(self, directions: Floats) -> Floats:

@@ -20,9 +20,11 @@ from labelguard.learning.features import (
     Group,
     PairFeatures,
     default_features,
+    open_fitted,
     open_provider,
 )
 from labelguard.learning.style import FUNCTIONS
+from labelguard.text import no_progress
 
 ROUNDING = 1e-5  # float32 sums in another order
 CHAT_TEMPLATE = (
@@ -478,6 +480,22 @@ def constant_provider(features):
     return PairFeatures(["given"], [provider])
 
 
+def equally_long():
+    texts = {"prompt": ["p"] * 3, "first": ["ab", "cd", "ef"], "second": ["gh", "ij", "kl"]}
+    return pa.table(texts)
+
+
+def test_functions_of_texts_that_are_zero_for_every_pair_are_left_out():
+    """Also of later pairs: which are left out follows from the texts of the first ones alone."""
+    provider = open_fitted("length+text", equally_long(), no_progress)
+    assert provider.left_out() == ("length",)
+    again = open_provider("length+text", provider.state())
+    later = pa.table({"prompt": ["p"], "first": ["ab"], "second": ["cd and ef"]})
+    x = again(later)
+    assert x[:, 0].tolist() == [0] and x[:, 1:].any()
+    assert again.left_out() == ("length",) and again.identity() == provider.identity()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
 def test_features_that_are_no_finite_numbers_are_refused(bad):
     features = np.zeros((5, 3))
@@ -498,6 +516,8 @@ def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec):
     table = pairs().append_column("feature_a", [np.zeros(12)])
     with pytest.raises(InvalidLabels, match="columns:a are zero for every pair"):
         open_provider(spec).fit(table)
+    with pytest.raises(InvalidLabels, match="length are zero for every pair"):
+        open_provider("length").fit(equally_long())
     with pytest.raises(InvalidLabels, match="no pairs to fit"):
         open_provider(spec).fit(table[:0])
 

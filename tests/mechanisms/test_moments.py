@@ -14,14 +14,22 @@ from labelguard.mechanisms.statistic import Rows
 TRUE = np.array([0.9, -0.6, 0.4])
 
 
-def world(seed=0, taste=0.0):
+def tight(z, rows):
+    return statistic.bounds(z, rows, 0.25)
+
+
+def roomy(z, rows):
+    return statistic.score_bounds(z, rows, 0.25, 0.5)
+
+
+def world(seed=0, taste=0.0, bound=tight):
     """What 200 labelers compared, the metric, and their clipped sum without noise."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(200, 3)).astype(np.float32)
     rows = Rows(rng.integers(200, size=4_000), np.repeat(np.arange(200), 20), 200)
     axes = basis(spectrum(x), Shape(3, 0.5, 1e-3, 0.5, 1.0))
     z = axes.coordinates(x)
-    bounds = statistic.bounds(z, rows, 0.25)
+    bounds = bound(z, rows)
     own = TRUE + taste * rng.normal(size=(200, 3))
     gap = np.einsum("ij,ij->i", x[rows.pair], own[rows.unit])
     half = (rng.random(4_000) < 1 / (1 + np.exp(-gap))) - 0.5
@@ -49,6 +57,30 @@ def test_clipped_sums_give_the_coefficients_of_those_who_labeled():
     weight = np.bincount(asked.pair, asked.share * asked.weight[asked.unit], len(asked.z))
     plain = on_features(fit_statistic(asked.z, weight, total, 1e-6))
     assert np.linalg.norm(plain) < 0.85 * np.linalg.norm(TRUE)
+
+
+def stretch(bound):
+    """The slope of scores on the truth, of labelers of one mind who are taken to differ."""
+    asked, metric, total = world(bound=bound)
+    return on_features(moments.estimate([asked], metric, total, 1.0).theta) @ TRUE / (TRUE @ TRUE)
+
+
+def test_scores_are_not_stretched_where_few_are_clipped():
+    assert stretch(roomy) == pytest.approx(1, abs=0.1)  # three standard errors
+    assert stretch(tight) > 1.12  # the control
+
+
+def test_bounds_for_scores_lie_between_those_without_signal_and_without_clip():
+    """So that Δ is 2C, as for all others; where noise is large they are those of every release."""
+    rng = np.random.default_rng(2)
+    z = rng.normal(size=(50, 3)).astype(np.float32)
+    rows = Rows(rng.integers(50, size=600), np.sort(rng.integers(30, size=600)), 30)
+    least, most = statistic.without_signal(z, rows), statistic.unclipped_bounds(z, rows)
+    wide = statistic.score_bounds(z, rows, 0.5, 0.1)
+    assert wide.sensitivity == 2 * wide.clip
+    assert np.median(least) < wide.clip < most.clip
+    noisy, usual = statistic.score_bounds(z, rows, 0.5, 100.0), statistic.bounds(z, rows, 0.5)
+    assert noisy.clip == usual.clip and np.array_equal(noisy.weight, usual.weight)
 
 
 def test_the_order_of_rows_does_not_matter():

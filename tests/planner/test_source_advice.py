@@ -55,7 +55,7 @@ def test_each_epsilon_is_told_what_its_components_have_room_for():
     assert few < 19
     assert "19 directions" in note and f" {few} at ε = 0.1, 19 at ε = 8" in note
     assert "at ε = 0.1: --features length+style+minilm+source:model" in note
-    assert "alone at ε = 8: --features source:model" in note
+    assert "style at ε = 8: --features style+source:model" in note
     assert (note,) == components.describe_sources(
         own, rows, (Group("source:model", 0, 20, None, None),), buys
     )

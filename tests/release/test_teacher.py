@@ -266,6 +266,6 @@ def test_a_release_that_was_begun_with_other_features_is_not_finished(moment, pr
     raw = survey()
     crashed(project, raw, moment)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelguard.learning.features._Columns.identity", lambda self: "another")
+        patch.setattr("labelguard.learning.numbers._Columns.identity", lambda self: "another")
         with pytest.raises(LedgerError, match="was begun with the features columns"):
             lg.privatize(raw, project=project, **TEACHER)

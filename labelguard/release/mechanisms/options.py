@@ -51,9 +51,9 @@ class FeatureOptions:
     """
 
     features: str = option(
-        "length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, reward:ID_OR_PATH, "
-        "columns:a,b, or a sum of these; default: those of the project's last release, or the "
-        "best installed, length+style+minilm or length+style+text.",
+        "length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, verdict:NAME, "
+        "reward:ID_OR_PATH, columns:a,b, or a sum of these; default: those of the project's last "
+        "release, or the best installed, length+style+minilm or length+style+text.",
         default_factory=_usual_features,
         metavar="SPEC",
     )

@@ -181,7 +181,7 @@ def design(
         context,
         rows,
         z,
-        statistic.bounds(z, rows, shape.clip_quantile) if len(rows) else None,
+        _bounds(z, rows, shape, provider, noise(context)) if len(rows) else None,
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -191,6 +191,16 @@ def design(
         basis=coordinates,
         first=first_release,
     )
+
+
+def _bounds(
+    z: NDArray[np.float32], rows: Rows, shape: Shape, provider: PairFeatures, noise: Noise
+) -> Bounds:
+    """Return the bounds of a window: on sources alone those for scores, which a clip distorts."""
+    if rows.choices or not all(group.has_sources for group in provider.groups()):
+        return statistic.bounds(z, rows, shape.clip_quantile)
+    deviation = noise.deviation(z.shape[1])
+    return statistic.score_bounds(z, rows, shape.clip_quantile, deviation)
 
 
 def check_joins(context: ReleaseContext, options: StatisticOptions) -> None:

@@ -37,7 +37,7 @@ from labelguard_trainer.features.tokens import (
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _PORTION = 4096  # distinct texts that are encoded, then cached, together: what a crash may lose
 _FEW = 32  # texts from which the time for all is estimated
@@ -163,14 +163,17 @@ class FrozenEncoder:
 
     @cached_property
     def _input_tokenizer(self) -> InputTokenizer:
+        return InputTokenizer(self._load_tokenizer(), self.config.max_tokens, self.config.template)
+
+    def _load_tokenizer(self) -> PreTrainedTokenizerBase:
         from transformers import AutoTokenizer
 
         with _quiet_loading(self.config.directory):
             # Inputs are cut to max_tokens; a limit of its own would only have the tokenizer warn.
-            tokenizer = AutoTokenizer.from_pretrained(
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
                 self.config.directory, local_files_only=True, model_max_length=10**9
             )
-        return InputTokenizer(tokenizer, self.config.max_tokens, self.config.template)
+        return tokenizer
 
     @cached_property
     def _model(self) -> PreTrainedModel:

@@ -146,6 +146,12 @@ def _from_hub(name: str) -> Path:
         ) from None
 
 
+def has_chat_template(directory: Path) -> bool:
+    """Return True if a model's tokenizer has a chat template."""
+    settings = read_json(directory / "tokenizer_config.json")
+    return bool(settings.get("chat_template")) or (directory / "chat_template.jinja").is_file()
+
+
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file; {} where there is none."""
     if not path.is_file():

@@ -26,6 +26,7 @@ from labelguard_trainer.features.providers import (
     EXTRA,
     directory_of,
     encoder_config,
+    has_chat_template,
     read_json,
     read_options,
 )
@@ -53,7 +54,7 @@ def reward(options: str, state: State | None) -> RewardScore:
     chosen = read_options("reward", rest, {"template", "dtype", "max_tokens"})
     directory = directory_of(source)
     _check_scalar(directory)
-    usual = {"template": "chat" if _has_template(directory) else "lines"}
+    usual = {"template": "chat" if has_chat_template(directory) else "lines"}
     return RewardScore(encoder_config("reward", directory, usual | chosen))
 
 
@@ -114,11 +115,6 @@ def _check_scalar(directory: Path) -> None:
             f"{directory} is no reward model: expected one label, whose logit is the reward, found "
             f"{labels} labels; a classifier says which class, not how good a response is"
         )
-
-
-def _has_template(directory: Path) -> bool:
-    settings = read_json(directory / "tokenizer_config.json")
-    return bool(settings.get("chat_template")) or (directory / "chat_template.jinja").is_file()
 
 
 def _as_chats(pairs: pa.Table) -> pa.Table:

@@ -91,7 +91,7 @@ class InputTokenizer:
         """
         if self._template == "chat" and not pa.types.is_large_string(prompts.type):
             return self._join(*self._render_chats(prompts, responses), [], [], [])
-        heads, tails = _lines(prompts), _lines(responses)
+        heads, tails = in_lines(prompts), in_lines(responses)
         return self._join(heads, tails, self._before, self._separator, self._after)
 
     def _join(
@@ -157,8 +157,8 @@ def _keys(tag: str, prompts: pa.Array, responses: pa.Array) -> Blocks:
     return blocks.from_bytes(b"".join(digests), stride=32)
 
 
-def _lines(column: pa.Array) -> pa.Array:
-    """Texts as they are; chats as lines `role: content`."""
+def in_lines(column: pa.Array) -> pa.Array:
+    """Return texts as they are, chats as lines `role: content`."""
     if pa.types.is_large_string(column.type):
         return column
     role, content = (pc.struct_field(column.flatten(), name) for name in ("role", "content"))
@@ -166,7 +166,7 @@ def _lines(column: pa.Array) -> pa.Array:
 
 
 def _unambiguous(column: pa.Array) -> pa.Array:
-    """Like `_lines`, but different chats give different texts: each part follows its length."""
+    """Like `in_lines`, but different chats give different texts: each part follows its length."""
     if pa.types.is_large_string(column.type):
         return column
     parts = []
