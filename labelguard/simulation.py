@@ -195,7 +195,9 @@ def tie_probability(gap: Floats, tie_strength: float) -> Floats:
     return tie_strength / (_flatness(gap) + tie_strength)
 
 
-def calibrate(gaps: Floats, agreement: float, tie_rate: float) -> tuple[float, float]:
+def calibrate(
+    gaps: Floats, agreement: float, tie_rate: float, precision: float = 2e-12
+) -> tuple[float, float]:
     """(scale of the gaps, tie strength ν) for which labelers agree, and tie, as often.
 
     `gaps` (2, n) are those of two labelers who meet at each of n items. Given a scale, ν follows
@@ -209,7 +211,7 @@ def calibrate(gaps: Floats, agreement: float, tie_rate: float) -> tuple[float, f
         first, second = np.tanh(z / 2)
         return float(np.average((1 + first * second) / 2, weights=both_strict)) - agreement
 
-    scale = _root(excess, 0.0, 64.0)
+    scale = _root(excess, 0.0, 64.0, precision)
     return scale, _tie_strength(scale * gaps, tie_rate)
 
 
@@ -237,13 +239,17 @@ def _tie_strength(gaps: Floats, tie_rate: float) -> float:
     return math.exp(log_strength)
 
 
-def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
+def _root(
+    increasing: Callable[[float], float], low: float, high: float, precision: float = 2e-12
+) -> float:
     """Return where an increasing function passes 0 between low and high, or the nearest end."""
     from scipy.optimize import brentq
 
     if increasing(low) >= 0:
         return low
-    return high if increasing(high) <= 0 else float(brentq(increasing, low, high, maxiter=500))
+    if increasing(high) <= 0:
+        return high
+    return float(brentq(increasing, low, high, xtol=precision, maxiter=500))
 
 
 def draw_items(count: int, rng: Rng) -> tuple[dict[str, tuple[str, ...]], Floats]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-# How often two labelers agree on a strict label, where nobody says: that of public sets.
+# How often two labelers agree on a strict label, on public sets: where one number has to be shown.
 DEFAULT_AGREEMENT = 0.73
+AGREEMENT_HELP = (
+    "How often two labelers agree on a strict label; on public sets .70 (chat answers), .73 "
+    "(arguments), .80 (translations)"
+)
 DEFAULT_FEATURES = "length+style+minilm"
 
 AUTO_FORMAT = "auto"

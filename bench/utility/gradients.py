@@ -33,8 +33,9 @@ from labelguard.keys import keyring
 from labelguard.learning import heads
 from labelguard.learning.features import PairFeatures
 from labelguard.mechanisms.statistic import Rows
+from labelguard.planner.prior import Prior
 from labelguard.release.protocol import Featured
-from labelguard.text import DEFAULT_AGREEMENT, LABEL_A, LABEL_TIE
+from labelguard.text import LABEL_A, LABEL_TIE
 from utility.datasets import Problem
 from utility.outcomes import Mechanism, Outcome, by_teacher
 
@@ -247,7 +248,7 @@ def _trained(
     if configuration:
         run = configuration.of(_run(task, price, weighting, configuration.shape_options()))
     else:
-        run = _run(task, price, weighting, given, DEFAULT_AGREEMENT)
+        run = _run(task, price, weighting, given, Prior())
     made = run.problem()
     course = NoisyRun.from_price(price, run.clip, task.rows.units)
     nowhere = Checkpoints(
@@ -263,10 +264,10 @@ def _run(
     price: Price,
     weighting: Weighting,
     given: Mapping[str, Any],
-    agreement: float | None = None,
+    prior: Prior | None = None,
 ) -> HeadRun:
     seen = Featured("given", task.pairs, _NO_FEATURES, task.x, task.rows)
-    return head_run(seen, task.rows, price, weighting, given, agreement)
+    return head_run(seen, task.rows, price, weighting, given, prior)
 
 
 def _uls_price(epsilon: float, delta: float, sampling: Sampling) -> Price:

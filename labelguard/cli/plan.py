@@ -34,7 +34,7 @@ from labelguard.cli.terminal import (
 from labelguard.errors import NoProject, PolicyError
 from labelguard.inputs.left_out import describe_counts
 from labelguard.options import RunOptions
-from labelguard.text import DEFAULT_AGREEMENT, pluralize
+from labelguard.text import AGREEMENT_HELP, pluralize
 
 if TYPE_CHECKING:
     from labelguard.inputs.sources import Input
@@ -196,9 +196,7 @@ def _print_table(result: PlanResult) -> None:
 @click.option(
     "--agreement",
     type=float,
-    default=DEFAULT_AGREEMENT,
-    show_default=True,
-    help="How often two labelers agree on a strict label; not taken from the labels.",
+    help=f"{AGREEMENT_HELP}; default: any from .6 to .85. Not taken from the labels.",
 )
 @reading_options()
 @declared_options(

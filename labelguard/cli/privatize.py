@@ -38,7 +38,7 @@ from labelguard.cli.terminal import (
 from labelguard.errors import NoProject, NotAgreed, PolicyError
 from labelguard.options import RunOptions, option_declarations
 from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
-from labelguard.text import format_budget, pluralize
+from labelguard.text import AGREEMENT_HELP, format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.project import Project
@@ -90,6 +90,24 @@ def ask_how_often() -> Mapping[str, Any]:
             "For how long", default="1y", value_proc=lambda text: _duration(every, text), err=True
         ),
     }
+
+
+def ask_agreement(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Ask how often labelers agree, where somebody is there and a head may be fitted."""
+    known = options["agreement"] is not None or options["mechanism"] == "rr"
+    if known or not sys.stdin.isatty():
+        return {}
+    echo(f"{AGREEMENT_HELP}.", err=True)
+    echo("From elsewhere, not from these labels: probabilities are scaled by it.", err=True)
+    share = click.prompt("Agreement", default=_UNKNOWN, value_proc=_share, err=True)
+    return {"agreement": share}
+
+
+_UNKNOWN = "unknown"
+
+
+def _share(text: str) -> float | None:
+    return None if text.strip() == _UNKNOWN else float(click.FloatRange(0.55, 0.9)(text))
 
 
 def _duration(every: str, text: str) -> str:
@@ -385,8 +403,9 @@ def privatize(
     if dry_run:
         return _preview(source, project, options)
     home = find_or_make_project(project, ask=not yes)
-    if not says_how_often(options) and not policies.listing(home):
-        options |= ask_how_often()
+    if not policies.listing(home):
+        options |= {} if says_how_often(options) else ask_how_often()
+        options |= {} if yes else ask_agreement(options)
     with progress() as report:
         release = release_labels(
             source,

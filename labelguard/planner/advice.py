@@ -251,8 +251,8 @@ class Planned:
     delta: float
     # what heads learn from
     features: str
-    # how often two labelers were taken to agree on a strict label
-    agreement: float
+    # how often two labelers were taken to agree on a strict label; null: not known
+    agreement: float | None
     # what is protected as a whole
     unit: str
     # how many releases like this one the budget is for

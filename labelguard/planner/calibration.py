@@ -31,20 +31,14 @@ from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms.clipping import clip_rows
 from labelguard.mechanisms.geometry import Basis, Shape, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
-from labelguard.planner.prior import KINDS, Draw, Population, Prior
+from labelguard.planner.prior import Draw, Population, Prior
 from labelguard.planner.trials import rows_of
 from labelguard.text import Progress, no_progress
 
-WORLDS = 15 * len(KINDS)
+WORLDS = 45
 # At the smallest scale every probability is about ½, and pairs are still in the head's order. Above
 # the largest the head is nearly nothing, and no simulation of its size should be trusted.
 SMALLEST, LARGEST = 0.01, 10.0
-
-# The share of shared utility that is linear in the features, in these worlds: the upper end of what
-# held-out accuracies on public sets imply (`Prior`): heads have several groups of features. With ½
-# the scale is 15 % smaller, and on texts the error left larger (200 labelers of ukpconvarg1, ε = 1,
-# in one early comparison: .036 in place of .020; docs/results/utility.md#few-labelers).
-EXPLAINED = 0.7
 
 # Along which simulated utility is linear, as where shapes are chosen.
 AXES = 128
@@ -94,7 +88,7 @@ def calibrate_head(
     The same for every order of rows. Choices are fitted as their pairs, which have the same
     curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.spectrum`.
     """
-    prior = prior or Prior(explained=EXPLAINED)
+    prior = prior or Prior()
     release = _SimulatedRelease.of(x, rows, basis, shape, bounds, noise, windows)
     generator = np.random.default_rng([prior.seed, WORLDS])
     shocks = _shocks(kind, release.noise, worlds, len(basis.metric), generator)

@@ -1,12 +1,13 @@
 """The number of components of a statistic, in closed form, from public columns alone.
 
 More components say more about what labelers prefer, and each brings noise. On principal axes x_j of
-the pairs' features a head's coefficient has a prior variance v; the labels inform about it by
+the pairs' features a head's coefficient has a prior variance v_j; the labels inform about it by
 h_j = ¼ Σ w x_j², and the noise of a release with k components, whitened, costs as much as sampling
-does r_k times. v is ⅓ over the mean square norm of the features: margins are expected to vary as
-much, however many groups of features there are. The expected gain of k components is then
+does r_k times. v_j shrinks with the standard deviation of the axis, and all axes together give
+margins the variance that the prior expects of such features (`margin_variance`). The expected gain
+of k components is then
 
-    G(k) = Σ_{j≤k} e_j² / (e_j + 1 + r_k),    e_j = v h_j,    r_k = 4 k ν_k / n_eff,
+    G(k) = Σ_{j≤k} e_j² / (e_j + 1 + r_k),    e_j = v_j h_j,    r_k = 4 k ν_k / n_eff,
 
 with ν_k the noise's variance per coordinate at sensitivity 1, and n_eff = Σ_u w_u b_u² / C² how
 many labelers of median length there are. No label is read and nothing is simulated: the choice is
@@ -29,15 +30,20 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Shape, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
+from labelguard.planner.prior import explained_by, margin_variance
 from labelguard.text import pluralize
 
-# The numbers of components to choose from.
-COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+# The numbers of components to choose from: never one direction alone where there are more, since
+# labelers may care nothing for it.
+COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
 
 # The noise of a release with so many components, in sensitivities.
 Noises: TypeAlias = Callable[[int], Noise]
 
 Floats = NDArray[np.float64]
+
+# Coefficients on principal axes vary as the axis's variance to this power.
+_POWER = 0.5
 
 _LEADING = 4  # components from which labelers' weights are taken
 _WORTH = 1.0005  # a larger number has to gain this much
@@ -48,11 +54,11 @@ _CHUNK = 1 << 12
 class Directions:
     """Public: what labels can say along principal axes.
 
-    `information` (axes,) is h, `labelers` is n_eff, and `ridge` 1/v, to two digits. `rank` counts
-    all directions, and h only those that a number of components is chosen among.
+    `expected` (axes,) is e, `labelers` is n_eff, and `ridge` the penalty of a head, to two digits.
+    `rank` counts all directions, and e only those that a number of components is chosen among.
     """
 
-    information: Floats
+    expected: Floats
     labelers: float
     ridge: float
     rank: int
@@ -86,9 +92,11 @@ class Directions:
             part = slice(start, start + _CHUNK)
             information += of_pair[part] @ np.square(z[part, :axes], dtype=np.float64)
         square = 4 * float(values.sum()) / len(rows)
-        ridge = float(f"{shape.ridge * square:.2g}")
+        spread = (values[:axes] / values[0]) ** _POWER
+        spread *= float(values[:axes].sum()) / float(spread @ values[:axes])
+        expected = information * spread * (margin_variance(explained_by(z)) / square)
         rank = int((values > values[0] * 1e-9).sum())
-        return cls(information, float(weight @ norms**2) / clip**2, ridge, rank)
+        return cls(expected, float(weight @ norms**2) / clip**2, float(f"{square:.2g}"), rank)
 
     def shape(self, noises: Noises) -> Shape:
         """Return the best number of components, and the ridge of what is expected of them."""
@@ -104,11 +112,10 @@ class Directions:
 
     def gains(self, noises: Noises) -> dict[int, float]:
         """G(k) for every k of `COUNTS` that there are directions for, or for all of them."""
-        expected = self.information / self.ridge
         gains = {}
-        for count in sorted({min(count, len(expected)) for count in COUNTS}):
+        for count in sorted({min(count, len(self.expected)) for count in COUNTS}):
             of_noise = 4 * count * noises(count).deviation(count) ** 2 / self.labelers
-            leading = expected[:count]
+            leading = self.expected[:count]
             gains[count] = float((leading**2 / (leading + 1 + of_noise)).sum())
         return gains
 

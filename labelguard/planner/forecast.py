@@ -33,7 +33,7 @@ from labelguard.planner.advice import (
 from labelguard.planner.outcomes import Forecast, Sizing, best, worth_training
 from labelguard.planner.prior import Prior
 from labelguard.spelling import suggest_keywords
-from labelguard.text import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, no_progress, pluralize
+from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 V = TypeVar("V", int, float)
 
@@ -69,7 +69,7 @@ def plan(
     delta: float | None = None,
     features: str | None = None,
     *,
-    agreement: float = DEFAULT_AGREEMENT,
+    agreement: float | None = None,
     unit: Literal["labeler", "item"] = "labeler",
     columns: Mapping[str, str] | None = None,
     question: str | None = None,
@@ -88,8 +88,9 @@ def plan(
     those of `privatize`; columns of labels may be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute. `agreement` is
-    how often two labelers are assumed to agree on a strict label, in [0.55, 0.9]. The budget is for
-    `periods` releases, which each bring as many new labels of each labeler as the input holds.
+    how often two labelers agree on a strict label, in [0.55, 0.9]; without it a range is simulated.
+    The budget is for `periods` releases, which each bring as many new labels of each labeler as the
+    input holds.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
     `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
 
@@ -224,7 +225,7 @@ class _Setting:
         words += ["--epsilon", f"{sizing.forecast.epsilon:g}", "--delta", f"{self.delta:g}"]
         if sizing.mechanism != "rr":
             words += ["--features", features]
-            if self.prior.agreement != DEFAULT_AGREEMENT:
+            if self.prior.agreement is not None:
                 words += ["--agreement", f"{self.prior.agreement:g}"]
         if sizing.max_labels_per_labeler is not None:
             words += ["--max-labels-per-labeler", str(sizing.max_labels_per_labeler)]

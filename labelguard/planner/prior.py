@@ -7,20 +7,18 @@ all labelers share but no feature shows, and a deviation of their own,
 
 and the label follows Davidson (1970): Bradley-Terry with ties where the gap is small. `scale` and
 the strength of ties are set so that two labelers' strict labels on one item agree as often, and
-ties occur as often, as the prior says. Directions θ* come in three kinds, because how utility is
-spread over principal axes decides how many of them are worth their noise:
-
-- `even`: θ* isotropic in feature space, so that an axis counts by its variance;
-- `leading`: θ* shrinks with the axis's standard deviation, so that few axes carry most;
-- `steep`: θ* shrinks with the axis's variance, so that hardly more than the first ones matter.
+ties occur as often, as the prior says. Of what it says a range of, every world has another value.
+On principal axes θ* shrinks with the axis's standard deviation, so that few axes carry most of it.
 
 Nothing here has an argument that could hold labels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +26,25 @@ from numpy.typing import NDArray
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
 from labelguard.simulation import calibrate, tie_probability
-from labelguard.text import DEFAULT_AGREEMENT
 
 Floats = NDArray[np.float64]
 
-# The range of agreements that labels are simulated for.
+Range: TypeAlias = tuple[float, float]
+
+# The range of agreements that labels are simulated for, and that of one which nobody knows.
 AGREEMENTS = (0.55, 0.9)
-KINDS = ("even", "leading", "steep")
+UNKNOWN = (0.6, 0.85)
+# The share of the shared utility that features explain: of many features that tell pairs apart, and
+# of others, such as length, style or sources alone (docs/results/calibration.md).
+MANY_EXPLAIN, FEW_EXPLAIN = (0.65, 0.8), (0.1, 0.5)
+MANY = 64
+TIES = (0.05, 0.35)
 _TASTES = 8  # directions in which labelers deviate
 _MEETINGS = 2_000  # pairs at which agreement is calibrated; standard error about .003 a world
+_PRECISION = 1e-3  # of the scale of gaps
 _TINY = np.finfo(np.float64).tiny
+# Additive recurrence (Roberts 2018): steps g^-1, …, g^-4 fill a cube evenly, where g⁵ = g + 1.
+_STEPS = 1.1673039783 ** -np.arange(1.0, 5.0)
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 
 
@@ -45,33 +52,49 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 class Prior:
     """Beliefs about labelers before any label is seen.
 
-    agreement: how often two labelers' strict labels on one item agree, in [0.55, 0.9].
-    explained: share of the shared utility's variance that is linear in the features, in (0, 1].
-    tie_rate: share of labels that are ties, in [0, 0.9].
+    agreement: how often two labelers' strict labels on one item agree, in [0.55, 0.9]; None: not
+        known, most likely in the middle of .6 to .85.
+    explained: share of the shared utility's variance that is linear in the features, from and to,
+        in (0, 1]; None: as `explained_by` says.
+    tie_rate: share of labels that are ties, from and to, in [0, 0.9].
     seed: the same seed gives the same simulated labels.
-
-    `explained` is ½ by default: on public sets of arguments and of short jokes, with agreement .73
-    and .76, linear heads on sentence embeddings, with and without length, reach the held-out
-    accuracy of .66 to .74 that shares from .4 to .7 imply. It is the same for all features, so
-    forecasts compare mechanisms and budgets, not features.
     """
 
-    agreement: float = DEFAULT_AGREEMENT
-    explained: float = 0.5
-    tie_rate: float = 0.15
+    agreement: float | None = None
+    explained: Range | None = None
+    tie_rate: Range = TIES
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _within("agreement", self.agreement, *AGREEMENTS)
-        _within("explained", self.explained, 0.01, 1)
-        _within("tie-rate", self.tie_rate, 0, 0.9)
+        if self.agreement is not None:
+            _within("agreement", self.agreement, *AGREEMENTS)
+        for share in self.explained or ():
+            _within("explained", share, 0.01, 1)
+        for share in self.tie_rate:
+            _within("tie-rate", share, 0, 0.9)
         if self.seed < 0:
             raise PolicyError(f"seed must be at least 0, found {self.seed}")
 
-    @property
-    def deviation(self) -> float:
-        """τ, the variance of a labeler's deviation: labelers who agree more differ less."""
-        return (1 - self.agreement) / 3
+    def beliefs(self, world: int, explained: Range) -> tuple[float, float, float]:
+        """Return agreement, explained share and tie rate of one world."""
+        at = (0.5 + (world + 1) * _STEPS) % 1
+        known = self.agreement
+        ranges = (UNKNOWN if known is None else (known, known), explained, self.tie_rate)
+        shares = ((at[0] + at[3]) / 2, *at[1:3])
+        values = [low + (high - low) * u for (low, high), u in zip(ranges, shares, strict=True)]
+        return values[0], values[1], values[2]
+
+
+def explained_by(z: NDArray[np.float32]) -> Range:
+    """Return what share of the shared utility features explain, from and to.
+
+    `z` (pairs, axes) are principal coordinates. Few directions, or what most pairs share with
+    others as sources do, explain less.
+    """
+    if z.shape[1] < MANY:
+        return FEW_EXPLAIN
+    distinct = len(np.unique(z[:, :2].round(5), axis=0))
+    return MANY_EXPLAIN if 2 * distinct > len(z) else FEW_EXPLAIN
 
 
 @dataclass(frozen=True)
@@ -89,6 +112,17 @@ class Draw:
     twin: NDArray[np.float32] | None = None
 
 
+def margin_variance(explained: Range) -> float:
+    """Return the variance of margins of a head that knows what features explain, in log-odds.
+
+    Labels are close to signs of normal utilities with logistic noise: two labelers who agree as
+    often as a have correlated ones, by ρ = sin(π(a − ½)), of which R² = ρ · share is the head's.
+    """
+    correlation = math.sin(math.pi * (sum(UNKNOWN) / 2 - 0.5))
+    share = correlation * sum(explained) / 2
+    return math.pi**2 / 3 * share / (1 - share)
+
+
 class Population:
     """Simulated labelers who label the pairs of `rows`.
 
@@ -100,29 +134,34 @@ class Population:
         self._z, self._rows, self._prior = z, rows, prior
         self._variances = variances / variances[0]
         self._counts = np.bincount(rows.pair, minlength=len(z)).astype(np.float64)
+        self._explained = prior.explained or explained_by(z)
 
     def draws(self, number: int, skip: int = 0, twins: bool = False) -> Iterator[Draw]:
-        """Simulated worlds but for the first few, the kinds of direction in turn.
+        """Simulated worlds but for the first few.
 
         Each has a random stream of its own, so that a world is the same however many there are, and
         whether or not it has `twins`.
         """
         streams = np.random.SeedSequence(self._prior.seed).spawn(number)
         for index, stream in enumerate(streams[skip:], skip):
-            yield self._draw(KINDS[index % len(KINDS)], np.random.default_rng(stream), twins)
+            yield self._draw(index, np.random.default_rng(stream), twins)
 
-    def _draw(self, kind: str, rng: np.random.Generator, twins: bool) -> Draw:
-        prior, rows = self._prior, self._rows
-        linear = self._unit(self._z @ self._directions(kind, 1, rng))[:, 0]
+    def _draw(self, world: int, rng: np.random.Generator, twins: bool) -> Draw:
+        rows = self._rows
+        agreement, explained, tie_rate = self._prior.beliefs(world, self._explained)
+        axes = len(self._variances)
+        theta = rng.standard_normal((axes, 1)) * np.sqrt(self._variances)[:, None]
+        linear = self._unit(self._z @ theta.astype(np.float32))[:, 0]
         hidden = rng.standard_normal(len(self._z))
-        shared = np.sqrt(prior.explained) * linear + np.sqrt(1 - prior.explained) * hidden
-        own = self._unit(self._z @ self._directions("even", _TASTES, rng))
-        own *= np.sqrt(prior.deviation / _TASTES)
+        shared = np.sqrt(explained) * linear + np.sqrt(1 - explained) * hidden
+        tastes = rng.standard_normal((axes, _TASTES))
+        own = self._unit(self._z @ tastes.astype(np.float32))
+        own *= np.sqrt((1 - agreement) / 3 / _TASTES)  # labelers who agree more differ less
         spread = np.sqrt(np.einsum("ij,ij->i", own, own))
         # Two fresh labelers meet at the pairs of random rows.
         met = rows.pair[rng.integers(len(rows), size=_MEETINGS)]
         gaps = shared[met] + spread[met] * rng.standard_normal((2, _MEETINGS))
-        scale, ties = calibrate(gaps, prior.agreement, prior.tie_rate)
+        scale, ties = calibrate(gaps, agreement, tie_rate, _PRECISION)
 
         fresh = scale * (shared[:, None] + spread[:, None] * _NODES)
         strict = 1 - tie_probability(fresh, ties)
@@ -142,16 +181,6 @@ class Population:
         twin = draw_labels() if twins else None
         weights = _WEIGHTS / _WEIGHTS.sum()
         return Draw(half, gain @ weights, strict @ weights, twin)
-
-    def _directions(self, kind: str, number: int, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Random coefficients on principal axes, shape (components, number)."""
-        axes = len(self._variances)
-        theta = rng.standard_normal((axes, number))
-        if kind == "leading":
-            theta *= np.sqrt(self._variances)[:, None]
-        elif kind == "steep":
-            theta *= self._variances[:, None]
-        return theta.astype(np.float32)
 
     def _unit(self, values: NDArray[np.float32]) -> Floats:
         """Columns scaled to mean square 1 over rows."""

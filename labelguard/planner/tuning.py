@@ -33,7 +33,7 @@ from labelguard.planner.outcomes import (
     Sizing,
     best,
 )
-from labelguard.planner.prior import KINDS, Prior
+from labelguard.planner.prior import Prior
 from labelguard.planner.trials import Trial, Worlds
 from labelguard.text import Progress, no_progress
 
@@ -41,8 +41,8 @@ _Share: TypeAlias = Callable[[float], None]
 
 MECHANISMS = ("statistic", "rr", "props", "uls")
 
-DRAWS = 6 * len(KINDS)
-_FIRST_DRAWS = 2 * len(KINDS)
+DRAWS = 18
+_FIRST_DRAWS = 6
 _SURE = 3  # standard errors, of worlds in pairs, by which a mechanism has to lead
 
 

@@ -23,7 +23,7 @@ from labelguard.release.protocol import ReleaseContext
 from labelguard.release.resolve import ResolvedRequest
 from labelguard.release.selection import PlannedRows
 from labelguard.storage import buckets
-from labelguard.text import format_budget, pluralize
+from labelguard.text import DEFAULT_AGREEMENT, format_budget, pluralize
 
 # Expected label error above which a release says that there may be better.
 TOO_MUCH = 0.4
@@ -157,7 +157,7 @@ def preview_release(
         charged=plan.new,
         left=left,
         label_error=error,
-        disagreement=1 - resolved.request.head(resolved.features).agreement,
+        disagreement=1 - (resolved.request.head(resolved.features).agreement or DEFAULT_AGREEMENT),
         accuracy=forecast.accuracy if forecast else None,
         discouraged=discouraged,
         notes=(*notes, *_warnings(resolved, error, discouraged, left)),

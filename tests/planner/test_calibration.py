@@ -22,7 +22,7 @@ from labelguard.planner.prior import Population, Prior
 from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 
 PAIRS = 300
-PRIOR = Prior(explained=calibration.EXPLAINED)
+PRIOR = Prior(0.73, explained=(0.7, 0.7), tie_rate=(0.15, 0.15))
 WORLDS = 12  # a quarter of what a release takes
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class Release:
             self.shape,
             self.bounds,
             self.noise if noise is None else noise,
-            **{"worlds": WORLDS} | options,  # type: ignore[arg-type]
+            **{"worlds": WORLDS, "prior": PRIOR} | options,  # type: ignore[arg-type]
         )
 
     def margins(self, draw, rng):
@@ -205,7 +205,7 @@ def test_a_head_of_choices_is_scaled_by_its_pairs():
     gap = (utility[:, one] - utility[:, other]).reshape(-1)
     margin, right = z @ theta, 1 / (1 + np.exp(-gap))
     found = [(margin, right - 0.5, np.ones(len(margin)))]
-    scale = calibrate_head(x, rows, axes, shape, bounds, 0.0, worlds=WORLDS).scale
+    scale = calibrate_head(x, rows, axes, shape, bounds, 0.0, prior=PRIOR, worlds=WORLDS).scale
     assert calibration_error(scale, found) < 0.7 * calibration_error(1.0, found)
 
 
@@ -213,6 +213,6 @@ def test_labelers_with_tastes_of_their_own_scatter_more_than_independent_labels(
     wide, short = Release(asked(labelers=30, each=200)), Release(asked(labelers=300, each=2))
     for release in (wide, short):  # the clip hides what it cuts
         release.bounds = replace(release.bounds, clip=100 * release.bounds.clip)
-    prior = Prior(0.6, tie_rate=0.0)
+    prior = Prior(0.6, explained=(0.5, 0.5), tie_rate=(0.0, 0.0))
     assert wide.calibrated(prior=prior, worlds=30).design_effect > 1.5
     assert short.calibrated(prior=prior, worlds=30).design_effect < 1.2

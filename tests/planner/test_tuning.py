@@ -15,7 +15,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, trials, tuning
 from labelguard.planner.flips import Flips, TriedBound
-from labelguard.planner.prior import KINDS, Population, Prior
+from labelguard.planner.prior import Population, Prior, explained_by
 
 DELTA = 1e-5
 
@@ -27,7 +27,7 @@ def agreement(prior):
     rows = Rows(np.tile(np.arange(pairs), 2), np.arange(2 * pairs), 2 * pairs)
     public = trials.public_side(x, Rows(rows.pair[:pairs], rows.unit[:pairs], pairs))
     agree, ties = [], []
-    for draw in Population(public.z, public.values, rows, prior).draws(2 * len(KINDS)):
+    for draw in Population(public.z, public.values, rows, prior).draws(6):
         product = np.prod(draw.half.reshape(2, pairs), axis=0)
         agree.append(float((product[product != 0] > 0).mean()))
         ties.append(float((draw.half == 0).mean()))
@@ -38,16 +38,44 @@ def agreement(prior):
 def test_simulated_labelers_agree_and_tie_as_often_as_asked(wanted, tie_rate):
     # At least 8,000 strict meetings (standard error at most .0055) and calibration by 20,000
     # meetings a world (.0015): six standard errors are .035; false failures below 1e-8.
-    found, ties = agreement(Prior(wanted, tie_rate=tie_rate))
+    found, ties = agreement(Prior(wanted, tie_rate=(tie_rate, tie_rate)))
     assert found == pytest.approx(wanted, abs=0.035)
     # 36,000 labels, standard error .0025, and of the calibration .0012.
     assert ties == pytest.approx(tie_rate, abs=0.018)
 
 
 def test_the_test_of_agreement_tells_another_agreement_apart():
-    found, ties = agreement(Prior(0.8, tie_rate=0.2))
+    found, ties = agreement(Prior(0.8, tie_rate=(0.2, 0.2)))
     assert abs(found - 0.73) > 0.035
     assert abs(ties - 0.15) > 0.018
+
+
+def test_what_nobody_knows_is_spread_over_the_worlds():
+    unknown = [Prior().beliefs(world, (0.1, 0.5)) for world in range(18)]
+    agreement, explained, ties = np.array(unknown).T
+    for values, low, high in ((agreement, 0.6, 0.85), (explained, 0.1, 0.5), (ties, 0.05, 0.35)):
+        assert low <= values.min() < low + 0.3 * (high - low)
+        assert high - 0.3 * (high - low) < values.max() <= high
+        assert values.mean() == pytest.approx((low + high) / 2, abs=0.06 * (high - low))
+    known = [Prior(0.7).beliefs(world, (0.1, 0.5)) for world in range(18)]
+    assert {one[0] for one in known} == {0.7}
+    assert [one[1:] for one in known] == [one[1:] for one in unknown]
+
+
+def test_few_features_and_those_that_most_pairs_share_explain_less():
+    z = features(300, 100)
+    many = explained_by(z)
+    assert explained_by(z[:, :20]) == explained_by(np.repeat(z[:100], 3, axis=0)) < many
+
+
+def test_an_unknown_agreement_widens_a_forecast():
+    x, rows = features(400, 20), asked(200, 20, 400)
+    known, unknown = (
+        tuning.forecast(x, rows, [3.0], DELTA, prior, growth=False)[1].accuracy
+        for prior in (Prior(0.725), Prior())
+    )
+    assert unknown.high - unknown.low > known.high - known.low
+    assert unknown.mean == pytest.approx(known.mean, abs=0.02)
 
 
 def test_without_noise_a_statistic_is_as_good_as_raw_labels():
@@ -153,8 +181,8 @@ def test_a_forecast_says_the_shape_and_the_noise_that_a_release_would_have():
     [
         ({"agreement": 0.5}, "agreement"),
         ({"agreement": math.nan}, "agreement"),
-        ({"explained": 0.0}, "explained"),
-        ({"tie_rate": 0.95}, "tie-rate"),
+        ({"explained": (0.0, 0.5)}, "explained"),
+        ({"tie_rate": (0.1, 0.95)}, "tie-rate"),
         ({"seed": -1}, "seed"),
     ],
 )

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from labelguard.errors import PolicyError
 from labelguard.options import option
-from labelguard.text import DEFAULT_AGREEMENT
+from labelguard.text import AGREEMENT_HELP
 
 
 class Options(Protocol):
@@ -59,15 +59,13 @@ class FeatureOptions:
     )
     components: int | None = option("Principal components of the features to use.")
     ridge: float | None = option("Penalty of the head, in labels.")
-    agreement: float = option(
-        "How often two labelers agree, for tuning on simulated labels; default "
-        f"{DEFAULT_AGREEMENT:g}.",
-        default=DEFAULT_AGREEMENT,
+    agreement: float | None = option(
+        f"{AGREEMENT_HELP}; default: what released labels of rr say, else any from .6 to .85."
     )
     also: Any = option("Label these further pairs too.", metavar="FILE")
 
     def __post_init__(self) -> None:
-        if not 0.55 <= self.agreement <= 0.9:
+        if self.agreement is not None and not 0.55 <= self.agreement <= 0.9:
             raise PolicyError(f"agreement must be in [0.55, 0.9], found {self.agreement}")
         from labelguard.mechanisms.geometry import Shape
 

@@ -80,8 +80,7 @@ class Teacher(Mechanism[Design]):
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if map_path is not None and (window := draw_window(context, prepared, map_path)):
             before = windows_before(context, prepared, self.part)
-            agreement = self.options.agreement
-            calibration = calibrate(context, prepared, window, before, agreement)
+            calibration = calibrate(context, prepared, window, before)
             replace(window, **vars(calibration)).save(map_path / WINDOW)
 
     def finish(self, context: ReleaseContext, prepared: Design, grant: Grant) -> Finished:
@@ -167,14 +166,13 @@ def calibrate(
     design: Design,
     window: Window,
     before: Sequence[Window],
-    agreement: float,
 ) -> Calibration:
     """Calibrate the head of the sum that `window` joins, by simulation on public columns.
 
     It stands for all windows of the sum, those `before` it and itself. It is kept with the window,
     since a release that is finished later finds none of its labels new.
     """
-    from labelguard.planner.calibration import EXPLAINED, calibrate_head
+    from labelguard.planner.calibration import calibrate_head
     from labelguard.planner.prior import Prior
 
     assert design.bounds is not None  # there is no window without a row
@@ -187,7 +185,7 @@ def calibrate(
         design.bounds,
         math.sqrt(sum(each.noise**2 for each in every)),
         window.kind,
-        Prior(agreement, explained=EXPLAINED),
+        Prior(design.agreement),
         windows=sum(float(each.weight.sum()) for each in every) / float(window.weight.sum()),
         progress=context.progress,
     )

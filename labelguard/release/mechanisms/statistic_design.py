@@ -28,6 +28,7 @@ from labelguard.mechanisms.noise import Noise, noise_of_price
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.planner.components import Directions
 from labelguard.release import selection
+from labelguard.release.agreement import released_agreement
 from labelguard.release.head import FILE, Head
 from labelguard.release.mechanisms.options import StatisticOptions
 from labelguard.release.protocol import Finished, Prepared, ReleaseContext
@@ -132,7 +133,8 @@ class Design(Prepared):
     """Features, coordinates, who compared what, bounds and noise of one window.
 
     `bounds` and `grid` are None where no label is new; `first` names the release that began the
-    sum which this window joins, or is None if this one begins a sum.
+    sum which this window joins, or is None if this one begins a sum. `agreement` is how often two
+    labelers agree, where that is known.
     """
 
     pairs: DistinctPairs
@@ -146,6 +148,7 @@ class Design(Prepared):
     bounds: Bounds | None
     grid: Grid | None
     first: str | None
+    agreement: float | None = None
 
 
 def design(
@@ -190,6 +193,7 @@ def design(
         shape=shape,
         basis=coordinates,
         first=first_release,
+        agreement=options.agreement or released_agreement(context.opened),
     )
 
 

@@ -17,6 +17,7 @@ from labelguard_trainer.gradient.heads import HeadProblem, head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
 
 from labelguard.mechanisms.statistic import Rows
+from labelguard.planner.prior import Prior
 from labelguard.release.protocol import Featured
 
 CLIP = 0.3
@@ -307,8 +308,9 @@ def world(units=300, labels=20, d=8):
 
 
 def run(x, rows, agreement):
+    prior = None if agreement is None else Prior(agreement, explained=(0.7, 0.7))
     seen = Featured("", None, None, x, rows)  # type: ignore[arg-type] - only of rankings are pairs asked
-    return head_run(seen, rows, PRICE, "root", {}, agreement)
+    return head_run(seen, rows, PRICE, "root", {}, prior)
 
 
 def test_scaled_margins_are_log_odds(tmp_path):

@@ -25,7 +25,7 @@ from labelguard.mechanisms import clipping, statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import STEP_BITS, Grid, Rows
-from labelguard.planner.calibration import AXES, EXPLAINED, best_scale, sample_labelers
+from labelguard.planner.calibration import AXES, best_scale, sample_labelers
 from labelguard.planner.components import Directions
 from labelguard.planner.prior import Population, Prior
 from labelguard.release.head import Head
@@ -211,15 +211,15 @@ def head_run(
     price: Mapping[str, Any],
     weighting: Weighting,
     given: Mapping[str, Any],
-    agreement: float | None = None,
+    prior: Prior | None = None,
     progress: Progress = no_progress,
 ) -> HeadRun:
     """Return a head on the pairs of an input that `rows` compare; `given` are parts of its shape.
 
     The number of components is that of a statistic with as much noise as all steps' mean has, and
-    every step goes as far as a ridge would (`rates`): closed forms, nothing is tuned. Where
-    labelers are taken to agree as often as `agreement`, probabilities are scaled by what simulated
-    worlds say (`probability_scale`); of rankings and choices they are left as they are.
+    every step goes as far as a ridge would (`rates`): closed forms, nothing is tuned. With a
+    `prior`, probabilities are scaled by what simulated worlds say (`probability_scale`); of
+    rankings and choices they are left as they are.
     """
     x, units = seen.x, len(np.unique(rows.unit))
     # Noise of a statistic is counted in sensitivities, which are two clip norms.
@@ -234,9 +234,9 @@ def head_run(
     spread, steps = mean_noise(price, units) * clip, int(price["steps"])
     rate = rates(records, weight, penalty, spread, steps)
     scale = 1.0
-    if agreement is not None and isinstance(records, ComparisonRecords):
+    if prior is not None and isinstance(records, ComparisonRecords):
         run = NoisyRun.from_price(price, clip, units)
-        scale = probability_scale(x, z, rows, weight, rate, run, agreement, progress)
+        scale = probability_scale(x, z, rows, weight, rate, run, prior, progress)
     return HeadRun(seen.spec, seen.provider, shape, axes, z, records, weight, clip, rate, scale)
 
 
@@ -261,7 +261,7 @@ def probability_scale(
     weight: Floats,
     rate: Floats,
     run: NoisyRun,
-    agreement: float,
+    prior: Prior,
     progress: Progress = no_progress,
 ) -> float:
     """Return the scale of a run on comparisons `rows` of pairs x (pairs, d) at z (pairs,
@@ -280,7 +280,6 @@ def probability_scale(
     axes = spectrum(x, counts)
     size = min(AXES, axes.rank)
     principal = x @ axes.axes[:, :size].astype(np.float32)
-    prior = Prior(agreement, explained=EXPLAINED)
     records = ComparisonRecords.of(z, mine)
     worlds = []
     for number, draw in enumerate(

@@ -25,7 +25,9 @@ from labelguard.learning.columns import column_features
 from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
+from labelguard.planner.prior import Prior
 from labelguard.release import card as cards
+from labelguard.release.agreement import released_agreement
 from labelguard.release.mechanisms.props import HEAD, difference
 from labelguard.release.mechanisms.statistic import LabelNotes, note_labels
 from labelguard.release.mechanisms.statistic_design import (
@@ -130,13 +132,14 @@ class GradientMechanism(Mechanism[GradientRun]):
             if recorded:
                 check_identity("features", recorded["identity"], featured.provider.identity())
             proven = self.options.kind.proven  # a run that may halt is not simulated
+            prior = Prior(self.options.agreement or released_agreement(context.opened))
             learner = head_run(
                 featured,
                 rows,
                 price,
                 self.options.weighting,
                 recorded["shape"] if recorded else self.options.shape_options(),
-                self.options.agreement if proven else None,
+                prior if proven else None,
                 context.progress,
             )
         if isinstance(self.options, AupOptions):
