@@ -33,8 +33,8 @@ def released_agreement(opened: OpenProject) -> float | None:
             card = read_card(directory)
             known = why_unknown(card) is None
             between = estimate_between(directory / "data.parquet", card) if known else None
-            if (found := usable_agreement(card, between)) is not None:
-                return found
+            if (agreement := usable_agreement(card, between)) is not None:
+                return agreement
     return None
 
 
