@@ -93,8 +93,8 @@ def test_what_is_no_model_of_ours_is_named(base):
     nowhere = "nowhere"
     assert nowhere in refused(nowhere, config(), train_dataset=ROWS)
     assert "pass processing_class" in refused(tiny.gpt2(), config(), train_dataset=ROWS)
-    theirs = trl.DPOConfig("out", bf16=False)
-    assert "labelguard_trainer.DPOConfig" in refused(base, theirs, train_dataset=ROWS)
+    theirs = trl.RewardConfig("out", bf16=False)
+    assert "DPOConfig" in refused(base, theirs, train_dataset=ROWS)
 
 
 @pytest.mark.parametrize("trainer", [DPOTrainer, RewardTrainer])
