@@ -260,7 +260,7 @@ def load(release: Release | str | Path, kind: str = "polars", *, project: Where 
         >>> frame = lg.load(release)
         >>> frame.columns[:3]
         ['prompt', 'chosen', 'rejected']
-        >>> lg.load(release.id, "arrow").num_rows == len(frame)
+        >>> lg.load(release.path, "arrow").num_rows == len(frame)
         True
     """
     if kind not in _KINDS:
