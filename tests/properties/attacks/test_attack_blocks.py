@@ -340,7 +340,7 @@ def test_workers_draw_whole_blocks_and_the_same(unit, tmp_path, monkeypatch):
     found = []
     for workers in (1, 7):
         with monkeypatch.context() as patch:
-            world.fix(patch, world.repeamanybytes())
+            world.fix(patch, world.repeatable_bytes())
             project = lg.init(tmp_path / f"{workers}")
             options = under(project, "rr:uses=2,block=30", unit=unit)
             release = lg.privatize(crowd(20, 40), **options | {"workers": workers})
