@@ -370,11 +370,13 @@ def facts(here, asked, seed, order):
 
 def test_what_a_card_and_its_rows_say_of_blocks_is_public(tmp_path):
     """Files are sorted by label, forwards and backwards, and a third of labels are ties."""
-    one, other = (facts(tmp_path / str(n), ASKED, 3 + n, n) for n in (0, 1))
+    counts = range(1, 25)  # of labelers who share buckets
+    asked = given(counts)
+    one, other = (facts(tmp_path / str(n), asked, 3 + n, n) for n in (0, 1))
     assert one == other
     (_, card), told, error, charged = one
     threshold = accounting.threshold(accounting.calibrate(3, 1e-5, 1))
-    laws = [block(threshold, m) for m in COUNTS]
+    laws = [block(threshold, m) for m in counts]
     assert card["blocks"] == [
         {
             "labels": law.labels,
@@ -384,10 +386,10 @@ def test_what_a_card_and_its_rows_say_of_blocks_is_public(tmp_path):
         }
         for law in laws
     ]
-    gammas = np.repeat([law.flip_probability for law in laws], COUNTS)
-    expected = dict(zip(TABLE["prompt"].to_pylist(), gammas, strict=True))
+    gammas = np.repeat([law.flip_probability for law in laws], counts)
+    expected = dict(zip(table(asked)["prompt"].to_pylist(), gammas, strict=True))
     assert told == {prompt: pytest.approx(gamma) for prompt, gamma in expected.items()}
-    assert charged == len(COUNTS) and error == pytest.approx(gammas.mean())
+    assert charged == len(counts) and error == pytest.approx(gammas.mean())
 
 
 def test_which_labels_share_a_block_tells_nothing_of_items(project, monkeypatch):
