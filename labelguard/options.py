@@ -205,8 +205,8 @@ class RunOptions:
         "How long they recur: 90d, 26w, 6m, 1y.", metavar="TIME", flag="--for"
     )
     max_labels_per_labeler: int | None = option(
-        "The most labels of each labeler in this release, chosen by a keyed hash. A matter of "
-        "quality: at one price each of few labels is randomized less.",
+        "The most labels of each labeler in this release, chosen by a keyed hash; released ones "
+        "stay. A matter of quality: at one price each of few labels is randomized less.",
         metavar="M",
         least=1,
         in_jobs=True,
