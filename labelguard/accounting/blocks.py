@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
+import flint
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,10 +38,13 @@ from labelguard.accounting.randomized_response import COIN_RANGE
 __all__ = ["MOST_LABELS", "MOST_LETTERS", "PAIR", "Block", "block"]
 
 # The most labels of a block: what a labeler tells does not grow with them, and tables do.
-MOST_LABELS = 4096
+MOST_LABELS = 16_384
 # The most letters of a label, as its released value is a byte.
 MOST_LETTERS = 256
 PAIR = 2
+
+# Tables of larger blocks are not kept: they grow with the square of the labels.
+_SMALL = 1024
 
 # How many bits a number has beyond those of Z from which a count of changes is drawn.
 _SPARE_BITS = 128
@@ -53,7 +57,7 @@ class Block:
     `threshold` is that of a coin at the same price, 1 <= T < 2^63. Of the odds one unit of 2^-64
     is left to rounding, so that the drawn law is ε0-private exactly.
 
-    Raises ValueError for other numbers than 1 to 4,096 labels and 2 to 256 letters.
+    Raises ValueError for other numbers than 1 to 16,384 labels and 2 to 256 letters.
     """
 
     threshold: int
@@ -108,7 +112,7 @@ class Block:
         """Return the bytes of a random number from which a count of changes is drawn."""
         return -(-(self._total.bit_length() + _SPARE_BITS) // 128) * 16
 
-    @cached_property
+    @property
     def change_limits(self) -> NDArray[np.bytes_]:
         """Return for j = 0 … m − 1 the least random number with more than j changes, big-endian,
         (m,).
@@ -116,13 +120,17 @@ class Block:
         Of 2^N numbers, ⌈2^N · W_j/Z⌉ have at most j changes, W_j being the weight of those answers.
         A density is off by less than 2^-127 of itself, and the unit taken off the odds is more.
         """
-        limits, weight, number = [], 0, 1
-        size = self.draw_bytes
+        return _SMALL_LIMITS(self) if self.labels <= _SMALL else self._find_limits()
+
+    def _find_limits(self) -> NDArray[np.bytes_]:
+        size, total = self.draw_bytes, flint.fmpz(self._total)
+        unlikely, likely = flint.fmpz(self._low), flint.fmpz(self._low + self._gain)
+        weight, number, limits = flint.fmpz(0), flint.fmpz(1), []
         m, t, others = self.labels, self.most_changes, self.letters - 1
         for j in range(m):
-            weight += number * (self._low + self._gain if j <= t else self._low)
-            limits.append((-(-(weight << 8 * size) // self._total)).to_bytes(size, "big"))
-            number = number * (m - j) * others // (j + 1)
+            weight += number * (likely if j <= t else unlikely)
+            limits.append(int(-(-(weight << 8 * size) // total)).to_bytes(size, "big"))
+            number = number * ((m - j) * others) // (j + 1)
         return np.array(limits, dtype=f"S{size}")
 
     @property
@@ -155,6 +163,9 @@ class Block:
         t = self.most_changes
         ways: int = math.comb(self.labels - 1, t) * (self.letters - 1) ** t
         return Fraction(self._gain * ways, self._total)
+
+
+_SMALL_LIMITS = lru_cache(maxsize=256)(Block._find_limits)
 
 
 @lru_cache(maxsize=256)

@@ -45,7 +45,7 @@ Price: TypeAlias = Mapping[str, Any]
 
 # Labels of a labeler that one use of randomized response draws together at most: what they tell
 # does not grow with their number, and tables do (`accounting.blocks`).
-MOST_LABELS = 4096
+MOST_LABELS = 16_384
 
 # More than the probability that noise from 256-bit uniforms is not what continuous ones give.
 UNIFORM_DELTA = 2.0**-100

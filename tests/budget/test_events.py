@@ -146,7 +146,7 @@ def test_uses_are_counted_of_what_a_first_release_pays_for(kind):
 def test_a_block_goes_with_randomized_response_alone():
     [found] = PolicyRequest(1, 0.1, block=7).first_policy(1).allowances
     assert found == Allowance("rr", 1, block=7)
-    for wrong in (0, 4097):
+    for wrong in (0, 16_385):
         with pytest.raises(PolicyError):
             PolicyRequest(1, 0.1, block=wrong).first_policy(1)
     for kind in EVENTS.values():
@@ -180,7 +180,7 @@ def test_the_usual_delta_is_the_largest_power_of_ten_that_protects_everybody(uni
 
 def test_a_block_costs_what_a_coin_does_whatever_its_size():
     prices = []
-    for size in (1, 50, 4096):
+    for size in (1, 50, 16_384):
         policy = Policy(3, 1e-5, (Allowance("rr", 50, block=size),))
         assert Policy.from_json(policy.to_json()) == policy
         prices.append(pricing.prices(policy, "rr"))

@@ -17,6 +17,7 @@ from scipy import stats
 from support import world
 
 import labelguard as lg
+from labelguard.accounting import blocks as accounting_blocks
 from labelguard.accounting import randomized_response as accounting
 from labelguard.accounting.blocks import Block
 from labelguard.budget import pricing
@@ -121,11 +122,16 @@ def test_choices_of_a_block_come_as_often_as_is_charged(size, letters, rows):
 def test_one_change_more_among_the_likely_answers_is_caught(rows, monkeypatch):
     exact = Block.most_changes.func
     monkeypatch.setattr(Block, "most_changes", property(lambda self: exact(self) + 1))
-    mechanism.block.cache_clear()
+    forget_laws()
     flips = rows.flips(4)
     monkeypatch.undo()
-    mechanism.block.cache_clear()
+    forget_laws()
     assert not answers_fit(flips, 4)
+
+
+def forget_laws():
+    for cache in (mechanism.block, accounting_blocks._SMALL_LIMITS):
+        cache.cache_clear()
 
 
 def test_likely_answers_that_weigh_two_percent_too_much_are_caught(rows):

@@ -93,9 +93,9 @@ def test_blocks_need_a_label_and_a_period():
 
 
 def test_a_labeler_with_more_labels_than_a_block_holds_gets_one_block():
-    public = public_side(X, rows([5000, 3, 0]))
+    public = public_side(X, rows([20_000, 3, 0]))
     found = Flips.of(public, 1.0, 1e-5, None)
-    assert found.released.tolist() == [4096, 3]
+    assert found.released.tolist() == [16_384, 3]
 
 
 def test_bounds_that_nobody_exceeds_are_not_tried():

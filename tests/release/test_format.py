@@ -593,7 +593,7 @@ class Stored:
     def _canonical_order(self, label):
         return label.item, label.author, label.pair
 
-    def check(self, release, labels, version=0, known=True, block=4096):
+    def check(self, release, labels, version=0, known=True, block=16_384):
         """Compare a release of these labels, each of them new in it, with the reference.
 
         Unless `known`, the private map does not say who gave a label. At most `block` labels of a
