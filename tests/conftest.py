@@ -129,16 +129,16 @@ def project(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def _lived(tmp_path_factory):
+def _used_project(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # a module's fixture may have named a ledger
         patch.delenv("LABELGUARD_LEDGER_URL", raising=False)
         return first_release(tmp_path_factory.mktemp("lived"))
 
 
 @pytest.fixture
-def lived(_lived, tmp_path):
+def used_project(_used_project, tmp_path):
     """A project with one release of 50 labels: a copy of one that is made once."""
-    shutil.copytree(_lived.state, tmp_path / "project" / _lived.state.name)
+    shutil.copytree(_used_project.state, tmp_path / "project" / _used_project.state.name)
     return find(tmp_path / "project")
 
 

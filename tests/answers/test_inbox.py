@@ -65,7 +65,7 @@ def test_what_a_crash_left_claimed_waits_again_unless_its_segment_counts(inbox):
     assert inbox.put([event(number) for number in range(4)]) == 0  # still known
 
 
-def said(inbox):
+def read_waiting(inbox):
     """What waits, in the order in which it came."""
     inbox.claim("clinic", "looked at", most=99)
     found = [answer.body for one in inbox.read_claimed("looked at") for answer in one.answers]
@@ -77,10 +77,10 @@ def test_of_two_bodies_of_one_state_the_first_that_came_counts(inbox):
     first, second = (Answer("a1", 7, "maria", body) for body in ("one", "other"))
     assert inbox.put([Event("clinic", (first, second))]) == 1
     assert inbox.put([Event("clinic", (second,))]) == 0
-    assert said(inbox) == ["one"]
+    assert read_waiting(inbox) == ["one"]
     # Another version, and a deletion, are other states.
     assert inbox.put([Event("clinic", (Answer("a1", 8, "maria", "two"), Answer("a1", 7)))]) == 2
-    assert said(inbox) == ["one", "two", ""]
+    assert read_waiting(inbox) == ["one", "two", ""]
 
 
 def test_a_state_that_came_more_than_once_is_known_until_a_later_pull(inbox):

@@ -40,12 +40,12 @@ def run(tmp_path, monkeypatch):
     """Runs a command in an empty directory, at a fixed time, with reproducible keys."""
     count = 0
 
-    def counted(size):
+    def next_bytes(size):
         nonlocal count
         count += 1
         return hashlib.shake_256(f"random bytes {count}".encode()).digest(size)
 
-    world.fix_randomness(monkeypatch, counted)
+    world.fix_randomness(monkeypatch, next_bytes)
     world.fix_clock(monkeypatch, "2030-01-02T03:04:05Z")
     monkeypatch.setenv("COLUMNS", "100")
     for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):

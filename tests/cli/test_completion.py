@@ -19,7 +19,7 @@ PROGRAM = Path(sys.executable).with_name("labelguard")
 ENGINES = {"torch", "transformers", "numpy", "duckdb", "polars", "pyarrow", "scipy", "sqlalchemy"}
 
 
-def asked(line, *python):
+def ask(line, *python):
     """What the program answers bash about a line whose last word is typed halfway."""
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     return subprocess.run(
@@ -33,7 +33,7 @@ def asked(line, *python):
 
 def completed(line):
     """The same, as the words that it offers; nothing may be said beside them."""
-    answer = asked(line)
+    answer = ask(line)
     assert answer.stderr == ""
     return answer.stdout.split()
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_completed_says_nothing(tmp_path):
 
 
 def test_completing_loads_no_engine():
-    loaded = asked("labelguard privatize --mechanism s", "-X", "importtime").stderr
+    loaded = ask("labelguard privatize --mechanism s", "-X", "importtime").stderr
     names = set(re.findall(r"\| +([\w.]+)$", loaded, re.MULTILINE))
     assert "labelguard.cli.main" in names
     assert not names & ENGINES

@@ -55,7 +55,7 @@ def reading(temporary, within, *arguments):
         process.stdin.write(ROW * 20_000)  # more than a pipe and a buffer hold
         process.stdin.flush()
         deadline = time.monotonic() + PATIENCE
-        while not kept(within):
+        while not find_copies(within):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.01)
         try:
@@ -64,7 +64,7 @@ def reading(temporary, within, *arguments):
             process.kill()  # nothing happens if it has ended
 
 
-def kept(directory):
+def find_copies(directory):
     """Files in which rows of the input are."""
     found = []
     for path in directory.rglob("*"):
@@ -88,11 +88,11 @@ def test_what_was_read_of_standard_input_goes_with_the_command(number, temporary
 def test_a_release_keeps_standard_input_in_its_project_alone(temporary, project):
     arguments = (*RELEASE, "-", "--project", str(project.state))
     with reading(temporary, project.state, *arguments) as process:
-        assert not kept(temporary)
+        assert not find_copies(temporary)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
-    assert not kept(project.state) and not list(temporary.iterdir())
+    assert not find_copies(project.state) and not list(temporary.iterdir())
 
 
 @pytest.mark.slow
@@ -101,10 +101,10 @@ def test_what_a_killed_release_kept_of_standard_input_goes_with_the_next_job(tem
     with reading(temporary, project.state, *arguments) as process:
         process.kill()
         process.communicate(timeout=PATIENCE)
-    assert kept(project.state) and not list(temporary.iterdir())
+    assert find_copies(project.state) and not list(temporary.iterdir())
     with pytest.raises(lg.errors.InvalidLabels):
         lg.privatize("none.jsonl", mechanism="rr", epsilon=3, delta=1e-5, project=project)
-    assert not kept(project.state)
+    assert not find_copies(project.state)
 
 
 def test_an_ignored_signal_stays_ignored():

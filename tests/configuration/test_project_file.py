@@ -12,28 +12,22 @@ from labelguard.answers.connector import Settings, connector
 from labelguard.configuration import project_file
 from labelguard.errors import ProjectError
 from labelguard.jobs.settings import load_job
-from labelguard.project.opening import init
 from labelguard.project.project import CONFIG, find
 from labelguard.report.doctor import examine
 
 TABLE = '[connectors.clinic]\nurl = "https://tool.example"\nproject = 7\n'
 
 
-@pytest.fixture
-def made(tmp_path):
-    return init(tmp_path / "study")
-
-
-def told(made, more, *, head="format = 1\n"):
+def refusal(project, more, *, head="format = 1\n"):
     """What is said of a project whose file is this; as `labelguard doctor` says it too."""
-    (made.state / CONFIG).write_text(head + more, encoding="utf-8")
+    (project.state / CONFIG).write_text(head + more, encoding="utf-8")
     with pytest.raises(ProjectError) as refused:
-        find(made.state.parent)
+        find(project.state.parent)
     said = str(refused.value)
-    assert said.startswith(f"{made.state / CONFIG}") and "\n" not in said
-    [finding] = [one for one in examine(made.state.parent) if one.name == "project"]
+    assert said.startswith(f"{project.state / CONFIG}") and "\n" not in said
+    [finding] = [one for one in examine(project.state.parent) if one.name == "project"]
     assert not finding.ok and finding.detail == said
-    return said.removeprefix(f"{made.state / CONFIG}")
+    return said.removeprefix(f"{project.state / CONFIG}")
 
 
 @pytest.mark.parametrize(
@@ -59,21 +53,21 @@ def told(made, more, *, head="format = 1\n"):
         ("a = ?", ", line 2: this is not TOML"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named_with_its_table(text, said, made):
-    assert said in told(made, text)
+def test_what_is_wrong_in_the_file_is_named_with_its_table(text, said, project):
+    assert said in refusal(project, text)
 
 
 @pytest.mark.parametrize("head", ["", "format = 2\n", 'format = "hunter2"\n'])
-def test_a_file_of_another_format_is_refused_and_its_value_is_not_shown(head, made):
-    said = told(made, "", head=head)
+def test_a_file_of_another_format_is_refused_and_its_value_is_not_shown(head, project):
+    said = refusal(project, "", head=head)
     assert "reads format 1" in said and "hunter2" not in said
 
 
-def test_the_file_of_a_new_project_says_its_source(made):
-    assert find(made.state.parent).namespace == "files"
-    path = made.state / CONFIG
+def test_the_file_of_a_new_project_says_its_source(project):
+    assert find(project.state.parent).namespace == "files"
+    path = project.state / CONFIG
     path.write_text(path.read_text().replace('source = "files"', 'source = "survey"'))
-    assert find(made.state.parent).namespace == "survey"
+    assert find(project.state.parent).namespace == "survey"
 
 
 @pytest.mark.parametrize(
@@ -87,10 +81,10 @@ def test_the_file_of_a_new_project_says_its_source(made):
         ),
     ],
 )
-def test_the_doctor_checks_what_a_connector_has_of_its_own(table, said, made):
+def test_the_doctor_checks_what_a_connector_has_of_its_own(table, said, project):
     kind = f'[connectors.clinic]\nkind = "label-studio"\n{table}\n'
-    (made.state / CONFIG).write_text(f"format = 1\n{kind}", encoding="utf-8")
-    [finding] = [one for one in examine(made.state.parent) if one.name == "ingested answers"]
+    (project.state / CONFIG).write_text(f"format = 1\n{kind}", encoding="utf-8")
+    [finding] = [one for one in examine(project.state.parent) if one.name == "ingested answers"]
     assert not finding.ok and said in finding.detail and "me:pw" not in finding.detail
 
 

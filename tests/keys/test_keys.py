@@ -16,9 +16,9 @@ from labelguard.report.doctor import examine
 
 
 @pytest.fixture
-def project(lived):
+def project(used_project):
     """A project with one release."""
-    return lived
+    return used_project
 
 
 def refuses(project, match):

@@ -179,13 +179,15 @@ def test_one_witness_guards_and_the_other_is_written_again(lost, tmp_path):
     assert home.witnesses[0].read_text() == home.witnesses[1].read_text()
 
 
-def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones(lived, tmp_path):
-    made = backup(tmp_path / "backup.tar.zst", project=lived)
-    for path in lived.witnesses:
+def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones(
+    used_project, tmp_path
+):
+    made = backup(tmp_path / "backup.tar.zst", project=used_project)
+    for path in used_project.witnesses:
         path.unlink()
     with pytest.raises(LedgerError, match="labelguard project restore"):
-        overview.budget(lived.state)
-    restore(made.path, tmp_path / "again", keys=lived.keys, nothing_since=True)
+        overview.budget(used_project.state)
+    restore(made.path, tmp_path / "again", keys=used_project.keys, nothing_since=True)
     again = find(tmp_path / "again")
     assert again.witnesses[0].read_text() == again.witnesses[1].read_text()
     assert overview.verify(again.state, made.anchor).ok

@@ -32,9 +32,9 @@ from labelguard.report import overview
 
 
 @pytest.fixture
-def project(lived):
+def project(used_project):
     """A project with one release of 50 labels."""
-    return lived
+    return used_project
 
 
 @pytest.fixture

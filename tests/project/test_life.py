@@ -108,19 +108,19 @@ def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
 
 @pytest.mark.quick("a backup")
 @pytest.mark.parametrize("event", EVENTS)
-def test_during_a_job_it_does_not_happen(event, lived, tmp_path):
-    before = files(lived.state)
+def test_during_a_job_it_does_not_happen(event, used_project, tmp_path):
+    before = files(used_project.state)
     (tmp_path / "event").mkdir()
-    with lived.lock(), pytest.raises(ProjectBusy):
-        EVENTS[event](lived, tmp_path / "event")
-    assert dict(files(lived.state).items() ^ before.items()).keys() <= {"lock"}
+    with used_project.lock(), pytest.raises(ProjectBusy):
+        EVENTS[event](used_project, tmp_path / "event")
+    assert dict(files(used_project.state).items() ^ before.items()).keys() <= {"lock"}
     assert not [*(tmp_path / "event").iterdir()]
 
 
-def test_a_ledger_that_does_not_hold_is_not_backed_up(lived, tmp_path):
-    with sqlite3.connect(lived.state / "ledger.sqlite3") as connection:
+def test_a_ledger_that_does_not_hold_is_not_backed_up(used_project, tmp_path):
+    with sqlite3.connect(used_project.state / "ledger.sqlite3") as connection:
         connection.execute("UPDATE counters SET used = used - 1")
-    before = dump(lived.state)
+    before = dump(used_project.state)
     with pytest.raises(LedgerError, match=r"not backed up: .*do not add up"):
-        _backed_up(lived, tmp_path)
-    assert dump(lived.state) == before and not [*tmp_path.glob("*.zst")]
+        _backed_up(used_project, tmp_path)
+    assert dump(used_project.state) == before and not [*tmp_path.glob("*.zst")]

@@ -52,10 +52,10 @@ def hub(server, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def directory(lived):
+def directory(used_project):
     """The directory of the only release of a project."""
-    [record] = OpenProject.open(lived).ledger.releases.all()
-    return OpenProject.open(lived).project.releases / record.id
+    [record] = OpenProject.open(used_project).ledger.releases.all()
+    return OpenProject.open(used_project).project.releases / record.id
 
 
 def contents(directory):
@@ -75,8 +75,8 @@ def load(where, tmp_path, **environment):
     return pl.read_parquet(target)
 
 
-def test_the_hub_gets_the_committed_files_and_the_card_as_readme(lived, directory, hub):
-    published = lg.publish("r0001", f"hf:{NAME}", project=lived)
+def test_the_hub_gets_the_committed_files_and_the_card_as_readme(used_project, directory, hub):
+    published = lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert published.release == directory.name
     assert published.where == f"{hub.url}/datasets/{NAME}"
     repository = hub.dataset(NAME)
@@ -84,34 +84,34 @@ def test_the_hub_gets_the_committed_files_and_the_card_as_readme(lived, director
     assert hub.published(NAME) == public(directory)
 
 
-def test_the_same_release_again_changes_nothing(lived, hub):
-    lg.publish("r0001", f"hf:{NAME}", project=lived)
+def test_the_same_release_again_changes_nothing(used_project, hub):
+    lg.publish("r0001", f"hf:{NAME}", project=used_project)
     hub.calls.clear()
-    lg.publish("r0001", f"hf:{NAME}", project=lived)
+    lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert not {"commit", "upload"} & set(hub.calls)
 
 
 @pytest.mark.parametrize("call", ["commit", "batch", "preupload", "create"])
 def test_a_publication_that_failed_is_completed_by_the_same_command(
-    call, lived, directory, hub, monkeypatch
+    call, used_project, directory, hub, monkeypatch
 ):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     hub.failing.add(call)
     with pytest.raises(LabelguardError, match=f"^hf:{NAME}: .*500") as refused:
-        lg.publish("r0001", f"hf:{NAME}", project=lived)
+        lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert hubs.TOKEN not in str(refused.value) and "\n" not in str(refused.value)
     assert ("dataset", NAME) not in hub.repositories or not hub.published(NAME)
     hub.failing.clear()
-    lg.publish("r0001", f"hf:{NAME}", project=lived)
+    lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert hub.published(NAME) == public(directory)
     assert hub.calls.count("upload") == 1
 
 
-def test_a_newer_release_takes_the_place_of_the_one_before(lived, hub):
-    lg.publish("r0001", f"hf:{NAME}", project=lived)
+def test_a_newer_release_takes_the_place_of_the_one_before(used_project, hub):
+    lg.publish("r0001", f"hf:{NAME}", project=used_project)
     hub.dataset(NAME).files["data-00000-of-00002.parquet"] = b"of a larger one"
-    second = lg.privatize(TABLE.slice(0, 80), **PRICE, project=lived)
-    lg.publish(second, f"hf:{NAME}", project=lived)
+    second = lg.privatize(TABLE.slice(0, 80), **PRICE, project=used_project)
+    lg.publish(second, f"hf:{NAME}", project=used_project)
     assert hub.published(NAME) == public(second.path)
     assert len(hub.dataset(NAME).titles) == 2
 
@@ -119,40 +119,40 @@ def test_a_newer_release_takes_the_place_of_the_one_before(lived, hub):
 @pytest.mark.parametrize(
     "files", [{"notes.txt": b""}, {SUMS: b"", ".gitignore": b"*"}, {SUMS: b"", ".env": b""}]
 )
-def test_what_somebody_else_keeps_on_the_hub_stays(files, lived, hub):
+def test_what_somebody_else_keeps_on_the_hub_stays(files, used_project, hub):
     hub.repositories["dataset", NAME] = hubs.Repository(True, dict(files))
     with pytest.raises(LabelguardError, match="holds something else"):
-        lg.publish("r0001", f"hf:{NAME}", project=lived)
+        lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert hub.published(NAME) == files and not {"upload", "preupload"} & set(hub.calls)
 
 
-def test_a_release_is_public_only_where_that_was_said(lived, directory, hub):
+def test_a_release_is_public_only_where_that_was_said(used_project, directory, hub):
     hub.repositories["dataset", NAME] = hubs.Repository(private=False)
     with pytest.raises(LabelguardError, match="is public already: take another one, or --public"):
-        lg.publish("r0001", f"hf:{NAME}", project=lived)
+        lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert not hub.published(NAME) and not {"upload", "preupload"} & set(hub.calls)
-    lg.publish("r0001", f"hf:{NAME}", public=True, project=lived)
+    lg.publish("r0001", f"hf:{NAME}", public=True, project=used_project)
     assert hub.published(NAME) == public(directory)
-    lg.publish("r0001", "hf:org/other", public=True, project=lived)
+    lg.publish("r0001", "hf:org/other", public=True, project=used_project)
     assert not hub.dataset("org/other").private
     hub.repositories["dataset", "org/third"] = hubs.Repository(private=True)
     with pytest.raises(LabelguardError, match="is private already: change that on the Hub first"):
-        lg.publish("r0001", "hf:org/third", public=True, project=lived)
+        lg.publish("r0001", "hf:org/third", public=True, project=used_project)
 
 
-def test_a_hub_that_refuses_or_is_not_there_is_told_in_one_line(lived, hub, monkeypatch):
+def test_a_hub_that_refuses_or_is_not_there_is_told_in_one_line(used_project, hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
     with pytest.raises(LabelguardError, match=f"^hf:{NAME}: .*401") as refused:
-        lg.publish("r0001", f"hf:{NAME}", project=lived)
+        lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert "somebody" not in str(refused.value)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(LabelguardError, match=f"^hf:{NAME}: "):
-        lg.publish("r0001", f"hf:{NAME}", project=lived)
+        lg.publish("r0001", f"hf:{NAME}", project=used_project)
     assert not hub.repositories
 
 
-def test_a_copy_from_the_hub_is_the_release(lived, directory, hub, tmp_path):
-    lg.publish("r0001", f"hf:{NAME}", project=lived)
+def test_a_copy_from_the_hub_is_the_release(used_project, directory, hub, tmp_path):
+    lg.publish("r0001", f"hf:{NAME}", project=used_project)
     copy = tmp_path / "copy"
     snapshot_download(NAME, repo_type="dataset", local_dir=copy)
     assert {".gitattributes", ".cache"} < {path.name for path in copy.iterdir()}
@@ -163,36 +163,36 @@ def test_a_copy_from_the_hub_is_the_release(lived, directory, hub, tmp_path):
 
 
 @pytest.mark.slow
-def test_load_dataset_reads_what_is_on_the_hub(lived, directory, hub, tmp_path):
-    lg.publish("r0001", f"hf:{NAME}", project=lived)
+def test_load_dataset_reads_what_is_on_the_hub(used_project, directory, hub, tmp_path):
+    lg.publish("r0001", f"hf:{NAME}", project=used_project)
     rows = load(NAME, tmp_path, **hubs.environment(hub, tmp_path))
     assert rows.equals(lg.load(directory))
 
 
-def test_a_directory_gets_the_same_files_once(lived, directory, tmp_path):
+def test_a_directory_gets_the_same_files_once(used_project, directory, tmp_path):
     target = tmp_path / "published"
-    published = lg.publish("r0001", target, project=lived)
+    published = lg.publish("r0001", target, project=used_project)
     assert published.where == str(target) and contents(target) == public(directory)
     times = {path: path.stat().st_mtime_ns for path in target.iterdir()}
-    lg.publish("r0001", target, project=lived)
+    lg.publish("r0001", target, project=used_project)
     assert {path: path.stat().st_mtime_ns for path in target.iterdir()} == times
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
     (target / "card.json").write_text("{}")
     with pytest.raises(LabelguardError, match="holds something else"):
-        lg.publish("r0001", target, project=lived)
+        lg.publish("r0001", target, project=used_project)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4_000, 10**9])
 def test_load_dataset_reads_a_directory_in_one_file_or_several(
-    size, lived, directory, tmp_path, monkeypatch
+    size, used_project, directory, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(publication, "SHARD_BYTES", size)
-    lg.publish("r0001", tmp_path / "published", project=lived)
+    lg.publish("r0001", tmp_path / "published", project=used_project)
     assert load(tmp_path / "published", tmp_path).equals(lg.load(directory))
 
 
-def test_many_rows_are_cut_into_files_of_a_size(lived, directory, tmp_path, monkeypatch):
+def test_many_rows_are_cut_into_files_of_a_size(used_project, directory, tmp_path, monkeypatch):
     rows = pq.read_table(directory / "data.parquet")
     monkeypatch.setattr(publication, "SHARD_BYTES", 40_000)
     source, scratch = tmp_path / "data.parquet", tmp_path / "scratch"
@@ -214,9 +214,17 @@ def test_many_rows_are_cut_into_files_of_a_size(lived, directory, tmp_path, monk
     assert files[SUMS].path.read_text() == sums_text(listed)
 
 
-def test_the_command_says_where_the_release_is(lived, directory, tmp_path, monkeypatch):
+def test_the_command_says_where_the_release_is(used_project, directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = ["release", "publish", "r0001", "--to", "published", "--project", str(lived.state)]
+    command = [
+        "release",
+        "publish",
+        "r0001",
+        "--to",
+        "published",
+        "--project",
+        str(used_project.state),
+    ]
     done = CliRunner().invoke(main, command)
     assert done.output == f"Release {directory.name} is at published\n"
     told = CliRunner().invoke(main, [*command, "--json"])
@@ -233,19 +241,19 @@ def test_the_command_says_where_the_release_is(lived, directory, tmp_path, monke
         *("hf:org/name/more", "c:/x"),
     ],
 )
-def test_places_of_another_kind_are_refused(to, lived, tmp_path, monkeypatch):
+def test_places_of_another_kind_are_refused(to, used_project, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LabelguardError, match="expected "):
-        lg.publish("r0001", to, project=lived)
+        lg.publish("r0001", to, project=used_project)
     assert [path.name for path in tmp_path.iterdir()] == ["project"]
 
 
 @pytest.mark.parametrize("name", ["r0002", "", "../project", "r0001/../../keys", "/etc", "r0001\n"])
-def test_only_a_committed_release_of_the_ledger_is_published(name, lived, tmp_path):
+def test_only_a_committed_release_of_the_ledger_is_published(name, used_project, tmp_path):
     if not name:  # which would mean the only one
-        lg.privatize(TABLE.slice(0, 80), **PRICE, project=lived)
+        lg.privatize(TABLE.slice(0, 80), **PRICE, project=used_project)
     with pytest.raises(LedgerError, match="committed releases; see"):
-        lg.publish(name, tmp_path / "published", project=lived)
+        lg.publish(name, tmp_path / "published", project=used_project)
     assert not (tmp_path / "published").exists()
 
 
@@ -280,17 +288,17 @@ def replace_directory(directory):
 @pytest.mark.parametrize(
     "attack", [alter, lead_away, add_keys, add_readme, add_file, replace_directory]
 )
-def test_a_release_that_does_not_verify_is_not_published(attack, lived, directory, tmp_path):
+def test_a_release_that_does_not_verify_is_not_published(attack, used_project, directory, tmp_path):
     attack(directory)
     with pytest.raises(LedgerError, match="nothing was published"):
-        lg.publish("r0001", tmp_path / "published", project=lived)
+        lg.publish("r0001", tmp_path / "published", project=used_project)
     assert not (tmp_path / "published").exists()
 
 
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize("place", [f"hf:{NAME}", "published"])
 def test_a_file_that_is_changed_after_it_was_verified_does_not_leave(
-    place, link, lived, directory, hub, tmp_path, monkeypatch
+    place, link, used_project, directory, hub, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     secret = tmp_path / "secret"
@@ -301,7 +309,7 @@ def test_a_file_that_is_changed_after_it_was_verified_does_not_leave(
         (directory / "card.json").symlink_to(secret) if link else alter_card(directory)
 
     with pytest.raises(LabelguardError, match=r"card\.json (was altered|cannot be read)"):
-        lg.publish("r0001", place, project=lived, progress=change)
+        lg.publish("r0001", place, project=used_project, progress=change)
     assert not Path("published").exists()
     assert not any(hub.published(NAME) for _ in hub.repositories)
 

@@ -60,15 +60,15 @@ def public(project):
     return {**files, "README.md": files["CARD.md"]}
 
 
-def test_a_release_is_uploaded_once(lived, s3):
-    assert lg.publish("r0001", PLACE, project=lived).where == PLACE
+def test_a_release_is_uploaded_once(used_project, s3):
+    assert lg.publish("r0001", PLACE, project=used_project).where == PLACE
     before = objects(s3)
-    assert before[0] == public(lived)
-    lg.publish("r0001", f"{PLACE}/", project=lived)
+    assert before[0] == public(used_project)
+    lg.publish("r0001", f"{PLACE}/", project=used_project)
     assert objects(s3) == before
 
 
-def test_an_upload_that_stopped_is_completed_and_its_sums_come_last(lived, s3, monkeypatch):
+def test_an_upload_that_stopped_is_completed_and_its_sums_come_last(used_project, s3, monkeypatch):
     copy, copied = destinations.PublicFile.copy_to, []
 
     def stop(file, target):
@@ -80,37 +80,37 @@ def test_an_upload_that_stopped_is_completed_and_its_sums_come_last(lived, s3, m
     with monkeypatch.context() as patch:
         patch.setattr(destinations.PublicFile, "copy_to", stop)
         with pytest.raises(LabelguardError, match=f"^{PLACE}: no route to host"):
-            lg.publish("r0001", PLACE, project=lived)
+            lg.publish("r0001", PLACE, project=used_project)
     assert len(copied) == 3 and SUMS not in objects(s3)[0]
-    lg.publish("r0001", PLACE, project=lived)
-    assert objects(s3)[0] == public(lived)
+    lg.publish("r0001", PLACE, project=used_project)
+    assert objects(s3)[0] == public(used_project)
 
 
-def test_what_else_is_there_stays(lived, s3):
+def test_what_else_is_there_stays(used_project, s3):
     with s3.open_output_stream("bucket/releases/one/notes.txt") as stream:
         stream.write(b"mine")
     with pytest.raises(LabelguardError, match="holds something else"):
-        lg.publish("r0001", PLACE, project=lived)
+        lg.publish("r0001", PLACE, project=used_project)
     assert objects(s3)[0] == {"notes.txt": b"mine"}
 
 
-def test_a_bucket_that_is_not_there_or_a_key_that_is_none_is_told(lived, s3, monkeypatch):
+def test_a_bucket_that_is_not_there_or_a_key_that_is_none_is_told(used_project, s3, monkeypatch):
     with pytest.raises(LabelguardError, match=r"^s3://nowhere/one: ") as refused:
-        lg.publish("r0001", "s3://nowhere/one", project=lived)
+        lg.publish("r0001", "s3://nowhere/one", project=used_project)
     assert "\n" not in str(refused.value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(LabelguardError, match=f"^{PLACE}: ") as refused:
-        lg.publish("r0001", PLACE, project=lived)
+        lg.publish("r0001", PLACE, project=used_project)
     assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_file_that_was_altered_does_not_stay(lived, s3):
-    [record] = OpenProject.open(lived).ledger.releases.all()
-    card = OpenProject.open(lived).project.releases / record.id / "card.json"
+def test_a_file_that_was_altered_does_not_stay(used_project, s3):
+    [record] = OpenProject.open(used_project).ledger.releases.all()
+    card = OpenProject.open(used_project).project.releases / record.id / "card.json"
 
     def change(step, share):
         card.write_text("{}")
 
     with pytest.raises(LabelguardError, match=r"card\.json was altered"):
-        lg.publish("r0001", PLACE, project=lived, progress=change)
+        lg.publish("r0001", PLACE, project=used_project, progress=change)
     assert not {"card.json", SUMS} & objects(s3)[0].keys()

@@ -113,10 +113,10 @@ def test_what_it_notes_does_not_depend_on_what_was_answered(tool):
 # The doctor tells each fault once.
 
 
-def test_one_fault_is_told_once(lived):
-    assert all(one.ok for one in examine(lived))
-    (lived.keys / "project.key").unlink()
-    found = {one.name: one.detail for one in examine(lived) if not one.ok}
+def test_one_fault_is_told_once(used_project):
+    assert all(one.ok for one in examine(used_project))
+    (used_project.keys / "project.key").unlink()
+    found = {one.name: one.detail for one in examine(used_project) if not one.ok}
     assert "project.key" in found.pop("keys")
     assert found == dict.fromkeys(
         ("ledger", "private maps", "ingested answers"), "not looked at: see keys"

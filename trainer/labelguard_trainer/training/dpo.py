@@ -29,14 +29,13 @@ from trl.trainer.utils import get_config_model_id
 from labelguard.errors import LabelguardError
 from labelguard_trainer import losses
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.noisy import BatchNoise, NoisyTraining, score_rows
-from labelguard_trainer.training.rows import AUTO, PreferenceLoss
+from labelguard_trainer.training.noisy import BatchNoise, NoisyConfig, NoisyTraining, score_rows
 
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 
 
 @dataclass
-class DPOConfig(trl.DPOConfig):
+class DPOConfig(NoisyConfig, trl.DPOConfig):
     """TRL's configuration, and:
 
     - `preference_loss`: see `rows.PreferenceLoss`; by default what the release's card says.
@@ -44,13 +43,6 @@ class DPOConfig(trl.DPOConfig):
 
     bf16 is on by default where the device has it, and off elsewhere.
     """
-
-    preference_loss: PreferenceLoss = AUTO
-    non_private: bool = False
-
-    def __post_init__(self) -> None:
-        guard.set_defaults(self)
-        super().__post_init__()
 
 
 class DPOTrainer(NoisyTraining, trl.DPOTrainer):

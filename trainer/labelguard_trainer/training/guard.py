@@ -64,7 +64,7 @@ def own_config(args: Any, kind: type[Config], model: Any) -> Config:
         return default
     if isinstance(args, kind):
         return copy(args)
-    if type(args) is not kind.__base__:
+    if type(args) is not kind.__bases__[-1]:  # TRL's; what we add to it comes first
         raise LabelguardError(
             f"args must be a {kind.__name__} of labelguard_trainer or of trl, found "
             f"{type(args).__module__}.{type(args).__name__}"

@@ -23,23 +23,16 @@ from labelguard.errors import LabelguardError
 from labelguard_trainer import losses
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.dpo import is_nowhere_else
-from labelguard_trainer.training.noisy import BatchNoise, NoisyTraining
-from labelguard_trainer.training.rows import AUTO, PreferenceLoss, with_noise
+from labelguard_trainer.training.noisy import BatchNoise, NoisyConfig, NoisyTraining
+from labelguard_trainer.training.rows import with_noise
 
 
 @dataclass
-class KTOConfig(trl.KTOConfig):
+class KTOConfig(NoisyConfig, trl.KTOConfig):
     """TRL's configuration, and `preference_loss` and `non_private` as in `DPOConfig`.
 
     KTO has no likelihood: `auto` is the unbiased loss, and `forward` is refused.
     """
-
-    preference_loss: PreferenceLoss = AUTO
-    non_private: bool = False
-
-    def __post_init__(self) -> None:
-        guard.set_defaults(self)
-        super().__post_init__()
 
 
 class KTOTrainer(NoisyTraining, trl.KTOTrainer):

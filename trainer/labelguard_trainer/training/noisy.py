@@ -22,7 +22,15 @@ from trl.trainer.base_trainer import _BaseTrainer
 from labelguard.errors import LabelguardError
 from labelguard_trainer.losses import Loss, loss_of
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.rows import COLUMNS, FLIP, TARGET, WEIGHT, with_noise
+from labelguard_trainer.training.rows import (
+    AUTO,
+    COLUMNS,
+    FLIP,
+    TARGET,
+    WEIGHT,
+    PreferenceLoss,
+    with_noise,
+)
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
 
@@ -118,6 +126,18 @@ def _lost_noise(names: list[str]) -> LabelguardError:
         f"a batch has no {', '.join(names)}: something between the release and the loss (a "
         "collator, a map, remove_columns) dropped it, and noisy labels would be taken as true"
     )
+
+
+@dataclass
+class NoisyConfig:
+    """The fields that `DPOConfig`, `KTOConfig` and `RewardConfig` add to TRL's; see the first."""
+
+    preference_loss: PreferenceLoss = AUTO
+    non_private: bool = False
+
+    def __post_init__(self) -> None:
+        guard.set_defaults(self)
+        super().__post_init__()  # type: ignore[misc]  # of TRL's configuration, the next base
 
 
 class NoisyTraining(_BaseTrainer):

@@ -24,14 +24,13 @@ from torch import Tensor
 from trl.trainer.reward_trainer import DataCollatorForPreference
 
 from labelguard_trainer.training import guard
-from labelguard_trainer.training.noisy import BatchNoise, NoisyTraining, score_rows
-from labelguard_trainer.training.rows import AUTO, PreferenceLoss
+from labelguard_trainer.training.noisy import BatchNoise, NoisyConfig, NoisyTraining, score_rows
 
 HEAD = "score"
 
 
 @dataclass
-class RewardConfig(trl.RewardConfig):
+class RewardConfig(NoisyConfig, trl.RewardConfig):
     """TRL's configuration, and:
 
     - `preference_loss`, `non_private`: as in `DPOConfig`.
@@ -40,14 +39,11 @@ class RewardConfig(trl.RewardConfig):
     bf16 is on by default where the device has it, and off elsewhere.
     """
 
-    preference_loss: PreferenceLoss = AUTO
-    non_private: bool = False
     frozen_backbone: bool = False
 
     def __post_init__(self) -> None:
         if self.frozen_backbone:  # there is no gradient to recompute activations for
             self.activation_checkpointing = False
-        guard.set_defaults(self)
         super().__post_init__()
 
 
