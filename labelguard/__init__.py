@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labelguard import errors
     from labelguard.accounting import account
     from labelguard.analysis.leaderboard import leaderboard
+    from labelguard.analysis.reward import reward
     from labelguard.analysis.score import score
     from labelguard.budget.policy import Policy
     from labelguard.planner.forecast import plan
@@ -48,6 +49,7 @@ _HOMES = {
     "policies": "labelguard.project.policies",
     "privatize": "labelguard.release.privatize:privatize",
     "publish": "labelguard.release.publication:publish",
+    "reward": "labelguard.analysis.reward:reward",
     "score": "labelguard.analysis.score:score",
     "simulate": "labelguard.simulation:simulate",
     "waiting": "labelguard.project.locking:waiting",
@@ -70,6 +72,7 @@ __all__ = [
     "policies",
     "privatize",
     "publish",
+    "reward",
     "score",
     "simulate",
     "waiting",

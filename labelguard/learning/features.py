@@ -131,7 +131,7 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     """
     names = [name.strip() for name in spec.split("+")]
     parts = [
-        _open(name, None if state is None else _state_of_part(state, number))
+        open_part(name, None if state is None else _state_of_part(state, number))
         for number, name in enumerate(names)
     ]
     if state is None:
@@ -196,6 +196,12 @@ class PairFeatures:
         for part in self._parts:
             if hasattr(part, "progress"):
                 part.progress = progress
+
+    def store_nothing(self) -> None:
+        """Keep no vectors on disk: they are of texts that are seen once, as a policy writes."""
+        for part in self._parts:
+            if hasattr(part, "stored"):
+                part.stored = False
 
     def seconds(self, pairs: pa.Table) -> float:
         """Estimate the seconds that these pairs take; parts without an estimate take little."""
@@ -392,7 +398,8 @@ class _Length(Stateless):
         return "length log1p(characters)"
 
 
-def _open(part: str, state: State | None) -> FeatureProvider:
+def open_part(part: str, state: State | None = None) -> FeatureProvider:
+    """Return the provider of one part of a specification, not scaled; raises as `open_provider`."""
     name, _, options = part.partition(":")
     return cast(FeatureProvider, _factory(name)(options, state))
 

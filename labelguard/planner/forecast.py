@@ -98,8 +98,8 @@ def plan(
     `PolicyError` for values out of range.
 
     Example:
-        >>> lg.plan("labels.parquet", epsilons=[8], features="length")
-        PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 8: statistic)
+        >>> lg.plan("labels.parquet", epsilons=[3], features="length")
+        PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 3: statistic)
     """
     several_epsilons = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})

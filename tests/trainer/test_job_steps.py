@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from labelguard_trainer.training.request import front_matter
 from support import tiny_models, train_runs
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainingTask, open_step
+from labelguard.release.model_card import front_matter
 from labelguard.release.pairs_file import read_preferred
 from labelguard.text import no_progress
 

@@ -100,6 +100,7 @@ class FrozenEncoder:
     ) -> None:
         self.config = config
         self.progress = progress
+        self.stored = True  # whether vectors go to the cache on disk; not those of passing texts
         self._cache_directory = cache_directory
         self._tokens_per_batch = tokens_per_batch
 
@@ -136,6 +137,15 @@ class FrozenEncoder:
         texts = self._texts(pairs)
         if not len(texts.keys):
             return np.zeros((0, self._width), np.float32)
+        vectors = self._vectors(texts)
+        features: Features = vectors[texts.first]
+        features -= vectors[texts.second]
+        return features
+
+    def _vectors(self, texts: DistinctTexts) -> Features:
+        """Vectors of at least one text, shape (m, d); those that are missing are computed."""
+        if not self.stored:
+            return self._encode(texts, np.arange(len(texts.keys)), 0, len(texts.keys))
         cache = VectorCache(self._identity, self._cache_directory)
         missing = np.flatnonzero(~cache.contains(texts.keys))
         if len(missing):
@@ -144,10 +154,7 @@ class FrozenEncoder:
             rows = missing[done : done + _PORTION]
             vectors = self._encode(texts, rows, done, len(missing))
             cache.store(texts.keys[rows], vectors)
-        vectors = cache.vectors(texts.keys)
-        features: Features = vectors[texts.first]
-        features -= vectors[texts.second]
-        return features
+        return cache.vectors(texts.keys)
 
     @cached_property
     def _identity(self) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import content_column
-from labelguard.learning.features import State
+from labelguard.learning.features import Features, State
 from labelguard_trainer.features.encoder import FrozenEncoder, device
 from labelguard_trainer.features.providers import (
     EXTRA,
@@ -67,6 +67,11 @@ class RewardScore(FrozenEncoder):
     def names(self) -> tuple[str, ...]:
         """`reward`."""
         return ("reward",)
+
+    def scores(self, pairs: pa.Table) -> Features:
+        """Return the reward of the first side of each pair, shape (n,)."""
+        texts = self._texts(pairs)
+        return self._vectors(texts)[texts.first, 0] if pairs.num_rows else np.zeros(0, np.float32)
 
     def _texts(self, pairs: pa.Table) -> DistinctTexts:
         chats = _as_chats(pairs) if self.config.template == "chat" else pairs

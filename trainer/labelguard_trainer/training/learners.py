@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
+from labelguard.release.model_card import base_of
 from labelguard.text import Progress
 from labelguard_trainer.training import settings
-from labelguard_trainer.training.request import base_of
 from labelguard_trainer.training.settings import Kind
 
 if TYPE_CHECKING:

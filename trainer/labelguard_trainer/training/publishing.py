@@ -13,10 +13,10 @@ from typing import Any
 
 from labelguard.errors import LabelguardError
 from labelguard.release.lookup import read_sums
+from labelguard.release.model_card import RAW, read_card_matter
 from labelguard.storage.destinations import PublicFile, send_files
 from labelguard.storage.files import SUMS, find_changed_file, sums_text
 from labelguard.text import Progress, no_progress
-from labelguard_trainer.training.request import RAW, read_card_matter
 from labelguard_trainer.training.rows import RawLabels
 
 _CARD, _ADAPTER, _BASE = "TRAINING_CARD.md", "adapter_config.json", "base_model_name_or_path"

@@ -21,10 +21,10 @@ from pydantic import ConfigDict, Field
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
+from labelguard.release.model_card import base_of
 from labelguard.release.pairs_file import PAIRS
 from labelguard.storage.files import sha256
 from labelguard.text import no_progress
-from labelguard_trainer.training.request import base_of
 from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 from labelguard_trainer.training.settings import Kind, parse_lora, read_config
 

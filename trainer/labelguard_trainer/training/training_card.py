@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.release.card import guarantee, words
+from labelguard.release.model_card import front_matter, release_of_card
 from labelguard.storage.files import write_atomically
 from labelguard.text import escape_controls, format_budget, pluralize
 from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
-from labelguard_trainer.training.request import TrainingRequest, front_matter, release_of_card
+from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.settings import public_name, public_settings
 
 if TYPE_CHECKING:

@@ -1,0 +1,112 @@
+"""Cards of trained models: the releases, or raw labels, that a model is a function of.
+
+The front matter of a trained model's card names its releases:
+
+    labelguard:
+      learned_from:
+      - {release: r0001-…, sums: SHA-256 of SHA256SUMS, epsilon: 8.0, delta: 1.0e-05, unit: labeler}
+
+Of a model that was trained on raw labels `learned_from` is `raw labels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labelguard.errors import LabelguardError
+from labelguard.release.writer import read_card
+from labelguard.storage.files import SUMS, sha256
+
+RAW = "raw labels"
+_CARDS = ("TRAINING_CARD.md", "README.md")
+
+
+@dataclass(frozen=True)
+class LearnedRelease:
+    """A release that a model is a function of; `sums` is the SHA-256 of its `SHA256SUMS`."""
+
+    release: str
+    sums: str
+    epsilon: float
+    delta: float
+    unit: str
+
+
+def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
+    """Return a release by its card."""
+    privacy = card["privacy"]
+    return LearnedRelease(
+        card["release"], sums, privacy["epsilon"], privacy["delta"], str(privacy["unit"])
+    )
+
+
+def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
+    """Return the releases that a base model learned from, oldest first.
+
+    Only a directory can tell, by the card in it or, as the `model` of a release, by the release's:
+    nothing is known of a hub's model, nor of a copy without its card. Raises `LabelguardError` for
+    a card that cannot be read and, if `private`, for a model that learned from raw labels: nothing
+    that is done with it protects anybody.
+    """
+    directory = Path(model)
+    release = directory.absolute().parent
+    if directory.is_dir() and directory.name == "model" and (release / SUMS).is_file():
+        return (release_of_card(read_card(release), sha256(release / SUMS)),)
+    for card in (directory / name for name in _CARDS):
+        learned = _learned_from(card) if card.is_file() else None
+        if learned == RAW and private:
+            raise LabelguardError(
+                f"{model} was trained on raw labels, says its {card.name}: what is trained on it "
+                "has no guarantee; begin from its own base model"
+            )
+        if learned is not None:
+            return () if isinstance(learned, str) else learned
+    return ()
+
+
+def front_matter(learned: tuple[LearnedRelease, ...], model: str) -> str:
+    """Return the lines of a card's front matter that say so; without releases, raw labels.
+
+    A base `model` of a hub is named; a directory is nobody else's business.
+    """
+    import yaml
+
+    matter: dict[str, Any] = {} if Path(model).exists() else {"base_model": model}
+    matter["labelguard"] = {"learned_from": [asdict(release) for release in learned] or RAW}
+    return str(yaml.safe_dump(matter, sort_keys=False))
+
+
+def read_card_matter(card: Path) -> dict[str, Any] | None:
+    """Return a card's front matter, which says what the model learned from; None of another card.
+
+    Raises `LabelguardError` for one that does not say it.
+    """
+    import yaml
+
+    try:
+        text = card.read_text(encoding="utf-8").partition("---\n")[2].partition("\n---\n")[0]
+        if "labelguard" not in text:
+            return None
+        matter: dict[str, Any] = yaml.safe_load(text)
+        learned = matter["labelguard"]["learned_from"]
+        if "non-private" in matter["tags"]:
+            learned = RAW
+        if learned != RAW:
+            learned = [LearnedRelease(**entry) for entry in learned]
+        return {**matter, "labelguard": {"learned_from": learned}}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        raise LabelguardError(
+            f"{card} does not say what the model learned from; take the card it was trained with"
+        ) from None
+
+
+def _learned_from(card: Path) -> tuple[LearnedRelease, ...] | str | None:
+    """Return what a card's front matter says; None for a card of something else."""
+    matter = read_card_matter(card)
+    if matter is None:
+        return None
+    learned = matter["labelguard"]["learned_from"]
+    return RAW if learned == RAW else tuple(learned)

@@ -1,0 +1,139 @@
+"""Rewards of single responses: what a release's head gives, and how far from labels one is."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import labelguard as lg
+from labelguard.errors import LabelguardError
+
+WORDS = ("yes", "good", "no", "bad", "tea", "rain")
+
+
+def table(pairs=120, labelers=40, **columns):
+    """Pairs of texts in which the response with more `yes` is preferred."""
+    draw = np.random.default_rng(3)
+    prompts = [f"{WORDS[4 + row % 2]}?" for row in range(pairs)]
+    sides = [
+        [" ".join(WORDS[k] for k in draw.integers(4, size=4)) for _ in range(pairs)] for _ in "ab"
+    ]
+    wins = [a.count("yes") >= b.count("yes") for a, b in zip(*sides, strict=True)]
+    chosen, rejected = (
+        [pair[win ^ other] for win, *pair in zip(wins, sides[1], sides[0], strict=True)]
+        for other in (False, True)
+    )
+    who = [f"w{row % labelers}" for row in range(pairs)]
+    return pa.table(
+        {
+            "item_id": [f"i{row}" for row in range(pairs)],
+            "prompt": prompts,
+            "chosen": chosen,
+            "rejected": rejected,
+            "labeler_id": who,
+            **columns,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    home = lg.init(tmp_path_factory.mktemp("study"))
+    return lg.privatize(
+        table(),
+        epsilon=3,
+        delta=1e-5,
+        mechanism="statistic",
+        features="length+style+text",
+        project=home,
+    )
+
+
+def test_the_difference_of_two_rewards_is_the_log_odds_of_the_pair(release):
+    scored = lg.score(release, table())
+    reward = lg.reward(release)
+    sides = [
+        reward.score(scored["prompt"].to_list(), scored[side].to_list())
+        for side in ("chosen", "rejected")
+    ]
+    odds = np.log(scored["label_probability"] / (1 - scored["label_probability"]))
+    np.testing.assert_allclose(sides[0] - sides[1], odds, atol=1e-4)
+
+
+def test_a_reward_is_called_as_trl_calls_it(release):
+    reward, logged = lg.reward(release), {}
+    values = reward(
+        prompts=["tea?", "tea?", "rain?"],
+        completions=["yes good", "no bad", "yes good"],
+        completion_ids=[[1]] * 3,
+        trainer_state=None,
+        log_metric=logged.__setitem__,
+    )
+    assert [type(value) for value in values] == [float] * 3
+    assert values[0] > values[1]
+    assert logged.keys() == {"distance"} and reward.__name__ == release.id
+
+
+def test_messages_are_scored_as_their_texts_are(release):
+    said = {"role": "assistant", "content": "yes good"}
+    asked = {"role": "user", "content": "tea?"}
+    reward = lg.reward(release)
+    np.testing.assert_allclose(
+        reward.score([[asked]], [[said]]), reward.score(["tea?"], ["yes good"]), rtol=1e-6
+    )
+
+
+def test_equal_texts_are_computed_once(release):
+    reward = lg.reward(release, mix={"length": 0.0})
+    [(scorer, weight), *others] = reward._scorers
+    counts = []
+    reward._scorers = [(lambda texts: counts.append(len(texts)) or scorer(texts), weight), *others]
+    first = reward.score(["tea?"] * 3, ["yes", "no", "yes"])
+    again = reward.score(["tea?", "tea?"], ["no", "good"])
+    assert counts == [2, 1] and first[0] == first[2] and first[1] == again[0]
+
+
+def test_public_rewards_are_added_by_weight(release):
+    texts = ["tea?", "tea?"], ["yes", "yes good sure"]
+    plain, mixed = lg.reward(release), lg.reward(release, mix={"length": -0.5})
+    length = np.log1p([len(text) for text in texts[1]])
+    np.testing.assert_allclose(plain.score(*texts) - 0.5 * length, mixed.score(*texts), rtol=1e-5)
+
+
+def test_distance_is_about_1_for_labeled_responses_and_more_for_others(release):
+    reward, labels = lg.reward(release), table()
+    near = reward.distances(labels["prompt"].to_pylist(), labels["chosen"].to_pylist())
+    [far] = reward.distances(["tea?"], ["- perhaps\n- `x = 1` " * 40])
+    assert 0.5 < near.mean() < 1.5 and far > 2 * near.max()
+
+
+def test_a_release_of_labels_gives_no_reward_but_is_a_reference(tmp_path, release):
+    labels = lg.privatize(table(), epsilon=3, delta=1e-5, mechanism="rr", project=lg.init(tmp_path))
+    with pytest.raises(LabelguardError, match="train reward"):
+        lg.reward(labels)
+    reward = lg.reward(release, reference=labels)
+    assert reward.distances(["tea?"], ["yes good no bad"]).shape == (1,)
+
+
+def test_a_head_on_columns_of_pairs_gives_no_reward(tmp_path):
+    numbers = np.random.default_rng(0).normal(size=(2, 120))
+    labels = table(fluency_chosen=numbers[0], fluency_rejected=numbers[1])
+    release = lg.privatize(
+        labels,
+        epsilon=3,
+        delta=1e-5,
+        mechanism="statistic",
+        features="length+columns:fluency",
+        public_columns=["fluency"],
+        project=lg.init(tmp_path),
+    )
+    with pytest.raises(LabelguardError, match="columns of its pairs"):
+        lg.reward(release)
+
+
+def test_an_altered_release_gives_no_reward(tmp_path, release):
+    import shutil
+
+    copy = shutil.copytree(release.path, tmp_path / "copy")
+    (copy / "head.npz").write_bytes((copy / "head.npz").read_bytes()[:-1] + b"x")
+    with pytest.raises(LabelguardError):
+        lg.reward(copy)

@@ -1,0 +1,1 @@
+"""From a release to an aligned model: rewards, candidates, synthesis, reinforcement learning."""
