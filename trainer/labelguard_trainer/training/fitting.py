@@ -29,7 +29,7 @@ from labelguard_trainer.training.training_card import draw, to_markdown
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
 _COLUMNS = ("prompt", "chosen", "rejected")
 _ROW = "held_out_row"
-_DEFAULTS = {
+DEFAULTS = {
     "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
     "logging_first_step": True,
     "save_steps": 0.1,
@@ -57,10 +57,10 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
                 output_dir=str(run.checkpoints),
                 preference_loss=request.loss,
                 non_private=request.non_private,
-                **{**evaluated, **_DEFAULTS, **fixed},
+                **{**evaluated, **DEFAULTS, **fixed},
             )
         parameters = _run_parameters(request, identity)
-        with _begin(run, parameters, args):
+        with begin(run, parameters, args):
             with one_line(refused):
                 trainer, probes = _trainer(request, run, args, progress)
                 # What was loaded must be what the card will say, though others know its path.
@@ -115,7 +115,7 @@ def _run_parameters(request: TrainingRequest, identity: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _begin(run: RunDirectory, parameters: Mapping[str, Any], args: Any) -> Iterator[None]:
+def begin(run: RunDirectory, parameters: Mapping[str, Any], args: Any) -> Iterator[None]:
     """The run's directory, held by the first process; the others wait until it is there."""
     with nullcontext() if args.process_index else run.begin(parameters):
         args.distributed_state.wait_for_everyone()

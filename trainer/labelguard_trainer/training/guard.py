@@ -48,6 +48,14 @@ def set_defaults(config: Any) -> None:
     config.dataloader_pin_memory &= torch.accelerator.is_available()
 
 
+class CorrectedDefaults:
+    """Comes before a configuration of TRL: its defaults, as `set_defaults` corrects them."""
+
+    def __post_init__(self) -> None:
+        set_defaults(self)
+        super().__post_init__()  # type: ignore[misc]  # of TRL's configuration, the next base
+
+
 def _name(model: Any) -> str:
     """Return a model's path or its id; "" of one in memory."""
     return model if isinstance(model, str) else get_config_model_id(model.config) or ""

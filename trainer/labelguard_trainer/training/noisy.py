@@ -129,15 +129,11 @@ def _lost_noise(names: list[str]) -> LabelguardError:
 
 
 @dataclass
-class NoisyConfig:
+class NoisyConfig(guard.CorrectedDefaults):
     """The fields that `DPOConfig`, `KTOConfig` and `RewardConfig` add to TRL's; see the first."""
 
     preference_loss: PreferenceLoss = AUTO
     non_private: bool = False
-
-    def __post_init__(self) -> None:
-        guard.set_defaults(self)
-        super().__post_init__()  # type: ignore[misc]  # of TRL's configuration, the next base
 
 
 class NoisyTraining(_BaseTrainer):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from labelguard.configuration import loader
 from labelguard.errors import LabelguardError
@@ -40,6 +40,7 @@ _OURS = {
     "non_private": "it has to be typed (--non-private)",
     "chat_template_path": "save the chat template with the model's tokenizer",
     "resume_from_checkpoint": "the same command resumes what was interrupted",
+    "reward_weights": "public rewards are added by weight in the recipe (reward: mix)",
 }
 
 _SECRET = "a secret has no place in a file; set HF_TOKEN in the environment"
@@ -80,14 +81,19 @@ def read_config(path: Path) -> dict[str, Any]:
     return loader.read_file(path, empty=True)
 
 
-def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:
-    """Raises `LabelguardError` for a field that the trainer's config lacks, or that we set.
+def check_fields(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise `LabelguardError` for a field that the trainer's config lacks, or that we set.
 
-    So for secrets: what a config holds is copied to places where others read.
+    `kind` is a `Kind`, or sft, rloo or grpo, whose configurations are TRL's. So for secrets: what a
+    config holds is copied to places where others read.
     """
-    from labelguard_trainer import DPOConfig, RewardConfig
+    import trl
 
-    config = DPOConfig if kind == "dpo" else RewardConfig
+    import labelguard_trainer
+
+    names = {"dpo": "DPO", "reward": "Reward", "sft": "SFT", "rloo": "RLOO", "grpo": "GRPO"}
+    home = labelguard_trainer if kind in get_args(Kind) else trl
+    config = getattr(home, f"{names[kind]}Config")
     known = [field.name for field in fields(config) if field.init]
     for name in given:
         if reason := _refusal(name):
@@ -129,7 +135,8 @@ _NUMBERS = {
     *("adam_beta1", "adam_beta2", "adam_epsilon", "beta", "bf16", "center_rewards_coefficient"),
     *("data_seed", "disable_dropout", "fp16", "frozen_backbone", "gradient_accumulation_steps"),
     *("gradient_checkpointing", "label_smoothing_factor", "learning_rate", "max_grad_norm"),
-    *("max_length", "max_steps", "neftune_noise_alpha", "num_train_epochs"),
+    *("max_completion_length", "max_length", "max_steps", "neftune_noise_alpha"),
+    *("num_generations", "num_iterations", "num_train_epochs", "temperature", "top_k", "top_p"),
     *("per_device_eval_batch_size", "per_device_train_batch_size", "precompute_ref_log_probs"),
     *("router_aux_loss_coef", "seed", "warmup_steps", "weight_decay"),
 }

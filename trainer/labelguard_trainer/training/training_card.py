@@ -121,11 +121,11 @@ _PANELS = (("loss", "loss"), ("agreement", "agreement with its rows' labels"))
 _PARTS = (("", "training", "#0b6e4f"), ("eval_", "held out", "#c1440e"))
 
 
-def draw(lines: Lines, directory: Path) -> None:
+def draw(lines: Lines, directory: Path, panels: Sequence[tuple[str, str]] = _PANELS) -> None:
     """Write `curves.svg` and `curves.png`; the same lines, the same bytes.
 
-    `lines` are those of `metrics.jsonl`: `step`, and any of `loss`, `agreement`, and the same of
-    held-out rows with `eval_` before it.
+    `lines` are those of `metrics.jsonl`: `step`, and any of the names in `panels`, which go with
+    titles, and the same of held-out rows with `eval_` before it.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -133,7 +133,7 @@ def draw(lines: Lines, directory: Path) -> None:
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS, strict=True):
+    for axes, (name, title) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         _panel(axes, lines, name)
         axes.set(xlabel="step", title=title)
     # A hash with a salt of its own, and no date: else each picture would be another file.

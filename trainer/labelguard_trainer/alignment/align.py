@@ -1,0 +1,255 @@
+"""Alignment by a recipe: supervised fine-tuning, a reward, reinforcement learning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from labelguard import extras
+from labelguard.analysis.reward import ReleaseReward, reward
+from labelguard.errors import LabelguardError
+from labelguard.project.opening import Where
+from labelguard.release.card import guarantee
+from labelguard.release.model_card import LearnedRelease, base_of, front_matter, release_of_card
+from labelguard.storage.files import check_directory, write_atomically
+from labelguard.text import Progress, escape_controls, format_budget, no_progress
+from labelguard_trainer.alignment.prompts import read_contents, read_prompts
+from labelguard_trainer.alignment.recipe import Recipe
+from labelguard_trainer.alignment.stages import StageResult, fine_tune, train_policy
+from labelguard_trainer.training import fitting, models
+from labelguard_trainer.training.request import Source, TrainingRequest, open_release
+from labelguard_trainer.training.runs import RunDirectory
+from labelguard_trainer.training.settings import public_name, public_settings
+
+StageName: TypeAlias = Literal["sft", "reward", "rl"]
+
+_TEMPLATE = Path(__file__).with_name("alignment_card.md.j2")
+_MEANING = {
+    "reward": "mean reward",
+    "kl": "KL from the model it began from, nats a response",
+    "distance": "distance from labeled responses (1: as these)",
+    "length": "tokens of a response",
+}
+
+
+@dataclass(frozen=True)
+class AlignmentResult:
+    """An alignment, as far as it is done."""
+
+    # the directory with its stages
+    path: str
+    # the release that it learned from
+    release: str
+    # ε of the release, which is the model's too if its base is public
+    epsilon: float
+    # its δ
+    delta: float
+    # what it protects as a whole
+    unit: str
+    # where the reward comes from
+    reward: str
+    # the stages that are done, oldest first
+    stages: list[StageResult]
+    # what the user should know
+    notes: list[str]
+
+
+def align(
+    recipe: str | Path,
+    *,
+    output: str | Path,
+    stage: StageName | None = None,
+    project: Where = None,
+    progress: Progress = no_progress,
+) -> AlignmentResult:
+    """Align a language model with a release, by the recipe in a YAML file.
+
+    Stages `sft`, `reward` and `rl`, or one `stage` alone, on what the others left in the directory
+    `output`. The same call goes on after an interruption, and does nothing again that is done.
+
+    Guarantee: post-processing. It reads a release, public files and no raw label, so the models
+    have the release's (ε, δ), if their base is public too. Raises `LabelguardError` for a recipe
+    that cannot be followed.
+    """
+    if stage not in (None, *get_args(StageName)):
+        raise LabelguardError(f"a stage is sft, reward or rl, found {stage!r}")
+    extras.require("train", "labelguard align")
+    run = _Alignment(Recipe.read(Path(recipe)), Path(output), project, progress)
+    return run.go([stage] if stage else list(get_args(StageName)))
+
+
+class _Alignment:
+    """A recipe, the release that it names, and the directory of its stages."""
+
+    def __init__(self, recipe: Recipe, output: Path, project: Where, progress: Progress) -> None:
+        self.recipe = recipe
+        self.output = output
+        self.progress = progress
+        progress("reading the release", None)
+        self.source = open_release(recipe.release, project)
+        assert self.source.card is not None
+        self.card: Mapping[str, Any] = self.source.card
+        self.base = base_of(recipe.model, private=True)
+        check_directory(output, "models")
+
+    def go(self, stages: Sequence[StageName]) -> AlignmentResult:
+        """Do the stages, in their order."""
+        recipe, done = self.recipe, []
+        if stages == ["sft"] and recipe.sft is None:
+            raise LabelguardError("the recipe has no stage sft")
+        # What is wrong with the reward shows before anything is trained.
+        if recipe.reward.base is None:
+            self._reward()
+        self.output.mkdir(exist_ok=True)
+        if "sft" in stages and recipe.sft is not None:
+            done.append(self._fine_tune())
+        if "reward" in stages and recipe.reward.base is not None:
+            self._train_reward(recipe.reward.base)
+        if "rl" in stages:
+            done.append(self._train_policy())
+        privacy = self.card["privacy"]
+        return AlignmentResult(
+            path=str(self.output),
+            release=str(self.card["release"]),
+            epsilon=privacy["epsilon"],
+            delta=privacy["delta"],
+            unit=str(privacy["unit"]),
+            reward=self._reward_words(),
+            stages=done,
+            notes=_notes(done),
+        )
+
+    def _fine_tune(self) -> StageResult:
+        recipe = self.recipe.sft
+        assert recipe is not None
+        if recipe.demonstrations is None:
+            prompts, responses = read_contents(self.source.file, ["prompt", "chosen"])
+            learned = self._with(self.base, (release_of_card(self.card, self.source.digest),))
+            what = "rows of the release: prompts, and the responses that it prefers"
+        else:
+            file = Path(recipe.demonstrations)
+            prompts, responses = read_contents(file, ["prompt", "response"])
+            learned, what = self.base, "public demonstrations"
+
+        def describe(directory: Path, result: StageResult, parameters: Mapping[str, Any]) -> None:
+            self._write_card(directory, result, parameters, learned, demonstrations=what)
+
+        output = self.output / "sft"
+        return fine_tune(
+            *(recipe, self.recipe.model, prompts, responses, output, describe, self.progress)
+        )
+
+    def _train_reward(self, base: str) -> None:
+        recipe, output = self.recipe.reward, self.output / "reward"
+        record = self.output / "reward.json"
+        parameters = {"release": self.source.digest, **recipe.model_dump(exclude={"mix"})}
+        text = json.dumps(parameters, indent=2, default=dict).encode()
+        if output.exists():
+            if not record.is_file() or record.read_bytes() != text:
+                raise LabelguardError(
+                    f"{output} is of another recipe; remove it and what was trained after it, or "
+                    "choose another -o"
+                )
+            return
+        request = TrainingRequest.read(
+            *("reward", Source(self.source.file, self.source.digest, self.card), base),
+            loss=recipe.loss,
+            config=None,
+            lora=recipe.lora,
+            holdout=0.1,
+            eval_pairs=1000,
+            probes=None,
+        )
+        write_atomically(record, text)
+        fitting.fit(
+            replace(request, config=dict(recipe.config)), RunDirectory(output), self.progress
+        )
+
+    def _train_policy(self) -> StageResult:
+        model = self.recipe.model
+        if self.recipe.sft is not None:
+            model = str(self.output / "sft")
+            if not Path(model).is_dir():
+                raise LabelguardError(f"{model} is not there yet; run the stage sft first")
+        given = self._reward()
+        learned = self._with(base_of(model, private=True), given.learned_from)
+        prompts = read_prompts(
+            self.source.file if self.recipe.prompts is None else Path(self.recipe.prompts)
+        )
+
+        def describe(directory: Path, result: StageResult, parameters: Mapping[str, Any]) -> None:
+            self._write_card(directory, result, parameters, learned, reward=self._reward_words())
+
+        return train_policy(
+            *(self.recipe.rl, model, given, prompts, self.output / "rl", describe, self.progress),
+            identity={
+                "release": self.source.digest,
+                "model": self._reward_model() and models.identity(str(self._reward_model())),
+                "mix": dict(self.recipe.reward.mix),
+            },
+        )
+
+    def _reward_model(self) -> Path | None:
+        return None if self.recipe.reward.base is None else self.output / "reward"
+
+    def _reward(self) -> ReleaseReward:
+        release, model = self.source.file.parent, self._reward_model()
+        if model is not None and not model.is_dir():
+            raise LabelguardError(f"{model} is not there yet; run the stage reward first")
+        return reward(model or release, mix=self.recipe.reward.mix, reference=release)
+
+    def _reward_words(self) -> str:
+        own = "its own head or model" if self._reward_model() is None else "a reward model on it"
+        mix = "".join(f", {weight:+g} × {name}" for name, weight in self.recipe.reward.mix.items())
+        return f"{self.card['release']}, {own}{mix}"
+
+    def _with(self, *learned: tuple[LearnedRelease, ...]) -> tuple[LearnedRelease, ...]:
+        """Return releases without repetitions: one release is one price."""
+        return tuple({one.sums: one for some in learned for one in some}.values())
+
+    def _write_card(
+        self,
+        directory: Path,
+        result: StageResult,
+        parameters: Mapping[str, Any],
+        learned: tuple[LearnedRelease, ...],
+        **words: str,
+    ) -> None:
+        import jinja2
+
+        model = self.recipe.model
+        environment = jinja2.Environment(
+            trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        of_release = any(one.sums == self.source.digest for one in learned)
+        text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+            card=self.card if of_release else None,
+            config=public_settings(parameters["config"]),
+            front_matter=front_matter(learned, model) if learned else "",
+            guarantee=guarantee(self.card),
+            learned=[
+                {"release": one.release, "unit": one.unit, "price": format_budget(asdict(one))}
+                for one in learned
+            ],
+            meaning=_MEANING,
+            model=escape_controls(public_name(model)).replace("`", "'"),
+            parameters=parameters,
+            result=result,
+            **{"demonstrations": "", "reward": "", **words},
+        )
+        write_atomically(directory / "TRAINING_CARD.md", text.encode())
+
+
+def _notes(stages: Sequence[StageResult]) -> list[str]:
+    notes = []
+    for stage in stages:
+        before, after = stage.before.get("distance"), stage.after.get("distance")
+        if before and after and after > 1.5 * before:
+            notes.append(
+                f"responses are {after / before:.1f} times as far from the labeled ones as before "
+                "training: the reward may be wrong about them; lower max_kl, or ask people"
+            )
+    return notes

@@ -1,0 +1,360 @@
+"""Stages of an alignment: supervised fine-tuning, and reinforcement learning of a policy.
+
+Each works in `DIR/NAME.partial`, where the same recipe goes on after an interruption, and appears
+whole as `DIR/NAME`: the model, its tokenizer, TRAINING_CARD.md, metrics.jsonl, curves and
+stage.json, which says what decided the weights. A stage that is there is not trained again.
+
+Everything here is a function of releases and public texts: how long it trains, where it stops and
+what it generates costs nothing (post-processing).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trl
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import PrinterCallback, TrainerCallback
+
+from labelguard.errors import LabelguardError
+from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
+from labelguard.text import Progress
+from labelguard_trainer.alignment.prompts import Content
+from labelguard_trainer.alignment.recipe import RlRecipe, SftRecipe
+from labelguard_trainer.training import guard, models, settings
+from labelguard_trainer.training.fitting import DEFAULTS, begin
+from labelguard_trainer.training.models import check_whole, one_line
+from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, quiet
+from labelguard_trainer.training.runs import RunDirectory
+from labelguard_trainer.training.training_card import draw
+
+RewardFunction = Callable[..., list[float]]
+
+_RECORD = "stage.json"
+_PACKAGES = ("labelguard", "trl", "transformers", "torch")
+
+
+class _SFTConfig(guard.CorrectedDefaults, trl.SFTConfig):
+    pass
+
+
+class _RLOOConfig(guard.CorrectedDefaults, trl.RLOOConfig):
+    pass
+
+
+class _GRPOConfig(guard.CorrectedDefaults, trl.GRPOConfig):
+    pass
+
+
+_TRAINERS = {
+    "sft": (_SFTConfig, trl.SFTTrainer),
+    "rloo": (_RLOOConfig, trl.RLOOTrainer),
+    "grpo": (_GRPOConfig, trl.GRPOTrainer),
+}
+# GRPO divides by the standard deviation of a group, which throws the reward's scale away.
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "sft": {},
+    "rloo": {"num_generations": 4},
+    "grpo": {"num_generations": 4, "beta": 0.05, "scale_rewards": "none"},
+}
+_PANELS = {
+    "sft": (("loss", "loss"), ("entropy", "entropy, nats a token")),
+    "rl": (("reward", "reward"), ("kl", "KL from the start, nats a response")),
+}
+# What is told of a policy, by TRL's names: before training and after it, on held-out prompts.
+MEASURES = {
+    "reward": "reward",
+    "kl": "kl",
+    "distance": "distance",
+    "length": "completions/mean_length",
+}
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage that is done."""
+
+    # sft or rl
+    name: str
+    # the directory of its model
+    path: str
+    # rows or prompts that it learned from
+    rows: int
+    # prompts that leave no room for a response, which were left out
+    left_out: int
+    # steps of the optimizer
+    steps: int
+    # whether it stopped before its last step, at max_kl
+    stopped: bool
+    # of responses to held-out prompts, before training: reward, kl, distance, length
+    before: Mapping[str, float]
+    # the same after training
+    after: Mapping[str, float]
+
+
+# Writes what describes a stage into the directory of its model.
+Describe = Callable[[Path, StageResult, Mapping[str, Any]], None]
+
+
+def fine_tune(
+    recipe: SftRecipe,
+    model: str,
+    prompts: Sequence[Content],
+    responses: Sequence[Content],
+    output: Path,
+    describe: Describe,
+    progress: Progress,
+) -> StageResult:
+    """Train a language model to write `responses` to `prompts` (n each): stage `sft`."""
+    rows = Dataset.from_dict({"prompt": list(prompts), "completion": list(responses)})
+    stage = _Stage("sft", "sft", model, recipe.config, recipe.lora, output, describe, progress)
+    return stage.run({"rows": _digest(rows)}, rows, None, {}, None)
+
+
+def train_policy(
+    recipe: RlRecipe,
+    model: str,
+    reward: RewardFunction,
+    prompts: Sequence[Content],
+    output: Path,
+    describe: Describe,
+    progress: Progress,
+    *,
+    identity: Mapping[str, Any],
+) -> StageResult:
+    """Train a policy by RLOO or GRPO to get a high `reward` for its responses: stage `rl`.
+
+    `identity` names the reward. Prompts that leave no room for a response are left out; a share of
+    the others, always the same, is held out. Raises `LabelguardError` if none is left.
+    """
+    stage = _Stage(
+        "rl", recipe.method, model, recipe.config, recipe.lora, output, describe, progress
+    )
+    rows = Dataset.from_dict({"prompt": list(prompts)})
+    parameters = {
+        "rows": _digest(rows),
+        "reward": dict(identity),
+        "max_kl": recipe.max_kl,
+        "holdout": recipe.holdout,
+    }
+    return stage.run(parameters, rows, recipe.holdout, {"reward_funcs": [reward]}, recipe.max_kl)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """A trainer of TRL in a directory of its own; `kind` is that of its configuration."""
+
+    name: str
+    kind: str
+    model: str
+    config: Mapping[str, Any]
+    lora: str | None
+    output: Path
+    describe: Describe
+    progress: Progress
+
+    def run(
+        self,
+        parameters: Mapping[str, Any],
+        rows: Dataset,
+        holdout: float | None,
+        options: dict[str, Any],
+        max_kl: float | None,
+    ) -> StageResult:
+        """Train on rows, or return what an earlier run of the same parameters left."""
+        settings.check_fields(self.kind, self.config)
+        run = RunDirectory(self.output)
+        with quiet(), one_line(f"{self.model} cannot be trained (stage {self.name})"):
+            identity, fixed = models.fix_version(self.model, self.config)
+            if self.kind != "sft":
+                fixed.pop("max_length")
+            decisive = {
+                **parameters,
+                "model": identity,
+                "config": dict(self.config),
+                "method": self.kind,
+                "lora": self.lora,
+                "versions": {name: version(name) for name in _PACKAGES},
+            }
+            if done := self._finished(decisive):
+                return done
+            args = self._arguments(run, fixed)
+            with begin(run, decisive, args):
+                tokenizer = models.load_tokenizer(
+                    self.model, trust_remote_code=args.trust_remote_code
+                )
+                fitting, left_out = self._fitting(rows, tokenizer, args)
+                train, held_out = _split(fitting, holdout)
+                trainer = self._trainer(run, args, tokenizer, train, held_out, options)
+                stop = _StopAtKL(max_kl)
+                trainer.add_callback(stop)
+                before = self._measure(trainer, "before training") if held_out else {}
+                checkpoint = run.last_checkpoint()
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                after = self._measure(trainer, "after training") if held_out else {}
+                _check_finite(trainer)
+                result = StageResult(
+                    self.name,
+                    str(run.output),
+                    len(train),
+                    left_out,
+                    trainer.state.global_step,
+                    stop.stopped,
+                    before,
+                    after,
+                )
+                if trainer.is_world_process_zero():
+                    self._save(run, trainer, result, decisive)
+                trainer.accelerator.wait_for_everyone()
+        return result
+
+    def _finished(self, parameters: Mapping[str, Any]) -> StageResult | None:
+        """Return the result of a stage that is there; refuse one of another recipe."""
+        file = self.output / _RECORD
+        if not file.is_file():
+            return None
+        record = json.loads(file.read_bytes())
+        given = json.loads(json.dumps(parameters))
+        other = sorted(name for name in given if given[name] != record["parameters"].get(name))
+        if other:
+            raise LabelguardError(
+                f"{self.output} is of another recipe (other: {', '.join(other)}); remove it and "
+                "what was trained after it, or choose another -o"
+            )
+        return StageResult(**{**record["result"], "path": str(self.output)})
+
+    def _arguments(self, run: RunDirectory, fixed: Mapping[str, Any]) -> Any:
+        given = {**DEFAULTS, "eval_strategy": "no", **_USUAL[self.kind], **fixed}
+        return _TRAINERS[self.kind][0](output_dir=str(run.checkpoints), **given)
+
+    def _fitting(self, rows: Dataset, tokenizer: Any, args: Any) -> tuple[Dataset, int]:
+        """Return the rows whose prompt leaves room for a whole response, and how many do not."""
+        if self.kind == "sft":
+            return rows, 0
+        text = models.load_config(self.model).get_text_config()
+        positions = getattr(text, "max_position_embeddings", None)
+        if positions is None:
+            return rows, 0
+        room = positions - args.max_completion_length
+        lengths = [len(_prompt_ids(tokenizer, prompt)) for prompt in rows["prompt"]]
+        fits = np.flatnonzero(np.array(lengths) <= room)
+        if not len(fits):
+            raise LabelguardError(
+                f"no prompt leaves room for {args.max_completion_length} tokens of response in "
+                f"the {positions} positions of {self.model}; lower max_completion_length"
+            )
+        return rows.select(fits), len(rows) - len(fits)
+
+    def _trainer(
+        self,
+        run: RunDirectory,
+        args: Any,
+        tokenizer: Any,
+        train: Dataset,
+        held_out: Dataset | None,
+        options: dict[str, Any],
+    ) -> Any:
+        self.progress("loading the model", None)
+        init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+        check_whole("dpo", self.model, init)
+        lora = settings.parse_lora(self.lora) if self.lora else None
+        what = "row" if self.kind == "sft" else "prompt"
+        trainer = _TRAINERS[self.kind][1](
+            model=self.model,
+            args=args,
+            train_dataset=train,
+            eval_dataset=held_out,
+            processing_class=tokenizer,
+            peft_config=LoraConfig(task_type="CAUSAL_LM", **lora) if lora else None,
+            callbacks=[TrainingCallback(run, f"{len(train):,} {what}s", self.progress)],
+            **options,
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def _measure(self, trainer: Any, when: str) -> dict[str, float]:
+        """Return what is told of responses to held-out prompts."""
+        self.progress(f"writing responses to held-out prompts, {when}", None)
+        values = trainer.evaluate()
+        return {
+            name: float(values[f"eval_{key}"])
+            for name, key in MEASURES.items()
+            if f"eval_{key}" in values
+        }
+
+    def _save(
+        self, run: RunDirectory, trainer: Any, result: StageResult, parameters: Mapping[str, Any]
+    ) -> None:
+        self.progress("saving the model", None)
+        lines = metrics_of(trainer.state)
+        with guard.saving(run.finished_path):
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            if self.lora:
+                model = deepcopy(model).merge_and_unload()
+            model.save_pretrained(run.finished_path)
+            trainer.processing_class.save_pretrained(run.finished_path)
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            write_atomically(run.finished_path / "metrics.jsonl", text.encode())
+            draw(lines, run.finished_path, _PANELS[self.name])
+            self.describe(run.finished_path, result, parameters)
+            record = {"parameters": parameters, "result": {**vars(result), "path": "."}}
+            write_atomically(run.finished_path / _RECORD, json.dumps(record, indent=2).encode())
+            sums = sums_text(hashes_of(run.finished_path))
+            write_atomically(run.finished_path / SUMS, sums.encode("ascii"))
+        run.publish()
+
+
+class _StopAtKL(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Stops once the logged KL is above a bound: a function of public and released values."""
+
+    def __init__(self, bound: float | None) -> None:
+        self._bound = bound
+        self.stopped = False
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Look at the newest line."""
+        kl = state.log_history[-1].get("kl")
+        if self._bound is not None and kl is not None and kl > self._bound:
+            self.stopped = control.should_training_stop = True
+
+
+def _split(rows: Dataset, holdout: float | None) -> tuple[Dataset, Dataset | None]:
+    """Return rows to train on, and held-out ones: every k-th of the order in which they stand."""
+    if not holdout or len(rows) < 2:
+        return rows, None
+    count = min(max(round(len(rows) * holdout), 1), len(rows) - 1)
+    out = np.unique(np.linspace(0, len(rows) - 1, count).astype(int))
+    return rows.select(np.setdiff1d(np.arange(len(rows)), out)), rows.select(out)
+
+
+def _prompt_ids(tokenizer: Any, prompt: Content) -> list[int]:
+    if isinstance(prompt, str):
+        return list(tokenizer(prompt)["input_ids"])
+    given = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+    return list(given["input_ids"])
+
+
+def _digest(rows: Dataset) -> str:
+    """SHA-256 of what stands in rows, in their order."""
+    digest = hashlib.sha256()
+    for row in iter(rows):
+        digest.update(json.dumps(row, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _check_finite(trainer: Any) -> None:
+    """Raise `LabelguardError` for a model whose weights are not finite."""
+    if not all(bool(weight.isfinite().all()) for weight in trainer.model.parameters()):
+        raise LabelguardError(
+            "training diverged: its weights are not finite; lower learning_rate, raise beta, and "
+            f"remove {Path(trainer.args.output_dir).parent}"
+        )
