@@ -131,7 +131,7 @@ def _sentence(style: int, nouns: Any, generator: np.random.Generator) -> str:
     return f"{subject} {_VERBS[style, verb]} the {nouns[other % len(nouns)]} ."
 
 
-def _words() -> tuple[Any, Any, Any]:
+def words() -> tuple[Any, Any, Any]:
     """Nouns (topics, words), adjectives and verbs (styles, words), all different."""
     every = np.array([a + b for a, b in product(_SYLLABLES, _SYLLABLES)])
     counts = (TOPICS * WORDS, STYLES * WORDS, STYLES * WORDS)
@@ -139,4 +139,4 @@ def _words() -> tuple[Any, Any, Any]:
     return tuple(part.reshape(-1, WORDS) for part in np.split(drawn, np.cumsum(counts)[:-1]))
 
 
-_NOUNS, _ADJECTIVES, _VERBS = _words()
+_NOUNS, _ADJECTIVES, _VERBS = words()

@@ -43,14 +43,10 @@ def raw(pairs: Pairs, seed: int) -> NDArray[np.uint8]:
     return pairs.labels(np.random.default_rng((seed, 1)))
 
 
-def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory: Path) -> Path:
-    """The directory of a release; it is drawn once, and then the same for all that train on it."""
-    name = f"{mechanism}-m{budget.labels}-e{budget.epsilon:g}-s{seed}"
-    path = directory / name
-    if path.exists():
-        return path
+def table(pairs: Pairs, seed: int, budget: Budget) -> pa.Table:
+    """What labelers said of pairs, as `labelguard.privatize` reads it."""
     rows = len(pairs)
-    table = pa.table(
+    return pa.table(
         {
             "item_id": [str(row) for row in range(rows)],
             "prompt": pairs.prompt,
@@ -60,10 +56,18 @@ def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory:
             "labeler_id": [f"labeler {row // budget.labels}" for row in range(rows)],
         }
     )
+
+
+def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory: Path) -> Path:
+    """The directory of a release; it is drawn once, and then the same for all that train on it."""
+    name = f"{mechanism}-m{budget.labels}-e{budget.epsilon:g}-s{seed}"
+    path = directory / name
+    if path.exists():
+        return path
     asked = {RR: {}, STATISTIC: {"features": FEATURES}}
     with tempfile.TemporaryDirectory() as home:
         lg.privatize(
-            table,
+            table(pairs, seed, budget),
             mechanism=mechanism,
             project=lg.init(Path(home)),
             epsilon=budget.epsilon,

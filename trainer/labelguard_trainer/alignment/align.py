@@ -29,7 +29,7 @@ StageName: TypeAlias = Literal["sft", "reward", "rl"]
 _TEMPLATE = Path(__file__).with_name("alignment_card.md.j2")
 _MEANING = {
     "reward": "mean reward",
-    "kl": "KL from the model it began from, nats a response",
+    "kl": "KL from the model it began from, nats a token",
     "distance": "distance from labeled responses (1: as these)",
     "length": "tokens of a response",
 }

@@ -53,9 +53,7 @@ def _steps(stage: StageResult) -> str:
 @directory_option("models", required=True, help="Directory for the stages; made if missing.")
 @project_option
 @prints(_print_result)
-def align(
-    stage_and_recipe: tuple[str, ...], output: Path, project: Path | None
-) -> AlignmentResult:
+def align(stage_and_recipe: tuple[str, ...], output: Path, project: Path | None) -> AlignmentResult:
     """Align a language model with a release, by the RECIPE in a YAML file.
 
     Supervised fine-tuning (DIR/sft), a reward model if the recipe names a base for one

@@ -59,11 +59,11 @@ class RewardRecipe(SettingsTable):
 
 
 class RlRecipe(SettingsTable):
-    """Reinforcement learning of a policy."""
+    """Reinforcement learning of a policy. TRL tells its KL as a mean over tokens."""
 
     method: Method = Field(default="rloo", description="rloo or grpo, by TRL")
     max_kl: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="stop at this KL from the model it began from, nats a response"
+        default=None, description="stop at this KL from the model it began from, in nats a token"
     )
     holdout: float = Field(
         default=0.1, ge=0, lt=1, description="share of the prompts to evaluate on"

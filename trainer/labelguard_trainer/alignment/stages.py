@@ -68,7 +68,7 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
 }
 _PANELS = {
     "sft": (("loss", "loss"), ("entropy", "entropy, nats a token")),
-    "rl": (("reward", "reward"), ("kl", "KL from the start, nats a response")),
+    "rl": (("reward", "reward"), ("kl", "KL from the start, nats a token")),
 }
 # What is told of a policy, by TRL's names: before training and after it, on held-out prompts.
 MEASURES = {
