@@ -43,15 +43,15 @@ _RECORD = "stage.json"
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
 
 
-class _SFTConfig(guard.CorrectedDefaults, trl.SFTConfig):
+class _SFTConfig(guard.CorrectedDefaults, trl.SFTConfig):  # type: ignore[misc, unused-ignore]
     pass
 
 
-class _RLOOConfig(guard.CorrectedDefaults, trl.RLOOConfig):
+class _RLOOConfig(guard.CorrectedDefaults, trl.RLOOConfig):  # type: ignore[misc, unused-ignore]
     pass
 
 
-class _GRPOConfig(guard.CorrectedDefaults, trl.GRPOConfig):
+class _GRPOConfig(guard.CorrectedDefaults, trl.GRPOConfig):  # type: ignore[misc, unused-ignore]
     pass
 
 
