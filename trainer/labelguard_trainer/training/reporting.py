@@ -22,7 +22,7 @@ from labelguard_trainer.training.runs import RunDirectory, mark_complete
 
 _LIBRARIES = ("trl", "accelerate", "peft", "datasets", "labelguard_trainer")
 _SUMMARY = "train_runtime"
-_OF_TIME = ("_runtime", "_per_second", "num_tokens")  # tokens since a run was resumed
+_OF_TIME = ("_runtime", "_per_second", "step_time", "num_tokens")  # tokens since a run was resumed
 
 
 class TrainingCallback(TrainerCallback):

@@ -1,0 +1,226 @@
+"""`labelguard align` from a recipe to models: what comes out, is refused, is resumed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+from labelguard_trainer.alignment.align import align
+from labelguard_trainer.training.publishing import publish_model
+from support import tiny_models, train_runs
+from transformers import AutoModelForCausalLM
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError
+from labelguard.release.model_card import RAW, base_of, front_matter
+
+STEPS = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1e-3}
+RL = {**STEPS, "max_completion_length": 6, "num_generations": 2, "save_steps": 2}
+RECIPE = {
+    "release": "teacher",
+    "model": "base",
+    "sft": {"config": {**STEPS, "max_length": 64}},
+    "rl": {"config": RL, "holdout": 0.3},
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A directory with a base model, and releases by a head and of labels, as copies."""
+    home = tmp_path_factory.mktemp("study")
+    tiny_models.saved(home / "base")
+    tiny_models.saved(home / "chat", chat=True)
+    options = {"epsilon": 8.0, "delta": 1e-5}
+    features = {"mechanism": "statistic", "features": "length+style+text"}
+    project = lg.init(home / "project", max_epsilon=20)
+    head = lg.privatize(train_runs.labels(), project=project, **options, **features)
+    shutil.copytree(head.path, home / "teacher")
+    chats = tiny_models.planted(120, chat=True).append_column(
+        "labeler_id", pa.array([f"w{row % 40}" for row in range(120)])
+    )
+    for name, table, more in (("chats", chats, features), ("rr", train_runs.labels(), {})):
+        other = lg.init(home / f"project-{name}", max_epsilon=20)
+        shutil.copytree(lg.privatize(table, project=other, **options, **more).path, home / name)
+    return home
+
+
+@pytest.fixture
+def follow(study):
+    """Follow `RECIPE` with tables of it replaced, in this test's directory."""
+    for name in ("base", "chat", "teacher", "chats", "rr"):
+        Path(name).symlink_to(study / name)
+
+    def run(output="out", stage=None, progress=None, **tables):
+        Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, **tables}))
+        more = {"progress": progress} if progress else {}
+        return align("recipe.yaml", output=output, stage=stage, **more)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def aligned(study, tmp_path_factory):
+    """The models of `RECIPE`, made once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(study)
+        Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+        align("recipe.yaml", output=tmp_path_factory.mktemp("aligned") / "out")
+    return study / "recipe.yaml", next(tmp_path_factory.getbasetemp().glob("aligned*/out"))
+
+
+def test_models_and_what_was_measured_come_out(aligned):
+    _, output = aligned
+    assert sorted(path.name for path in output.iterdir()) == ["rl", "sft"]
+    names = {path.name for path in (output / "rl").iterdir()}
+    assert {"TRAINING_CARD.md", "metrics.jsonl", "curves.svg", "SHA256SUMS"} <= names
+    AutoModelForCausalLM.from_pretrained(output / "rl")
+    assert not train_runs.same(output / "sft", output / "rl")
+    lines = list(map(json.loads, (output / "rl" / "metrics.jsonl").read_text().splitlines()))
+    assert {"reward", "kl", "distance"} <= lines[1].keys()
+    result = json.loads((output / "rl" / "stage.json").read_text())["result"]
+    assert result["steps"] == 4 and result["after"].keys() == {"reward", "kl", "distance", "length"}
+
+
+def test_the_models_carry_the_guarantee_of_the_release_once(aligned, study):
+    _, output = aligned
+    [of_sft], [of_rl] = (base_of(str(output / name), private=True) for name in ("sft", "rl"))
+    assert of_sft == of_rl and of_rl.epsilon == 8.0
+    card = (output / "rl" / "TRAINING_CARD.md").read_text()
+    assert "ε = 8" in card and str(study) not in card
+
+
+def test_an_aligned_model_can_be_published(aligned, tmp_path):
+    _, output = aligned
+    copy = shutil.copytree(output / "rl", tmp_path / "rl")
+    publish_model(copy, tmp_path / "public")
+    assert (tmp_path / "public" / "README.md").read_bytes() == (
+        copy / "TRAINING_CARD.md"
+    ).read_bytes()
+
+
+def test_what_is_done_is_not_done_again(aligned, study, monkeypatch):
+    recipe, output = aligned
+    monkeypatch.chdir(study)
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    again = align(recipe, output=output)
+    assert [stage.name for stage in again.stages] == ["sft", "rl"]
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_another_recipe_is_refused_where_models_are(aligned, follow):
+    _, output = aligned
+    shutil.copytree(output, "out")
+    with pytest.raises(LabelguardError, match=r"another recipe \(other: holdout\)"):
+        follow(rl={**RECIPE["rl"], "holdout": 0.2})
+    with pytest.raises(LabelguardError, match=r"another recipe \(other: reward\)"):
+        follow(reward={"mix": {"length": -1.0}})
+
+
+@pytest.mark.slow
+def test_an_interrupted_policy_ends_as_an_uninterrupted_one(aligned, follow):
+    _, output = aligned
+    Path("out").mkdir()
+    shutil.copytree(output / "sft", "out/sft")
+
+    def interrupt(text, share):
+        if "step 3" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(progress=interrupt)
+    assert Path("out/rl.partial").is_dir() and not Path("out/rl").exists()
+    follow()
+    assert train_runs.same(Path("out/rl"), output / "rl")
+    one, other = (Path(path) / "rl" / "metrics.jsonl" for path in ("out", output))
+    assert one.read_text() == other.read_text()
+
+
+@pytest.mark.slow
+def test_a_reward_model_is_trained_where_a_release_has_labels_only(follow):
+    tables = {"release": "rr", "sft": None}
+    with pytest.raises(LabelguardError, match="train reward"):
+        follow(**tables)
+    reward = {"base": "base", "config": {**STEPS, "max_length": 64}}
+    with pytest.raises(LabelguardError, match="stage reward first"):
+        follow(stage="rl", **tables, reward=reward)
+    result = follow(**tables, reward=reward)
+    assert [stage.name for stage in result.stages] == ["rl"]
+    assert {"kl", "distance"} <= result.stages[0].after.keys()
+    with pytest.raises(LabelguardError, match="another recipe"):
+        follow(**tables, reward={**reward, "loss": "robust"})
+
+
+@pytest.mark.slow
+def test_chats_are_answered_by_grpo(follow):
+    result = follow(release="chats", model="chat", sft=None, rl={**RECIPE["rl"], "method": "grpo"})
+    assert result.stages[0].after["length"] > 0
+
+
+@pytest.mark.slow
+def test_it_stops_at_a_bound_on_kl(follow):
+    fast = {**RL, "learning_rate": 0.05, "max_steps": 40, "logging_steps": 1}
+    [stage] = follow(sft=None, rl={"config": fast, "max_kl": 0.01, "holdout": 0}).stages
+    assert stage.stopped and 0 < stage.steps < 40
+
+
+@pytest.mark.slow
+def test_prompts_without_room_for_a_response_are_left_out(follow):
+    prompts = [*(f"{topic}?" for topic in tiny_models.TOPICS), "tea " * 80]
+    pq.write_table(pa.table({"prompt": prompts * 2}), "prompts.parquet")
+    tables = {"sft": None, "prompts": "prompts.parquet"}
+    [stage] = follow(**tables, rl={"config": RL, "holdout": 0}).stages
+    assert (stage.rows, stage.left_out) == (len(tiny_models.TOPICS), 1)
+    with pytest.raises(LabelguardError, match="no prompt leaves room"):
+        follow("other", **tables, rl={"config": {**RL, "max_completion_length": 256}})
+
+
+def test_public_demonstrations_leave_no_mark_of_the_release(follow):
+    answers = pa.table({"prompt": ["tea?", "rain?"] * 8, "response": ["yes good", "sure"] * 8})
+    pq.write_table(answers, "answers.parquet")
+    follow(stage="sft", sft={**RECIPE["sft"], "demonstrations": "answers.parquet"})
+    card = Path("out/sft/TRAINING_CARD.md").read_text()
+    assert "learned_from" not in card and "public demonstrations" in card
+    assert not Path("out/rl").exists()
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ({"reward": {"mix": {"minilm": 1.0}}}, "one number"),
+        ({"rl": {"config": {"reward_weights": [1.0]}}}, "reward_weights"),
+        ({"rl": {"config": {"push_to_hub": True}}}, "push_to_hub"),
+        ({"rl": {"config": {"learning_rat": 1.0}}}, "learning_rate"),
+        ({"rl": {"max_kl": 0}}, "max_kl"),
+        ({"modell": "base"}, "modell"),
+        ({"prompts": "missing.parquet"}, "missing"),
+        ({"release": "base"}, "SHA256SUMS|card"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed_is_refused(follow, tables, why):
+    with pytest.raises(LabelguardError, match=why):
+        follow(**{"sft": None, **tables})
+    assert not Path("out/rl").exists()
+
+
+def test_a_base_model_of_raw_labels_is_refused(follow):
+    raw = Path(shutil.copytree("base", "raw"))
+    (raw / "TRAINING_CARD.md").write_text(
+        f"---\ntags: [non-private]\n{front_matter((), 'base')}---\n"
+    )
+    assert RAW in (raw / "TRAINING_CARD.md").read_text()
+    with pytest.raises(LabelguardError, match="raw labels"):
+        follow(model="raw")
+
+
+def test_the_command_takes_a_stage_and_a_recipe(follow):
+    follow(stage="sft")
+    run = CliRunner().invoke(main, ["align", "rl", "recipe.yaml", "-o", "out"])
+    assert run.exit_code == 0, run.output
+    assert "ε = 8" in run.output and Path("out/rl/TRAINING_CARD.md").is_file()
+    for wrong in (["dpo", "recipe.yaml"], ["sft", "rl", "recipe.yaml"]):
+        assert CliRunner().invoke(main, ["align", *wrong, "-o", "out"]).exit_code == 2
