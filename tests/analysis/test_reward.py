@@ -1,51 +1,16 @@
 """Rewards of single responses: what a release's head gives, and how far from labels one is."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from support.preferred_words import head, table
 
 import labelguard as lg
 from labelguard.errors import LabelguardError
 
-WORDS = ("yes", "good", "no", "bad", "tea", "rain")
-
-
-def table(pairs=120, labelers=40, **columns):
-    """Pairs of texts in which the response with more `yes` is preferred."""
-    draw = np.random.default_rng(3)
-    prompts = [f"{WORDS[4 + row % 2]}?" for row in range(pairs)]
-    sides = [
-        [" ".join(WORDS[k] for k in draw.integers(4, size=4)) for _ in range(pairs)] for _ in "ab"
-    ]
-    wins = [a.count("yes") >= b.count("yes") for a, b in zip(*sides, strict=True)]
-    chosen, rejected = (
-        [pair[win ^ other] for win, *pair in zip(wins, sides[1], sides[0], strict=True)]
-        for other in (False, True)
-    )
-    who = [f"w{row % labelers}" for row in range(pairs)]
-    return pa.table(
-        {
-            "item_id": [f"i{row}" for row in range(pairs)],
-            "prompt": prompts,
-            "chosen": chosen,
-            "rejected": rejected,
-            "labeler_id": who,
-            **columns,
-        }
-    )
-
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    home = lg.init(tmp_path_factory.mktemp("study"))
-    return lg.privatize(
-        table(),
-        epsilon=3,
-        delta=1e-5,
-        mechanism="statistic",
-        features="length+style+text",
-        project=home,
-    )
+    return head(tmp_path_factory.mktemp("study"))
 
 
 def test_the_difference_of_two_rewards_is_the_log_odds_of_the_pair(release):

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support import reward_servers
 from support.arenas import SOURCES, arena
 from support.commands import FIRST
 from support.hooks import serving
@@ -122,13 +123,14 @@ def test_the_examples_of_every_command_run_and_their_json_is_as_documented(
     path, command, option, stages, tmp_path, monkeypatch
 ):
     if path[0] not in FROM_NOTHING:
-        stage = {"privatize": "new", "leaderboard": "new", "score": "head"}.get(path[0], "released")
+        other = {"privatize": "new", "leaderboard": "new", "score": "head", "reward": "head"}
+        stage = other.get(path[0], "released")
         _begin(stages[stage], tmp_path, monkeypatch)
     if path[0] in OF_TOOLS:
         _tool(tmp_path, monkeypatch)
     PREPARED.get(path, lambda: None)()
     for line in examples(command):
-        if path == ("serve",):
+        if path[-1] == "serve":
             _serve(line)
             continue
         printed = run(line + option)
@@ -195,11 +197,24 @@ def _tool(here, patch):
 def _serve(line):
     """Run it on any port, in a process of its own, until it has answered."""
     words = shlex.split(line)
+    if words[1] == "reward":
+        _serve_rewards(words[3:])
+        return
     assert words[:2] == ["labelguard", "serve"], line
     with serving(find(Path()), *words[2:], "--port", "0") as server:
         with urlopen(f"{server.url}/healthz") as answer:
             assert answer.status == 200
         assert server.stop() == 0
+
+
+def _serve_rewards(words):
+    with reward_servers.serving(*words) as server:
+        assert server.request("GET", "/healthz")[0] == 200
+        assert server.stop()[0] == 0
+
+
+def _responses():
+    Path("responses.jsonl").write_text('{"prompt": "Tea?", "response": "Yes, with milk."}\n')
 
 
 def _base():
@@ -223,6 +238,7 @@ PREPARED = {
     ("leaderboard",): _arena,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crashed,
+    ("reward", "score"): _responses,
     ("train", "dpo"): _base,
     ("train", "reward"): _base,
     ("train", "publish"): _model,
@@ -277,6 +293,19 @@ def test_the_commands_of_features_run_in_their_order(preferences):
     assert lines
     for line in lines:
         run(line)
+
+
+@pytest.mark.docs
+def test_rewards_reach_other_trainers_as_the_page_says(stages, tmp_path, monkeypatch):
+    _begin(stages["head"], tmp_path, monkeypatch)
+    _responses()
+    text = (ROOT / "docs" / "alignment.md").read_text(encoding="utf-8")
+    section = text.partition("## Rewards for other trainers")[2].partition("\n## ")[0]
+    lines = re.findall(r"(?m)^\$ (.*)$", section)
+    assert len(lines) == 4
+    for line in lines:
+        _serve(line) if " serve " in line else run(line)
+    assert Path("rewards.parquet").exists() and "question" in Path("reward.py").read_text()
 
 
 @pytest.mark.docs

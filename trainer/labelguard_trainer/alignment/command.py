@@ -1,81 +1,213 @@
-"""`labelguard align`: a language model aligned by a recipe."""
+"""`labelguard reward`: the reward of a release for trainers other than TRL."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import nullcontext
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.options import directory_option, project_option
+from labelguard import extras
+from labelguard.cli.options import HELP, complete_releases_or_files, file_option
 from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
-from labelguard.text import format_budget, no_progress
+from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard_trainer.alignment.align import AlignmentResult
-    from labelguard_trainer.alignment.stages import StageResult
-
-_STAGES = ("sft", "reward", "rl")
-
-
-def _print_result(value: AlignmentResult) -> None:
-    print_facts(_facts(value))
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    from labelguard.analysis.reward import ReleaseReward
+    from labelguard_trainer.alignment.openrlhf import RewardServerSummary
+    from labelguard_trainer.alignment.score_file import ResponseRewards
+    from labelguard_trainer.alignment.verl import RewardFunctionFile
 
 
-def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
-    yield "reward", value.reward
-    for stage in value.stages:
-        yield stage.name, f"{relative_path(stage.path)}, {_steps(stage)}"
-        for name, after in stage.after.items():
-            yield f"  {name}", f"{stage.before[name]:.3f} before, {after:.3f} after"
-    yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
+@click.group("reward", context_settings=HELP, short_help="Give a release's rewards to trainers.")
+def reward_group() -> None:
+    """Give the reward of a release, one number for each response, to a trainer or a file.
+
+    Releases and texts are public: nothing is charged.
+    """
 
 
-def _steps(stage: StageResult) -> str:
-    stopped = ", stopped at max_kl" if stage.stopped else ""
-    left_out = f", {stage.left_out:,} prompts too long" if stage.left_out else ""
-    return f"{stage.steps:,} steps on {stage.rows:,} rows{left_out}{stopped}"
+def _parse_mix(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, float]:
+    mix = {}
+    for text in texts:
+        spec, _sign, number = text.rpartition("=")
+        try:
+            mix[_absolute(spec)] = float(number)
+        except ValueError:
+            spec = ""
+        if not spec or not math.isfinite(float(number)):
+            raise click.BadParameter(f"expected SPEC=WEIGHT, as in length=-0.1, found {text}")
+    return mix
 
 
-@click.command("align", short_help="Align a language model: fine-tuning, reward, RL.")
-@click.argument(
-    "stage_and_recipe",
-    nargs=-1,
-    required=True,
-    metavar="[sft|reward|rl] RECIPE",
-    type=click.Path(path_type=str),
+def _absolute(spec: str) -> str:
+    """Return a specification of features that means the same in any directory."""
+    kind, _, source = spec.partition(":")
+    model, comma, rest = source.partition(",")
+    path = Path(model)
+    return f"{kind}:{path.absolute()}{comma}{rest}" if model and path.is_dir() else spec
+
+
+def _reward_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what names a reward."""
+    mix = click.option(
+        "--mix",
+        multiple=True,
+        metavar="SPEC=WEIGHT",
+        callback=_parse_mix,
+        help="Add a public reward by weight: length=-0.1, reward:ORG/NAME=0.5; may be repeated.",
+    )
+    release = click.argument(
+        "release", metavar="RELEASE", shell_complete=complete_releases_or_files
+    )
+    return release(mix(command))
+
+
+def _directory(release: str, project: Path | None) -> Path:
+    """Return the directory of a release or a model: a path that there is, or an id."""
+    from labelguard.release.writer import directory_of
+
+    path = Path(release)
+    return path if path.is_dir() else directory_of(release, project)
+
+
+def _open(release: str, project: Path | None, mix: dict[str, float]) -> ReleaseReward:
+    from labelguard.analysis.reward import reward
+
+    return reward(_directory(release, project), mix=mix)
+
+
+def _unescape(_: click.Context, __: click.Parameter, text: Any) -> Any:
+    return text.replace("\\n", "\n") if isinstance(text, str) else text
+
+
+def _print_summary(value: RewardServerSummary) -> None:
+    refused = pluralize(value.refused_requests, "request")
+    echo(f"{value.address} gave {pluralize(value.rewards, 'reward')}; {refused} refused.")
+
+
+@reward_group.command("serve", short_help="Serve rewards by HTTP, for OpenRLHF.")
+@_reward_options
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; by default nobody but this machine is answered.",
 )
-@directory_option("models", required=True, help="Directory for the stages; made if missing.")
-@project_option
-@prints(_print_result)
-def align(stage_and_recipe: tuple[str, ...], output: Path, project: Path | None) -> AlignmentResult:
-    """Align a language model with a release, by the RECIPE in a YAML file.
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8091, show_default=True, help="0 takes any."
+)
+@click.option(
+    "--prompt-template",
+    metavar="TEXT",
+    default="{prompt}",
+    show_default=True,
+    callback=_unescape,
+    help=r"What the trainer writes around a prompt, to be taken off: "
+    r"'<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n'; \n is a line break.",
+)
+@click.option(
+    "--end",
+    "ends",
+    multiple=True,
+    metavar="TEXT",
+    help="What responses end with, to be taken off: <|im_end|>; may be repeated. Default: the "
+    "marks of common chat models.",
+)
+@prints(_print_summary, project=True)
+def reward_serve(
+    release: str,
+    host: str,
+    port: int,
+    prompt_template: str,
+    ends: tuple[str, ...],
+    project: Path | None,
+    mix: dict[str, float],
+) -> RewardServerSummary:
+    """Serve the reward of RELEASE at POST /get_reward, for OpenRLHF's --reward.remote_url.
 
-    Supervised fine-tuning (DIR/sft), a reward model if the recipe names a base for one
-    (DIR/reward), and reinforcement learning of a policy (DIR/rl); or one stage alone. Nothing is
-    charged, and the models carry the release's guarantee: TRAINING_CARD.md says which. After an
-    interruption the same command goes on; what is done is not done again.
+    RELEASE is an id, a directory with a copy of a release, or a model of `train reward`. A query is
+    a prompt and its response; the answer holds rewards and, as an extra log, distances from labeled
+    responses. GET /healthz tells whether it answers.
 
     \b
     Example:
-      labelguard align recipe.yaml -o aligned
-      labelguard align rl recipe.yaml -o aligned
+      labelguard reward serve r0001 --port 8091 --mix length=-0.1
     """
-    *stages, recipe = stage_and_recipe
-    if len(stages) > 1 or not set(stages) <= set(_STAGES):
-        raise click.UsageError(f"expected {' or '.join(_STAGES)}, and a recipe")
-    stage: Any = stages[0] if stages else None
-    first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
-    with progress(at_once=True) if first else nullcontext(no_progress) as report:
-        report("reading the recipe", None)
-        from labelguard_trainer.alignment.align import align as align_model
+    extras.require("serve", "labelguard reward serve")
+    from labelguard_trainer.alignment import openrlhf
 
-        result = align_model(recipe, output=output, stage=stage, project=project, progress=report)
-    if not first:
-        click.get_current_context().exit()
-    return result
+    template = openrlhf.PromptTemplate(prompt_template, tuple(ends) or openrlhf.ENDS)
+    return openrlhf.serve(_open(release, project, mix), template, host=host, port=port)
+
+
+def _print_function(value: RewardFunctionFile) -> None:
+    path = Path(value.path).absolute()
+    print_facts(
+        (
+            ("function", relative_path(value.path)),
+            ("prompts", f'extra_info["{value.prompt_key}"]'),
+            ("verl", f"reward.custom_reward_function.path={path}"),
+        )
+    )
+
+
+@reward_group.command("verl", short_help="Write verl's custom reward function.")
+@_reward_options
+@file_option("reward.py", required=True, help="Python file to write.")
+@click.option(
+    "--prompt-key",
+    metavar="NAME",
+    default="prompt",
+    show_default=True,
+    help="Name of the prompt in the column extra_info of your data, such as question.",
+)
+@prints(_print_function, project=True)
+def reward_verl(
+    release: str, output: Path, prompt_key: str, project: Path | None, mix: dict[str, float]
+) -> RewardFunctionFile:
+    """Write a file with verl's compute_score, which returns the reward of RELEASE.
+
+    verl gives a reward function no prompt: the file reads it from the column extra_info of your
+    data. It opens the release by its path, once in each process.
+
+    \b
+    Example:
+      labelguard reward verl r0001 -o reward.py --prompt-key question
+    """
+    from labelguard_trainer.alignment.verl import write_reward_function
+
+    return write_reward_function(
+        output, _directory(release, project), mix=mix, prompt_key=prompt_key
+    )
+
+
+def _print_rewards(value: ResponseRewards) -> None:
+    responses = pluralize(value.responses, "response")
+    echo(f"Rewards of {responses} are in {relative_path(value.path)}")
+    distance = "" if value.mean_distance is None else f", mean distance {value.mean_distance:.2f}"
+    echo(f"Mean reward {value.mean_reward:.3f}{distance}")
+
+
+@reward_group.command("score", short_help="Give rewards to the responses in a file.")
+@_reward_options
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@file_option("rewards.parquet", required=True, help="Parquet file to write.")
+@prints(_print_rewards, project=True)
+def reward_score(
+    release: str, file: Path, output: Path, project: Path | None, mix: dict[str, float]
+) -> ResponseRewards:
+    """Write the reward by RELEASE of each response in FILE, and its distance from labeled ones.
+
+    FILE is Parquet or JSON lines with columns prompt and response, of texts or chats.
+
+    \b
+    Example:
+      labelguard reward score r0001 responses.jsonl -o rewards.parquet
+    """
+    from labelguard_trainer.alignment.score_file import score_file
+
+    with progress() as report:
+        return score_file(_open(release, project, mix), file, output, report)

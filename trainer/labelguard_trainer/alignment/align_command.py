@@ -1,0 +1,81 @@
+"""`labelguard align`: a language model aligned by a recipe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labelguard.cli.options import directory_option, project_option
+from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
+from labelguard.text import format_budget, no_progress
+
+if TYPE_CHECKING:
+    from labelguard_trainer.alignment.align import AlignmentResult
+    from labelguard_trainer.alignment.stages import StageResult
+
+_STAGES = ("sft", "reward", "rl")
+
+
+def _print_result(value: AlignmentResult) -> None:
+    print_facts(_facts(value))
+    for note in value.notes:
+        echo(f"labelguard: note: {note}", err=True)
+
+
+def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
+    yield "reward", value.reward
+    for stage in value.stages:
+        yield stage.name, f"{relative_path(stage.path)}, {_steps(stage)}"
+        for name, after in stage.after.items():
+            yield f"  {name}", f"{stage.before[name]:.3f} before, {after:.3f} after"
+    yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
+
+
+def _steps(stage: StageResult) -> str:
+    stopped = ", stopped at max_kl" if stage.stopped else ""
+    left_out = f", {stage.left_out:,} prompts too long" if stage.left_out else ""
+    return f"{stage.steps:,} steps on {stage.rows:,} rows{left_out}{stopped}"
+
+
+@click.command("align", short_help="Align a language model: fine-tuning, reward, RL.")
+@click.argument(
+    "stage_and_recipe",
+    nargs=-1,
+    required=True,
+    metavar="[sft|reward|rl] RECIPE",
+    type=click.Path(path_type=str),
+)
+@directory_option("models", required=True, help="Directory for the stages; made if missing.")
+@project_option
+@prints(_print_result)
+def align(stage_and_recipe: tuple[str, ...], output: Path, project: Path | None) -> AlignmentResult:
+    """Align a language model with a release, by the RECIPE in a YAML file.
+
+    Supervised fine-tuning (DIR/sft), a reward model if the recipe names a base for one
+    (DIR/reward), and reinforcement learning of a policy (DIR/rl); or one stage alone. Nothing is
+    charged, and the models carry the release's guarantee: TRAINING_CARD.md says which. After an
+    interruption the same command goes on; what is done is not done again.
+
+    \b
+    Example:
+      labelguard align recipe.yaml -o aligned
+      labelguard align rl recipe.yaml -o aligned
+    """
+    *stages, recipe = stage_and_recipe
+    if len(stages) > 1 or not set(stages) <= set(_STAGES):
+        raise click.UsageError(f"expected {' or '.join(_STAGES)}, and a recipe")
+    stage: Any = stages[0] if stages else None
+    first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
+    with progress(at_once=True) if first else nullcontext(no_progress) as report:
+        report("reading the recipe", None)
+        from labelguard_trainer.alignment.align import align as align_model
+
+        result = align_model(recipe, output=output, stage=stage, project=project, progress=report)
+    if not first:
+        click.get_current_context().exit()
+    return result
