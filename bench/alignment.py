@@ -71,6 +71,7 @@ def records(epsilon: float, scale: Scale, work: Path, workers: int) -> list[dict
         seed: [method for method in METHODS if (method, seed) not in known]
         for seed in range(scale.seeds)
     }
+    torch.set_num_threads(1)
     _ = Problem(scale, 0, work / "seed-0").base  # made once, before several need it
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         begun = [

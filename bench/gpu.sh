@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The parts of the evaluation that want a GPU, each of at most eight minutes on one H100:
 #
-#     bench/gpu.sh pretrain|compare|throughput|lora-utility|props-time|uls-time [options]
+#     bench/gpu.sh pretrain|compare|throughput|alignment|lora-utility|props-time|uls-time [options]
 #
-# `compare` and `lora-utility` need what `pretrain` leaves. Results go into $OUT (gpu-results). The
+# `compare`, `alignment` and `lora-utility` need what `pretrain` leaves. Results go into $OUT (gpu-results). The
 # same commands run on a CPU with --tiny. PYTHON names an interpreter that has labelguard[train].
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,7 @@ export OUT="${OUT:-gpu-results}" HF_HUB_OFFLINE=1
 part="${1:-}"
 shift || true
 case "$part" in
-pretrain | compare | throughput)
+pretrain | compare | throughput | alignment)
     PYTHONPATH="bench${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "gpu.$part" "$@"
     ;;
 props-time)

@@ -20,9 +20,9 @@ def results(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABELGUARD_SHARED_DATA", str(data))
         patch.syspath_prepend(str(BENCH))
-        from gpu import compare, lora_utility, pretrain, throughput
+        from gpu import alignment, compare, lora_utility, pretrain, throughput
 
-        for part in (pretrain, compare, throughput, lora_utility):
+        for part in (pretrain, compare, throughput, alignment, lora_utility):
             part.main(["--tiny", "--out", str(out)])
         yield out
 
@@ -83,3 +83,13 @@ def test_gradients_and_labels_of_a_head_are_compared_on_both_preferences(results
     assert len({(one["preference"], one["way"]) for one in told.values()}) == 6
     assert all(0 <= one["accuracy"] <= 1 and one["seconds_a_step"] > 0 for one in told.values())
     assert "secretword" not in json.dumps(told)
+
+
+def test_stages_of_an_alignment_say_what_they_took(results):
+    told = _read(results, "alignment")
+    assert told["sft"]["seconds"] > 0 and told["rl"]["rows"] > 0
+    assert told["rl"]["after"].keys() == {"reward", "kl", "distance", "length"}
+
+
+def test_no_text_is_written_outside_models_and_releases(results):
+    assert "secretword" not in (results / "alignment.json").read_text()
