@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labelguard_trainer.alignment.generation import generate
     from labelguard_trainer.features.cache import VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from labelguard_trainer.training.run import train
 
 _HOMES = {
+    "alignment.generation": ["generate"],
     "features.cache": ["VectorCache"],
     "features.encoder": ["EncoderConfig", "FrozenEncoder"],
     "training.dpo": ["DPOConfig", "DPOTrainer"],
@@ -48,6 +50,7 @@ __all__ = [
     "RewardTrainer",
     "TrainingResult",
     "VectorCache",
+    "generate",
     "publish_model",
     "train",
 ]
@@ -71,7 +74,7 @@ def __getattr__(name: str) -> Any:
 
     for home, names in _HOMES.items():
         if name in names:
-            if home.startswith("training"):
+            if home.startswith(("alignment", "training")):
                 import_module("labelguard_trainer.training").check()
             return getattr(import_module(f"labelguard_trainer.{home}"), name)
     why = _OTHERS.get(name.removesuffix("Trainer").removesuffix("Config"))
