@@ -17,7 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labelguard_trainer.alignment.best_of import best_of
     from labelguard_trainer.alignment.generation import generate
+    from labelguard_trainer.alignment.synthesis import synthesize
     from labelguard_trainer.features.cache import VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from labelguard_trainer.training.run import train
 
 _HOMES = {
+    "alignment.best_of": ["best_of"],
     "alignment.generation": ["generate"],
+    "alignment.synthesis": ["synthesize"],
     "features.cache": ["VectorCache"],
     "features.encoder": ["EncoderConfig", "FrozenEncoder"],
     "training.dpo": ["DPOConfig", "DPOTrainer"],
@@ -50,8 +54,10 @@ __all__ = [
     "RewardTrainer",
     "TrainingResult",
     "VectorCache",
+    "best_of",
     "generate",
     "publish_model",
+    "synthesize",
     "train",
 ]
 

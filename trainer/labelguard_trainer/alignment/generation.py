@@ -18,7 +18,6 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.text import Progress, no_progress, pluralize
 from labelguard_trainer.alignment.sampling import Content, SamplingSettings, answer_like
-from labelguard_trainer.alignment.served import ServedModel
 from labelguard_trainer.training import models
 
 # A directory, the id of a hub, or a model of transformers with its tokenizer.
@@ -78,6 +77,8 @@ def open_responder(model: Model, url: str | None = None) -> Responder:
     """Return what answers: a model, or the server at `url`, which knows the model by its name."""
     extras.require("train", "generation")
     if url is not None:
+        from labelguard_trainer.alignment.served import ServedModel
+
         if isinstance(model, tuple):
             raise LabelguardError("a server knows a model by its name: give that with url")
         return ServedModel(str(model), url)
@@ -103,21 +104,18 @@ class LocalModel:
             return self.model[0]
         import torch
 
-        on_gpu = torch.cuda.is_available()
-        models.check_whole("dpo", str(self.model), {})
-        network = models.load_model("dpo", str(self.model), **({"dtype": "auto"} if on_gpu else {}))
-        return network.to("cuda" if on_gpu else "cpu").eval()
+        from labelguard_trainer.training.reporting import quiet
 
-    @property
-    def _config(self) -> Any:
-        """The configuration, for which no weights are loaded."""
-        if isinstance(self.model, tuple):
-            return self.model[0].config
-        return models.load_config(str(self.model))
+        on_gpu = torch.cuda.is_available()
+        with quiet():
+            models.check_whole("dpo", str(self.model), {})
+            own = {"dtype": "auto"} if on_gpu else {}
+            network = models.load_model("dpo", str(self.model), **own)
+        return network.to("cuda" if on_gpu else "cpu").eval()
 
     def check(self, prompts: Sequence[Content], sampling: SamplingSettings) -> None:
         """Raise `LabelguardError` for a chat without a template, or a prompt that is too long."""
-        window = getattr(self._config.get_text_config(), "max_position_embeddings", None)
+        window = getattr(self._network.config.get_text_config(), "max_position_embeddings", None)
         room = (window or 1 << 62) - sampling.max_new_tokens
         lengths = [len(ids) for ids in self._tokenize(prompts)]
         long = [row for row, length in enumerate(lengths) if length > room]
