@@ -1,7 +1,7 @@
 """Best of n: what a reward is worth before anything is trained on it, in an hour.
 
 Of the first n candidates of a prompt the one with the highest reward is taken. That moves away from
-the model by at most log n − (n − 1)/n nats (KL divergence; Beirami et al. 2024, theorem 3.1), which
+the model by at most log n − (n − 1)/n nats (KL divergence; Beirami et al. 2024), which
 stands beside what training would have to spend to reach as much.
 
 The reward says of its own choice that it is good. Only another judge can tell: a second release or
@@ -65,13 +65,17 @@ class JudgeVerdict:
 
     # its name
     judge: str
-    # prompts on which it prefers the best, neither, the first
+    # prompts on which it prefers the best
     win: int
+    # prompts on which both are one to it
     tie: int
+    # prompts on which it prefers the first
     loss: int
-    # (win + tie / 2) / prompts, and its 95% interval (Wilson), over prompts like these
+    # (win + tie / 2) / prompts
     rate: float
+    # the lower end of its 95% interval (Wilson's), over prompts like these
     low: float
+    # and the upper one
     high: float
 
 

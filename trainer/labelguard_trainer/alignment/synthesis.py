@@ -73,9 +73,11 @@ class SynthesisResult:
     rows: int
     # prompts without two different responses
     without_pair: int
-    # ε, δ and unit of the guarantee, which are those of the release
+    # ε of the guarantee, which is that of the release
     epsilon: float
+    # its δ
     delta: float
+    # who is protected
     unit: str
     # other releases that the generator or the reward learned from; their prices add
     learned_from: tuple[str, ...]
