@@ -147,3 +147,19 @@ def test_a_server_that_ignores_n_is_refused():
         server.RequestHandlerClass = One
         with pytest.raises(LabelguardError, match="gave no 2 texts"):
             generate("m", ["tea?"], 2, max_new_tokens=9, url=server.url)
+
+
+def test_a_prompt_that_a_server_refuses_ends_all_at_once():
+    with (
+        completions.serving([400]) as server,
+        pytest.raises(LabelguardError, match=r"HTTP 400.*too long"),
+    ):
+        generate("m", ["tea?"] * 200, 1, max_new_tokens=9, url=server.url)
+    assert len(server.requests) < 200
+
+
+def test_a_server_that_is_not_there_is_named():
+    with completions.serving() as server:
+        url = server.url
+    with pytest.raises(LabelguardError, match=r"cannot be reached .* tried 5 times"):
+        generate("m", ["tea?"], 1, max_new_tokens=9, url=url)

@@ -28,7 +28,7 @@ from labelguard.release.head import FILE, Head
 from labelguard.release.lookup import check_committed
 from labelguard.release.writer import Release, directory_of
 from labelguard.text import Progress, no_progress
-from labelguard_trainer.alignment.prompts import (
+from labelguard_trainer.alignment.contents import (
     check_rows_file,
     content_array,
     key_of,

@@ -13,14 +13,14 @@ import pyarrow as pa
 from labelguard.errors import LabelguardError
 from labelguard.release.model_card import base_of
 from labelguard.text import Progress, no_progress
-from labelguard_trainer.alignment.generation import generate
-from labelguard_trainer.alignment.prompts import (
+from labelguard_trainer.alignment.contents import (
     check_rows_file,
     content_array,
     key_of,
     read_prompts,
     write_rows,
 )
+from labelguard_trainer.alignment.generation import generate
 from labelguard_trainer.alignment.sampling import Content
 
 

@@ -40,8 +40,8 @@ from labelguard.release.writer import (
 from labelguard.storage.files import SUMS, hashes_of, sha256, sums_text, write_atomically
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.candidates import pairs_table
+from labelguard_trainer.alignment.contents import read_prompts
 from labelguard_trainer.alignment.generation import open_responder
-from labelguard_trainer.alignment.prompts import read_prompts
 from labelguard_trainer.alignment.sampling import Content, SamplingSettings
 from labelguard_trainer.training import models
 from labelguard_trainer.training.runs import RunDirectory, check_output, mark_complete
