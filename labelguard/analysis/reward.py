@@ -31,7 +31,7 @@ from labelguard.learning.features import PairFeatures, open_part, open_provider
 from labelguard.project.opening import Where
 from labelguard.release.head import FILE, Head
 from labelguard.release.lookup import committed_directory
-from labelguard.release.model_card import LearnedRelease, base_of, release_of_card
+from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
 from labelguard.release.pairs_file import PAIRS, scan_pairs
 from labelguard.release.writer import Release, directory_of, read_card
 from labelguard.storage.files import SUMS, sha256
@@ -75,7 +75,7 @@ def reward(
     learned: tuple[LearnedRelease, ...]
     if is_release:
         committed_directory(directory)
-        learned = (release_of_card(read_card(directory), sha256(directory / SUMS)),)
+        learned = releases_of_card(read_card(directory), sha256(directory / SUMS))
         scorer, provider = _of_release(directory)
     else:
         learned = base_of(str(directory), private=not non_private)
@@ -89,6 +89,11 @@ def reward(
     if reference is not None:
         near = _LabeledResponses(committed_directory(reference, project), None)
     return ReleaseReward(directory.name, scorers, learned, near)
+
+
+def public_reward(spec: str) -> ReleaseReward:
+    """Return the reward of public features alone, `reward:ID_OR_PATH`; it has no distances."""
+    return ReleaseReward(spec, [(_of_part(spec), 1.0)], (), None)
 
 
 def _open_source(source: Release | str | Path, project: Where) -> tuple[Path, bool]:

@@ -169,7 +169,8 @@ def to_json(card: Mapping[str, Any]) -> str:
 
 def to_markdown(card: Mapping[str, Any]) -> str:
     """Return the card for people, with the front matter of a Hugging Face dataset card."""
-    rows = (*facts(card), *forecast_facts(card))
+    # What a release labeled of a model's responses was charged to nobody: the page has its facts.
+    rows = () if "derived_from" in card else (*facts(card), *forecast_facts(card))
     return words("page", facts=rows, metadata=_metadata(card), **_of_card(card)) + "\n"
 
 

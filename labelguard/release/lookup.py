@@ -13,8 +13,6 @@ from labelguard.release.writer import Release, directory_of, refuse_evaluation
 from labelguard.storage.files import PART, SUMS, find_changed_file
 
 _LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
-# What every release holds, and `SHA256SUMS` has to name.
-_FILES = ("card.json", "data.parquet")
 
 
 def committed_directory(release: Release | str | Path, project: Where = None) -> Path:
@@ -26,6 +24,12 @@ def committed_directory(release: Release | str | Path, project: Where = None) ->
     """
     directory = directory_of(release, project)
     refuse_evaluation(directory)
+    check_committed(directory, "data.parquet")
+    return directory
+
+
+def check_committed(directory: Path, file: str) -> None:
+    """Raise, as `committed_directory` does, unless a release that holds `file` is as committed."""
     state = directory.absolute().parents[1]
     if directory.absolute().parent.name == "releases" and (state / CONFIG).is_file():
         record = OpenProject.open(state).ledger.releases.get(directory.name)
@@ -36,10 +40,9 @@ def committed_directory(release: Release | str | Path, project: Where = None) ->
             )
         expected = record.files
     else:
-        expected = read_sums(directory, _FILES, "copy the release again")
+        expected = read_sums(directory, ("card.json", file), "copy the release again")
     if broken := find_changed_file(directory, expected):
         raise ProjectError(f"{broken}; copy the release again")
-    return directory
 
 
 def read_sums(directory: Path, required: Sequence[str], remedy: str) -> Mapping[str, str]:

@@ -36,11 +36,20 @@ class LearnedRelease:
 
 
 def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
-    """Return a release by its card."""
+    """Return a release by its card; of a synthesis the release by which it was labeled.
+
+    A synthesis is computed from that release and has its price: nobody pays for both.
+    """
     privacy = card["privacy"]
-    return LearnedRelease(
-        card["release"], sums, privacy["epsilon"], privacy["delta"], str(privacy["unit"])
-    )
+    origin = card.get("derived_from", {"release": card["release"], "sums": sums})
+    own = origin["release"], origin["sums"]
+    return LearnedRelease(*own, privacy["epsilon"], privacy["delta"], str(privacy["unit"]))
+
+
+def releases_of_card(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
+    """Return that release, and after it the others that a synthesis is a function of."""
+    others = (LearnedRelease(**entry) for entry in card.get("learned_from", ()))
+    return (release_of_card(card, sums), *others)
 
 
 def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:

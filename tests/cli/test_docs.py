@@ -38,8 +38,11 @@ SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
 PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "push", "serve")
+OF_MODELS = ("candidates", "synthesize", "train")
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
+STAGES = {"privatize": "new", "leaderboard": "new"}
+STAGES |= dict.fromkeys(("best-of", "reward", "score", "synthesize"), "head")
 
 
 reference = script(REFERENCE)
@@ -49,7 +52,7 @@ LEAVES = [
         path,
         command,
         id="-".join(path),
-        marks=[pytest.mark.xdist_group("trl")] * (path[0] == "train"),
+        marks=[pytest.mark.xdist_group("trl")] * (path[0] in OF_MODELS),
     )
     for path, command in reference.commands()
     if not isinstance(command, click.Group)
@@ -123,8 +126,7 @@ def test_the_examples_of_every_command_run_and_their_json_is_as_documented(
     path, command, option, stages, tmp_path, monkeypatch
 ):
     if path[0] not in FROM_NOTHING:
-        other = {"privatize": "new", "leaderboard": "new", "score": "head", "reward": "head"}
-        stage = other.get(path[0], "released")
+        stage = STAGES.get(path[0], "released")
         _begin(stages[stage], tmp_path, monkeypatch)
     if path[0] in OF_TOOLS:
         _tool(tmp_path, monkeypatch)
@@ -230,7 +232,20 @@ def _model():
     run("labelguard train reward r0001 --model base --train-config train.yaml -o judge")
 
 
+def _prompts():
+    _base()
+    pq.write_table(pa.table({"prompt": ["tea?", "rain?"]}), "prompts.parquet")
+
+
+def _candidates():
+    rows = {"prompt": ["tea?"] * 4, "response": ["yes", "no", "yes and no", "yes"]}
+    pq.write_table(pa.table(rows), "candidates.parquet")
+
+
 PREPARED = {
+    ("best-of",): _candidates,
+    ("candidates",): _prompts,
+    ("synthesize",): _prompts,
     ("policy", "activate"): _policy,
     ("policy", "drop"): _policy,
     ("policy", "show"): _policy,

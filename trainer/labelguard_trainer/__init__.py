@@ -17,6 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labelguard_trainer.alignment.best_of import best_of
+    from labelguard_trainer.alignment.generation import generate
+    from labelguard_trainer.alignment.synthesis import synthesize
     from labelguard_trainer.features.cache import VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from labelguard_trainer.training.run import train
 
 _HOMES = {
+    "alignment.best_of": ["best_of"],
+    "alignment.generation": ["generate"],
+    "alignment.synthesis": ["synthesize"],
     "features.cache": ["VectorCache"],
     "features.encoder": ["EncoderConfig", "FrozenEncoder"],
     "training.dpo": ["DPOConfig", "DPOTrainer"],
@@ -48,7 +54,10 @@ __all__ = [
     "RewardTrainer",
     "TrainingResult",
     "VectorCache",
+    "best_of",
+    "generate",
     "publish_model",
+    "synthesize",
     "train",
 ]
 
@@ -71,7 +80,7 @@ def __getattr__(name: str) -> Any:
 
     for home, names in _HOMES.items():
         if name in names:
-            if home.startswith("training"):
+            if home.startswith(("alignment", "training")):
                 import_module("labelguard_trainer.training").check()
             return getattr(import_module(f"labelguard_trainer.{home}"), name)
     why = _OTHERS.get(name.removesuffix("Trainer").removesuffix("Config"))

@@ -1,16 +1,49 @@
-"""A release with a head, and its reward."""
+"""Releases of one table in projects of their own, a model that knows little, and prompts."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from support import preferred_words
+from support import preferred_words, tiny_models, train_runs
+from support.held_out import hold_out
 
 import labelguard as lg
+
+RELEASES = {
+    "head": {"mechanism": "statistic", "features": "length+style"},
+    "second": {"mechanism": "statistic", "features": "length+text"},
+    "flips": {"mechanism": "rr"},
+}
+PRICE = {"epsilon": 8.0, "delta": 1e-5}
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory):
+    """A directory with `base` (a model), `prompts.parquet`, and copies of releases: `head`,
+    `second`, `flips`, and `judged` with the `evaluation` of it by held-out labelers.
+    """
+    here = tmp_path_factory.mktemp("study")
+    tiny_models.saved(here / "base")
+    prompts = pa.table({"prompt": ["tea?", "rain?", "tea?", "maps?"]})
+    pq.write_table(prompts, here / "prompts.parquet")
+    for name, own in RELEASES.items():
+        home = lg.init(here / f"project-{name}")
+        lg.privatize(train_runs.labels(), project=home, output=here / name, **PRICE, **own)
+    home = lg.init(here / "project-held")
+    hold_out(home, "statistic:releases=1", public_columns=[], **PRICE)
+    options = {"project": home, "output": here / "judged", **RELEASES["head"]}
+    head = lg.privatize(train_runs.labels(), **options)
+    options = {"project": home, "output": here / "evaluation", "mechanism": "evaluation"}
+    lg.privatize(train_runs.labels(), head=head.path, **options)
+    return here
 
 
 @pytest.fixture(scope="session")
 def release(tmp_path_factory):
+    """A release with a head."""
     return preferred_words.head(tmp_path_factory.mktemp("liked"))
 
 
 @pytest.fixture(scope="session")
 def reward(release):
+    """Its reward."""
     return lg.reward(release)

@@ -16,7 +16,7 @@ from labelguard.release.card import guarantee
 from labelguard.release.model_card import LearnedRelease, base_of, front_matter, release_of_card
 from labelguard.storage.files import check_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress
-from labelguard_trainer.alignment.prompts import read_contents, read_prompts
+from labelguard_trainer.alignment.contents import read_contents, read_prompts
 from labelguard_trainer.alignment.recipe import Recipe
 from labelguard_trainer.alignment.stages import StageResult, fine_tune, train_policy
 from labelguard_trainer.training import fitting, models
@@ -126,12 +126,12 @@ class _Alignment:
         recipe = self.recipe.sft
         assert recipe is not None
         if recipe.demonstrations is None:
-            prompts, responses = read_contents(self.source.file, ["prompt", "chosen"])
+            prompts, responses = read_contents(self.source.file, "prompt", "chosen")
             learned = self._with(self.base, (release_of_card(self.card, self.source.digest),))
             what = "rows of the release: prompts, and the responses that it prefers"
         else:
             file = Path(recipe.demonstrations)
-            prompts, responses = read_contents(file, ["prompt", "response"])
+            prompts, responses = read_contents(file, "prompt", "response")
             learned, what = self.base, "public demonstrations"
 
         def describe(directory: Path, result: StageResult, parameters: Mapping[str, Any]) -> None:

@@ -28,8 +28,8 @@ from transformers import PrinterCallback, TrainerCallback
 from labelguard.errors import LabelguardError
 from labelguard.storage.files import SUMS, hashes_of, sums_text, write_atomically
 from labelguard.text import Progress
-from labelguard_trainer.alignment.prompts import Content
 from labelguard_trainer.alignment.recipe import RlRecipe, SftRecipe
+from labelguard_trainer.alignment.sampling import Content
 from labelguard_trainer.training import guard, models, settings
 from labelguard_trainer.training.fitting import DEFAULTS, begin
 from labelguard_trainer.training.models import check_whole, one_line

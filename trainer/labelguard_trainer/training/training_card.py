@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard.release.card import guarantee, words
-from labelguard.release.model_card import front_matter, release_of_card
+from labelguard.release.model_card import front_matter, releases_of_card
 from labelguard.storage.files import write_atomically
 from labelguard.text import escape_controls, format_budget, pluralize
 from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
@@ -42,8 +42,10 @@ def to_markdown(
     import jinja2
 
     card, digest = request.source.card, request.source.digest
-    before = [one for one in request.base if one.sums != digest]
-    learned = (*before, release_of_card(card, digest)) if card else ()
+    origin, *others = releases_of_card(card, digest) if card else (None,)
+    sums = {one.sums for one in (origin, *others) if one}
+    before = [*others, *(one for one in request.base if one.sums not in sums)]
+    learned = (*before, origin) if origin else ()
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

@@ -1,0 +1,276 @@
+"""`labelguard candidates`, `best-of` and `synthesize`: responses of a model, and their reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labelguard.cli.options import (
+    HELP,
+    complete_files,
+    complete_releases_or_files,
+    directory_option,
+    file_option,
+)
+from labelguard.cli.terminal import (
+    echo,
+    print_facts,
+    print_table,
+    prints,
+    progress,
+    relative_path,
+)
+from labelguard.errors import LabelguardError
+from labelguard.text import format_budget, pluralize
+
+if TYPE_CHECKING:
+    from labelguard_trainer.alignment.best_of import BestOfResult
+    from labelguard_trainer.alignment.candidates import Candidates
+    from labelguard_trainer.alignment.synthesis import SynthesisResult
+
+_PATH = click.Path(path_type=Path, exists=True)
+_COUNT = click.IntRange(min=1)
+
+
+_SAMPLING: Mapping[str, Mapping[str, Any]] = {
+    "--prompts": {
+        "type": _PATH,
+        "metavar": "FILE",
+        "required": True,
+        "help": "Public prompts: a column prompt of texts or chats, in Parquet or JSON lines, or a "
+        "directory with a release, whose prompts are taken.",
+    },
+    "--n": {"type": _COUNT, "default": 4, "help": "Responses to each prompt."},
+    "--max-new-tokens": {"type": _COUNT, "default": 256, "help": "Tokens of a response at most."},
+    "--temperature": {
+        "type": click.FloatRange(min=0),
+        "default": 1.0,
+        "help": "Temperature of sampling; 0: the likeliest token each time.",
+    },
+    "--top-p": {
+        "type": click.FloatRange(0, 1, min_open=True),
+        "default": 1.0,
+        "help": "Draw from the likeliest tokens that have this probability together.",
+    },
+    "--seed": {
+        "type": int,
+        "default": 0,
+        "help": "Seed of sampling; on a CPU the same one gives the same responses.",
+    },
+    "--url": {
+        "metavar": "URL",
+        "help": "Server that speaks like OpenAI's and has the model under this name (vLLM, …); "
+        "OPENAI_API_KEY is sent to it, if it is set.",
+    },
+}
+
+
+def _sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the prompts, and how responses to them are drawn."""
+    for flag, settings in reversed(list(_SAMPLING.items())):
+        command = click.option(flag, show_default="default" in settings, **settings)(command)
+    return command
+
+
+_release_argument = click.argument(
+    "release", metavar="RELEASE", shell_complete=complete_releases_or_files
+)
+
+
+def _print_candidates(value: Candidates) -> None:
+    print_facts(_candidate_facts(value))
+
+
+def _candidate_facts(value: Candidates) -> Iterator[tuple[str, str]]:
+    yield "file", relative_path(value.path)
+    yield "prompts", f"{value.prompts:,}"
+    yield "rows", f"{value.rows:,}"
+    if value.without_pair:
+        yield "left out", f"{pluralize(value.without_pair, 'prompt')} with equal responses alone"
+    if value.learned_from:
+        yield "function of", f"{', '.join(value.learned_from)}, from which the model learned"
+
+
+@click.command("candidates", context_settings=HELP, short_help="Responses of a model to prompts.")
+@click.argument("model", metavar="MODEL", shell_complete=complete_files)
+@_sampling_options
+@click.option(
+    "--pairs",
+    is_flag=True,
+    help="Write two different responses to each prompt, to be labeled: response_a, response_b.",
+)
+@file_option("candidates.parquet", required=True, help="Parquet or JSON lines file to write.")
+@prints(_print_candidates)
+def candidates(model: str, prompts: Path, output: Path, **options: Any) -> Candidates:
+    """Write several responses of MODEL (a directory, or an id of a hub) to public prompts.
+
+    A text is continued as it stands; a chat is answered in the model's chat template. A model that
+    was trained on raw labels is refused: what it writes tells them.
+
+    \b
+    Example:
+      labelguard candidates base --prompts prompts.parquet --n 8 -o candidates.parquet
+    """
+    with progress(at_once=True) as report:
+        report("loading libraries", None)
+        from labelguard_trainer.alignment.candidates import write_candidates
+
+        return write_candidates(model, prompts, output, progress=report, **options)
+
+
+def _print_best_of(value: BestOfResult) -> None:
+    names = ("n", "KL bound", "reward", "distance", "length", "wins")
+    digits = (0, 2, 3, 2, 0, 2)
+    rows = [
+        ["–" if mean is None else f"{mean:.{few}f}" for mean, few in zip(own, digits, strict=True)]
+        for own in (vars(one).values() for one in value.sizes)
+    ]
+    print_table(names, rows, right=names)
+    echo()
+    print_facts(_best_of_facts(value))
+    for note in value.notes:
+        echo(f"labelguard: note: {note}", err=True)
+
+
+def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:
+    yield "reward", f"{value.reward}, best of the first n candidates of {value.prompts:,} prompts"
+    yield (
+        "wins",
+        "against the first candidate, by the reward that chose: high whatever the reward is worth",
+    )
+    if judged := value.verdict:
+        yield (
+            "judge",
+            f"{judged.judge}: the best wins {judged.win:,}, ties {judged.tie:,}, loses "
+            f"{judged.loss:,}: {judged.rate:.3f} ({judged.low:.3f} to {judged.high:.3f})",
+        )
+    elif held := value.held_out:
+        yield (
+            "held out",
+            f"{held.evaluation}: mean log-likelihood of a label {held.gain:+.4f} ± "
+            f"{held.standard_error:.4f} against no opinion; of the head, on pairs that held-out "
+            "labelers labeled, not on candidates",
+        )
+    else:
+        yield "judge", "none: only another one can tell whether the best are better (--judge)"
+    if value.path:
+        yield "file", relative_path(value.path)
+
+
+def _read_mix(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> Any:
+    """Return `reward:ID=0.5` as weights by specification."""
+    mix = {}
+    for text in texts:
+        spec, _, weight = text.rpartition("=")
+        try:
+            mix[spec] = float(weight)
+        except ValueError:
+            spec = ""
+        if not spec:
+            raise LabelguardError(f"--mix expects SPEC=WEIGHT, as in length=-0.1, found {text!r}")
+    return mix
+
+
+@click.command("best-of", context_settings=HELP, short_help="What a reward is worth, best of n.")
+@_release_argument
+@click.option(
+    "--candidates",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    required=True,
+    help="Candidates, as `labelguard candidates` writes them: prompt, response.",
+)
+@click.option(
+    "--mix",
+    multiple=True,
+    metavar="SPEC=WEIGHT",
+    callback=_read_mix,
+    help="Add a public reward by weight: length=-0.1, reward:ID_OR_PATH=0.5; once for each.",
+)
+@click.option(
+    "--judge",
+    metavar="RELEASE",
+    help="Let another release, reward:ID_OR_PATH, or an evaluation judge the reward's choice.",
+)
+@file_option("best.parquet", help="File for the best response to each prompt.")
+@prints(_print_best_of, project=True)
+def best_of(release: str, candidates: Path, output: Path | None, **options: Any) -> BestOfResult:
+    """Take the best of n candidates by the reward of RELEASE, for n = 1, 2, 4, …
+
+    RELEASE (its id, or a directory) has a head or is a reward model. If the best of a few
+    candidates are not better, reinforcement learning on this reward will not be either. KL bound:
+    how far, in nats, that moves from the model. Nothing is charged.
+
+    \b
+    Example:
+      labelguard best-of r0001 --candidates candidates.parquet --mix length=-0.1 -o best.parquet
+    """
+    with progress(at_once=True) as report:
+        from labelguard_trainer.alignment.best_of import best_of as choose
+
+        return choose(release, candidates, output=output, progress=report, **options)
+
+
+def _print_synthesis(value: SynthesisResult) -> None:
+    print_facts(_synthesis_facts(value))
+
+
+def _synthesis_facts(value: SynthesisResult) -> Iterator[tuple[str, str]]:
+    yield "directory", relative_path(value.path)
+    yield "release", value.release
+    yield "pairs", f"{value.rows:,} on {pluralize(value.prompts - value.without_pair, 'prompt')}"
+    if value.without_pair:
+        yield "left out", f"{pluralize(value.without_pair, 'prompt')} with equal responses alone"
+    budget = format_budget(vars(value))
+    yield "guarantee", f"{budget} for every {value.unit}, as {value.derived_from}; nothing charged"
+    if value.learned_from:
+        yield "also", f"learned from {', '.join(value.learned_from)}, whose prices add"
+
+
+@click.command("synthesize", context_settings=HELP, short_help="Label a model's responses.")
+@_release_argument
+@click.option(
+    "--model",
+    required=True,
+    metavar="ID_OR_PATH",
+    help="The generator: a directory, or an id of the Hugging Face hub.",
+)
+@_sampling_options
+@click.option(
+    "--pairs",
+    type=click.Choice(("all", "extremes")),
+    default="all",
+    show_default=True,
+    help="All pairs of different responses to a prompt, or the best against the worst.",
+)
+@click.option(
+    "--reward",
+    "reward_model",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="A reward model from `train reward RELEASE`, where RELEASE itself holds labels alone.",
+)
+@directory_option(
+    "synthesis", required=True, help="New directory; unfinished work is in DIR.partial."
+)
+@prints(_print_synthesis, project=True)
+def synthesize(
+    release: str, prompts: Path, model: str, n: int, output: Path, **options: Any
+) -> SynthesisResult:
+    """Label responses of a model to public prompts by what RELEASE learned, as a release.
+
+    DIR can be trained on and exported like RELEASE (its id, or a directory), at no further price:
+    it has the same guarantee. After an interruption the same command resumes.
+
+    \b
+    Example:
+      labelguard synthesize r0001 --prompts prompts.parquet --model base -o synthesis
+    """
+    with progress(at_once=True) as report:
+        report("loading libraries", None)
+        from labelguard_trainer.alignment.synthesis import synthesize as write
+
+        return write(release, prompts, model, n, output, progress=report, **options)

@@ -1,0 +1,240 @@
+"""Responses of a language model to public prompts: sampled here, or by a server.
+
+    generate("base", ["Why is the sky blue?"], 4, max_new_tokens=128)
+
+A text is continued as it stands, a chat is answered in the chat template of the model. What was
+trained on texts is asked in texts, what was trained on chats in chats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from labelguard import extras
+from labelguard.errors import LabelguardError
+from labelguard.text import Progress, no_progress, pluralize
+from labelguard_trainer.alignment.sampling import Content, SamplingSettings, answer_like
+from labelguard_trainer.training import models
+
+# A directory, the id of a hub, or a model of transformers with its tokenizer.
+Model: TypeAlias = str | Path | tuple[Any, Any]
+
+# Tokens of one batch, new ones and padding counted.
+_TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}
+
+
+class Responder(Protocol):
+    """Whatever answers prompts."""
+
+    def check(self, prompts: Sequence[Content], sampling: SamplingSettings) -> None:
+        """Raise `LabelguardError` for prompts that it cannot answer."""
+
+    def respond(
+        self, prompts: Sequence[Content], n: int, sampling: SamplingSettings, progress: Progress
+    ) -> list[list[Content]]:
+        """Return `n` responses to each prompt."""
+
+
+def generate(
+    model: Model,
+    prompts: Sequence[Content],
+    n: int,
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    url: str | None = None,
+    progress: Progress = no_progress,
+) -> list[list[Content]]:
+    """Return `n` responses of a model to each prompt, in the order of the prompts.
+
+    `prompts` are texts or chats (lists of messages of role and content), and each response is of
+    the same kind: a text, or a chat of one message of the assistant. `model` is a directory, an id
+    of a hub, or a loaded model with its tokenizer, as `(model, tokenizer)`; it runs on a GPU where
+    there is one. With `url`, `model` is the name by which a server that speaks like OpenAI's knows
+    it, and OPENAI_API_KEY is sent, if it is set.
+
+    On a CPU the same call gives the same responses. Raises `LabelguardError` for a model that
+    cannot be loaded or reached, and, before anything is generated, for a prompt that leaves no room
+    for `max_new_tokens` in the model's window.
+
+    Example:
+        >>> generate("base", ["tea?"], 2, max_new_tokens=8)
+        [[' yes', ' no']]
+    """
+    sampling = SamplingSettings(max_new_tokens, temperature, top_p, seed)
+    responder = open_responder(model, url)
+    responder.check(prompts, sampling)
+    return responder.respond(prompts, n, sampling, progress)
+
+
+def open_responder(model: Model, url: str | None = None) -> Responder:
+    """Return what answers: a model, or the server at `url`, which knows the model by its name."""
+    extras.require("train", "generation")
+    if url is not None:
+        from labelguard_trainer.alignment.served import ServedModel
+
+        if isinstance(model, tuple):
+            raise LabelguardError("a server knows a model by its name: give that with url")
+        return ServedModel(str(model), url)
+    return LocalModel(model)
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model of transformers in this process, loaded at first use."""
+
+    model: Model
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        if isinstance(self.model, tuple):
+            return self.model[1]
+        return models.load_tokenizer(str(self.model))
+
+    @cached_property
+    def _network(self) -> Any:
+        """The model itself; on a GPU in the type that it was stored in."""
+        if isinstance(self.model, tuple):
+            return self.model[0]
+        import torch
+
+        from labelguard_trainer.training.reporting import quiet
+
+        on_gpu = torch.cuda.is_available()
+        with quiet():
+            models.check_whole("dpo", str(self.model), {})
+            own = {"dtype": "auto"} if on_gpu else {}
+            network = models.load_model("dpo", str(self.model), **own)
+        return network.to("cuda" if on_gpu else "cpu").eval()
+
+    def check(self, prompts: Sequence[Content], sampling: SamplingSettings) -> None:
+        """Raise `LabelguardError` for a chat without a template, or a prompt that is too long."""
+        window = getattr(self._network.config.get_text_config(), "max_position_embeddings", None)
+        room = (window or 1 << 62) - sampling.max_new_tokens
+        lengths = [len(ids) for ids in self._tokenize(prompts)]
+        long = [row for row, length in enumerate(lengths) if length > room]
+        if long:
+            raise LabelguardError(
+                f"{pluralize(len(long), 'prompt')} of {len(lengths):,} leave no room in the "
+                f"model's window of {window:,} tokens: prompt {long[0] + 1} has "
+                f"{lengths[long[0]]:,}, and {sampling.max_new_tokens:,} new ones may follow; "
+                "leave them out, or let responses be shorter"
+            )
+
+    def respond(
+        self, prompts: Sequence[Content], n: int, sampling: SamplingSettings, progress: Progress
+    ) -> list[list[Content]]:
+        """Return `n` responses to each prompt; torch's own random state stays as it was."""
+        import torch
+
+        network, device = self._network, self._network.device
+        inputs = [ids for ids in self._tokenize(prompts) for _ in range(n)]
+        texts = [""] * len(inputs)
+        limit = _TOKENS_PER_BATCH["cuda" if device.type == "cuda" else "cpu"]
+        was_training = network.training
+        network.eval()
+        count = 0
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for number, rows in enumerate(_batches(inputs, sampling.max_new_tokens, limit)):
+                progress("generating", count / len(inputs))
+                torch.manual_seed(sampling.seed_of(number))
+                batch = [inputs[row] for row in rows]
+                for row, text in zip(rows, self._continue(batch, sampling), strict=True):
+                    texts[row] = text
+                count += len(rows)
+        network.train(was_training)
+        progress("generating", 1.0)
+        return [
+            [answer_like(prompt, text) for text in texts[row * n : (row + 1) * n]]
+            for row, prompt in enumerate(prompts)
+        ]
+
+    def _tokenize(self, prompts: Sequence[Content]) -> list[list[int]]:
+        tokenizer = self._tokenizer
+        chats = [prompt for prompt in prompts if not isinstance(prompt, str)]
+        if chats and not tokenizer.chat_template:
+            raise LabelguardError(
+                "the model's tokenizer has no chat template: give prompts as texts, or take a "
+                "model for chats"
+            )
+        options = {"tokenize": False, "add_generation_prompt": True}
+        with models.one_line("the prompts cannot be put into the model's chat template"):
+            shown = [
+                prompt
+                if isinstance(prompt, str)
+                else tokenizer.apply_chat_template(prompt, **options)
+                for prompt in prompts
+            ]
+        # A template writes the special tokens itself.
+        ids = [
+            tokenizer(text, add_special_tokens=isinstance(prompt, str), verbose=False)["input_ids"]
+            for prompt, text in zip(prompts, shown, strict=True)
+        ]
+        first = tokenizer.bos_token_id
+        return [own or [tokenizer.eos_token_id if first is None else first] for own in ids]
+
+    def _continue(self, batch: Sequence[list[int]], sampling: SamplingSettings) -> list[str]:
+        """Return what follows each input, up to the end of its text."""
+        import torch
+        from transformers import GenerationConfig
+
+        network, tokenizer = self._network, self._tokenizer
+        ends = self._ends()
+        padding = ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        longest = max(map(len, batch))
+        # On the left, so that what is new follows each prompt at once.
+        ids = torch.tensor([[padding] * (longest - len(row)) + row for row in batch])
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in batch])
+        drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+        # All that a model's own settings could add to the distribution is named.
+        config = GenerationConfig(
+            max_new_tokens=sampling.max_new_tokens,
+            do_sample=sampling.temperature > 0,
+            **(drawn if sampling.temperature > 0 else {"temperature": 1.0, "top_p": 1.0}),
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
+            num_beams=1,
+            num_return_sequences=1,
+            eos_token_id=ends,
+            pad_token_id=padding,
+        )
+        with torch.no_grad(), models.one_line("the model cannot generate"):
+            tokens = network.generate(
+                input_ids=ids.to(network.device),
+                attention_mask=mask.to(network.device),
+                generation_config=config,
+            )
+        news = tokens[:, longest:].tolist()
+        own = [_until(row, ends) for row in news]
+        return [tokenizer.decode(row, skip_special_tokens=True) for row in own]
+
+    def _ends(self) -> list[int]:
+        """Return the tokens that end a response: the tokenizer's, and those of the model."""
+        own = self._network.generation_config.eos_token_id
+        several = own if isinstance(own, list) else [own]
+        ends = {self._tokenizer.eos_token_id, *several} - {None}
+        if not ends:
+            raise LabelguardError("the model has no token that ends a text (eos_token)")
+        return sorted(ends)
+
+
+def _until(tokens: list[int], ends: Sequence[int]) -> list[int]:
+    """Return the tokens before the first that ends a text."""
+    stop = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+    return tokens[:stop]
+
+
+def _batches(inputs: Sequence[list[int]], more: int, limit: int) -> Iterator[list[int]]:
+    """Yield rows, longest inputs first, at most `limit` tokens with `more` new ones each."""
+    order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
+    start = 0
+    while start < len(order):
+        count = max(limit // (len(inputs[order[start]]) + more), 1)
+        yield order[start : start + count]
+        start += count
