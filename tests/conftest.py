@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 
 import gc
+import itertools
 import os
 import shutil
 import tempfile
@@ -117,9 +118,17 @@ def _nothing_of_yours_between_tests(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session")
+def _states(tmp_path_factory):
+    """Directories that nobody has made yet, in one: to look for a free name beside thousands
+    takes longer than most tests.
+    """
+    return map(str, map(tmp_path_factory.mktemp("states").joinpath, map(str, itertools.count())))
+
+
 @pytest.fixture(autouse=True)
-def _nothing_of_yours_in_a_test(tmp_path_factory, monkeypatch):
-    _nothing_of_yours(monkeypatch, tmp_path_factory.mktemp("state"))
+def _nothing_of_yours_in_a_test(_states, monkeypatch):
+    _nothing_of_yours(monkeypatch, next(_states))
 
 
 @pytest.fixture
