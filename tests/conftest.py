@@ -17,6 +17,7 @@ from labelguard.project.project import find
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
+WITH_TRL = ("tests/trainer/", "tests/bench/")
 
 settings.register_profile("gate", derandomize=True, database=None, deadline=None)
 """The same examples in every run: what a change breaks is what it changed."""
@@ -74,6 +75,18 @@ def pytest_runtest_makereport(item):
         report.longrepr = reason
         item.session.shouldstop = reason
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give all tests that load TRL to one process: there, models and releases are made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneProcess(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "trl" if nodeid.startswith(WITH_TRL) else str(nodeid)
+
+    return OneProcess(config, log)
 
 
 def pytest_collection_finish():

@@ -6,7 +6,7 @@ import pytest
 
 from labelguard.accounting import randomized_response as rr
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
+pytestmark = pytest.mark.slow
 SCRIPT = "dpo_utility"
 LABELS = {"clean", *(f"RR, {loss}" for loss in ("forward", "robust", "plain"))}
 LABELS |= {"PROPS, hard", "PROPS, soft", "teacher"}

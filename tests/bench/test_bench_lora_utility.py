@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
+pytestmark = pytest.mark.slow
 SCRIPT = "lora_utility"
 WAYS = {"no privacy", "statistic, soft", "uls"}
 

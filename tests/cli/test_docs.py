@@ -44,12 +44,7 @@ FROM_NOTHING = ("init", "simulate", "demo")
 reference = script(REFERENCE)
 RESULTS = reference.results()
 LEAVES = [
-    pytest.param(
-        path,
-        command,
-        id="-".join(path),
-        marks=[pytest.mark.xdist_group("trl")] * (path[0] == "train"),
-    )
+    pytest.param(path, command, id="-".join(path))
     for path, command in reference.commands()
     if not isinstance(command, click.Group)
 ]

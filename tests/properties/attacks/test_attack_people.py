@@ -115,6 +115,7 @@ def test_two_spellings_in_one_file_are_two_budgets_of_nobody(one, other, project
     assert "worker 3" not in said
 
 
+@pytest.mark.quick(".0", "nan")
 @pytest.mark.parametrize("name", [".0", "7.0", "1.5", "1e2", "nan", "v1.0"])
 def test_an_id_is_text_whatever_number_it_looks_like(name, project):
     """And what a column of floating-point numbers makes of ids is no id: 7 would come as 7.0."""
