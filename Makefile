@@ -11,6 +11,8 @@ AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 MORE := integration or browser or dist or site
 ELSEWHERE := shared_data or $(MORE)
 SIDE_BY_SIDE := -n auto
+# Asserts are rewritten once, and not by every process in every run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-docs test-faults test-shared test-integration test-browser test-dist dist \
 	lint types size docs format bench clean

@@ -93,6 +93,7 @@ def pytest_collection_finish():
     """What is loaded by now stays: to look through it for garbage again and again takes a tenth."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # tests make few cycles, and many objects
 
 
 def pytest_unconfigure():

@@ -118,6 +118,7 @@ def answers_fit(flips, size, letters=2, threshold=THRESHOLD):
     return bool(stats.chisquare(counts, expected).pvalue > FALSE_FAILURE)
 
 
+@pytest.mark.quick("1.0", "0.3-8", "3.0-3")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("epsilon0", [0.3, 1.0, 3.0])
 def test_every_answer_of_a_block_comes_as_often_as_is_charged(size, epsilon0, rows):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from support import preferences
+from support.preferences import ASKED, TABLE, dump
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
@@ -21,8 +21,6 @@ from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 12}
-ASKED = preferences.public()
-TABLE = preferences.pairs(ASKED, preferences.opinions(len(ASKED), 1))
 WHO = TABLE["labeler_id"]
 
 JOSE, JOSE_APART = "Jos\u00e9", "Jose\u0301"
@@ -67,13 +65,13 @@ def _with(column, values):
 
 def refused(project, table, match, **options):
     """What the refusal says; nothing was charged and nothing released."""
-    before = preferences.dump(project.state)
+    before = dump(project.state)
     try:
         made = lg.privatize(table, **options, project=project)
     except LabelguardError as error:
         assert error.exit_code == 1
         assert match in str(error), str(error)
-        found = preferences.dump(project.state)
+        found = dump(project.state)
         assert {n: t for n, t in found.items() if n != "meta"} == {
             n: t for n, t in before.items() if n != "meta"
         }
