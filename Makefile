@@ -10,7 +10,9 @@ AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 # What needs more than this clone: tools, a browser, the built wheel, the built site; and real data.
 MORE := integration or browser or dist or site
 ELSEWHERE := shared_data or $(MORE)
-SIDE_BY_SIDE := -n auto --dist loadgroup
+SIDE_BY_SIDE := -n auto
+# Asserts are rewritten once, and not by every process in every run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-docs test-faults test-shared test-integration test-browser test-dist dist \
 	lint types size docs format bench clean
@@ -19,7 +21,6 @@ demo: $(INSTALLED)
 	rm -rf labelguard-demo
 	$(BIN)/labelguard demo
 
-# The trainer's tests are one group, for one process: loading TRL takes ten seconds.
 test: $(DEV)
 	$(BIN)/pytest -m "not (slow or docs or $(ELSEWHERE))" $(SIDE_BY_SIDE) --durations=25
 

@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 
 import gc
+import itertools
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from labelguard.project.project import find
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
+WITH_TRL = ("tests/trainer/", "tests/bench/")
 
 settings.register_profile("gate", derandomize=True, database=None, deadline=None)
 """The same examples in every run: what a change breaks is what it changed."""
@@ -75,10 +77,23 @@ def pytest_runtest_makereport(item):
     return report
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give all tests that load TRL to one process: there, models and releases are made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneProcess(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "trl" if nodeid.startswith(WITH_TRL) else str(nodeid)
+
+    return OneProcess(config, log)
+
+
 def pytest_collection_finish():
     """What is loaded by now stays: to look through it for garbage again and again takes a tenth."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # tests make few cycles, and many objects
 
 
 def pytest_unconfigure():
@@ -117,9 +132,17 @@ def _nothing_of_yours_between_tests(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session")
+def _states(tmp_path_factory):
+    """Directories that nobody has made yet, in one: to look for a free name beside thousands
+    takes longer than most tests.
+    """
+    return map(str, map(tmp_path_factory.mktemp("states").joinpath, map(str, itertools.count())))
+
+
 @pytest.fixture(autouse=True)
-def _nothing_of_yours_in_a_test(tmp_path_factory, monkeypatch):
-    _nothing_of_yours(monkeypatch, tmp_path_factory.mktemp("state"))
+def _nothing_of_yours_in_a_test(_states, monkeypatch):
+    _nothing_of_yours(monkeypatch, next(_states))
 
 
 @pytest.fixture

@@ -166,6 +166,7 @@ def test_the_sensitivity_is_that_of_a_replacement_and_is_not_doubled(noise_multi
     assert ours <= rdp.get_epsilon(delta) <= 1.5 * ours
 
 
+@pytest.mark.quick("2-PLDAccountant", "25-RdpAccountant")
 @pytest.mark.parametrize("accountant", [PLDAccountant, RdpAccountant])
 @pytest.mark.parametrize("releases", [2, 25])
 def test_n_events_cost_what_one_event_costs_n_times(accountant, releases):

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
+pytestmark = pytest.mark.slow
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 WORDS = ("tea", "rain", "bread", "gardening", "understanding", "sunlight")
 

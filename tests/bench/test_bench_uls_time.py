@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
+pytestmark = pytest.mark.slow
 SCRIPT = "uls_time"
 RECORDS, TOKENS = 4, 16
 

@@ -132,7 +132,6 @@ def _code(block, names):
 
 
 @pytest.mark.docs
-@pytest.mark.xdist_group("trl")
 def test_the_tutorial_prints_what_it_shows():
     names: dict[str, Any] = {}
     printed: list[str] = []

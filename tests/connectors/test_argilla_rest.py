@@ -176,7 +176,7 @@ class Busy(ArgillaClient):
         return {"id": name, "inserted_at": created, **members}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(0, 100), max_size=40),
     st.lists(st.integers(0, 9), max_size=10),

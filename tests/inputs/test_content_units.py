@@ -163,6 +163,7 @@ DRESSES: dict[str, Callable[[str, str, str], Row]] = {
 }
 
 
+@pytest.mark.quick("a chat in parts", "where the prompt ends", "other sides", "a ranking")
 @pytest.mark.parametrize("dress", DRESSES)
 @settings(deadline=None, max_examples=4)
 @given(compared=contents)

@@ -242,8 +242,8 @@ LABELS: dict[str, Sequence[Any]] = {
     "float32": pa.array([0.0, 1.0, 1.0, 0.5], pa.float32()),
     "booleans": pa.array([False, True, True, None]),
     "decimals": pa.array([decimal.Decimal(v) for v in ("0.0", "1.0", "1.0", "0.5")]),
-    "strings": pa.array(["0", "1", "1.0", "0.5"]),
-    "words": pa.array(["false", "true", "True", None]),
+    "strings": pa.array(["+0", "1", " 1.0\t", "0.50"]),
+    "words": pa.array(["false", "TRUE", "True", None]),
     "dictionary": pa.array(["0", "1", "1", "0.5"]).dictionary_encode(),
 }
 TIES: dict[str, pa.Array] = {

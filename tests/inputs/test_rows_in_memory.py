@@ -73,7 +73,7 @@ INPUTS: dict[str, Callable[[pa.Table, Path], Any]] = {
 }
 
 
-@pytest.mark.quick("pandas", "polars", "rows", "parquet")
+@pytest.mark.quick("pandas", "parquet")
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_number_that_is_none_is_a_blank_in_every_type_of_input(kind, tmp_path):
     texts = {one: [f"{one} {n}" for n in range(4)] for one in row(labeler_id=1) if one != "label"}

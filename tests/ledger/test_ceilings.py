@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.commands import run
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.budget import pricing
@@ -23,8 +23,6 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr", "uses": 3}
 
 

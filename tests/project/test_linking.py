@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import preferences, world
 from support.commands import PRIVATIZE, run
+from support.preferences import ASKED, TABLE
 
 import labelguard as lg
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
@@ -27,8 +28,6 @@ from labelguard.release.privatize import plan
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "mechanism": "rr", "uses": 3}
-ASKED = preferences.public()
-TABLE = preferences.pairs(ASKED, preferences.opinions(len(ASKED), 1))
 OTHERS = preferences.pairs(
     preferences.Public(ASKED.labeler, ASKED.item + 100), preferences.opinions(len(ASKED), 2)
 )

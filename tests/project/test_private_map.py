@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.commands import run
-from support.preferences import STATISTIC, files, opinions, pairs, public
+from support.preferences import STATISTIC, TABLE, files
 
 import labelguard as lg
 from labelguard.errors import ProjectError
@@ -20,8 +20,6 @@ from labelguard.report import overview
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
 RR = BUDGET | {"mechanism": "rr", "uses": 3}
 WINDOWS = BUDGET | STATISTIC | {"uses": 3}

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from support import world
 from support.commands import FIRST
 from support.doors import install
-from support.preferences import STATISTIC, files, opinions, pairs, public, write
+from support.preferences import STATISTIC, TABLE, files, write
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -21,8 +21,6 @@ from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage.executor import Threads, open_executor
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 
 MECHANISM = """

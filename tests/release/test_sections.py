@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 from support.doors import install
-from support.preferences import opinions, pairs, public
+from support.preferences import TABLE
 
 import labelguard as lg
 from labelguard.release import card, sections
 from labelguard.report.page import report, write
 from labelguard.report.render import html, markdown
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 
 MECHANISM = """

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from support.commands import run
-from support.preferences import STATISTIC, opinions, pairs, public
+from support.preferences import STATISTIC, TABLE
 
 import labelguard as lg
 from labelguard import clock
@@ -32,8 +32,6 @@ from labelguard.report.figures import describe_job
 from labelguard.report.page import report, write
 from labelguard.report.render import Report, html, json_text, markdown
 
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
 HOSTILE = "<script>alert(1)</script>|`![x](https://e.example)`$x$ \u202eabc\x1b[31m\n# ]]>{{7*7}}"
 RENDERERS = (html, markdown, json_text)

@@ -1,18 +1,9 @@
-"""Tests that load torch are one group, for one process; models and releases are made once in it."""
+"""Models and releases that are made once, and a directory of its own for each test."""
 
 from pathlib import Path
 
 import pytest
 from support import tiny_models, train_runs
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makeitem(collector):
-    """Put every test of this folder into the group."""
-    made = yield
-    for case in made if isinstance(made, list) else ():
-        case.add_marker(pytest.mark.xdist_group("trl"))
-    return made
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,7 @@ def public(directory):
 
 
 def test_the_hub_gets_a_model_that_loads_and_its_card(model, monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     with hubs.running() as hub:
         hubs.point_to(hub, monkeypatch, tmp_path)
         where = publish_model(model, f"hf:{NAME}").where

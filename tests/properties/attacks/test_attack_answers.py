@@ -101,6 +101,7 @@ def kaggle(label=1, **more):
     }
 
 
+@pytest.mark.quick("label", "item_id-winner_tie-auto", "model_a-winner_model_a-pairs")
 @pytest.mark.parametrize("named", ["auto", "pairs", "kaggle"])
 @pytest.mark.parametrize("winner", ["winner_model_a", "winner_tie"])
 @pytest.mark.parametrize("role", ["label", "item_id", "model_a"])

@@ -91,6 +91,7 @@ ROUTES: dict[str, Callable[[list[Row], Path], Any]] = {
 }
 
 
+@pytest.mark.quick("rows", "pandas-numbers in text", "jsonl-names and truth values")
 @pytest.mark.parametrize(("kind", "values"), VALUES.values(), ids=list(VALUES))
 @pytest.mark.parametrize("route", ROUTES)
 def test_what_is_beside_a_side_is_read_alike_wherever_it_stands(route, kind, values, tmp_path):

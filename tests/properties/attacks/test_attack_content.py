@@ -324,6 +324,7 @@ def battle(tokens):
     }
 
 
+@pytest.mark.quick("rows", "jsonl-tokens1", "arrow-tokens0", "pandas-tokens3")
 @pytest.mark.parametrize("tokens", [(1, 2), (1, 2.5), ("1", 2), (1, None)])
 @pytest.mark.parametrize("route", ["rows", "jsonl", "arrow", "pandas"])
 def test_other_members_of_published_conversations_are_not_read(tokens, route, tmp_path):

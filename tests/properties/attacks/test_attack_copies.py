@@ -23,7 +23,7 @@ from labelguard.release.head import Head
 from labelguard.report import overview
 
 LABELERS, ITEMS = 5, 200
-PRICE: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-5, "uses": 2}
+PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 0.5, "delta": 1e-5, "uses": 2}
 # Of 1,000 guesses at random more than 58% are right with a probability below 1e-6; coins at this
 # price are hardly better than chance.
 CHANCE = 0.58

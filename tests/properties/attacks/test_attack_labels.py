@@ -11,12 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
-from support.commands import PRIVATIZE
 
 import labelguard
 from labelguard.budget.label_values import LabelValues
-from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.project import policies
@@ -58,22 +55,13 @@ def rows(made):
 OUTSIDE: dict[str, pa.Table] = {
     "coded 1 and 2": pairs([1, 2, 2, 1]),
     "words": pairs(["a", "b", "b", "a"]),
-    "a number between": pairs([1.0, 0.7, 0.0, 1.0]),
-    "infinite": pairs([1.0, float("inf"), 0.0, 1.0]),
-    "a list": pairs([[1], [1], [0], [1]]),
-    "a denied tie": pairs([1, 0.5, 0, 0], tie=[False, False, False, False]),
     "an odd tie": pairs([1, 1, 0, 0], tie=["no", "maybe", "no", "no"]),
     "an odd tie of chosen": chosen(["no", "maybe", "no"]),
-    "too few ranks": rankings([[1, 2], [1], [2, 1]]),
-    "a null rank": rankings([[1, 2], [1, None], [2, 1]]),
-    "a NaN rank": rankings([[1.0, 2.0], [1.0, float("nan")], [2.0, 1.0]]),
     "a word as rank": rankings([["1", "2"], ["1", "best"], ["2", "1"]]),
 }
 
 
-@pytest.mark.quick(
-    "coded 1 and 2-stop", "coded 1 and 2-quarantine", "words-stop", "words-quarantine"
-)
+@pytest.mark.quick("coded 1 and 2", "words")
 @pytest.mark.parametrize("bad_rows", ["stop", "quarantine"])
 @pytest.mark.parametrize("case", OUTSIDE)
 def test_a_label_outside_its_domain_stops_the_run(case, bad_rows, project):
@@ -95,26 +83,6 @@ def test_rows_are_set_aside_for_public_reasons_beside_labels_of_any_kind(project
     assert rows(made) == {"p0", "p3", "p4"}
     counts = made.card["counts"]
     assert (counts["rows_read"], counts["set_aside"], counts["skipped"]) == (5, 1, 1)
-
-
-SAME: dict[str, list[Any]] = {
-    "numbers": [1, 0, 1, 0],
-    "fractions": [1.0, 0.0, 1.0, 0.0],
-    "truth": [True, False, True, False],
-    "texts": ["1", "0.00", " 1.0\t", "+0"],
-    "words": ["true", "False", "TRUE", "false"],
-}
-
-
-@pytest.mark.slow
-def test_every_type_of_column_reads_as_the_same_labels(tmp_path):
-    """At ε = 40 a coin flips one label in 10^17: what is released is what was read."""
-    found = []
-    for name, labels in SAME.items():
-        project = labelguard.init(tmp_path / name, max_epsilon=40)
-        made = privatize(project, pairs(labels), mechanism="rr", epsilon=40, delta=0, unit="item")
-        found.append(dict(labelguard.load(made).select("prompt", "chosen").rows()))
-    assert found == [{"p0": "a", "p1": "b", "p2": "a", "p3": "b"}] * len(SAME)
 
 
 def test_named_values_are_read_as_they_are_named(tmp_path):
@@ -260,21 +228,6 @@ def test_later_policies_keep_the_rule_of_skips_and_the_condition(project):
         policies.new(name, **PRICE, allow=["rr:uses=1"], project=project, **options)
         with pytest.raises(PolicyError, match=said):
             policies.activate(name, project)
-
-
-def test_the_command_line_names_values_and_rules(tmp_path):
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in pairs(["l", "r", ""]).to_pylist()))
-    options = ["--epsilon", "3", "--delta", "1e-5", "--project", str(tmp_path)]
-    CliRunner().invoke(main, ["init", str(tmp_path)])
-    options += ["--label-values", "a=l,b=r", "--skips", "tie", "--assignment-reactive", "--json"]
-    result = CliRunner().invoke(main, [*PRIVATIZE, str(path), *options])
-    assert result.exit_code == 0, result.stderr
-    card = json.loads(result.stdout)["card"]
-    assert card["privacy"]["assignment"] == "reactive"
-    assert any("--assignment-reactive" in line for line in card["not_protected"])
-    (markdown,) = tmp_path.rglob("CARD.md")
-    assert "**Condition.**" in markdown.read_text()
 
 
 def test_errors_of_labels_show_no_value(project):

@@ -69,7 +69,7 @@ def published(hypothesis, here, options, items):
     ("options", "items"), [(NUMBERS, 600), (MODELS, 40)], ids=["numbers", "models"]
 )
 def test_the_bits_of_a_published_head_tell_no_label(options, items, tmp_path):
-    assert len({published(number, tmp_path, options, items) for number in (0, 5, 7)}) == 1
+    assert len({published(number, tmp_path, options, items) for number in (0, 7)}) == 1
 
 
 @pytest.mark.slow

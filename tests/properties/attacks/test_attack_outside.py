@@ -122,6 +122,7 @@ ASKED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.quick("ratings, skips hidden", "pairwise or a flag")
 @pytest.mark.parametrize("asked", ASKED)
 def test_what_one_answers_does_not_decide_which_question_is_read(asked, tmp_path):
     honest, tags, options = ASKED[asked]

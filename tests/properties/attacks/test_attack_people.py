@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from support import preferences
+from support.preferences import ASKED, TABLE, dump
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
@@ -21,8 +21,6 @@ from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 12}
-ASKED = preferences.public()
-TABLE = preferences.pairs(ASKED, preferences.opinions(len(ASKED), 1))
 WHO = TABLE["labeler_id"]
 
 JOSE, JOSE_APART = "Jos\u00e9", "Jose\u0301"
@@ -67,13 +65,13 @@ def _with(column, values):
 
 def refused(project, table, match, **options):
     """What the refusal says; nothing was charged and nothing released."""
-    before = preferences.dump(project.state)
+    before = dump(project.state)
     try:
         made = lg.privatize(table, **options, project=project)
     except LabelguardError as error:
         assert error.exit_code == 1
         assert match in str(error), str(error)
-        found = preferences.dump(project.state)
+        found = dump(project.state)
         assert {n: t for n, t in found.items() if n != "meta"} == {
             n: t for n, t in before.items() if n != "meta"
         }
@@ -115,6 +113,7 @@ def test_two_spellings_in_one_file_are_two_budgets_of_nobody(one, other, project
     assert "worker 3" not in said
 
 
+@pytest.mark.quick(".0", "nan")
 @pytest.mark.parametrize("name", [".0", "7.0", "1.5", "1e2", "nan", "v1.0"])
 def test_an_id_is_text_whatever_number_it_looks_like(name, project):
     """And what a column of floating-point numbers makes of ids is no id: 7 would come as 7.0."""

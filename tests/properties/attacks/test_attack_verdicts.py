@@ -45,6 +45,7 @@ def outcome(table):
     return read.table["prompt"].to_pylist(), values.tobytes(), read.skipped
 
 
+@pytest.mark.quick("values1", "values3", "values4", "values7")
 @pytest.mark.parametrize(
     ("values", "kind"),
     [

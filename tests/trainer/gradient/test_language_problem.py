@@ -82,6 +82,7 @@ def _written_down(found, base, labeler):
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
+@pytest.mark.quick("LoRA-dpo", "whole-reward")
 @BOTH
 @ALL
 def test_a_labelers_gradient_is_that_of_the_loss_written_down(kind, lora, made, base):
@@ -177,6 +178,7 @@ def test_a_restored_problem_goes_on_to_the_last_bit(lora, optimizer, base):
         second.restore({**kept, "parameters": kept["parameters"][1:]})
 
 
+@pytest.mark.quick("LoRA-dpo", "whole-reward")
 @BOTH
 @ALL
 def test_margins_change_their_sign_with_the_sides(kind, lora, made, base):
@@ -251,6 +253,7 @@ def test_a_model_of_more_parameters_than_runs_are_priced_for_is_refused(base, mo
         dp_language.problem("reward", base)
 
 
+@pytest.mark.quick("1e-40", "1e+30")
 @pytest.mark.parametrize("scale", [1e-40, 1e-20, 1.0, 1e30])
 def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(scale, base):
     """Of a reward model whose head is that much smaller, or larger; it learned from 1e-23 on."""
