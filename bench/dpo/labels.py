@@ -46,7 +46,13 @@ def raw(pairs: Pairs, seed: int) -> NDArray[np.uint8]:
 def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory: Path) -> Path:
     """The directory of a release; it is drawn once, and then the same for all that train on it."""
     name = f"{mechanism}-m{budget.labels}-e{budget.epsilon:g}-s{seed}"
-    path = directory / name
+    return privatize(mechanism, budget, pairs, raw(pairs, seed), directory / name)
+
+
+def privatize(
+    mechanism: str, budget: Budget, pairs: Pairs, values: NDArray[np.uint8], path: Path
+) -> Path:
+    """`path`, with a release of labels of shape (n,), each labeler's after each other."""
     if path.exists():
         return path
     rows = len(pairs)
@@ -56,11 +62,11 @@ def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory:
             "prompt": pairs.prompt,
             "response_a": pairs.first,
             "response_b": pairs.second,
-            "label": raw(pairs, seed),
+            "label": values,
             "labeler_id": [f"labeler {row // budget.labels}" for row in range(rows)],
         }
     )
-    asked = {RR: {}, STATISTIC: {"features": FEATURES}}
+    options = {RR: {}, STATISTIC: {"features": FEATURES}}
     with tempfile.TemporaryDirectory() as home:
         lg.privatize(
             table,
@@ -69,6 +75,6 @@ def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory:
             epsilon=budget.epsilon,
             delta=DELTA,
             output=path,
-            **asked[mechanism],
+            **options[mechanism],
         )
     return path
