@@ -43,8 +43,8 @@ from utility.tables import markdown, plain
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing; print the table, and a line of JSON."""
     options = _parser().parse_args(arguments)
-    size, directory = TINY if options.tiny else Size(), options.work
-    directory = directory / ("tiny" if options.tiny else "full")
+    size = TINY if options.tiny else Size()
+    directory = options.work / ("tiny" if options.tiny else "full")
     store = Store(directory / "runs.jsonl")
     quietly_on_one_core()
     records = []

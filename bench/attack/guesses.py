@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from dpo.grammar import Floats
 from dpo.labels import DELTA
-from scipy.stats import t
+from scipy.stats import sem, t
 from utility.tables import Table
 
-from attack.models import RAW, ROWS
+from attack.models import RAW
 
-__all__ = ["bound", "calibrate", "control", "interval", "rates", "results", "table"]
-
-FALSE_POSITIVES = 0.01
-_HEAD = [
-    "labels (bound)",
-    "attacked",
-    "epochs",
-    "fresh pairs",
-    "margin",
-    "right",
-    "calibrated (95%)",
-    "AUC",
-    "TPR at 1% FPR",
-    "labeler (95%)",
-]
+_NUMBERS = {"accuracy": "fresh pairs", "right": "right", "auc": "AUC", "true_positives": "TPR"}
+_ADVANTAGES = ("margin", "calibrated", "labeler")
 
 
 def bound(epsilon: float | None) -> float:
@@ -35,9 +23,7 @@ def bound(epsilon: float | None) -> float:
 
     Source: Kairouz, Oh and Viswanath, 2015, the region of errors, at equal odds.
     """
-    if epsilon is None:
-        return 1.0
-    return float((np.expm1(epsilon) + 2 * DELTA) / (np.exp(epsilon) + 1))
+    return 1.0 if epsilon is None else (math.expm1(epsilon) + 2 * DELTA) / (math.exp(epsilon) + 1)
 
 
 def results(records: Iterable[Mapping[str, Any]], labels: int) -> list[dict[str, Any]]:
@@ -48,12 +34,8 @@ def results(records: Iterable[Mapping[str, Any]], labels: int) -> list[dict[str,
         groups.setdefault(tuple(record[name] for name in names), []).append(record)
     return [
         {**dict(zip(names, group, strict=True)), **_result(group[1], members, labels)}
-        for group, members in sorted(groups.items(), key=lambda item: _place(*item[0]))
+        for group, members in groups.items()
     ]
-
-
-def _place(labels: str, epsilon: float | None, model: str, epochs: int) -> tuple[Any, ...]:
-    return labels != RAW, labels, -(epsilon or 0), model != ROWS, model, epochs
 
 
 def _result(epsilon: float | None, records: list[Mapping[str, Any]], labels: int) -> dict[str, Any]:
@@ -66,13 +48,12 @@ def _result(epsilon: float | None, records: list[Mapping[str, Any]], labels: int
     shape = (*answers.shape[:2], -1, labels)
     evidence = (scores * answers).reshape(shape)
     single, whole = np.sign(evidence), np.sign(evidence.sum(-1, keepdims=True))
-    plain = np.sign(margins * answers).reshape(shape)
     area, true_positives = rates(scores.ravel(), answers.ravel() > 0)
     fresh = [record["accuracy"] for record in records if record["accuracy"] is not None]
     return {
         "accuracy": float(np.mean(fresh)) if fresh else None,
         "bound": bound(epsilon),
-        "margin": interval(plain),
+        "margin": interval(np.sign(margins * answers).reshape(shape)),
         "right": float((1 + single.mean()) / 2),
         "calibrated": interval(single),
         "by_seed": [interval(single[[seed]]) for seed in range(len(single))],
@@ -94,11 +75,8 @@ def calibrate(margins: Floats, known: Floats) -> Floats:
 
 def interval(values: Floats) -> tuple[float, float, float]:
     """Mean and 95% interval of values (seeds, worlds, targets, guesses), robust by labeler."""
-    clusters = values.transpose(0, 2, 1, 3).reshape(values.shape[0] * values.shape[2], -1)
-    means = clusters.mean(axis=1)
-    error = means.std(ddof=1) / len(means) ** 0.5
-    half = float(t.ppf(0.975, len(means) - 1) * error)
-    mean = float(means.mean())
+    means = values.mean(axis=(1, 3)).ravel()
+    mean, half = float(means.mean()), float(t.ppf(0.975, len(means) - 1) * sem(means))
     return mean, max(-1.0, mean - half), min(1.0, mean + half)
 
 
@@ -110,42 +88,31 @@ def rates(scores: Floats, positive: Any) -> tuple[float, float]:
         for which in (~positive, positive)
     ]
     false, true = (counts / counts[-1] for counts in curve)
-    return float(np.trapezoid(true, false)), float(np.interp(FALSE_POSITIVES, false, true))
+    return float(np.trapezoid(true, false)), float(np.interp(0.01, false, true))
 
 
 def table(lines: Iterable[Mapping[str, Any]]) -> Table:
     """A row for each result; means without a leading zero."""
-    return [_HEAD, *(_row(line) for line in lines)]
+    names = [*_NUMBERS.values(), *(f"{name} (95%)" for name in _ADVANTAGES)]
+    return [["labels (bound)", "attacked", "epochs", *names], *map(_row, lines)]
 
 
 def _row(line: Mapping[str, Any]) -> list[str]:
-    labels = line["labels"]
-    if line["epsilon"] is not None:
-        labels += f", ε = {line['epsilon']:g} ({_short(line['bound'])})"
-    return [
-        labels,
-        line["model"],
-        str(line["epochs"] or ""),
-        "" if line["accuracy"] is None else _short(line["accuracy"]),
-        _short(line["margin"][0]),
-        _short(line["right"]),
-        _with_interval(line["calibrated"]),
-        _short(line["auc"]),
-        _short(line["true_positives"]),
-        _with_interval(line["labeler"]),
-    ]
+    epsilon, epochs = line["epsilon"], str(line["epochs"] or "")
+    budget = "" if epsilon is None else f", ε = {epsilon:g} ({_short(line['bound'])})"
+    numbers = ["" if line[name] is None else _short(line[name]) for name in _NUMBERS]
+    advantages = [_with_interval(line[name]) for name in _ADVANTAGES]
+    return [line["labels"] + budget, line["model"], epochs, *numbers, *advantages]
 
 
 def control(lines: Iterable[Mapping[str, Any]]) -> str:
-    """The advantage on raw labels at the most epochs in every seed, which must be above 0."""
-    raw = [line for line in lines if line["labels"] == RAW]
-    most = max(line["epochs"] for line in raw)
-    seeds = [
-        f"{line['model']} {'; '.join(map(_with_interval, line['by_seed']))}"
-        for line in raw
-        if line["epochs"] == most
-    ]
-    return f"control, raw labels, {most} epochs, by seed: {', '.join(seeds)}"
+    """The advantages on raw labels by seed; where a model learnt long, they must be above 0."""
+    return "\n".join(
+        f"control, {line['model']}, {line['epochs']} epochs, by seed: "
+        + "; ".join(map(_with_interval, line["by_seed"]))
+        for line in lines
+        if line["labels"] == RAW
+    )
 
 
 def _with_interval(values: tuple[float, float, float]) -> str:
@@ -155,6 +122,4 @@ def _with_interval(values: tuple[float, float, float]) -> str:
 
 def _short(value: float) -> str:
     """.656, −.012 or 1.000"""
-    text = f"{value:.3f}"
-    text = "0.000" if text == "-0.000" else text
-    return text.replace("-", "−").replace("0.", ".", 1) if abs(value) < 0.9995 else text
+    return f"{round(value, 3) + 0.0:.3f}".replace("-", "−").replace("0.", ".", 1)

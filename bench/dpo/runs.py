@@ -40,7 +40,7 @@ class Run:
 
     def key(self, size: Size) -> str:
         """A digest of settings and of the code that decides the numbers."""
-        text = json.dumps([asdict(self), asdict(size), _code()], sort_keys=True)
+        text = json.dumps([asdict(self), asdict(size), code_digest()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def __str__(self) -> str:
@@ -95,7 +95,8 @@ def quietly_on_one_core() -> None:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
+    """A digest of the sources that decide the numbers."""
     digest = hashlib.sha256()
     for name in ("grammar.py", "base.py", "labels.py", "scoring.py", "training.py"):
         digest.update((Path(__file__).parent / name).read_bytes())
