@@ -1,6 +1,6 @@
 """What an attack on trained models learns of the labels that they were trained on.
 
-    python bench/preference_attack.py           # the table; a quarter of an hour of one core
+    python bench/preference_attack.py           # the table; 17 minutes of one core
     python bench/preference_attack.py --tiny    # every attack once, in seconds
 
 DPO and reward models learn from 320 pairs of the made-up language of `dpo_utility.py` (short
