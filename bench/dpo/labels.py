@@ -43,8 +43,8 @@ def raw(pairs: Pairs, seed: int) -> NDArray[np.uint8]:
     return pairs.labels(np.random.default_rng((seed, 1)))
 
 
-def table(pairs: Pairs, seed: int, budget: Budget) -> pa.Table:
-    """What labelers said of pairs, as `labelguard.privatize` reads it."""
+def table(pairs: Pairs, values: NDArray[np.uint8], budget: Budget) -> pa.Table:
+    """Labels of shape (n,), each labeler's after each other, as `labelguard.privatize` reads them."""
     rows = len(pairs)
     return pa.table(
         {
@@ -52,7 +52,7 @@ def table(pairs: Pairs, seed: int, budget: Budget) -> pa.Table:
             "prompt": pairs.prompt,
             "response_a": pairs.first,
             "response_b": pairs.second,
-            "label": raw(pairs, seed),
+            "label": values,
             "labeler_id": [f"labeler {row // budget.labels}" for row in range(rows)],
         }
     )
@@ -61,18 +61,24 @@ def table(pairs: Pairs, seed: int, budget: Budget) -> pa.Table:
 def released(mechanism: str, budget: Budget, pairs: Pairs, seed: int, directory: Path) -> Path:
     """The directory of a release; it is drawn once, and then the same for all that train on it."""
     name = f"{mechanism}-m{budget.labels}-e{budget.epsilon:g}-s{seed}"
-    path = directory / name
+    return privatize(mechanism, budget, pairs, raw(pairs, seed), directory / name)
+
+
+def privatize(
+    mechanism: str, budget: Budget, pairs: Pairs, values: NDArray[np.uint8], path: Path
+) -> Path:
+    """`path`, with a release of the `table` of these labels."""
     if path.exists():
         return path
-    asked = {RR: {}, STATISTIC: {"features": FEATURES}}
+    options = {RR: {}, STATISTIC: {"features": FEATURES}}
     with tempfile.TemporaryDirectory() as home:
         lg.privatize(
-            table(pairs, seed, budget),
+            table(pairs, values, budget),
             mechanism=mechanism,
             project=lg.init(Path(home)),
             epsilon=budget.epsilon,
             delta=DELTA,
             output=path,
-            **asked[mechanism],
+            **options[mechanism],
         )
     return path

@@ -40,7 +40,7 @@ class Run:
 
     def key(self, size: Size) -> str:
         """A digest of settings and of the code that decides the numbers."""
-        text = json.dumps([asdict(self), asdict(size), _code()], sort_keys=True)
+        text = json.dumps([asdict(self), asdict(size), code_digest()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ def runs(size: Size, *, tiny: bool) -> Iterator[Run]:
 
 def prepare(wanted: list[Run], size: Size, directory: Path) -> None:
     """Make what several runs read: base model, tokens, releases."""
-    _quietly_on_one_core()
+    quietly_on_one_core()
     for seed in sorted({run.seed for run in wanted}):
         problem = base.problem(size, seed, directory)
         for run in wanted:
@@ -70,7 +70,7 @@ def prepare(wanted: list[Run], size: Size, directory: Path) -> None:
 
 def finished(run: Run, size: Size, directory: Path) -> dict[str, Any]:
     """The record of a run: accuracy on probes, CPU time, and what the kind of labels tells."""
-    _quietly_on_one_core()
+    quietly_on_one_core()
     problem = base.problem(size, run.seed, directory)
     start = time.process_time()
     with tempfile.TemporaryDirectory() as scratch:
@@ -87,7 +87,7 @@ def finished(run: Run, size: Size, directory: Path) -> dict[str, Any]:
     }
 
 
-def _quietly_on_one_core() -> None:
+def quietly_on_one_core() -> None:
     torch.set_num_threads(1)
     disable_progress_bar()
     logging.disable_progress_bar()
@@ -95,7 +95,8 @@ def _quietly_on_one_core() -> None:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
+    """A digest of the sources that decide the numbers."""
     digest = hashlib.sha256()
     for name in ("grammar.py", "base.py", "labels.py", "scoring.py", "training.py"):
         digest.update((Path(__file__).parent / name).read_bytes())

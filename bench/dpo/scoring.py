@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpo.grammar import Pairs
 from labelguard.storage.files import write_atomically
 
-_QUIET = {
+QUIET = {
     "save_strategy": "no",
     "logging_strategy": "no",
     "report_to": "none",
@@ -34,7 +34,7 @@ _COLUMNS = {
 
 def dpo_config(settings: Mapping[str, Any], output: Path, **more: Any) -> DPOConfig:
     """A configuration that saves and logs nothing."""
-    return DPOConfig(str(output), **_QUIET, **settings, **more)
+    return DPOConfig(str(output), **QUIET, **settings, **more)
 
 
 def scored(
@@ -59,6 +59,11 @@ def _scored(pairs: Pairs, base: Path, settings: Mapping[str, Any], directory: Pa
         raise ValueError(f"{len(pairs) - len(trainer.train_dataset)} pairs do not fit the model")
     found = trainer.train_dataset.with_format("arrow")[:]
     return pa.table({own: found[name] for own, name in _COLUMNS.items()})
+
+
+def as_written(tokens: pa.Table) -> Dataset:
+    """All pairs as a tokenized data set, the first side of each as `chosen`."""
+    return sides(tokens, np.arange(tokens.num_rows), np.ones(tokens.num_rows, bool))
 
 
 def sides(tokens: pa.Table, pair: NDArray[np.intp], first: NDArray[np.bool_]) -> Dataset:

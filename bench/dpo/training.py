@@ -75,7 +75,7 @@ def clean(problem: Problem, budget: Budget | None, output: Path) -> Outcome:
     """Labels as they were given: no privacy."""
     first = labels.raw(problem.pairs, problem.seed).astype(bool)
     every = np.arange(len(first))
-    return _dpo(problem, scoring.sides(problem.tokens, every, first), "auto", output)
+    return train_dpo(problem, scoring.sides(problem.tokens, every, first), "auto", output)
 
 
 def on_release(
@@ -83,11 +83,9 @@ def on_release(
 ) -> Outcome:
     """DPO on a release, with the loss that its card asks for or another."""
     assert budget is not None
-    pair, first, noise = _read(problem, problem.release(mechanism, budget))
-    dataset = scoring.sides(problem.tokens, pair, first)
-    for name, values in noise.items():
-        dataset = dataset.add_column(name, values)
-    return _dpo(problem, dataset, loss, output)
+    pair, first, noise = read_rows(problem, problem.release(mechanism, budget))
+    dataset = with_noise(scoring.sides(problem.tokens, pair, first), noise)
+    return train_dpo(problem, dataset, loss, output)
 
 
 def props(
@@ -96,7 +94,7 @@ def props(
     """PROPS in two stages of labelers, on the labels of randomized response."""
     assert budget is not None
     release = problem.release(labels.RR, budget)
-    pair, first, noise = _read(problem, release)
+    pair, first, noise = read_rows(problem, release)
     draw, unit = np.random.default_rng((problem.seed, 2)), pair // budget.labels
     flips = FlippedRows.of(
         noise["flip_probability"], read_card(release)["flip_probability"]["blocks"]
@@ -128,7 +126,7 @@ def props(
     return Outcome(margins, details)
 
 
-def _read(
+def read_rows(
     problem: Problem, release: Path
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_], dict[str, Floats]]:
     """Of a release's rows, in the order of their pairs: pair, first side preferred, noise."""
@@ -140,7 +138,15 @@ def _read(
     return pair, first, {name: table[name].to_numpy() for name in _NOISE}
 
 
-def _dpo(problem: Problem, dataset: Dataset, loss: str, output: Path) -> Outcome:
+def with_noise(dataset: Dataset, noise: Mapping[str, Floats]) -> Dataset:
+    """The data set with what a release says of its rows."""
+    for name, values in noise.items():
+        dataset = dataset.add_column(name, values)
+    return dataset
+
+
+def train_dpo(problem: Problem, dataset: Dataset, loss: str, output: Path) -> Outcome:
+    """DPO on tokenized rows; rows without noise are raw labels."""
     config = scoring.dpo_config(
         problem.settings,
         output / "training",
@@ -152,9 +158,8 @@ def _dpo(problem: Problem, dataset: Dataset, loss: str, output: Path) -> Outcome
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trainer.save_model(str(output / "model"))
-    every = np.arange(len(problem.probes))
-    probes = scoring.sides(problem.probe_tokens, every, np.ones(len(every), bool))
-    return Outcome(trainer.margins(probes), {"steps": trainer.state.global_step})
+    margins = trainer.margins(scoring.as_written(problem.probe_tokens))
+    return Outcome(margins, {"steps": trainer.state.global_step})
 
 
 def _all_texts(problem: Problem) -> pa.Table:

@@ -1,0 +1,67 @@
+"""The benchmark bench/preference_attack.py from texts to table, with a handful of pairs."""
+
+import importlib
+import json
+import math
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
+SCRIPT = "preference_attack"
+LABELS = {"raw labels", "rr", "statistic"}
+
+
+@pytest.fixture(scope="module")
+def work(bench, tmp_path_factory):
+    """The directory of a tiny run."""
+    directory = tmp_path_factory.mktemp("attack")
+    bench.main(["--tiny", "--work", str(directory)])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def guesses(bench):
+    return importlib.import_module("attack.guesses")
+
+
+def test_every_model_is_attacked_on_every_kind_of_labels(work):
+    lines = (work / "tiny" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    attacks = {(record["model"], record["labels"]) for record in records}
+    assert attacks >= {(model, name) for model in ("DPO", "reward model") for name in LABELS}
+    for record in records:
+        answers = np.array(record["answers"])
+        assert np.shape(record["margins"]) == np.shape(record["known"]) == answers.shape == (2, 12)
+        assert (answers[0] != answers[1]).any()
+        if record["labels"] == "raw labels":
+            assert (answers == record["known"]).all()
+
+
+def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(bench, work, capsys):
+    bench.main(["--tiny", "--work", str(work), "--markdown"])
+    output = capsys.readouterr()
+    assert not output.err
+    rows = [line.split(" | ") for line in output.out.splitlines() if line.startswith("| ")]
+    assert {row[0].removeprefix("| ").split(",")[0] for row in rows[2:]} == LABELS
+    assert len({len(row) for row in rows}) == 1
+
+
+def test_margins_that_labels_moved_give_them_away_and_others_do_not(guesses):
+    draw = np.random.default_rng(0)
+    answers = draw.choice([-1.0, 1.0], (2, 400))
+    texts = 5 * draw.normal(size=400)  # what both models say of a pair, whatever its label
+    scores = guesses.calibrate(texts + answers, answers)
+    assert (np.sign(scores) == answers).all()
+    assert guesses.rates(scores.ravel(), answers.ravel() > 0) == (1.0, 1.0)
+    # Without a trace of labels 800 guesses are coins; 0.2 are 5.6 standard errors.
+    scores = guesses.calibrate(texts + draw.normal(size=(2, 400)), answers)
+    assert abs(np.mean(np.sign(scores) * answers)) < 0.2
+
+
+def test_the_bound_is_that_of_randomized_response(guesses):
+    flip = 1 / (1 + math.exp(1))
+    assert guesses.bound(1.0) == pytest.approx(1 - 2 * flip, abs=2e-5)
+    assert guesses.bound(None) == 1
+    area, true_positives = guesses.rates(np.array([1, 1, 1, 0]), np.array([1, 1, 0, 0], bool))
+    assert (area, true_positives) == (0.75, pytest.approx(0.02))
