@@ -44,7 +44,7 @@ def raw(pairs: Pairs, seed: int) -> NDArray[np.uint8]:
 
 
 def table(pairs: Pairs, values: NDArray[np.uint8], budget: Budget) -> pa.Table:
-    """Labels of shape (n,), each labeler's after each other, as `labelguard.privatize` reads them."""
+    """Labels of shape (n,), each labeler's after each other, as an input of `privatize`."""
     rows = len(pairs)
     return pa.table(
         {

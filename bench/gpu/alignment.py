@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from dpo.labels import STATISTIC, Budget, released
 from labelguard_trainer.alignment.recipe import RlRecipe, SftRecipe
-from labelguard_trainer.alignment.stages import StageResult, fine_tune, train_policy
+from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train_policy
 
 import labelguard as lg
 from gpu import corpus, outputs
@@ -64,14 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = options.out / f"{_NAME}.json"
     known = json.loads(path.read_text()) if path.exists() else {"machine": outputs.machine()}
 
-    def tune() -> StageResult:
+    def tune() -> AlignmentStage:
         texts = rows["prompt"].to_pylist(), rows["chosen"].to_pylist()
         base = str(options.out / "base")
         return fine_tune(
             SftRecipe(config=tuning), base, *texts, home / "sft", _no_card, no_progress
         )
 
-    def reinforce() -> StageResult:
+    def reinforce() -> AlignmentStage:
         recipe = RlRecipe(config=learning, holdout=8 / len(pairs) if options.tiny else 0.05)
         prompts = sorted(set(pairs.prompt))
         return train_policy(
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(name, known[name])
 
 
-def measure(stage: Callable[[], StageResult]) -> dict[str, Any]:
+def measure(stage: Callable[[], AlignmentStage]) -> dict[str, Any]:
     """Return what a stage took, and what it says of its model."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

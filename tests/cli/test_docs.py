@@ -38,11 +38,11 @@ SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
 PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "push", "serve")
-OF_MODELS = ("candidates", "synthesize", "train")
+OF_MODELS = ("align", "candidates", "synthesize", "train")
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
 STAGES = {"privatize": "new", "leaderboard": "new"}
-STAGES |= dict.fromkeys(("best-of", "reward", "score", "synthesize"), "head")
+STAGES |= dict.fromkeys(("align", "best-of", "reward", "score", "synthesize"), "head")
 
 
 reference = script(REFERENCE)
@@ -242,7 +242,15 @@ def _candidates():
     pq.write_table(pa.table(rows), "candidates.parquet")
 
 
+def _recipe():
+    """A recipe of one step, and what it begins from."""
+    _base()
+    few = "{max_steps: 1, max_completion_length: 8, per_device_train_batch_size: 4}"
+    Path("recipe.yaml").write_text(f"release: r0001\nmodel: base\nrl:\n  config: {few}\n")
+
+
 PREPARED = {
+    ("align",): _recipe,
     ("best-of",): _candidates,
     ("candidates",): _prompts,
     ("synthesize",): _prompts,

@@ -18,7 +18,7 @@ from labelguard.storage.files import check_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress
 from labelguard_trainer.alignment.contents import read_contents, read_prompts
 from labelguard_trainer.alignment.recipe import Recipe
-from labelguard_trainer.alignment.stages import StageResult, fine_tune, train_policy
+from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train_policy
 from labelguard_trainer.training import fitting, models
 from labelguard_trainer.training.request import Source, TrainingRequest, open_release
 from labelguard_trainer.training.runs import RunDirectory
@@ -52,7 +52,7 @@ class AlignmentResult:
     # where the reward comes from
     reward: str
     # the stages that are done, oldest first
-    stages: list[StageResult]
+    stages: list[AlignmentStage]
     # what the user should know
     notes: list[str]
 
@@ -122,7 +122,7 @@ class _Alignment:
             notes=_notes(done),
         )
 
-    def _fine_tune(self) -> StageResult:
+    def _fine_tune(self) -> AlignmentStage:
         recipe = self.recipe.sft
         assert recipe is not None
         if recipe.demonstrations is None:
@@ -134,8 +134,10 @@ class _Alignment:
             prompts, responses = read_contents(file, "prompt", "response")
             learned, what = self.base, "public demonstrations"
 
-        def describe(directory: Path, result: StageResult, parameters: Mapping[str, Any]) -> None:
-            self._write_card(directory, result, parameters, learned, demonstrations=what)
+        def describe(
+            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
+        ) -> None:
+            self._write_card(directory, stage, parameters, learned, demonstrations=what)
 
         output = self.output / "sft"
         return fine_tune(
@@ -168,7 +170,7 @@ class _Alignment:
             replace(request, config=dict(recipe.config)), RunDirectory(output), self.progress
         )
 
-    def _train_policy(self) -> StageResult:
+    def _train_policy(self) -> AlignmentStage:
         model = self.recipe.model
         if self.recipe.sft is not None:
             model = str(self.output / "sft")
@@ -180,8 +182,10 @@ class _Alignment:
             self.source.file if self.recipe.prompts is None else Path(self.recipe.prompts)
         )
 
-        def describe(directory: Path, result: StageResult, parameters: Mapping[str, Any]) -> None:
-            self._write_card(directory, result, parameters, learned, reward=self._reward_words())
+        def describe(
+            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
+        ) -> None:
+            self._write_card(directory, stage, parameters, learned, reward=self._reward_words())
 
         return train_policy(
             *(self.recipe.rl, model, given, prompts, self.output / "rl", describe, self.progress),
@@ -213,7 +217,7 @@ class _Alignment:
     def _write_card(
         self,
         directory: Path,
-        result: StageResult,
+        result: AlignmentStage,
         parameters: Mapping[str, Any],
         learned: tuple[LearnedRelease, ...],
         **words: str,
@@ -243,7 +247,7 @@ class _Alignment:
         write_atomically(directory / "TRAINING_CARD.md", text.encode())
 
 
-def _notes(stages: Sequence[StageResult]) -> list[str]:
+def _notes(stages: Sequence[AlignmentStage]) -> list[str]:
     notes = []
     for stage in stages:
         before, after = stage.before.get("distance"), stage.after.get("distance")

@@ -16,7 +16,7 @@ from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
     from labelguard_trainer.alignment.align import AlignmentResult
-    from labelguard_trainer.alignment.stages import StageResult
+    from labelguard_trainer.alignment.stages import AlignmentStage
 
 _STAGES = ("sft", "reward", "rl")
 
@@ -36,7 +36,7 @@ def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
     yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
 
 
-def _steps(stage: StageResult) -> str:
+def _steps(stage: AlignmentStage) -> str:
     stopped = ", stopped at max_kl" if stage.stopped else ""
     left_out = f", {stage.left_out:,} prompts too long" if stage.left_out else ""
     return f"{stage.steps:,} steps on {stage.rows:,} rows{left_out}{stopped}"

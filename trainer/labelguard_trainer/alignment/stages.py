@@ -80,7 +80,7 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class StageResult:
+class AlignmentStage:
     """A stage that is done."""
 
     # sft or rl
@@ -102,7 +102,7 @@ class StageResult:
 
 
 # Writes what describes a stage into the directory of its model.
-Describe = Callable[[Path, StageResult, Mapping[str, Any]], None]
+Describe = Callable[[Path, AlignmentStage, Mapping[str, Any]], None]
 
 
 def fine_tune(
@@ -113,7 +113,7 @@ def fine_tune(
     output: Path,
     describe: Describe,
     progress: Progress,
-) -> StageResult:
+) -> AlignmentStage:
     """Train a language model to write `responses` to `prompts` (n each): stage `sft`."""
     rows = Dataset.from_dict({"prompt": list(prompts), "completion": list(responses)})
     stage = _Stage("sft", "sft", model, recipe.config, recipe.lora, output, describe, progress)
@@ -130,7 +130,7 @@ def train_policy(
     progress: Progress,
     *,
     identity: Mapping[str, Any],
-) -> StageResult:
+) -> AlignmentStage:
     """Train a policy by RLOO or GRPO to get a high `reward` for its responses: stage `rl`.
 
     `identity` names the reward. Prompts that leave no room for a response are left out; a share of
@@ -169,7 +169,7 @@ class _Stage:
         holdout: float | None,
         options: dict[str, Any],
         max_kl: float | None,
-    ) -> StageResult:
+    ) -> AlignmentStage:
         """Train on rows, or return what an earlier run of the same parameters left."""
         settings.check_fields(self.kind, self.config)
         run = RunDirectory(self.output)
@@ -185,7 +185,7 @@ class _Stage:
                 "lora": self.lora,
                 "versions": {name: version(name) for name in _PACKAGES},
             }
-            if done := self._finished(decisive):
+            if done := self._load_result(decisive):
                 return done
             args = self._arguments(run, fixed)
             with begin(run, decisive, args):
@@ -202,7 +202,7 @@ class _Stage:
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
                 after = self._measure(trainer, "after training") if held_out else {}
                 _check_finite(trainer)
-                result = StageResult(
+                result = AlignmentStage(
                     self.name,
                     str(run.output),
                     len(train),
@@ -217,7 +217,7 @@ class _Stage:
                 trainer.accelerator.wait_for_everyone()
         return result
 
-    def _finished(self, parameters: Mapping[str, Any]) -> StageResult | None:
+    def _load_result(self, parameters: Mapping[str, Any]) -> AlignmentStage | None:
         """Return the result of a stage that is there; refuse one of another recipe."""
         file = self.output / _RECORD
         if not file.is_file():
@@ -230,7 +230,7 @@ class _Stage:
                 f"{self.output} is of another recipe (other: {', '.join(other)}); remove it and "
                 "what was trained after it, or choose another -o"
             )
-        return StageResult(**{**record["result"], "path": str(self.output)})
+        return AlignmentStage(**{**record["result"], "path": str(self.output)})
 
     def _arguments(self, run: RunDirectory, fixed: Mapping[str, Any]) -> Any:
         given = {**DEFAULTS, "eval_strategy": "no", **_USUAL[self.kind], **fixed}
@@ -292,7 +292,7 @@ class _Stage:
         }
 
     def _save(
-        self, run: RunDirectory, trainer: Any, result: StageResult, parameters: Mapping[str, Any]
+        self, run: RunDirectory, trainer: Any, result: AlignmentStage, parameters: Mapping[str, Any]
     ) -> None:
         self.progress("saving the model", None)
         lines = metrics_of(trainer.state)
