@@ -91,7 +91,6 @@ ENVIRONMENT = {
     "TMPDIR": "where `plan`, `inspect` and `score` keep rows while they run",
     "OPENAI_API_KEY": "sent to the server that `--url` of `candidates` and `synthesize` names",
     "HF_TOKEN": "read by the libraries that download models",
-    "MLFLOW_TRACKING_URI": "read by MLflow",
 }
 
 _JSON = """

@@ -2,26 +2,22 @@
 
 A promotion adds the model to the registry, moves it into place whole, then lets `current` lead to
 it, each in one step; after a crash between any two the same calls finish it. To bring back an older
-model let `current` lead to it: the next candidate is then compared with that one. Where MLflow is
-installed promoted models can be registered there too, one version each, tagged and aliased.
+model let `current` lead to it: the next candidate is then compared with that one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from labelguard import clock
 from labelguard.errors import LabelguardError
-from labelguard.extras import MissingExtra
-from labelguard.jobs.settings import Job, MlflowSettings
+from labelguard.jobs.settings import Job
 from labelguard.jobs.state import hold_lock
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
@@ -30,8 +26,6 @@ from labelguard.storage.files import fsync_path, hashes_of, publish_directory, w
 CURRENT, REGISTRY = "current", "registry.json"
 _NUMBER = re.compile(r"[0-9]{4,9}")
 _CANDIDATE = ".candidate-"
-# Tags of a version in MLflow.
-_MODEL_TAG, _IDENTITY_TAG = "labelguard.model", "labelguard.identity"
 
 
 class Models:
@@ -195,57 +189,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def check_mlflow(settings: MlflowSettings | None) -> None:
-    """Raise `MissingExtra` if MLflow is configured and not installed."""
-    if settings is not None and find_spec("mlflow") is None:
-        raise MissingExtra("promote.mlflow needs mlflow; install it with: pip install mlflow")
-
-
-def register_in_mlflow(settings: MlflowSettings, models: Models, model: Path) -> str:
-    """Register the directory of a promoted model, unless it is, and return its version, which the
-    alias `current` then names.
-
-    A version is known by project, job and files: a registry that was lost counts from one again.
-    Raises `LabelguardError` if MLflow refuses.
-    """
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    [facts] = [entry for entry in models.registry if entry["model"] == model.name]
-    content = json.dumps([models.project, models.job, facts["files"]], sort_keys=True)
-    tags = {"release": facts["release"], "mechanism": facts["mechanism"]}
-    tags |= {"epsilon": facts["epsilon"], "delta": facts["delta"]}
-    tags = {f"labelguard.{name}": str(value) for name, value in tags.items()}
-    tags[_MODEL_TAG] = f"{models.job}/{model.name}"
-    tags[_IDENTITY_TAG] = hashlib.sha256(content.encode()).hexdigest()
-    try:
-        client = mlflow.MlflowClient(settings.uri, settings.uri)
-        quoted = settings.model.replace("'", "\\'")
-        versions = client.search_model_versions(f"name = '{quoted}'")
-        same = (v.version for v in versions if v.tags.get(_IDENTITY_TAG) == tags[_IDENTITY_TAG])
-        version = next(same, None) or _add_version(client, settings.model, models.job, model, tags)
-        client.set_registered_model_alias(settings.model, CURRENT, str(version))
-    except (MlflowException, OSError, ImportError) as error:
-        kind = type(error).__name__
-        raise LabelguardError(f"promote.mlflow: MLflow refused it ({kind})") from error
-    return str(version)
-
-
-def _add_version(client: Any, name: str, job: str, model: Path, tags: Mapping[str, str]) -> Any:
-    """Upload a model as a new version of a registered model, and return the version."""
-    from mlflow.exceptions import MlflowException
-
-    experiment = client.get_experiment_by_name(f"labelguard {job}")
-    key = experiment.experiment_id if experiment else client.create_experiment(f"labelguard {job}")
-    run = client.create_run(key, tags=tags)
-    client.log_artifacts(run.info.run_id, str(model), "model")
-    client.set_terminated(run.info.run_id)
-    if not client.search_registered_models(f"name = '{name}'"):
-        try:
-            client.create_registered_model(name)
-        except MlflowException:
-            client.get_registered_model(name)  # another process was faster
-    source = f"{run.info.artifact_uri}/model"
-    return client.create_model_version(name, source, run.info.run_id, tags=tags).version

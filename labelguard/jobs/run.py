@@ -11,7 +11,6 @@ follows from public columns, and everything after that from releases.
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from typing import Any
 
 from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
-from labelguard.jobs import finish, gates, models, releases
+from labelguard.jobs import finish, gates, releases
 from labelguard.jobs.models import Models
 from labelguard.jobs.releases import JobRelease
 from labelguard.jobs.settings import Job, load_job, make_job
@@ -164,7 +163,7 @@ class JobExecution:
                 raise
         entry = JobRun(**run.end_entry or {})
         notes = notes + list(run.steps.get("release", {}).get("notes", ()))
-        notes += self._register() + finish.finish(self.job, self.home, run)
+        notes += finish.finish(self.job, self.home, run)
         same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
         return Retrained(**same, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
 
@@ -213,7 +212,6 @@ class JobExecution:
         """
         mechanism, gate = self.settings.release.mechanism, self.settings.gate
         finish.check_notify(self.settings.notify)
-        models.check_mlflow(self.settings.promote.mlflow)
         policy = policy_in_force(self.home)
         paid = {f"release.mechanism: {mechanism}": mechanism}
         if gate.by == "held-out":
@@ -298,21 +296,6 @@ class JobExecution:
         facts = finish.registry_entry(self.home, run, config)
         self.models.promote(candidate, name, facts, self.settings.promote.keep)
         return {"model": name}
-
-    def _register(self) -> list[str]:
-        """Register the model in use in MLflow, if it is configured; return notes for the caller.
-
-        Every run does, so that a model which MLflow missed is registered later.
-        """
-        current, settings = self.models.current, self.settings.promote.mlflow
-        if current is None or settings is None:
-            return []
-        try:
-            models.register_in_mlflow(settings, self.models, current)
-        except LabelguardError as error:
-            path = self.state.log("".join(traceback.format_exception(error)))
-            return [f"{error}; the next run tries again; its trace is in {path}"]
-        return []
 
 
 _ENTRY_FIELDS = (

@@ -88,15 +88,6 @@ class GateSettings(SettingsTable):
         return self
 
 
-class MlflowSettings(SettingsTable):
-    """A model registry that promoted models are registered in too."""
-
-    model: Text = Field(description="its registered model")
-    uri: Text | None = Field(
-        default=None, description="tracking server; default: MLFLOW_TRACKING_URI"
-    )
-
-
 class PromoteSettings(SettingsTable):
     """Directory of the model in use."""
 
@@ -104,7 +95,6 @@ class PromoteSettings(SettingsTable):
         default="models", description="holds models 0001, 0002, … and the link `current`"
     )
     keep: int = Field(default=5, ge=1, description="so many newest stay, and the one in use")
-    mlflow: MlflowSettings | None = None
 
 
 class NotifySettings(SettingsTable):

@@ -156,16 +156,9 @@ def test_the_secret_may_be_in_a_file(somebody, tmp_path, monkeypatch):
     assert len(somebody.messages()) == 1
 
 
-@pytest.mark.parametrize("part", ["notify", "mlflow"])
-def test_what_is_not_installed_is_said_before_anything_is_charged(
-    part, somebody, tmp_path, monkeypatch
-):
+def test_what_is_not_installed_is_said_before_anything_is_charged(somebody, tmp_path, monkeypatch):
     small = told(somebody, tmp_path)
-    if part == "notify":
-        monkeypatch.setattr(extras, "missing_packages", lambda extra: ["standardwebhooks"])
-    else:
-        monkeypatch.setattr("labelguard.jobs.models.find_spec", lambda name: None)
-        small.asks(promote={"mlflow": {"model": "preferences"}})
+    monkeypatch.setattr(extras, "missing_packages", lambda extra: ["standardwebhooks"])
     with pytest.raises(MissingExtra, match="install"):
         retrain(small.job)
     assert small.charged() == 0

@@ -58,7 +58,6 @@ def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
         ("promot: {}", "promot: "),
         ("name: ../../etc", "name: "),
         ("pull: [a]\ninput: b", "pull and input exclude each other"),
-        ("promote: {mlflow: {}}", "promote.mlflow.model: "),
         ("notify: {url: x, secret_env: 'A B'}", "notify.secret_env: "),
         ("just words", "must hold lines"),
         ("name: a\nname: b", "line 2: this name occurs twice"),
