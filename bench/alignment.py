@@ -97,7 +97,8 @@ def table(found: Sequence[dict[str, Any]]) -> list[Sequence[str]]:
         means = [np.mean(r["rewards"]) for r in here]
         starts = [np.mean(of["SFT", seed]["rewards"]) for seed in seeds]
         best = [np.mean(of["RL, no privacy", seed]["rewards"]) for seed in seeds]
-        share = np.mean((np.array(means) - starts) / (np.array(best) - starts))
+        gain = np.mean(best) - np.mean(starts)
+        share = (np.mean(means) - np.mean(starts)) / gain if gain else np.nan
         rows.append(
             (
                 method,

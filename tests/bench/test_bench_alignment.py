@@ -46,4 +46,4 @@ def test_policies_are_compared_at_the_largest_kl_that_both_reach(bench):
         {"method": "RL", "seed": 0, "curve": private},
         {"method": "RL, no privacy", "seed": 0, "curve": exact},
     ]
-    assert bench.at_equal_kl(found) == [(4.0, 8.0, 12.0)]
+    np.testing.assert_allclose(bench.at_equal_kl(found), [(4.0, 8.0, 12.0)])

@@ -17,7 +17,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import gates, releases
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.models import Models
-from labelguard.jobs.run import JobExecution, retrain
+from labelguard.jobs.run import retrain
 from labelguard.jobs.state import JobState, RunInProgress
 from labelguard.project import runs
 from labelguard.report import overview
@@ -111,7 +111,6 @@ STEPS = {
     "release": (releases, "make_release"),
     "judge": (gates, "judge"),
     "promote": (Models, "promote"),
-    "register": (JobExecution, "_register"),
     "history": (runs, "add"),
     "forget": (JobState, "forget"),
 }
@@ -125,7 +124,7 @@ def fatal(*_, **__):
     raise Killed
 
 
-@pytest.mark.quick("release-before", "register-before")
+@pytest.mark.quick("release-before", "history-before")
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_goes_on_from_the_step_that_it_had_come_to(

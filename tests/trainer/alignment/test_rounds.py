@@ -38,7 +38,7 @@ def write_labels(model, number, *, turn=False):
     Who gets which pair follows from the order of the pairs, and so from releases alone; `turn` has
     everybody say the opposite.
     """
-    file = Path(f"round-{number}.parquet")
+    file = Path(f"round-{number}-{Path(model).parent.name}-{turn}.parquet")
     write_candidates(
         *(str(model), "prompts.parquet", file), n=2, pairs=True, max_new_tokens=12, seed=number
     )

@@ -134,9 +134,7 @@ class _Alignment:
             prompts, responses = read_contents(file, "prompt", "response")
             learned, what = self.base, "public demonstrations"
 
-        def describe(
-            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
-        ) -> None:
+        def describe(directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]) -> None:
             self._write_card(directory, stage, parameters, learned, demonstrations=what)
 
         output = self.output / "sft"
@@ -182,9 +180,7 @@ class _Alignment:
             self.source.file if self.recipe.prompts is None else Path(self.recipe.prompts)
         )
 
-        def describe(
-            directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]
-        ) -> None:
+        def describe(directory: Path, stage: AlignmentStage, parameters: Mapping[str, Any]) -> None:
             self._write_card(directory, stage, parameters, learned, reward=self._reward_words())
 
         return train_policy(
