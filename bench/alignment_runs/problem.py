@@ -135,7 +135,11 @@ def sample(
         some = tokenizer(repeated[start : start + 512], return_tensors="pt", padding=True)
         with torch.inference_mode():
             written = model.generate(
-                **some, do_sample=True, max_new_tokens=TOKENS, pad_token_id=tokenizer.pad_token_id
+                **some,
+                do_sample=True,
+                top_k=0,  # transformers leaves out all but 50 words else, and a policy does not
+                max_new_tokens=TOKENS,
+                pad_token_id=tokenizer.pad_token_id,
             )
         width = some["input_ids"].shape[1]
         for row, mask in zip(written, some["attention_mask"], strict=True):
