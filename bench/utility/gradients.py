@@ -184,7 +184,7 @@ def adaptive(
     sampling = AupOptions().sampling(_counts(problem))
     noise = subsampled.calibrate(epsilon / 2, delta / 2, sampling.probability, sampling.steps)
     price = {**_price(noise, sampling), "epsilon": epsilon, "delta": delta}
-    run = _run(task, price, "mean", configuration.shape_options())
+    run = _run(task, price, "mean", configuration.given())
     made = replace(run, rate=np.full(len(run.rate), configuration.rate)).problem()
     course = AupRun.from_price(price, configuration.clip * run.clip, task.rows.units)
     with _seeded("aup", epsilon, seed):
@@ -246,7 +246,7 @@ def _trained(
 ) -> Outcome:
     """A whole run, and its head on the pairs of the problem."""
     if configuration:
-        run = configuration.of(_run(task, price, weighting, configuration.shape_options()))
+        run = configuration.of(_run(task, price, weighting, configuration.given()))
     else:
         run = _run(task, price, weighting, given, Prior())
     made = run.problem()

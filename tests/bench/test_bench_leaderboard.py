@@ -15,7 +15,7 @@ RARELY = 1e-3
 def test_intervals_hold_where_judges_differ(bench):
     held, information, wrong = [], [], []
     for seed in range(WORLDS):
-        world = bench.simulated(6, 25, "camps", seed)
+        world = bench.simulated(6, 150, "camps", seed)
         noise = bench.noise_of("ball", 3.0, 5)
         found = bench.judged(world, noise, seed)
         # Scores of one world are not independent, worlds are: one score of each is counted.

@@ -169,7 +169,7 @@ def test_settings_that_cannot_be_are_refused(make, line, said):
 @pytest.mark.slow
 def test_completed_waits_until_the_tool_says_so(make, monkeypatch):
     said = [False]
-    monkeypatch.setattr(tools.DeskConnector, "completed", lambda self: said[0], raising=False)
+    monkeypatch.setattr(tools.DeskConnector, "is_completed", lambda self: said[0], raising=False)
     clinic = make('when = "completed"\nmechanism = "rr"')
     clinic.annotate(4)
     worker = clinic.worker()

@@ -78,7 +78,7 @@ def test_its_terms_do_not_change_meanwhile(project, gates):
 @pytest.mark.slow
 def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(project, gates):
     more = labels().with_columns(prompt=pl.col("prompt") + "?").group_by("labeler_id").head(2)
-    with gates.learning(labels(), project, max_labels_per_labeler=24, block=1) as learning:
+    with gates.learning(labels(), project, uses=24, block=1) as learning:
         other = lg.privatize(more, project=project, mechanism="rr")
         assert other.card["budget"]["used"]["max"] == 22
     assert learning.result(PATIENCE).card["budget"]["used"]["max"] == 20
