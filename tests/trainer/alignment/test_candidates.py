@@ -79,14 +79,14 @@ def test_the_prompts_of_a_release_are_prompts(study):
     [
         ({"text": ["tea?"]}, "no column prompt"),
         ({"prompt": pa.array([], pa.string())}, "holds no prompt"),
-        ({"prompt": ["tea?", None]}, "1 rows have no prompt"),
+        ({"prompt": ["tea?", None]}, "row 2 has no prompt"),
         (
             {
                 "prompt": pa.array(
                     [[]], pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
                 )
             },
-            "1 rows have no prompt",
+            "row 1 has no prompt",
         ),
         ({"prompt": [1]}, "must hold texts or chats"),
     ],

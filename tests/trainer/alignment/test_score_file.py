@@ -61,10 +61,10 @@ def test_rows_of_many_portions_keep_their_order(release, reward):
     [
         ('{"prompt": "tea?"}\n', "has no column response"),
         ('{"prompt": "tea?", "response": 3}\n', "column response must hold texts"),
-        ('{"prompt": "tea?", "response": ["x"]}\n', "column response must hold texts"),
+        ('{"prompt": "tea?", "response": ["x"]}\n', "column response need role and content"),
         ('{"prompt": "a", "response": "b"}\n{"prompt": "secret"}\n', "row 2 has no response"),
-        ('{"prompt": "secret\n', "neither Parquet nor JSON lines"),
-        ("", "neither Parquet nor JSON lines"),
+        ('{"prompt": "secret\n', "cannot be read as Parquet or JSON lines"),
+        ("", "cannot be read as Parquet or JSON lines"),
     ],
 )
 def test_a_file_without_responses_is_told_in_one_line(release, content, problem):

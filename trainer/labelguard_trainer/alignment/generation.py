@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
@@ -20,23 +20,14 @@ from labelguard.text import Progress, no_progress, pluralize
 from labelguard_trainer.alignment.sampling import Content, SamplingSettings, answer_like
 from labelguard_trainer.training import models
 
+if TYPE_CHECKING:
+    from labelguard_trainer.alignment.served import ServedModel
+
 # A directory, the id of a hub, or a model of transformers with its tokenizer.
 Model: TypeAlias = str | Path | tuple[Any, Any]
 
 # Tokens of one batch, new ones and padding counted.
 _TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}
-
-
-class Responder(Protocol):
-    """Whatever answers prompts."""
-
-    def check(self, prompts: Sequence[Content], sampling: SamplingSettings) -> None:
-        """Raise `LabelguardError` for prompts that it cannot answer."""
-
-    def respond(
-        self, prompts: Sequence[Content], n: int, sampling: SamplingSettings, progress: Progress
-    ) -> list[list[Content]]:
-        """Return `n` responses to each prompt."""
 
 
 def generate(
@@ -73,7 +64,7 @@ def generate(
     return responder.respond(prompts, n, sampling, progress)
 
 
-def open_responder(model: Model, url: str | None = None) -> Responder:
+def open_responder(model: Model, url: str | None = None) -> LocalModel | ServedModel:
     """Return what answers: a model, or the server at `url`, which knows the model by its name."""
     extras.require("train", "generation")
     if url is not None:

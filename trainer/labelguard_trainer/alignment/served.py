@@ -7,14 +7,15 @@ goes into the header alone, and into no message.
 from __future__ import annotations
 
 import os
+import random
 import re
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import tenacity
 
 from labelguard.errors import LabelguardError
 from labelguard.text import Progress
@@ -22,7 +23,7 @@ from labelguard_trainer.alignment.sampling import Content, SamplingSettings, ans
 
 # Requests at once: servers join them to batches of their own.
 _AT_ONCE = 32
-_TRIES = 5
+_WAITS = (0.5, 1.0, 2.0, 4.0, 0.0)  # seconds after each try, at most
 # The most that one request may take: a long response of a busy server.
 _SECONDS = 600.0
 _HINTS = {
@@ -31,10 +32,6 @@ _HINTS = {
     403: "check OPENAI_API_KEY",
     404: "check the url, and the name by which the server knows the model",
 }
-
-
-class _Unavailable(Exception):
-    """A failure that may pass."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,9 @@ def _request(
     model: str, prompt: Content, n: int, sampling: SamplingSettings, seed: int
 ) -> tuple[str, dict[str, Any]]:
     """Return the path and the body of a request."""
-    own: dict[str, Any] = {"prompt": prompt} if isinstance(prompt, str) else {"messages": prompt}
-    settings = {
+    is_text = isinstance(prompt, str)
+    return "/completions" if is_text else "/chat/completions", {
+        "prompt" if is_text else "messages": prompt,
         "model": model,
         "n": n,
         "max_tokens": sampling.max_new_tokens,
@@ -91,41 +89,34 @@ def _request(
         "top_p": sampling.top_p,
         "seed": seed,
     }
-    path = "/completions" if isinstance(prompt, str) else "/chat/completions"
-    return path, own | settings
 
 
-@tenacity.retry(
-    retry=tenacity.retry_if_exception_type(_Unavailable),
-    stop=tenacity.stop_after_attempt(_TRIES),
-    wait=tenacity.wait_random_exponential(multiplier=0.5, max=10),
-    retry_error_callback=lambda state: _give_up(state),
-)
 def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
     """Return the JSON that is answered; a server that is busy or broken is asked again."""
-    try:
-        answer = client.post(path, json=body)
-    except httpx.TransportError as error:
-        raise _Unavailable(f"cannot be reached ({type(error).__name__})") from None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise LabelguardError(f"the server cannot be asked: {type(error).__name__}") from None
-    status = answer.status_code
-    if status == 429 or status >= 500:
-        raise _Unavailable(f"HTTP {status}")
-    if status != 200:
-        raise LabelguardError(f"POST {path}: HTTP {status}: {_HINTS.get(status, 'check the url')}")
+    for wait in _WAITS:
+        try:
+            answer = client.post(path, json=body)
+        except httpx.TransportError as error:
+            problem = f"cannot be reached ({type(error).__name__})"
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise LabelguardError(f"the server cannot be asked: {type(error).__name__}") from None
+        else:
+            problem = f"HTTP {answer.status_code}"
+            if answer.status_code != 429 and answer.status_code < 500:
+                break
+        time.sleep(wait * random.random())
+    else:
+        raise LabelguardError(
+            f"POST {path}: {problem}; tried {len(_WAITS)} times; check the url, and whether the "
+            "server runs"
+        )
+    if answer.status_code != 200:
+        hint = _HINTS.get(answer.status_code, "check the url")
+        raise LabelguardError(f"POST {path}: {problem}: {hint}")
     try:
         return answer.json()
     except ValueError:
         raise LabelguardError(f"POST {path}: expected JSON; check the url") from None
-
-
-def _give_up(state: tenacity.RetryCallState) -> Any:
-    error = state.outcome.exception() if state.outcome else None
-    raise LabelguardError(
-        f"POST {state.args[1]}: {error}; tried {_TRIES} times; check the url, and whether the "
-        "server runs"
-    ) from None
 
 
 def _texts(payload: Any, n: int) -> list[str]:
