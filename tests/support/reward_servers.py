@@ -14,8 +14,8 @@ import threading
 class RewardServer:
     """A server on a free port; `lines` are what it logged."""
 
-    def __init__(self, release, *options, program=("-m", "labelguard")):
-        command = [sys.executable, *program, "reward", "serve", str(release)]
+    def __init__(self, release, *options):
+        command = [sys.executable, "-m", "labelguard", "reward", "serve", str(release)]
         self.process = subprocess.Popen(
             [*command, *options, "--port", "0"],
             stdout=subprocess.PIPE,
@@ -62,8 +62,8 @@ class RewardServer:
 
 
 @contextlib.contextmanager
-def serving(release, *options, **settings):
-    server = RewardServer(release, *options, **settings)
+def serving(release, *options):
+    server = RewardServer(release, *options)
     try:
         yield server
     finally:

@@ -1,5 +1,7 @@
 """Releases of one table in projects of their own, a model that knows little, and prompts."""
 
+import shutil
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -7,6 +9,7 @@ from support import preferred_words, tiny_models, train_runs
 from support.held_out import hold_out
 
 import labelguard as lg
+from labelguard.release.model_card import front_matter
 
 RELEASES = {
     "head": {"mechanism": "statistic", "features": "length+style"},
@@ -35,6 +38,15 @@ def study(tmp_path_factory):
     options = {"project": home, "output": here / "evaluation", "mechanism": "evaluation"}
     lg.privatize(train_runs.labels(), head=head.path, **options)
     return here
+
+
+@pytest.fixture
+def raw_model(study, tmp_path):
+    """The directory of a model that learned from raw labels, as its card says."""
+    model = shutil.copytree(study / "base", tmp_path / "raw")
+    card = f"---\ntags: [non-private]\n{front_matter((), 'base')}---\n"
+    (model / "TRAINING_CARD.md").write_text(card)
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,5 @@
 """Candidates in files: distinct prompts, numbered responses, pairs for people to label."""
 
-import shutil
-from pathlib import Path
-
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,30 +11,31 @@ import labelguard as lg
 from labelguard.errors import LabelguardError
 
 SHORT = {"max_new_tokens": 6}
+CHAT = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
+
+
+def write(study, output, *, model=None, n=2, **options):
+    """Write candidates of a model of the study for its prompts."""
+    prompts = study / "prompts.parquet"
+    return write_candidates(model or study / "base", prompts, output, n=n, **SHORT, **options)
 
 
 def test_each_distinct_prompt_has_its_responses_by_number(study):
-    made = write_candidates(
-        study / "base", study / "prompts.parquet", "candidates.parquet", n=3, **SHORT
-    )
+    made = write(study, "candidates.parquet", n=3)
     rows = pl.read_parquet("candidates.parquet")
     assert rows["prompt"].to_list() == ["tea?"] * 3 + ["rain?"] * 3 + ["maps?"] * 3
     assert rows["candidate"].to_list() == [0, 1, 2] * 3 and (made.prompts, made.rows) == (3, 9)
 
 
 def test_pairs_are_read_as_pairs_without_labels(study):
-    write_candidates(
-        study / "base", study / "prompts.parquet", "pairs.jsonl", n=2, pairs=True, **SHORT
-    )
+    write(study, "pairs.jsonl", pairs=True)
     assert pl.read_ndjson("pairs.jsonl").columns == ["prompt", "response_a", "response_b"]
     scored = lg.score(study / "head", "pairs.jsonl")
     assert sorted(scored["prompt"].to_list()) == ["maps?", "rain?", "tea?"]
 
 
 def test_pairs_of_annotated_candidates_are_privatized(study):
-    write_candidates(
-        study / "base", study / "prompts.parquet", "pairs.parquet", n=2, pairs=True, **SHORT
-    )
+    write(study, "pairs.parquet", pairs=True)
     rows = pl.read_parquet("pairs.parquet").with_columns(label=1, labeler_id=pl.lit("w1"))
     again = lg.privatize(rows, project=lg.init("study"), mechanism="rr", epsilon=3, delta=1e-5)
     assert again.card["counts"]["rows"] == 3
@@ -45,15 +43,7 @@ def test_pairs_of_annotated_candidates_are_privatized(study):
 
 def test_equal_responses_make_no_pair(study):
     with pytest.raises(LabelguardError, match="raise the temperature"):
-        write_candidates(
-            study / "base",
-            study / "prompts.parquet",
-            "pairs.parquet",
-            n=2,
-            pairs=True,
-            temperature=0,
-            **SHORT,
-        )
+        write(study, "pairs.parquet", pairs=True, temperature=0)
 
 
 def test_chats_stay_chats(study, tmp_path):
@@ -79,15 +69,8 @@ def test_the_prompts_of_a_release_are_prompts(study):
     [
         ({"text": ["tea?"]}, "no column prompt"),
         ({"prompt": pa.array([], pa.string())}, "holds no prompt"),
-        ({"prompt": ["tea?", None]}, "1 rows have no prompt"),
-        (
-            {
-                "prompt": pa.array(
-                    [[]], pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
-                )
-            },
-            "1 rows have no prompt",
-        ),
+        ({"prompt": ["tea?", None]}, "row 2 has no prompt"),
+        ({"prompt": pa.array([[]], CHAT)}, "row 1 has no prompt"),
         ({"prompt": [1]}, "must hold texts or chats"),
     ],
 )
@@ -97,9 +80,6 @@ def test_files_without_prompts_are_refused(study, columns, problem):
         write_candidates(study / "base", "prompts.parquet", "c.parquet", n=1, **SHORT)
 
 
-def test_a_model_of_raw_labels_is_refused(study):
-    model = shutil.copytree(study / "base", "raw")
-    matter = "---\ntags:\n- non-private\nlabelguard:\n  learned_from: raw labels\n---\n"
-    Path(model, "TRAINING_CARD.md").write_text(matter)
+def test_a_model_of_raw_labels_is_refused(study, raw_model):
     with pytest.raises(LabelguardError, match="raw labels"):
-        write_candidates(model, study / "prompts.parquet", "c.parquet", n=1, **SHORT)
+        write(study, "c.parquet", model=raw_model)

@@ -114,21 +114,6 @@ def test_no_more_is_read_than_a_request_may_have(server):
     assert server.rewards(["a"], ["a"])[0] == 200
 
 
-SMALL = """
-import sys, labelguard as lg
-from labelguard_trainer.alignment.openrlhf import RewardLimits, serve
-serve(lg.reward(sys.argv[3]), port=0, limits=RewardLimits(held_bytes=300, batch=1))
-"""
-
-
-@pytest.mark.slow
-def test_no_more_is_held_than_all_requests_may_have(release):
-    with serving(release.path, program=("-c", SMALL)) as server:
-        for _ in range(3):
-            assert server.rewards(["a" * 300], ["a"])[0] == 503
-            assert server.rewards(["a"] * 5, ["a"] * 5)[0] == 200
-
-
 @pytest.mark.parametrize(
     "headers",
     [

@@ -22,12 +22,6 @@ def score(release, file, *options):
     return CliRunner().invoke(main, command)
 
 
-def as_lines(rows):
-    names = list(rows)
-    each = zip(*rows.values(), strict=True)
-    return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in each)
-
-
 @pytest.mark.parametrize("chat", [(), ("prompt",), ("response",), ("prompt", "response")])
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_texts_and_chats_get_rewards_and_distances(release, reward, kind, chat):
@@ -35,7 +29,8 @@ def test_texts_and_chats_get_rewards_and_distances(release, reward, kind, chat):
         name: chats(texts, "user") if name in chat else texts for name, texts in TEXTS.items()
     } | {"id": [1, 2, 3]}
     file = Path(f"responses.{kind}")
-    pl.DataFrame(rows).write_parquet(file) if kind == "parquet" else file.write_text(as_lines(rows))
+    frame = pl.DataFrame(rows)
+    frame.write_parquet(file) if kind == "parquet" else frame.write_ndjson(file)
     result = score(release, file)
     assert result.exit_code == 0, result.output
     scored = pl.read_parquet("rewards.parquet")
@@ -61,10 +56,10 @@ def test_rows_of_many_portions_keep_their_order(release, reward):
     [
         ('{"prompt": "tea?"}\n', "has no column response"),
         ('{"prompt": "tea?", "response": 3}\n', "column response must hold texts"),
-        ('{"prompt": "tea?", "response": ["x"]}\n', "column response must hold texts"),
+        ('{"prompt": "tea?", "response": ["x"]}\n', "column response need role and content"),
         ('{"prompt": "a", "response": "b"}\n{"prompt": "secret"}\n', "row 2 has no response"),
-        ('{"prompt": "secret\n', "neither Parquet nor JSON lines"),
-        ("", "neither Parquet nor JSON lines"),
+        ('{"prompt": "secret\n', "cannot be read as Parquet or JSON lines"),
+        ("", "cannot be read as Parquet or JSON lines"),
     ],
 )
 def test_a_file_without_responses_is_told_in_one_line(release, content, problem):
@@ -75,7 +70,8 @@ def test_a_file_without_responses_is_told_in_one_line(release, content, problem)
 
 
 def test_no_file_is_overwritten_and_no_reward_is_infinite(release):
-    Path("responses.jsonl").write_text(as_lines({**TEXTS, "response": ["yes", "long " * 99, ""]}))
+    rows = {**TEXTS, "response": ["yes", "long " * 99, ""]}
+    pl.DataFrame(rows).write_ndjson("responses.jsonl")
     result = score(release, "responses.jsonl", "--mix", "length=5e307")
     assert result.exit_code == 1 and "row 2: its reward is no finite number" in result.output
     Path("rewards.parquet").write_text("mine")

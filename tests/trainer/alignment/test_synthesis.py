@@ -49,6 +49,12 @@ def card_of(directory):
     return json.loads(Path(directory, "card.json").read_text())
 
 
+@pytest.fixture(autouse=True)
+def quick():
+    """Write settings of a short training."""
+    Path("quick.yaml").write_text(train_runs.QUICK)
+
+
 @pytest.fixture(scope="module")
 def parent(study):
     """What cards call the release `head`."""
@@ -86,29 +92,26 @@ def test_its_card_has_the_guarantee_of_its_parent_and_names_it(study, parent):
 
 def test_a_model_of_parent_and_synthesis_learned_from_one_release(study, parent):
     make(study)
-    (config := Path("quick.yaml")).write_text(train_runs.QUICK)
-    train("dpo", study / "head", study / "base", output="first", config=config)
-    train("dpo", "synthesis", "first", output="second", config=config)
+    train("dpo", study / "head", study / "base", output="first", config="quick.yaml")
+    train("dpo", "synthesis", "first", output="second", config="quick.yaml")
     assert base_of("second", private=True) == (parent,)
-    train("reward", "synthesis", study / "base", output="judge", config=config)
+    train("reward", "synthesis", study / "base", output="judge", config="quick.yaml")
     assert lg.reward("judge").learned_from == (parent,)
 
 
 def test_what_its_generator_learned_from_is_named_and_goes_with_its_models(study, parent):
-    (config := Path("quick.yaml")).write_text(train_runs.QUICK)
-    train("dpo", study / "flips", study / "base", output="writer", config=config)
+    train("dpo", study / "flips", study / "base", output="writer", config="quick.yaml")
     made = make(study, model=Path("writer").absolute())
     [flips] = base_of("writer", private=True)
     assert made.learned_from == (flips.release,)
     assert f"also learned from | release {flips.release}" in Path("synthesis/CARD.md").read_text()
-    train("dpo", "synthesis", study / "base", output="second", config=config)
+    train("dpo", "synthesis", study / "base", output="second", config="quick.yaml")
     assert base_of("second", private=True) == (flips, parent)
     assert "Their prices" in Path("second/TRAINING_CARD.md").read_text()
 
 
 def test_a_release_of_labels_is_synthesized_by_a_reward_model_of_it(study):
-    (config := Path("quick.yaml")).write_text(train_runs.QUICK)
-    train("reward", study / "flips", study / "base", output="judge", config=config)
+    train("reward", study / "flips", study / "base", output="judge", config="quick.yaml")
     made = make(study, release="flips", reward_model="judge")
     rows = lg.load("synthesis")
     assert card_of("synthesis")["derived_from"]["release"] == made.derived_from
@@ -152,12 +155,9 @@ def test_an_altered_parent_is_refused(study):
         make(study, release=Path(copy).absolute())
 
 
-def test_a_generator_of_raw_labels_is_refused(study):
-    model = Path(shutil.copytree(study / "base", "raw"))
-    matter = "---\ntags:\n- non-private\nlabelguard:\n  learned_from: raw labels\n---\n"
-    (model / "TRAINING_CARD.md").write_text(matter)
+def test_a_generator_of_raw_labels_is_refused(study, raw_model):
     with pytest.raises(LabelguardError, match="raw labels"):
-        make(study, model=model.absolute())
+        make(study, model=raw_model)
     assert not Path("synthesis.partial").exists()
 
 

@@ -11,6 +11,7 @@ that they labeled, for which it knows their answers, and not on candidates.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.analysis.reward import ReleaseReward, public_reward, reward
+from labelguard.analysis.reward import Content, ReleaseReward, public_reward, reward
 from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release import evaluation
@@ -31,12 +32,10 @@ from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_rows_file,
     content_array,
-    key_of,
     read_contents,
     text_of,
     write_rows,
 )
-from labelguard_trainer.alignment.sampling import Content
 
 _Z = 1.96
 
@@ -135,16 +134,8 @@ def best_of(
         check_rows_file(Path(output), "best.parquet")
     source = reward(release, mix=mix, project=project)
     second, held_out = _open_judge(judge, directory_of(release, project), source, project)
-    groups = list(_group(Path(candidates)).values())
-    most = min(map(len, groups))
-    notes = []
-    if most < max(map(len, groups)):
-        notes.append(f"some prompts have more than {most:,} candidates, of which the first count")
-    if most == 1:
-        notes.append("a prompt has one candidate only: there is nothing to choose from")
-    rows = [row for group in groups for row in group[:most]]
-    prompts, responses = [row[0] for row in rows], [row[1] for row in rows]
-    shape = (len(groups), most)
+    prompts, responses, most, notes = _read_candidates(Path(candidates))
+    shape = (-1, most)
     progress("computing rewards", None)
     rewards = source.score(prompts, responses).reshape(shape)
     distances = (
@@ -152,35 +143,32 @@ def best_of(
     )
     lengths = np.array([len(text_of(text)) for text in responses], np.float64).reshape(shape)
     best = rewards.argmax(axis=1)  # of equal ones the first
-    sizes = tuple(_best_of(n, rewards, distances, lengths) for n in _sizes(most))
+    first = np.arange(len(best)) * most
+    at = (first + best).tolist()
     verdict = None
     if second is not None:
         progress("asking the judge", None)
-        chosen, first = (
-            [group[k] for group, k in zip(groups, at, strict=True)] for at in (best, 0 * best)
-        )
-        verdict = _judge(second, chosen, first)
+        rows = [*at, *first.tolist()]
+        verdict = _judge(second, [prompts[row] for row in rows], [responses[row] for row in rows])
         if second.learned_from:
             notes.append(
                 "the judge shares the reward's mistakes as far as both learned from labels of "
                 "the same people"
             )
     if output is not None:
-        at = np.arange(len(groups)) * most + best
+        nothing = pa.nulls(len(at), pa.float64())
         columns = {
             "prompt": content_array([prompts[row] for row in at]),
             "response": content_array([responses[row] for row in at]),
             "candidate": pa.array(best, pa.int32()),
             "reward": rewards.ravel()[at],
-            "distance": pa.nulls(len(at), pa.float64())
-            if distances is None
-            else distances.ravel()[at],
+            "distance": nothing if distances is None else distances.ravel()[at],
         }
         write_rows(pa.table(columns), Path(output))
     return BestOfResult(
         source.__name__,
-        len(groups),
-        sizes,
+        len(best),
+        tuple(_best_of(n, rewards, distances, lengths) for n in _sizes(most)),
         verdict,
         held_out,
         None if output is None else str(output),
@@ -188,12 +176,19 @@ def best_of(
     )
 
 
-def _group(file: Path) -> dict[str, list[tuple[Content, Content]]]:
-    """Return the candidates of each prompt, in the order of the file."""
+def _read_candidates(file: Path) -> tuple[list[Content], list[Content], int, list[str]]:
+    """Return prompts and responses by prompt, how many there are of each prompt, and notes."""
     groups: dict[str, list[tuple[Content, Content]]] = {}
-    for prompt, response in zip(*read_contents(file, "prompt", "response"), strict=True):
-        groups.setdefault(key_of(prompt), []).append((prompt, response))
-    return groups
+    for row in zip(*read_contents(file, "prompt", "response"), strict=True):
+        groups.setdefault(json.dumps(row[0]), []).append(row)
+    counts, notes = [*map(len, groups.values())], []
+    most = min(counts)
+    if most < max(counts):
+        notes.append(f"some prompts have more than {most:,} candidates, of which the first count")
+    if most == 1:
+        notes.append("a prompt has one candidate only: there is nothing to choose from")
+    rows = [row for group in groups.values() for row in group[:most]]
+    return [row[0] for row in rows], [row[1] for row in rows], most, notes
 
 
 def _sizes(most: int) -> Iterator[int]:
@@ -253,13 +248,11 @@ def _open_judge(
 
 
 def _judge(
-    judge: ReleaseReward,
-    chosen: Sequence[tuple[Content, Content]],
-    first: Sequence[tuple[Content, Content]],
+    judge: ReleaseReward, prompts: Sequence[Content], responses: Sequence[Content]
 ) -> JudgeVerdict:
+    """Return the verdict on the first half of the responses against the second one."""
     # At once, so that one text has one score, to the last bit.
-    prompts, responses = zip(*chosen, *first, strict=True)
-    best, other = judge.score(prompts, responses).reshape(2, len(chosen))
+    best, other = judge.score(prompts, responses).reshape(2, -1)
     signs = np.sign(best - other)
     rate = float((0.5 + 0.5 * signs).mean())
     # Wilson's; ties scatter less than a win or a loss, so it is wide enough for them.

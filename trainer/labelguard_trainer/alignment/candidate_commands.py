@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.options import (
-    HELP,
-    complete_files,
-    complete_releases_or_files,
-    directory_option,
-    file_option,
-)
+from labelguard.cli.options import HELP, complete_files, directory_option, file_option
 from labelguard.cli.terminal import (
     echo,
     print_facts,
@@ -23,75 +17,83 @@ from labelguard.cli.terminal import (
     progress,
     relative_path,
 )
-from labelguard.errors import LabelguardError
 from labelguard.text import format_budget, pluralize
+from labelguard_trainer.alignment.reward_command import mix_option, release_argument
 
 if TYPE_CHECKING:
     from labelguard_trainer.alignment.best_of import BestOfResult
     from labelguard_trainer.alignment.candidates import Candidates
     from labelguard_trainer.alignment.synthesis import SynthesisResult
 
-_PATH = click.Path(path_type=Path, exists=True)
 _COUNT = click.IntRange(min=1)
 
-
-_SAMPLING: Mapping[str, Mapping[str, Any]] = {
-    "--prompts": {
-        "type": _PATH,
-        "metavar": "FILE",
-        "required": True,
-        "help": "Public prompts: a column prompt of texts or chats, in Parquet or JSON lines, or a "
+_SAMPLING_OPTIONS = (
+    click.option(
+        "--prompts",
+        type=click.Path(path_type=Path, exists=True),
+        metavar="FILE",
+        required=True,
+        help="Public prompts: a column prompt of texts or chats, in Parquet or JSON lines, or a "
         "directory with a release, whose prompts are taken.",
-    },
-    "--n": {"type": _COUNT, "default": 4, "help": "Responses to each prompt."},
-    "--max-new-tokens": {"type": _COUNT, "default": 256, "help": "Tokens of a response at most."},
-    "--temperature": {
-        "type": click.FloatRange(min=0),
-        "default": 1.0,
-        "help": "Temperature of sampling; 0: the likeliest token each time.",
-    },
-    "--top-p": {
-        "type": click.FloatRange(0, 1, min_open=True),
-        "default": 1.0,
-        "help": "Draw from the likeliest tokens that have this probability together.",
-    },
-    "--seed": {
-        "type": int,
-        "default": 0,
-        "help": "Seed of sampling; on a CPU the same one gives the same responses.",
-    },
-    "--url": {
-        "metavar": "URL",
-        "help": "Server that speaks like OpenAI's and has the model under this name (vLLM, …); "
+    ),
+    click.option(
+        "--n", type=_COUNT, default=4, show_default=True, help="Responses to each prompt."
+    ),
+    click.option(
+        "--max-new-tokens",
+        type=_COUNT,
+        default=256,
+        show_default=True,
+        help="Tokens of a response at most.",
+    ),
+    click.option(
+        "--temperature",
+        type=click.FloatRange(min=0),
+        default=1.0,
+        show_default=True,
+        help="Temperature of sampling; 0: the likeliest token each time.",
+    ),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=1.0,
+        show_default=True,
+        help="Draw from the likeliest tokens that have this probability together.",
+    ),
+    click.option(
+        "--seed",
+        default=0,
+        show_default=True,
+        help="Seed of sampling; on a CPU the same one gives the same responses.",
+    ),
+    click.option(
+        "--url",
+        metavar="URL",
+        help="Server that speaks like OpenAI's and has the model under this name (vLLM, …); "
         "OPENAI_API_KEY is sent to it, if it is set.",
-    },
-}
+    ),
+)
 
 
 def _sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the prompts, and how responses to them are drawn."""
-    for flag, settings in reversed(list(_SAMPLING.items())):
-        command = click.option(flag, show_default="default" in settings, **settings)(command)
+    for option in reversed(_SAMPLING_OPTIONS):
+        command = option(command)
     return command
 
 
-_release_argument = click.argument(
-    "release", metavar="RELEASE", shell_complete=complete_releases_or_files
-)
-
-
 def _print_candidates(value: Candidates) -> None:
-    print_facts(_candidate_facts(value))
-
-
-def _candidate_facts(value: Candidates) -> Iterator[tuple[str, str]]:
-    yield "file", relative_path(value.path)
-    yield "prompts", f"{value.prompts:,}"
-    yield "rows", f"{value.rows:,}"
-    if value.without_pair:
-        yield "left out", f"{pluralize(value.without_pair, 'prompt')} with equal responses alone"
+    facts = [("file", relative_path(value.path)), ("prompts", f"{value.prompts:,}")]
+    facts += [("rows", f"{value.rows:,}"), *_left_out(value.without_pair)]
     if value.learned_from:
-        yield "function of", f"{', '.join(value.learned_from)}, from which the model learned"
+        learned = ", ".join(value.learned_from)
+        facts.append(("function of", f"{learned}, from which the model learned"))
+    print_facts(facts)
+
+
+def _left_out(prompts: int) -> list[tuple[str, str]]:
+    words = f"{pluralize(prompts, 'prompt')} with equal responses alone"
+    return [("left out", words)] if prompts else []
 
 
 @click.command("candidates", context_settings=HELP, short_help="Responses of a model to prompts.")
@@ -160,22 +162,8 @@ def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:
         yield "file", relative_path(value.path)
 
 
-def _read_mix(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> Any:
-    """Return `reward:ID=0.5` as weights by specification."""
-    mix = {}
-    for text in texts:
-        spec, _, weight = text.rpartition("=")
-        try:
-            mix[spec] = float(weight)
-        except ValueError:
-            spec = ""
-        if not spec:
-            raise LabelguardError(f"--mix expects SPEC=WEIGHT, as in length=-0.1, found {text!r}")
-    return mix
-
-
 @click.command("best-of", context_settings=HELP, short_help="What a reward is worth, best of n.")
-@_release_argument
+@release_argument
 @click.option(
     "--candidates",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -183,13 +171,7 @@ def _read_mix(context: click.Context, option: click.Parameter, texts: tuple[str,
     required=True,
     help="Candidates, as `labelguard candidates` writes them: prompt, response.",
 )
-@click.option(
-    "--mix",
-    multiple=True,
-    metavar="SPEC=WEIGHT",
-    callback=_read_mix,
-    help="Add a public reward by weight: length=-0.1, reward:ID_OR_PATH=0.5; once for each.",
-)
+@mix_option
 @click.option(
     "--judge",
     metavar="RELEASE",
@@ -215,23 +197,18 @@ def best_of(release: str, candidates: Path, output: Path | None, **options: Any)
 
 
 def _print_synthesis(value: SynthesisResult) -> None:
-    print_facts(_synthesis_facts(value))
-
-
-def _synthesis_facts(value: SynthesisResult) -> Iterator[tuple[str, str]]:
-    yield "directory", relative_path(value.path)
-    yield "release", value.release
-    yield "pairs", f"{value.rows:,} on {pluralize(value.prompts - value.without_pair, 'prompt')}"
-    if value.without_pair:
-        yield "left out", f"{pluralize(value.without_pair, 'prompt')} with equal responses alone"
-    budget = format_budget(vars(value))
-    yield "guarantee", f"{budget} for every {value.unit}, as {value.derived_from}; nothing charged"
+    price = f"{format_budget(vars(value))} for every {value.unit}, as {value.derived_from}"
+    prompts = pluralize(value.prompts - value.without_pair, "prompt")
+    facts = [("directory", relative_path(value.path)), ("release", value.release)]
+    facts += [("pairs", f"{value.rows:,} on {prompts}"), *_left_out(value.without_pair)]
+    facts.append(("guarantee", f"{price}; nothing charged"))
     if value.learned_from:
-        yield "also", f"learned from {', '.join(value.learned_from)}, whose prices add"
+        facts.append(("also", f"learned from {', '.join(value.learned_from)}, whose prices add"))
+    print_facts(facts)
 
 
 @click.command("synthesize", context_settings=HELP, short_help="Label a model's responses.")
-@_release_argument
+@release_argument
 @click.option(
     "--model",
     required=True,

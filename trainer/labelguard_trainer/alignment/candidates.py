@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_rows_file,
     content_array,
-    key_of,
+    distinct,
     read_prompts,
     write_rows,
 )
@@ -65,9 +65,7 @@ def write_candidates(
     learned = tuple(one.release for one in base_of(model, private=True))
     contents = read_prompts(prompts)
     responses = generate(model, contents, n, progress=progress, **sampling)
-    rows = (
-        pairs_table(contents, responses, all_pairs=False) if pairs else _rows(contents, responses)
-    )
+    rows = (pair_responses if pairs else _number_responses)(contents, responses)
     if not rows.num_rows:
         raise LabelguardError("all responses to each prompt are equal: raise the temperature")
     write_rows(rows, path)
@@ -75,31 +73,27 @@ def write_candidates(
     return Candidates(str(path), len(contents), rows.num_rows, without, learned)
 
 
-def pairs_table(
-    prompts: Sequence[Content], responses: Sequence[Sequence[Content]], *, all_pairs: bool
+def pair_responses(
+    prompts: Sequence[Content], responses: Sequence[Sequence[Content]], *, all_pairs: bool = False
 ) -> pa.Table:
     """Return prompt, response_a and response_b: all pairs of different responses, or the first."""
-    rows: list[tuple[Content, ...]] = []
-    for prompt, own in zip(prompts, responses, strict=True):
-        distinct = list({key_of(response): response for response in own}.values())
-        both = list(combinations(distinct, 2))
-        rows += [(prompt, *pair) for pair in (both if all_pairs else both[:1])]
-    names = ("prompt", "response_a", "response_b")
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    return pa.table(dict(zip(names, map(content_array, columns), strict=True)))
-
-
-def _rows(prompts: Sequence[Content], responses: Sequence[Sequence[Content]]) -> pa.Table:
     rows = [
-        (prompt, response, number)
+        (prompt, *pair)
         for prompt, own in zip(prompts, responses, strict=True)
-        for number, response in enumerate(own)
+        for pair in islice(combinations(distinct(own), 2), None if all_pairs else 1)
     ]
-    questions, answers, numbers = zip(*rows, strict=True)
+    names = ("prompt", "response_a", "response_b")
+    return pa.table([content_array([row[k] for row in rows]) for k in range(3)], names)
+
+
+def _number_responses(
+    prompts: Sequence[Content], responses: Sequence[Sequence[Content]]
+) -> pa.Table:
+    n = len(responses[0])
     return pa.table(
         {
-            "prompt": content_array(questions),
-            "response": content_array(answers),
-            "candidate": pa.array(numbers, pa.int32()),
+            "prompt": content_array([prompt for prompt in prompts for _ in range(n)]),
+            "response": content_array(list(chain.from_iterable(responses))),
+            "candidate": pa.array([*range(n)] * len(prompts), pa.int32()),
         }
     )

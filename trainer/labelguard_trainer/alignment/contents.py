@@ -1,4 +1,4 @@
-"""Public prompts and candidates in files: Parquet or JSON lines, texts or chats."""
+"""Public prompts and responses in files: Parquet or JSON lines, texts or chats."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from labelguard.errors import LabelguardError
+from labelguard.analysis.reward import Content
+from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column
 from labelguard.release.lookup import committed_directory
 from labelguard.release.pairs_file import scan_pairs
-from labelguard.storage.files import check_new_file
-from labelguard_trainer.alignment.sampling import Content
+from labelguard.storage.files import check_new_file, staged_beside
 
 
 def read_prompts(source: str | Path) -> list[Content]:
@@ -26,26 +26,35 @@ def read_prompts(source: str | Path) -> list[Content]:
     path = Path(source)
     file = committed_directory(path) / "data.parquet" if path.is_dir() else path
     [prompts] = read_contents(file, "prompt")
-    return list({key_of(prompt): prompt for prompt in prompts}.values())
+    return distinct(prompts)
 
 
 def read_contents(file: Path, *names: str) -> list[list[Content]]:
-    """Return columns of texts or chats, all of one length, at least 1."""
+    """Return columns of texts or chats, all of one length, at least 1.
+
+    Raises `LabelguardError` for a file without these columns, or with a row without one of them.
+    """
     frame = scan_pairs(file)
     columns = frame.collect_schema().names()
     if missing := [name for name in names if name not in columns]:
         raise LabelguardError(f"{file} has no column {missing[0]}, found {', '.join(columns)}")
-    table = frame.select(names).collect().to_arrow()
+    try:
+        table = frame.select(names).collect().to_arrow()
+    except pl.exceptions.PolarsError:  # its message may hold a text
+        raise LabelguardError(f"{file} cannot be read as Parquet or JSON lines") from None
     if not table.num_rows:
         raise LabelguardError(f"{file} holds no {names[0]}")
     contents = []
     for name in names:
         # A null, or a chat without messages, asks nothing.
-        column, empty = content_column(table, name), table[name].null_count
+        try:
+            column, empty = content_column(table, name), table[name].is_null()
+        except InvalidLabels as error:
+            raise InvalidLabels(f"{file}: {error}") from None
         if not pa.types.is_large_string(column.type):
-            empty = pc.sum(pc.equal(pc.list_value_length(column), 0)).as_py()
-        if empty:
-            raise LabelguardError(f"{file}: {empty:,} rows have no {name}")
+            empty = pc.equal(pc.list_value_length(column), 0)
+        if (row := pc.index(empty, True).as_py()) >= 0:
+            raise LabelguardError(f"{file}: row {row + 1} has no {name}")
         contents.append(column.to_pylist())
     return contents
 
@@ -58,9 +67,9 @@ def content_array(contents: Sequence[Content]) -> pa.Array:
     return pa.array(contents, pa.list_(message))
 
 
-def key_of(content: Content) -> str:
-    """Return a text that is equal for equal contents alone."""
-    return json.dumps(content)
+def distinct(contents: Sequence[Content]) -> list[Content]:
+    """Return contents without repetitions, in their order."""
+    return list({json.dumps(content): content for content in contents}.values())
 
 
 def text_of(content: Content) -> str:
@@ -78,10 +87,9 @@ def check_rows_file(output: Path, example: str) -> None:
 
 
 def write_rows(rows: pa.Table, output: Path) -> None:
-    """Write rows as Parquet, or as JSON lines, by the name of the file."""
-    frame = pl.from_arrow(rows)
-    assert isinstance(frame, pl.DataFrame)
-    if output.suffix == ".parquet":
-        frame.write_parquet(output)
-    else:
-        frame.write_ndjson(output)
+    """Write rows as Parquet, or as JSON lines, by the name of the file, which appears whole."""
+    frame = pl.DataFrame(rows)
+    with staged_beside(output) as directory:
+        file = directory / output.name
+        frame.write_parquet(file) if output.suffix == ".parquet" else frame.write_ndjson(file)
+        file.replace(output)

@@ -8,11 +8,18 @@ trained on texts is asked in texts, what was trained on chats in chats.
 
 from __future__ import annotations
 
+import os
+import random
+import re
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
+
+import httpx
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
@@ -25,18 +32,17 @@ Model: TypeAlias = str | Path | tuple[Any, Any]
 
 # Tokens of one batch, new ones and padding counted.
 _TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}
-
-
-class Responder(Protocol):
-    """Whatever answers prompts."""
-
-    def check(self, prompts: Sequence[Content], sampling: SamplingSettings) -> None:
-        """Raise `LabelguardError` for prompts that it cannot answer."""
-
-    def respond(
-        self, prompts: Sequence[Content], n: int, sampling: SamplingSettings, progress: Progress
-    ) -> list[list[Content]]:
-        """Return `n` responses to each prompt."""
+# Requests at once: servers join them to batches of their own.
+_AT_ONCE = 32
+_WAITS = (0.5, 1.0, 2.0, 4.0, 0.0)  # seconds after each try, at most
+# The most that one request may take: a long response of a busy server.
+_REQUEST_SECONDS = 600.0
+_HINTS = {
+    400: "the server refuses the prompt or a setting; is it too long for the model?",
+    401: "check OPENAI_API_KEY",
+    403: "check OPENAI_API_KEY",
+    404: "check the url, and the name by which the server knows the model",
+}
 
 
 def generate(
@@ -73,12 +79,10 @@ def generate(
     return responder.respond(prompts, n, sampling, progress)
 
 
-def open_responder(model: Model, url: str | None = None) -> Responder:
+def open_responder(model: Model, url: str | None = None) -> LocalModel | ServedModel:
     """Return what answers: a model, or the server at `url`, which knows the model by its name."""
     extras.require("train", "generation")
     if url is not None:
-        from labelguard_trainer.alignment.served import ServedModel
-
         if isinstance(model, tuple):
             raise LabelguardError("a server knows a model by its name: give that with url")
         return ServedModel(str(model), url)
@@ -210,8 +214,7 @@ class LocalModel:
                 attention_mask=mask.to(network.device),
                 generation_config=config,
             )
-        news = tokens[:, longest:].tolist()
-        own = [_until(row, ends) for row in news]
+        own = [_before_end(row, ends) for row in tokens[:, longest:].tolist()]
         return [tokenizer.decode(row, skip_special_tokens=True) for row in own]
 
     def _ends(self) -> list[int]:
@@ -224,7 +227,7 @@ class LocalModel:
         return sorted(ends)
 
 
-def _until(tokens: list[int], ends: Sequence[int]) -> list[int]:
+def _before_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
     """Return the tokens before the first that ends a text."""
     stop = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
     return tokens[:stop]
@@ -238,3 +241,109 @@ def _batches(inputs: Sequence[list[int]], more: int, limit: int) -> Iterator[lis
         count = max(limit // (len(inputs[order[start]]) + more), 1)
         yield order[start : start + count]
         start += count
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that a server at `url` knows by its name: vLLM, SGLang, llama.cpp, … The fast way.
+
+    One request a prompt, several at once. What is sent is a public prompt; the key of
+    OPENAI_API_KEY goes into the header alone, and into no message.
+    """
+
+    name: str
+    url: str
+
+    def check(self, prompts: Sequence[Content], sampling: SamplingSettings) -> None:
+        """Leave it to the server, which knows the model's window."""
+
+    def respond(
+        self, prompts: Sequence[Content], n: int, sampling: SamplingSettings, progress: Progress
+    ) -> list[list[Content]]:
+        """Return `n` responses to each prompt; the same again only if the server keeps its seed."""
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        base = re.sub(r"/v1/?$", "", self.url.rstrip("/")) + "/v1"
+        try:
+            client = httpx.Client(base_url=base, headers=headers, timeout=_REQUEST_SECONDS)
+        except (httpx.InvalidURL, UnicodeError, ValueError):
+            raise LabelguardError("--url is no url, or OPENAI_API_KEY no key; check them") from None
+
+        def answer(numbered: tuple[int, Content]) -> list[Content]:
+            number, prompt = numbered
+            path, body = _request(self.name, prompt, n, sampling, sampling.seed_of(number))
+            texts = _texts(_post(client, path, body), n)
+            return [answer_like(prompt, text) for text in texts]
+
+        responses = []
+        with client, ThreadPoolExecutor(_AT_ONCE) as threads:
+            try:
+                for done, own in enumerate(threads.map(answer, enumerate(prompts))):
+                    progress("generating", done / len(prompts))
+                    responses.append(own)
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+        progress("generating", 1.0)
+        return responses
+
+
+def _request(
+    model: str, prompt: Content, n: int, sampling: SamplingSettings, seed: int
+) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a request."""
+    is_text = isinstance(prompt, str)
+    return "/completions" if is_text else "/chat/completions", {
+        "prompt" if is_text else "messages": prompt,
+        "model": model,
+        "n": n,
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": seed,
+    }
+
+
+def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+    """Return the JSON that is answered; a server that is busy or broken is asked again."""
+    for wait in _WAITS:
+        try:
+            answer = client.post(path, json=body)
+        except httpx.TransportError as error:
+            problem = f"cannot be reached ({type(error).__name__})"
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise LabelguardError(f"the server cannot be asked: {type(error).__name__}") from None
+        else:
+            problem = f"HTTP {answer.status_code}"
+            if answer.status_code != 429 and answer.status_code < 500:
+                break
+        time.sleep(wait * random.random())
+    else:
+        raise LabelguardError(
+            f"POST {path}: {problem}; tried {len(_WAITS)} times; check the url, and whether the "
+            "server runs"
+        )
+    if answer.status_code != 200:
+        hint = _HINTS.get(answer.status_code, "check the url")
+        raise LabelguardError(f"POST {path}: {problem}: {hint}")
+    try:
+        return answer.json()
+    except ValueError:
+        raise LabelguardError(f"POST {path}: expected JSON; check the url") from None
+
+
+def _texts(payload: Any, n: int) -> list[str]:
+    """Return the texts of an answer, in their order; `LabelguardError` unless there are `n`."""
+    try:
+        choices = sorted(payload["choices"], key=lambda choice: choice.get("index", 0))
+        texts = [
+            (choice["message"]["content"] or "") if "message" in choice else choice["text"]
+            for choice in choices
+        ]
+    except (KeyError, TypeError, AttributeError):
+        texts = [None]
+    if len(texts) != n or not all(isinstance(text, str) for text in texts):
+        raise LabelguardError(
+            f"the server gave no {n} texts in the format of OpenAI; it must take `n` in a request"
+        )
+    return texts

@@ -17,12 +17,12 @@ import ipaddress
 import json
 import re
 import socket
-import time
 import traceback
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import uvicorn
@@ -46,25 +46,13 @@ ENDS = (
 _SLOT = "{prompt}"
 _TAIL = 64  # characters by which a prompt is recognized whose beginning was cut off
 _SHUTDOWN_SECONDS = 30
-_HEARD_OUT = 4  # times too large a body is read to its end, so that its sender hears why
+# Of one request.
+_BYTES = 32 << 20
+_QUERIES = 4096
 
 # (prompt, response) as the release knows them.
-Pair = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class RewardLimits:
-    """Bounds of one server.
-
-    `body_bytes` and `queries` are those of one request, `held_bytes` that of all bodies in memory,
-    `batch` how many queries of several requests are scored at once.
-    """
-
-    body_bytes: int = 32 << 20
-    queries: int = 4096
-    held_bytes: int = 512 << 20
-    batch: int = 1024
-    connections: int = 8192
+Pair: TypeAlias = tuple[str, str]
+Rewards: TypeAlias = NDArray[np.float64]
 
 
 class RefusedRequest(Exception):
@@ -133,69 +121,17 @@ class RewardServerSummary:
     refused_requests: int
 
 
-class _RewardJob:
-    """Pairs of one request, and their rewards once they are computed."""
-
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self.pairs = pairs
-        self.rewards: NDArray[np.float64] | None = None
-
-
-class RewardBatches:
-    """Scores what waits together, in one thread."""
-
-    def __init__(self, reward: ReleaseReward, most: int) -> None:
-        self._reward, self._most = reward, most
-        self._jobs: deque[_RewardJob] = deque()
-        self._thread = ThreadPoolExecutor(1, "labelguard-reward")
-
-    async def score(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """Return what `compute_rewards` does. Raises what the reward raises of these pairs."""
-        job = _RewardJob(pairs)
-        self._jobs.append(job)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._work, job)
-
-    def _work(self, job: _RewardJob) -> NDArray[np.float64]:
-        """Score a job and those that came after it, which then find their rewards: the thread."""
-        if job.rewards is None:
-            self._jobs.remove(job)
-            jobs, size = [job], len(job.pairs)
-            while self._jobs and (size := size + len(self._jobs[0].pairs)) <= self._most:
-                jobs.append(self._jobs.popleft())
-            try:
-                rewards = self.compute([pair for one in jobs for pair in one.pairs])
-            except Exception:  # of one of them; each is answered for its own
-                self._jobs.extendleft(reversed(jobs[1:]))
-                return self.compute(job.pairs)
-            ends = np.cumsum([len(one.pairs) for one in jobs])
-            for one, part in zip(jobs, np.split(rewards, ends[:-1], axis=1), strict=True):
-                one.rewards = part
-        assert job.rewards is not None
-        return job.rewards
-
-    def compute(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """Return the same at once, in this thread."""
-        return compute_rewards(self._reward, *zip(*pairs, strict=True))
-
-
 class RewardService:
     """Answers requests for rewards; `loopback` only those that name this machine as its own."""
 
-    def __init__(
-        self,
-        reward: ReleaseReward,
-        template: PromptTemplate,
-        limits: RewardLimits,
-        *,
-        loopback: bool,
-    ) -> None:
-        self._template, self._limits, self._loopback = template, limits, loopback
-        self._batches = RewardBatches(reward, limits.batch)
-        self._held, self._logged = 0, -np.inf
+    def __init__(self, reward: ReleaseReward, template: PromptTemplate, *, loopback: bool) -> None:
+        self._reward, self._template, self._loopback = reward, template, loopback
+        self._waiting: list[tuple[list[Pair], asyncio.Future[Rewards]]] = []
+        self._computing = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "labelguard-reward")
         self.rewards = self.refusals = 0
         # Everything is loaded now: a release that is altered later changes no reward.
-        if not np.isfinite(self._batches.compute([("Is it?", "It is.")])).all():
+        if not np.isfinite(compute_rewards(reward, ["Is it?"], ["It is."])).all():
             raise LabelguardError(f"rewards of {reward.__name__} are no finite numbers")
 
     def application(self) -> Starlette:
@@ -207,12 +143,10 @@ class RewardService:
         return Starlette(routes=routes)
 
     async def _answer(self, request: Request) -> Response:
-        parts: list[bytes] = []  # what of it is in memory
         try:
             self._check_origin(request)
-            await self._read(request, parts)
-            pairs = self._parse(b"".join(parts))
-            result = await self._batches.score(pairs)
+            pairs = self._parse(await _read(request))
+            result = await self._score(pairs)
             if not np.isfinite(result).all():
                 raise RefusedRequest(500, "a reward is no finite number")
         except RefusedRequest as error:
@@ -223,33 +157,42 @@ class RewardService:
             place = traceback.extract_tb(error.__traceback__)[-1]
             why = f"{type(error).__name__} at {place.filename}:{place.lineno}"
             return self._refuse(500, f"rewards cannot be computed: {why}")
-        finally:
-            self._held -= sum(map(len, parts))
         self.rewards += len(pairs)
         rewards, *distances = result.tolist()
         logs = {"distance": distances[0]} if distances else {}
         return JSONResponse({"rewards": rewards, "scores": rewards, "extra_logs": logs})
+
+    async def _score(self, pairs: list[Pair]) -> Rewards:
+        """Return what `compute_rewards` does, together with the pairs of all who wait."""
+        own: asyncio.Future[Rewards] = asyncio.get_running_loop().create_future()
+        self._waiting.append((pairs, own))
+        async with self._computing:
+            jobs, self._waiting = self._waiting, []
+            if jobs:
+                await self._score_all(jobs)
+        return await own
+
+    async def _score_all(self, jobs: Sequence[tuple[list[Pair], asyncio.Future[Rewards]]]) -> None:
+        every = [pair for pairs, _ in jobs for pair in pairs]
+        ends = np.cumsum([len(pairs) for pairs, _ in jobs])
+        compute = partial(compute_rewards, self._reward, *zip(*every, strict=True))
+        try:
+            rewards = await asyncio.get_running_loop().run_in_executor(self._thread, compute)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0][1].set_exception(error)
+            else:  # of one of them; each is answered for its own
+                for job in jobs:
+                    await self._score_all([job])
+            return
+        for (_, future), part in zip(jobs, np.split(rewards, ends[:-1], axis=1), strict=True):
+            future.set_result(part)
 
     def _check_origin(self, request: Request) -> None:
         """Raise `RefusedRequest` for what a page in a browser sends, by whatever name it asks."""
         host = re.sub(r":\d+$", "", request.headers.get("host", "")).strip("[]")
         if "origin" in request.headers or (self._loopback and not is_loopback(host)):
             raise RefusedRequest(403, "asked from another origin, or by another name than loopback")
-
-    async def _read(self, request: Request, parts: list[bytes]) -> None:
-        """Append the body to `parts`. Raises `RefusedRequest`."""
-        most, length = self._limits.body_bytes, 0
-        async for part in request.stream():
-            length += len(part)
-            if length <= most:
-                parts.append(part)
-                self._held += len(part)
-            if self._held > self._limits.held_bytes:
-                raise RefusedRequest(503, "too many requests wait")
-            if length > _HEARD_OUT * most:
-                break
-        if length > most:
-            raise RefusedRequest(413, f"the body has more than {most:,} bytes")
 
     def _parse(self, body: bytes) -> list[Pair]:
         try:
@@ -263,16 +206,26 @@ class RewardService:
         if not is_list or len(queries) != len(prompts):
             expected = '{"query": [TEXT, …], "prompts": [TEXT, …]}, as many of each'
             raise RefusedRequest(422, f"expected {expected}")
-        if not 0 < len(queries) <= self._limits.queries:
-            raise RefusedRequest(413, f"expected 1 to {self._limits.queries:,} queries")
+        if not 0 < len(queries) <= _QUERIES:
+            raise RefusedRequest(413, f"expected 1 to {_QUERIES:,} queries")
         return [self._template.split(*texts) for texts in zip(queries, prompts, strict=True)]
 
     def _refuse(self, status: int, why: str) -> Response:
         self.refusals += 1
-        if time.monotonic() - self._logged >= 1:  # whoever is refused may come again and again
-            self._logged = time.monotonic()
-            echo(f"labelguard: answered {status}: {why}", err=True)
+        echo(f"labelguard: answered {status}: {why}", err=True)
         return JSONResponse({"error": why}, status, {"connection": "close"})
+
+
+async def _read(request: Request) -> bytes:
+    """Return the body. Raise `RefusedRequest` for a long one, once its sender can hear why."""
+    parts, length = [], 0
+    async for part in request.stream():
+        length += len(part)
+        if length <= _BYTES:
+            parts.append(part)
+    if length > _BYTES:
+        raise RefusedRequest(413, f"the body has more than {_BYTES:,} bytes")
+    return b"".join(parts)
 
 
 def serve(
@@ -281,15 +234,14 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8091,
-    limits: RewardLimits | None = None,
 ) -> RewardServerSummary:
     """Serve a reward until SIGTERM or Ctrl-C; requests that came until then are answered.
 
     Raises `LabelguardError` where the address cannot be had, or the reward gives no number.
     """
-    limits, loopback = limits or RewardLimits(), is_loopback(host)
+    loopback = is_loopback(host)
     with contextlib.closing(_listen(host, port)) as listener:
-        service = RewardService(reward, template or PromptTemplate(), limits, loopback=loopback)
+        service = RewardService(reward, template or PromptTemplate(), loopback=loopback)
         name, number = listener.getsockname()[:2]
         address = f"http://{f'[{name}]' if ':' in name else name}:{number}{PATH}"
         config = uvicorn.Config(
@@ -300,7 +252,6 @@ def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=limits.connections,
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         )
         echo(f"labelguard: rewards of {reward.__name__} are at {address}", err=True)

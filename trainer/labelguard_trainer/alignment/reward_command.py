@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +14,8 @@ from labelguard.cli.terminal import echo, print_facts, prints, progress, relativ
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard.analysis.reward import ReleaseReward
     from labelguard_trainer.alignment.openrlhf import RewardServerSummary
-    from labelguard_trainer.alignment.score_file import ResponseRewards
-    from labelguard_trainer.alignment.verl import RewardFunctionFile
+    from labelguard_trainer.alignment.rewards import ResponseRewards, RewardFunctionFile
 
 
 @click.group("reward", context_settings=HELP, short_help="Give a release's rewards to trainers.")
@@ -50,37 +47,20 @@ def _absolute(spec: str) -> str:
     return f"{kind}:{path.absolute()}{comma}{rest}" if model and path.is_dir() else spec
 
 
-def _reward_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what names a reward."""
-    mix = click.option(
-        "--mix",
-        multiple=True,
-        metavar="SPEC=WEIGHT",
-        callback=_parse_mix,
-        help="Add a public reward by weight: length=-0.1, reward:ORG/NAME=0.5; may be repeated.",
-    )
-    release = click.argument(
-        "release", metavar="RELEASE", shell_complete=complete_releases_or_files
-    )
-    return release(mix(command))
+release_argument = click.argument(
+    "release", metavar="RELEASE", shell_complete=complete_releases_or_files
+)
+mix_option = click.option(
+    "--mix",
+    multiple=True,
+    metavar="SPEC=WEIGHT",
+    callback=_parse_mix,
+    help="Add a public reward by weight: length=-0.1, reward:ID_OR_PATH=0.5; may be repeated.",
+)
 
 
-def _directory(release: str, project: Path | None) -> Path:
-    """Return the directory of a release or a model: a path that there is, or an id."""
-    from labelguard.release.writer import directory_of
-
-    path = Path(release)
-    return path if path.is_dir() else directory_of(release, project)
-
-
-def _open(release: str, project: Path | None, mix: dict[str, float]) -> ReleaseReward:
-    from labelguard.analysis.reward import reward
-
-    return reward(_directory(release, project), mix=mix)
-
-
-def _unescape(_: click.Context, __: click.Parameter, text: Any) -> Any:
-    return text.replace("\\n", "\n") if isinstance(text, str) else text
+def _unescape(_: click.Context, __: click.Parameter, text: str) -> str:
+    return text.replace("\\n", "\n")
 
 
 def _print_summary(value: RewardServerSummary) -> None:
@@ -89,7 +69,8 @@ def _print_summary(value: RewardServerSummary) -> None:
 
 
 @reward_group.command("serve", short_help="Serve rewards by HTTP, for OpenRLHF.")
-@_reward_options
+@release_argument
+@mix_option
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -118,13 +99,7 @@ def _print_summary(value: RewardServerSummary) -> None:
 )
 @prints(_print_summary, project=True)
 def reward_serve(
-    release: str,
-    host: str,
-    port: int,
-    prompt_template: str,
-    ends: tuple[str, ...],
-    project: Path | None,
-    mix: dict[str, float],
+    release: str, host: str, port: int, prompt_template: str, ends: tuple[str, ...], **options: Any
 ) -> RewardServerSummary:
     """Serve the reward of RELEASE at POST /get_reward, for OpenRLHF's --reward.remote_url.
 
@@ -137,10 +112,11 @@ def reward_serve(
       labelguard reward serve r0001 --port 8091 --mix length=-0.1
     """
     extras.require("serve", "labelguard reward serve")
+    from labelguard.analysis.reward import reward
     from labelguard_trainer.alignment import openrlhf
 
-    template = openrlhf.PromptTemplate(prompt_template, tuple(ends) or openrlhf.ENDS)
-    return openrlhf.serve(_open(release, project, mix), template, host=host, port=port)
+    template = openrlhf.PromptTemplate(prompt_template, ends or openrlhf.ENDS)
+    return openrlhf.serve(reward(release, **options), template, host=host, port=port)
 
 
 def _print_function(value: RewardFunctionFile) -> None:
@@ -155,7 +131,8 @@ def _print_function(value: RewardFunctionFile) -> None:
 
 
 @reward_group.command("verl", short_help="Write verl's custom reward function.")
-@_reward_options
+@release_argument
+@mix_option
 @file_option("reward.py", required=True, help="Python file to write.")
 @click.option(
     "--prompt-key",
@@ -166,7 +143,7 @@ def _print_function(value: RewardFunctionFile) -> None:
 )
 @prints(_print_function, project=True)
 def reward_verl(
-    release: str, output: Path, prompt_key: str, project: Path | None, mix: dict[str, float]
+    release: str, output: Path, project: Path | None, **options: Any
 ) -> RewardFunctionFile:
     """Write a file with verl's compute_score, which returns the reward of RELEASE.
 
@@ -177,11 +154,10 @@ def reward_verl(
     Example:
       labelguard reward verl r0001 -o reward.py --prompt-key question
     """
-    from labelguard_trainer.alignment.verl import write_reward_function
+    from labelguard.release.writer import directory_of
+    from labelguard_trainer.alignment.rewards import write_reward_function
 
-    return write_reward_function(
-        output, _directory(release, project), mix=mix, prompt_key=prompt_key
-    )
+    return write_reward_function(output, directory_of(release, project), **options)
 
 
 def _print_rewards(value: ResponseRewards) -> None:
@@ -192,13 +168,12 @@ def _print_rewards(value: ResponseRewards) -> None:
 
 
 @reward_group.command("score", short_help="Give rewards to the responses in a file.")
-@_reward_options
+@release_argument
+@mix_option
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@file_option("rewards.parquet", required=True, help="Parquet file to write.")
+@file_option("rewards.parquet", required=True, help="Parquet or JSON lines file to write.")
 @prints(_print_rewards, project=True)
-def reward_score(
-    release: str, file: Path, output: Path, project: Path | None, mix: dict[str, float]
-) -> ResponseRewards:
+def reward_score(release: str, file: Path, output: Path, **options: Any) -> ResponseRewards:
     """Write the reward by RELEASE of each response in FILE, and its distance from labeled ones.
 
     FILE is Parquet or JSON lines with columns prompt and response, of texts or chats.
@@ -207,7 +182,8 @@ def reward_score(
     Example:
       labelguard reward score r0001 responses.jsonl -o rewards.parquet
     """
-    from labelguard_trainer.alignment.score_file import score_file
+    from labelguard.analysis.reward import reward
+    from labelguard_trainer.alignment.rewards import score_file
 
     with progress() as report:
-        return score_file(_open(release, project, mix), file, output, report)
+        return score_file(reward(release, **options), file, output, report)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from labelguard.analysis.reward import Content as Content
 from labelguard.errors import LabelguardError
-
-Message: TypeAlias = dict[str, str]
-Content: TypeAlias = str | list[Message]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from labelguard.release.writer import (
 )
 from labelguard.storage.files import SUMS, hashes_of, sha256, sums_text, write_atomically
 from labelguard.text import Progress, no_progress
-from labelguard_trainer.alignment.candidates import pairs_table
+from labelguard_trainer.alignment.candidates import pair_responses
 from labelguard_trainer.alignment.contents import read_prompts
 from labelguard_trainer.alignment.generation import open_responder
 from labelguard_trainer.alignment.sampling import Content, SamplingSettings
@@ -158,7 +158,7 @@ def synthesize(
                 mark_complete(checkpoint)
             responses += json.loads(file.read_bytes())
         progress("labeling", None)
-        rows = _label(source, pairs_table(contents, responses, all_pairs=True), pairs)
+        rows = _label(source, pair_responses(contents, responses, all_pairs=True), pairs)
         began = datetime.fromtimestamp((run.path / "run.json").stat().st_mtime, UTC)
         digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()
         made = _card(card, origin, others, generator) | {
