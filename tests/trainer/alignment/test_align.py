@@ -182,10 +182,15 @@ def test_prompts_without_room_for_a_response_are_left_out(follow):
 def test_public_demonstrations_leave_no_mark_of_the_release(follow):
     answers = pa.table({"prompt": ["tea?", "rain?"] * 8, "response": ["yes good", "sure"] * 8})
     pq.write_table(answers, "answers.parquet")
-    follow(stage="sft", sft={**RECIPE["sft"], "demonstrations": "answers.parquet"})
+    sft = {**RECIPE["sft"], "demonstrations": "answers.parquet"}
+    follow(stage="sft", sft=sft)
     card = Path("out/sft/TRAINING_CARD.md").read_text()
-    assert "learned_from" not in card and "public demonstrations" in card
+    assert "learned_from: []" in card and "public demonstrations" in card
+    assert base_of("out/sft", private=True) == ()
     assert not Path("out/rl").exists()
+    publish_model("out/sft", "public")
+    follow(sft=sft)
+    assert len(base_of("out/rl", private=True)) == 1
 
 
 @pytest.mark.parametrize(
