@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from labelguard_trainer import synthesize, train
 from labelguard_trainer.alignment.align import align
 from labelguard_trainer.training.publishing import publish_model
 from support import tiny_models, train_runs
@@ -210,6 +211,31 @@ def test_a_recipe_that_cannot_be_followed_is_refused(follow, tables, why):
     with pytest.raises(LabelguardError, match=why):
         follow(**{"sft": None, **tables})
     assert not Path("out/rl").exists()
+
+
+@pytest.mark.slow
+def test_a_model_of_a_synthesis_has_the_price_of_its_generators_release_too(follow):
+    (config := Path("quick.yaml")).write_text(train_runs.QUICK)
+    train("dpo", "rr", "base", output="writer", config=config)
+    prompts = pa.table({"prompt": [f"{topic}?" for topic in tiny_models.TOPICS]})
+    pq.write_table(prompts, "prompts.parquet")
+    synthesize("teacher", "prompts.parquet", "writer", 4, "synthesis", max_new_tokens=6)
+    result = follow(release="synthesis", stage="sft", reward={"base": "base"})
+    [written_by] = base_of("writer", private=True)
+    learned = base_of("out/sft", private=True)
+    assert learned == (*lg.reward("teacher").learned_from, written_by)
+    assert any(written_by.release in note for note in result.notes)
+    card = Path("out/sft/TRAINING_CARD.md").read_text()
+    assert "**The prices add**" in card and "**Not protected:**" in card
+
+
+@pytest.mark.slow
+def test_a_reward_model_without_its_card_is_no_reward_of_the_release(follow):
+    reward = {"base": "base", "config": {**STEPS, "max_length": 64}}
+    follow(stage="reward", sft=None, reward=reward)
+    Path("out/reward/TRAINING_CARD.md").unlink()
+    with pytest.raises(LabelguardError, match="does not name"):
+        follow(sft=None, reward=reward)
 
 
 def test_a_base_model_of_raw_labels_is_refused(follow):

@@ -13,7 +13,7 @@ from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release.card import guarantee
-from labelguard.release.model_card import LearnedRelease, base_of, front_matter, release_of_card
+from labelguard.release.model_card import LearnedRelease, base_of, front_matter, releases_of_card
 from labelguard.storage.files import check_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress
 from labelguard_trainer.alignment.contents import read_contents, read_prompts
@@ -92,6 +92,8 @@ class _Alignment:
         self.source = open_release(recipe.release, project)
         assert self.source.card is not None
         self.card: Mapping[str, Any] = self.source.card
+        # Of a synthesis the release that it was labeled by, and after it what else it learned from.
+        self.own = releases_of_card(self.card, self.source.digest)
         self.base = base_of(recipe.model, private=True)
         check_directory(output, "models")
 
@@ -119,15 +121,23 @@ class _Alignment:
             unit=str(privacy["unit"]),
             reward=self._reward_words(),
             stages=done,
-            notes=_notes(done),
+            notes=[*self._prices(done), *_notes(done)],
         )
+
+    def _prices(self, stages: Sequence[AlignmentStage]) -> list[str]:
+        """Return the note on releases whose prices add, if there are any."""
+        learned = self._with(*(base_of(stage.path, private=True) for stage in stages))
+        others = [one.release for one in learned if one.sums != self.own[0].sums]
+        if not others:
+            return []
+        return [f"also learned from {', '.join(others)}, whose prices add: see TRAINING_CARD.md"]
 
     def _fine_tune(self) -> AlignmentStage:
         recipe = self.recipe.sft
         assert recipe is not None
         if recipe.demonstrations is None:
             prompts, responses = read_contents(self.source.file, "prompt", "chosen")
-            learned = self._with(self.base, (release_of_card(self.card, self.source.digest),))
+            learned = self._with(self.base, self.own)
             what = "rows of the release: prompts, and the responses that it prefers"
         else:
             file = Path(recipe.demonstrations)
@@ -199,7 +209,13 @@ class _Alignment:
         release, model = self.source.file.parent, self._reward_model()
         if model is not None and not model.is_dir():
             raise LabelguardError(f"{model} is not there yet; run the stage reward first")
-        return reward(model or release, mix=self.recipe.reward.mix, reference=release)
+        given = reward(model or release, mix=self.recipe.reward.mix, reference=release)
+        if self.own[0].sums not in {one.sums for one in given.learned_from}:
+            raise LabelguardError(
+                f"the card in {model} does not name {self.card['release']}; remove the directory "
+                "and what was trained after it, or choose another -o"
+            )
+        return given
 
     def _reward_words(self) -> str:
         own = "its own head or model" if self._reward_model() is None else "a reward model on it"
@@ -224,7 +240,7 @@ class _Alignment:
         environment = jinja2.Environment(
             trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
         )
-        of_release = any(one.sums == self.source.digest for one in learned)
+        of_release = any(one.sums == self.own[0].sums for one in learned)
         text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
             card=self.card if of_release else None,
             config=public_settings(parameters["config"]),
