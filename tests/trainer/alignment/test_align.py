@@ -118,6 +118,9 @@ def test_another_recipe_is_refused_where_models_are(aligned, follow):
     shutil.copytree(output, "out")
     with pytest.raises(LabelguardError, match=r"another recipe \(other: holdout\)"):
         follow(rl={**RECIPE["rl"], "holdout": 0.2})
+    for other in ({"model": "chat"}, {"sft": {"config": {**STEPS, "max_steps": 5}}}):
+        with pytest.raises(LabelguardError, match="out/sft is of another recipe"):
+            follow(stage="rl", **other)
     with pytest.raises(LabelguardError, match=r"another recipe \(other: reward\)"):
         follow(reward={"mix": {"length": -1.0}})
 
@@ -202,6 +205,7 @@ def test_public_demonstrations_leave_no_mark_of_the_release(follow):
         ({"rl": {"config": {"push_to_hub": True}}}, "push_to_hub"),
         ({"rl": {"config": {"learning_rat": 1.0}}}, "learning_rate"),
         ({"rl": {"max_kl": 0}}, "max_kl"),
+        ({"rl": {"max_kl": 1, "config": {"beta": 0.0}}}, "max_kl needs"),
         ({"modell": "base"}, "modell"),
         ({"prompts": "missing.parquet"}, "missing"),
         ({"release": "base"}, "SHA256SUMS|card"),
@@ -211,6 +215,24 @@ def test_a_recipe_that_cannot_be_followed_is_refused(follow, tables, why):
     with pytest.raises(LabelguardError, match=why):
         follow(**{"sft": None, **tables})
     assert not Path("out/rl").exists()
+
+
+def test_a_directory_that_no_recipe_made_is_refused_before_anything_is_trained(follow):
+    shutil.copytree("base", "out/rl")
+    with pytest.raises(LabelguardError, match="no stage of a recipe"):
+        follow(sft=None)
+    assert not Path("out/rl.partial").exists()
+
+
+def test_a_base_model_that_changes_while_it_is_loaded_is_refused(follow, study):
+    def swap(text, share):
+        if text == "loading the model":
+            Path("base").unlink()
+            Path("base").symlink_to(study / "chat")
+
+    with pytest.raises(LabelguardError, match="has changed"):
+        follow(stage="sft", progress=swap)
+    assert not Path("out/sft").exists()
 
 
 @pytest.mark.slow

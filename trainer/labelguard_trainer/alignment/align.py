@@ -106,9 +106,11 @@ class _Alignment:
         if recipe.reward.base is None:
             self._reward()
         self.output.mkdir(exist_ok=True)
-        if "sft" in stages and recipe.sft is not None:
-            done.append(self._fine_tune())
-        if "reward" in stages and recipe.reward.base is not None:
+        # What a policy begins from is of this recipe, or refused.
+        if recipe.sft is not None and ("sft" in stages or self._is_there("sft", stages)):
+            tuned = self._fine_tune()
+            done += [tuned] if "sft" in stages else []
+        if recipe.reward.base and ("reward" in stages or self._is_there("reward", stages)):
             self._train_reward(recipe.reward.base)
         if "rl" in stages:
             done.append(self._train_policy())
@@ -123,6 +125,10 @@ class _Alignment:
             stages=done,
             notes=[*self._prices(done), *_notes(done)],
         )
+
+    def _is_there(self, needed: StageName, stages: Sequence[StageName]) -> bool:
+        """Return True if a policy is to be trained on a stage that was done before."""
+        return "rl" in stages and (self.output / needed).exists()
 
     def _prices(self, stages: Sequence[AlignmentStage]) -> list[str]:
         """Return the note on releases whose prices add, if there are any."""
@@ -155,7 +161,11 @@ class _Alignment:
     def _train_reward(self, base: str) -> None:
         recipe, output = self.recipe.reward, self.output / "reward"
         record = self.output / "reward.json"
-        parameters = {"release": self.source.digest, **recipe.model_dump(exclude={"mix"})}
+        parameters = {
+            "release": self.source.digest,
+            "identity": models.identity(base),
+            **recipe.model_dump(exclude={"mix"}),
+        }
         text = json.dumps(parameters, indent=2, default=dict).encode()
         if output.exists():
             if not record.is_file() or record.read_bytes() != text:
@@ -177,6 +187,7 @@ class _Alignment:
         fitting.fit(
             replace(request, config=dict(recipe.config)), RunDirectory(output), self.progress
         )
+        write_atomically(record, text)  # again: another recipe may have been refused meanwhile
 
     def _train_policy(self) -> AlignmentStage:
         model = self.recipe.model
