@@ -22,7 +22,7 @@ from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train
 from labelguard_trainer.training import fitting, models
 from labelguard_trainer.training.request import Source, TrainingRequest, open_release
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.settings import public_name, public_settings
+from labelguard_trainer.training.settings import public_name
 
 StageName: TypeAlias = Literal["sft", "reward", "rl"]
 
@@ -209,7 +209,10 @@ class _Alignment:
             identity={
                 "release": self.source.digest,
                 "model": self._reward_model() and models.identity(str(self._reward_model())),
-                "mix": dict(self.recipe.reward.mix),
+                "mix": {
+                    _identity_of_part(name): weight
+                    for name, weight in self.recipe.reward.mix.items()
+                },
             },
         )
 
@@ -230,7 +233,8 @@ class _Alignment:
 
     def _reward_words(self) -> str:
         own = "its own head or model" if self._reward_model() is None else "a reward model on it"
-        mix = "".join(f", {weight:+g} × {name}" for name, weight in self.recipe.reward.mix.items())
+        parts = self.recipe.reward.mix.items()
+        mix = "".join(f", {weight:+g} × {_public_part(name)}" for name, weight in parts)
         return f"{self.card['release']}, {own}{mix}"
 
     def _with(self, *learned: tuple[LearnedRelease, ...]) -> tuple[LearnedRelease, ...]:
@@ -254,7 +258,7 @@ class _Alignment:
         of_release = any(one.sums == self.own[0].sums for one in learned)
         text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
             card=self.card if of_release else None,
-            config=public_settings(parameters["config"]),
+            config=parameters["config"],
             front_matter=front_matter(learned, model) if learned else "",
             guarantee=guarantee(self.card),
             learned=[
@@ -268,6 +272,22 @@ class _Alignment:
             **{"demonstrations": "", "reward": "", **words},
         )
         write_atomically(directory / "TRAINING_CARD.md", text.encode())
+
+
+def _public_part(spec: str) -> str:
+    """Return features of a mix as they are told to others."""
+    kind, colon, options = spec.partition(":")
+    model, comma, rest = options.partition(",")
+    return f"{kind}{colon}{public_name(model) if model else ''}{comma}{rest}"
+
+
+def _identity_of_part(spec: str) -> str:
+    """Return what tells features of a mix from others: of a directory its contents."""
+    kind, colon, options = spec.partition(":")
+    model, comma, rest = options.partition(",")
+    if not (model and Path(model).is_dir()):
+        return spec
+    return f"{kind}{colon}{models.identity(model)}{comma}{rest}"
 
 
 def _notes(stages: Sequence[AlignmentStage]) -> list[str]:

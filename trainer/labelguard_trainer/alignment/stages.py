@@ -180,7 +180,7 @@ class _Stage:
             decisive = {
                 **parameters,
                 "model": identity,
-                "config": dict(self.config),
+                "config": settings.public_settings(self.config),  # it goes with the model
                 "method": self.kind,
                 "lora": self.lora,
                 "versions": {name: version(name) for name in _PACKAGES},
