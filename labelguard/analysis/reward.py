@@ -61,7 +61,8 @@ def reward(
     `source` is a release with a head (`statistic`, `props`) or a reward model (`props --learner
     reward`), its id in `project`, or a directory from `labelguard train reward`. `mix` adds public
     rewards by weight: `{"reward:ID_OR_PATH": 0.5, "length": -0.1}`, each a specification of
-    features with one number for each response. `reference` is a release whose responses distances
+    features with one number for each response; a directory there may be of other releases, which
+    are then named, and not of raw labels. `reference` is a release whose responses distances
     are measured from; the source itself, if it is one.
 
     Raises `LabelguardError` for what gives no number for a text alone: a release of labels (train a
@@ -84,16 +85,25 @@ def reward(
     for spec, weight in (mix or {}).items():
         if not np.isfinite(weight):
             raise LabelguardError(f"the weight of {spec} must be a number, found {weight}")
+        learned += _learned_of_part(spec, private=not non_private)
         scorers.append((_of_part(spec), float(weight)))
     near = _LabeledResponses(directory, provider) if is_release else None
     if reference is not None:
         near = _LabeledResponses(committed_directory(reference, project), None)
-    return ReleaseReward(directory.name, scorers, learned, near)
+    distinct = tuple({one.sums: one for one in learned}.values())
+    return ReleaseReward(directory.name, scorers, distinct, near)
 
 
 def public_reward(spec: str) -> ReleaseReward:
-    """Return the reward of public features alone, `reward:ID_OR_PATH`; it has no distances."""
-    return ReleaseReward(spec, [(_of_part(spec), 1.0)], (), None)
+    """Return the reward of features alone, `reward:ID_OR_PATH`; it has no distances."""
+    learned = _learned_of_part(spec, private=True)
+    return ReleaseReward(spec, [(_of_part(spec), 1.0)], learned, None)
+
+
+def _learned_of_part(spec: str, *, private: bool) -> tuple[LearnedRelease, ...]:
+    """Return the releases that the model of features learned from, if it is in a directory."""
+    model = spec.partition(":")[2].partition(",")[0]
+    return base_of(model, private=private) if model else ()
 
 
 def _open_source(source: Release | str | Path, project: Where) -> tuple[Path, bool]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
+from labelguard.release.lookup import check_committed
 from labelguard.release.writer import read_card
 from labelguard.storage.files import SUMS, sha256
 
@@ -60,10 +61,13 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
     a card that cannot be read and, if `private`, for a model that learned from raw labels: nothing
     that is done with it protects anybody.
     """
-    directory = Path(model)
-    release = directory.absolute().parent
-    if directory.is_dir() and directory.name == "model" and (release / SUMS).is_file():
-        return (release_of_card(read_card(release), sha256(release / SUMS)),)
+    if not Path(model).is_dir():
+        return ()
+    directory = Path(model).resolve()
+    release = directory.parent
+    if directory.name == "model" and (release / SUMS).is_file():
+        check_committed(release, "data.parquet")
+        return releases_of_card(read_card(release), sha256(release / SUMS))
     for card in (directory / name for name in _CARDS):
         learned = _learned_from(card) if card.is_file() else None
         if learned == RAW and private:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from labelguard_trainer import synthesize, train
 from labelguard_trainer.alignment.align import align
 from labelguard_trainer.training.publishing import publish_model
 from support import tiny_models, train_runs
@@ -117,6 +118,9 @@ def test_another_recipe_is_refused_where_models_are(aligned, follow):
     shutil.copytree(output, "out")
     with pytest.raises(LabelguardError, match=r"another recipe \(other: holdout\)"):
         follow(rl={**RECIPE["rl"], "holdout": 0.2})
+    for other in ({"model": "chat"}, {"sft": {"config": {**STEPS, "max_steps": 5}}}):
+        with pytest.raises(LabelguardError, match="out/sft is of another recipe"):
+            follow(stage="rl", **other)
     with pytest.raises(LabelguardError, match=r"another recipe \(other: reward\)"):
         follow(reward={"mix": {"length": -1.0}})
 
@@ -182,10 +186,15 @@ def test_prompts_without_room_for_a_response_are_left_out(follow):
 def test_public_demonstrations_leave_no_mark_of_the_release(follow):
     answers = pa.table({"prompt": ["tea?", "rain?"] * 8, "response": ["yes good", "sure"] * 8})
     pq.write_table(answers, "answers.parquet")
-    follow(stage="sft", sft={**RECIPE["sft"], "demonstrations": "answers.parquet"})
+    sft = {**RECIPE["sft"], "demonstrations": "answers.parquet"}
+    follow(stage="sft", sft=sft)
     card = Path("out/sft/TRAINING_CARD.md").read_text()
-    assert "learned_from" not in card and "public demonstrations" in card
+    assert "learned_from: []" in card and "public demonstrations" in card
+    assert base_of("out/sft", private=True) == ()
     assert not Path("out/rl").exists()
+    publish_model("out/sft", "public")
+    follow(sft=sft)
+    assert len(base_of("out/rl", private=True)) == 1
 
 
 @pytest.mark.parametrize(
@@ -196,6 +205,7 @@ def test_public_demonstrations_leave_no_mark_of_the_release(follow):
         ({"rl": {"config": {"push_to_hub": True}}}, "push_to_hub"),
         ({"rl": {"config": {"learning_rat": 1.0}}}, "learning_rate"),
         ({"rl": {"max_kl": 0}}, "max_kl"),
+        ({"rl": {"max_kl": 1, "config": {"beta": 0.0}}}, "max_kl needs"),
         ({"modell": "base"}, "modell"),
         ({"prompts": "missing.parquet"}, "missing"),
         ({"release": "base"}, "SHA256SUMS|card"),
@@ -205,6 +215,49 @@ def test_a_recipe_that_cannot_be_followed_is_refused(follow, tables, why):
     with pytest.raises(LabelguardError, match=why):
         follow(**{"sft": None, **tables})
     assert not Path("out/rl").exists()
+
+
+def test_a_directory_that_no_recipe_made_is_refused_before_anything_is_trained(follow):
+    shutil.copytree("base", "out/rl")
+    with pytest.raises(LabelguardError, match="no stage of a recipe"):
+        follow(sft=None)
+    assert not Path("out/rl.partial").exists()
+
+
+def test_a_base_model_that_changes_while_it_is_loaded_is_refused(follow, study):
+    def swap(text, share):
+        if text == "loading the model":
+            Path("base").unlink()
+            Path("base").symlink_to(study / "chat")
+
+    with pytest.raises(LabelguardError, match="has changed"):
+        follow(stage="sft", progress=swap)
+    assert not Path("out/sft").exists()
+
+
+@pytest.mark.slow
+def test_a_model_of_a_synthesis_has_the_price_of_its_generators_release_too(follow):
+    (config := Path("quick.yaml")).write_text(train_runs.QUICK)
+    train("dpo", "rr", "base", output="writer", config=config)
+    prompts = pa.table({"prompt": [f"{topic}?" for topic in tiny_models.TOPICS]})
+    pq.write_table(prompts, "prompts.parquet")
+    synthesize("teacher", "prompts.parquet", "writer", 4, "synthesis", max_new_tokens=6)
+    result = follow(release="synthesis", stage="sft", reward={"base": "base"})
+    [written_by] = base_of("writer", private=True)
+    learned = base_of("out/sft", private=True)
+    assert learned == (*lg.reward("teacher").learned_from, written_by)
+    assert any(written_by.release in note for note in result.notes)
+    card = Path("out/sft/TRAINING_CARD.md").read_text()
+    assert "**The prices add**" in card and "**Not protected:**" in card
+
+
+@pytest.mark.slow
+def test_a_reward_model_without_its_card_is_no_reward_of_the_release(follow):
+    reward = {"base": "base", "config": {**STEPS, "max_length": 64}}
+    follow(stage="reward", sft=None, reward=reward)
+    Path("out/reward/TRAINING_CARD.md").unlink()
+    with pytest.raises(LabelguardError, match="does not name"):
+        follow(sft=None, reward=reward)
 
 
 def test_a_base_model_of_raw_labels_is_refused(follow):

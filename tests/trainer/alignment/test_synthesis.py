@@ -14,6 +14,7 @@ from labelguard_trainer.alignment import synthesis
 from support import train_runs
 
 import labelguard as lg
+from labelguard.analysis.reward import ReleaseReward
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.lookup import committed_directory
 from labelguard.release.model_card import base_of, release_of_card
@@ -173,3 +174,10 @@ def test_a_synthesis_has_no_head_and_gives_no_reward(study):
     with pytest.raises(LabelguardError, match="train a model on it"):
         lg.reward("synthesis")
     assert lg.export("synthesis", "rows", to="trl", copies=10).rows > 0
+
+
+def test_rewards_that_are_no_numbers_label_nothing(study, monkeypatch):
+    monkeypatch.setattr(ReleaseReward, "score", lambda *texts: np.full(len(texts[1]), np.nan))
+    with pytest.raises(LabelguardError, match="no finite numbers"):
+        make(study)
+    assert not Path("synthesis").exists()

@@ -13,7 +13,7 @@ from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release.card import guarantee
-from labelguard.release.model_card import LearnedRelease, base_of, front_matter, release_of_card
+from labelguard.release.model_card import LearnedRelease, base_of, front_matter, releases_of_card
 from labelguard.storage.files import check_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress
 from labelguard_trainer.alignment.contents import read_contents, read_prompts
@@ -22,7 +22,7 @@ from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train
 from labelguard_trainer.training import fitting, models
 from labelguard_trainer.training.request import Source, TrainingRequest, open_release
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.settings import public_name, public_settings
+from labelguard_trainer.training.settings import public_name
 
 StageName: TypeAlias = Literal["sft", "reward", "rl"]
 
@@ -92,6 +92,8 @@ class _Alignment:
         self.source = open_release(recipe.release, project)
         assert self.source.card is not None
         self.card: Mapping[str, Any] = self.source.card
+        # Of a synthesis the release that it was labeled by, and after it what else it learned from.
+        self.own = releases_of_card(self.card, self.source.digest)
         self.base = base_of(recipe.model, private=True)
         check_directory(output, "models")
 
@@ -104,9 +106,11 @@ class _Alignment:
         if recipe.reward.base is None:
             self._reward()
         self.output.mkdir(exist_ok=True)
-        if "sft" in stages and recipe.sft is not None:
-            done.append(self._fine_tune())
-        if "reward" in stages and recipe.reward.base is not None:
+        # What a policy begins from is of this recipe, or refused.
+        if recipe.sft is not None and ("sft" in stages or self._is_there("sft", stages)):
+            tuned = self._fine_tune()
+            done += [tuned] if "sft" in stages else []
+        if recipe.reward.base and ("reward" in stages or self._is_there("reward", stages)):
             self._train_reward(recipe.reward.base)
         if "rl" in stages:
             done.append(self._train_policy())
@@ -119,15 +123,27 @@ class _Alignment:
             unit=str(privacy["unit"]),
             reward=self._reward_words(),
             stages=done,
-            notes=_notes(done),
+            notes=[*self._prices(done), *_notes(done)],
         )
+
+    def _is_there(self, needed: StageName, stages: Sequence[StageName]) -> bool:
+        """Return True if a policy is to be trained on a stage that was done before."""
+        return "rl" in stages and (self.output / needed).exists()
+
+    def _prices(self, stages: Sequence[AlignmentStage]) -> list[str]:
+        """Return the note on releases whose prices add, if there are any."""
+        learned = self._with(*(base_of(stage.path, private=True) for stage in stages))
+        others = [one.release for one in learned if one.sums != self.own[0].sums]
+        if not others:
+            return []
+        return [f"also learned from {', '.join(others)}, whose prices add: see TRAINING_CARD.md"]
 
     def _fine_tune(self) -> AlignmentStage:
         recipe = self.recipe.sft
         assert recipe is not None
         if recipe.demonstrations is None:
             prompts, responses = read_contents(self.source.file, "prompt", "chosen")
-            learned = self._with(self.base, (release_of_card(self.card, self.source.digest),))
+            learned = self._with(self.base, self.own)
             what = "rows of the release: prompts, and the responses that it prefers"
         else:
             file = Path(recipe.demonstrations)
@@ -145,7 +161,11 @@ class _Alignment:
     def _train_reward(self, base: str) -> None:
         recipe, output = self.recipe.reward, self.output / "reward"
         record = self.output / "reward.json"
-        parameters = {"release": self.source.digest, **recipe.model_dump(exclude={"mix"})}
+        parameters = {
+            "release": self.source.digest,
+            "identity": models.identity(base),
+            **recipe.model_dump(exclude={"mix"}),
+        }
         text = json.dumps(parameters, indent=2, default=dict).encode()
         if output.exists():
             if not record.is_file() or record.read_bytes() != text:
@@ -167,6 +187,7 @@ class _Alignment:
         fitting.fit(
             replace(request, config=dict(recipe.config)), RunDirectory(output), self.progress
         )
+        write_atomically(record, text)  # again: another recipe may have been refused meanwhile
 
     def _train_policy(self) -> AlignmentStage:
         model = self.recipe.model
@@ -188,7 +209,10 @@ class _Alignment:
             identity={
                 "release": self.source.digest,
                 "model": self._reward_model() and models.identity(str(self._reward_model())),
-                "mix": dict(self.recipe.reward.mix),
+                "mix": {
+                    _identity_of_part(name): weight
+                    for name, weight in self.recipe.reward.mix.items()
+                },
             },
         )
 
@@ -199,11 +223,18 @@ class _Alignment:
         release, model = self.source.file.parent, self._reward_model()
         if model is not None and not model.is_dir():
             raise LabelguardError(f"{model} is not there yet; run the stage reward first")
-        return reward(model or release, mix=self.recipe.reward.mix, reference=release)
+        given = reward(model or release, mix=self.recipe.reward.mix, reference=release)
+        if self.own[0].sums not in {one.sums for one in given.learned_from}:
+            raise LabelguardError(
+                f"the card in {model} does not name {self.card['release']}; remove the directory "
+                "and what was trained after it, or choose another -o"
+            )
+        return given
 
     def _reward_words(self) -> str:
         own = "its own head or model" if self._reward_model() is None else "a reward model on it"
-        mix = "".join(f", {weight:+g} × {name}" for name, weight in self.recipe.reward.mix.items())
+        parts = self.recipe.reward.mix.items()
+        mix = "".join(f", {weight:+g} × {_public_part(name)}" for name, weight in parts)
         return f"{self.card['release']}, {own}{mix}"
 
     def _with(self, *learned: tuple[LearnedRelease, ...]) -> tuple[LearnedRelease, ...]:
@@ -224,10 +255,10 @@ class _Alignment:
         environment = jinja2.Environment(
             trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
         )
-        of_release = any(one.sums == self.source.digest for one in learned)
+        of_release = any(one.sums == self.own[0].sums for one in learned)
         text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
             card=self.card if of_release else None,
-            config=public_settings(parameters["config"]),
+            config=parameters["config"],
             front_matter=front_matter(learned, model) if learned else "",
             guarantee=guarantee(self.card),
             learned=[
@@ -241,6 +272,22 @@ class _Alignment:
             **{"demonstrations": "", "reward": "", **words},
         )
         write_atomically(directory / "TRAINING_CARD.md", text.encode())
+
+
+def _public_part(spec: str) -> str:
+    """Return features of a mix as they are told to others."""
+    kind, colon, options = spec.partition(":")
+    model, comma, rest = options.partition(",")
+    return f"{kind}{colon}{public_name(model) if model else ''}{comma}{rest}"
+
+
+def _identity_of_part(spec: str) -> str:
+    """Return what tells features of a mix from others: of a directory its contents."""
+    kind, colon, options = spec.partition(":")
+    model, comma, rest = options.partition(",")
+    if not (model and Path(model).is_dir()):
+        return spec
+    return f"{kind}{colon}{models.identity(model)}{comma}{rest}"
 
 
 def _notes(stages: Sequence[AlignmentStage]) -> list[str]:

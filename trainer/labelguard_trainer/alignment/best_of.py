@@ -224,7 +224,7 @@ def _open_judge(
     if judge is None:
         return None, None
     if isinstance(judge, str) and judge.startswith("reward:"):
-        return public_reward(judge), None
+        return _other(public_reward(judge), own), None
     directory = directory_of(judge, project)
     if (directory / evaluation.FILE).is_file():
         check_committed(directory, evaluation.FILE)
@@ -237,14 +237,18 @@ def _open_judge(
         nothing = replace(head, coefficients=np.zeros_like(head.coefficients))
         gain, error = evaluation.Evaluation.load(directory).difference(head, nothing)
         return None, HeldOutVerdict(directory.name, gain, error)
-    second = reward(judge, project=project)
-    # Of two rewards that learned from one release alone, one is no witness of the other.
-    if {one.sums for one in second.learned_from} == {one.sums for one in own.learned_from}:
+    return _other(reward(judge, project=project), own), None
+
+
+def _other(judge: ReleaseReward, own: ReleaseReward) -> ReleaseReward:
+    """Return a judge, unless all that it learned from is the reward's own."""
+    learned = {one.sums for one in judge.learned_from}
+    if learned and learned <= {one.sums for one in own.learned_from}:
         raise LabelguardError(
             "the judge learned from the same release as the reward, and has its mistakes: let a "
             "second release judge, or reward:ID_OR_PATH"
         )
-    return second, None
+    return judge
 
 
 def _judge(

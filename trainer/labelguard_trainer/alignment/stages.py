@@ -180,7 +180,7 @@ class _Stage:
             decisive = {
                 **parameters,
                 "model": identity,
-                "config": dict(self.config),
+                "config": settings.public_settings(self.config),  # it goes with the model
                 "method": self.kind,
                 "lora": self.lora,
                 "versions": {name: version(name) for name in _PACKAGES},
@@ -188,6 +188,11 @@ class _Stage:
             if done := self._load_result(decisive):
                 return done
             args = self._arguments(run, fixed)
+            if max_kl and (not args.beta or args.sync_ref_model or args.logging_strategy == "no"):
+                raise LabelguardError(
+                    "max_kl needs the logged KL from the model it began from: it goes with none of "
+                    "beta: 0, sync_ref_model and logging_strategy: no"
+                )
             with begin(run, decisive, args):
                 tokenizer = models.load_tokenizer(
                     self.model, trust_remote_code=args.trust_remote_code
@@ -195,6 +200,9 @@ class _Stage:
                 fitting, left_out = self._fitting(rows, tokenizer, args)
                 train, held_out = _split(fitting, holdout)
                 trainer = self._trainer(run, args, tokenizer, train, held_out, options)
+                loaded = {"revision": (args.model_init_kwargs or {}).get("revision")}
+                loaded["trust_remote_code"] = args.trust_remote_code
+                models.check_unchanged(self.model, identity, **loaded)
                 stop = _StopAtKL(max_kl)
                 trainer.add_callback(stop)
                 before = self._measure(trainer, "before training") if held_out else {}
@@ -220,8 +228,10 @@ class _Stage:
     def _load_result(self, parameters: Mapping[str, Any]) -> AlignmentStage | None:
         """Return the result of a stage that is there; refuse one of another recipe."""
         file = self.output / _RECORD
-        if not file.is_file():
+        if not self.output.exists():
             return None
+        if not file.is_file():
+            raise LabelguardError(f"{self.output} is no stage of a recipe; choose another -o")
         record = json.loads(file.read_bytes())
         given = json.loads(json.dumps(parameters))
         other = sorted(name for name in given if given[name] != record["parameters"].get(name))

@@ -200,6 +200,8 @@ def _label(source: ReleaseReward, pairs: pa.Table, pairing: Pairing) -> pa.Table
         source.score(prompts, distinct.table[s].to_pylist()) for s in ("first", "second")
     )
     difference = first - second
+    if not np.isfinite(difference).all():
+        raise LabelguardError(f"rewards of {source.__name__} are no finite numbers")
     chosen, rejected = split_by_preference(
         distinct.table, np.arange(len(difference)), difference >= 0
     )

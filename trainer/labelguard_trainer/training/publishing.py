@@ -74,7 +74,7 @@ def publish_model(
         text = sums_text({name: file.sha256 for name, file in files.items()}).encode("ascii")
         files[SUMS] = _write(Path(scratch) / SUMS, text)
         files["README.md"] = files[_CARD]
-        title = f"Model of {', '.join(_releases(matter)) or RAW}"
+        title = f"Model of {', '.join(_releases(matter)) or 'public texts'}"
         where = send_files(files, str(to), "model", title=title, public=public, progress=progress)
     return PublishedModel(str(directory), where)
 
@@ -102,6 +102,6 @@ def _write(path: Path, content: bytes) -> PublicFile:
 
 
 def _releases(matter: Mapping[str, Any]) -> list[str]:
-    """Return the releases that a model is a function of."""
+    """Return the releases that a model is a function of, or that it is one of raw labels."""
     learned = matter["labelguard"]["learned_from"]
-    return [] if learned == RAW else [str(entry.release) for entry in learned]
+    return [RAW] if learned == RAW else [str(entry.release) for entry in learned]
