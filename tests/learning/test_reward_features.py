@@ -11,6 +11,7 @@ from support.tiny_models import config, tokenizer
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import open_fitted
+from labelguard.release.model_card import front_matter
 from labelguard.text import no_progress
 
 ANSWERS = ("so", "because it is", "no", "a much longer answer than all others", "yes!")
@@ -153,3 +154,13 @@ def test_models_that_give_no_scalar_are_refused(tmp_path):
 def test_a_specification_that_makes_no_sense_is_explained(spec, message):
     with pytest.raises(LabelguardError, match=message):
         open_fitted(spec, pairs(), no_progress)
+
+
+@pytest.mark.parametrize("spec", ["reward", "hf"])
+def test_a_model_that_was_trained_on_raw_labels_is_no_feature(judge, tmp_path, spec):
+    raw = shutil.copytree(judge, tmp_path / "raw")
+    (raw / "TRAINING_CARD.md").write_text(
+        f"---\ntags: [non-private]\n{front_matter((), 'base')}---\n"
+    )
+    with pytest.raises(LabelguardError, match="raw labels"):
+        open_fitted(f"{spec}:{raw}", pairs(), no_progress)

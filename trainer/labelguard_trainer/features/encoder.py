@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Features
+from labelguard.release.model_card import base_of
 from labelguard.text import Progress
 from labelguard_trainer.features.cache import VectorCache
 from labelguard_trainer.features.tokens import (
@@ -105,7 +106,11 @@ class FrozenEncoder:
         self._tokens_per_batch = tokens_per_batch
 
     def fit(self, pairs: pa.Table) -> None:
-        """Nothing: the encoder is frozen."""
+        """Learn nothing: the encoder is frozen. Raise `LabelguardError` for one of raw labels.
+
+        What it says of a pair would tell them, by the card in its directory; features are public.
+        """
+        base_of(str(self.config.directory), private=True)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """{}: weights and settings are named by the identity."""
