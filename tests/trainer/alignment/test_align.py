@@ -147,7 +147,7 @@ def test_an_interrupted_policy_ends_as_an_uninterrupted_one(aligned, follow):
 @pytest.mark.slow
 def test_a_reward_model_is_trained_where_a_release_has_labels_only(follow):
     tables = {"release": "rr", "sft": None}
-    with pytest.raises(LabelguardError, match="train reward"):
+    with pytest.raises(LabelguardError, match="reward: base"):
         follow(**tables)
     reward = {"base": "base", "config": {**STEPS, "max_length": 64}}
     with pytest.raises(LabelguardError, match="stage reward first"):

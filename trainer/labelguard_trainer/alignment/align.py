@@ -13,6 +13,7 @@ from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release.card import guarantee
+from labelguard.release.head import FILE
 from labelguard.release.model_card import LearnedRelease, base_of, front_matter, releases_of_card
 from labelguard.storage.files import check_directory, write_atomically
 from labelguard.text import Progress, escape_controls, format_budget, no_progress
@@ -223,6 +224,11 @@ class _Alignment:
         release, model = self.source.file.parent, self._reward_model()
         if model is not None and not model.is_dir():
             raise LabelguardError(f"{model} is not there yet; run the stage reward first")
+        if model is None and not any((release / name).exists() for name in (FILE, "model")):
+            raise LabelguardError(
+                f"{release.name} holds labels, which give no reward; name in the recipe what to "
+                "train a reward model from (reward: base:)"
+            )
         given = reward(model or release, mix=self.recipe.reward.mix, reference=release)
         if self.own[0].sums not in {one.sums for one in given.learned_from}:
             raise LabelguardError(
