@@ -11,6 +11,7 @@ Of a model that was trained on raw labels `learned_from` is `raw labels`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,10 +57,11 @@ def releases_of_card(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease
 def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
     """Return the releases that a base model learned from, oldest first.
 
-    Only a directory can tell, by the card in it or, as the `model` of a release, by the release's:
-    nothing is known of a hub's model, nor of a copy without its card. Raises `LabelguardError` for
-    a card that cannot be read and, if `private`, for a model that learned from raw labels: nothing
-    that is done with it protects anybody.
+    Only a directory can tell, by the card in it or, as the `model` of a release, by the release's;
+    an adapter without a card is what the model below it is. Nothing is known of a hub's model, nor
+    of a copy without its card. Raises `LabelguardError` for a card that cannot be read and, if
+    `private`, for a model that learned from raw labels: nothing that is done with it protects
+    anybody.
     """
     if not Path(model).is_dir():
         return ()
@@ -77,7 +79,18 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
             )
         if learned is not None:
             return () if isinstance(learned, str) else learned
-    return ()
+    below = _model_below(directory)
+    return base_of(below, private=private) if below else ()
+
+
+def _model_below(directory: Path) -> str | None:
+    """Return the other directory whose model an adapter changes; None for any other model."""
+    try:
+        settings = json.loads((directory / "adapter_config.json").read_bytes())
+        below = Path(settings["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(below) if below.is_dir() and below.resolve() != directory else None
 
 
 def front_matter(learned: tuple[LearnedRelease, ...], model: str) -> str:

@@ -229,7 +229,11 @@ class _Alignment:
                 f"{release.name} holds labels, which give no reward; name in the recipe what to "
                 "train a reward model from (reward: base:)"
             )
-        given = reward(model or release, mix=self.recipe.reward.mix, reference=release)
+        given = reward(
+            model or release,
+            mix=self.recipe.reward.mix,
+            reference=None if model is None else release,  # else those of the head itself
+        )
         if self.own[0].sums not in {one.sums for one in given.learned_from}:
             raise LabelguardError(
                 f"the card in {model} does not name {self.card['release']}; remove the directory "
