@@ -30,6 +30,8 @@ from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
+TEXTS = ("prompt", "first", "second")
+
 
 @dataclass(frozen=True)
 class DistinctPairs:
@@ -89,8 +91,11 @@ class Pairs:
     questions: pa.ChunkedArray | None = None
 
 
-def find_distinct_pairs(staged: Staged) -> DistinctPairs:
+def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
     """Return distinct (item, pair of a ranking, what is carried), in the order of these.
+
+    Without `texts` its table holds only what is carried (`read_texts` reads those of some rows),
+    unless sources are compared by them.
 
     The order of the input does not enter, so that sums over pairs are the same to the last bit.
     Raises `InvalidLabels` if there is none, if one id stands for several contents, or if what is
@@ -105,24 +110,28 @@ def find_distinct_pairs(staged: Staged) -> DistinctPairs:
     of_row = np.full(staged.rows, -1, np.intp)
     count = 0
     for bucket in range(buckets.BUCKETS):
-        texts = buckets.read_bucket(staged.texts_directory, bucket)
-        if texts is None:
+        staged_texts = buckets.read_bucket(staged.texts_directory, bucket)
+        if staged_texts is None:
             continue
-        firsts, inverse = _distinct(texts)
-        features = [name for name in texts.column_names if is_feature_column(name)]
-        row = buckets.column(texts, "row").astype(np.intp)
+        firsts, inverse = _distinct(staged_texts)
+        names = [name for name in staged_texts.column_names if is_feature_column(name)]
+        if texts or any(name.startswith("source_") for name in names):
+            names = [*TEXTS, *names]
+        row = buckets.column(staged_texts, "row").astype(np.intp)
         of_row[row] = count + inverse
         rows.append(row[firsts])
-        number = buckets.column(texts, "pair") if "pair" in texts.column_names else 0 * row
+        number = staged_texts["pair"].to_numpy() if "pair" in staged_texts.column_names else 0 * row
         numbers.append(number[firsts].astype(np.int64))
-        tables.append(texts.select(["prompt", "first", "second", *features]).take(pa.array(firsts)))
+        tables.append(staged_texts.select(names).take(pa.array(firsts)))
         if staged.questions:
-            questions += texts["question"].take(pa.array(firsts)).chunks
-        item = buckets.blocks(texts, "item")[firsts]
+            questions += staged_texts["question"].take(pa.array(firsts)).chunks
+        item = buckets.blocks(staged_texts, "item")[firsts]
         given = staged.given_ids
         items.append(item)
-        contents.append(buckets.blocks(texts, "content")[firsts] if given else item)
-        ids.append(texts["item_id"].take(pa.array(firsts)) if given else blocks.hexadecimal(item))
+        contents.append(buckets.blocks(staged_texts, "content")[firsts] if given else item)
+        ids.append(
+            staged_texts["item_id"].take(pa.array(firsts)) if given else blocks.hexadecimal(item)
+        )
         count += len(firsts)
     table = pa.concat_tables(tables)
     refuse_several(table, np.concatenate(contents), np.concatenate(numbers))
@@ -138,10 +147,27 @@ def find_distinct_pairs(staged: Staged) -> DistinctPairs:
     )
 
 
+def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:
+    """Return prompt and both sides of some staged rows, in their order."""
+    found: dict[int, pa.Table] = {}
+    for bucket in range(buckets.BUCKETS):
+        texts = buckets.read_bucket(staged.texts_directory, bucket)
+        if texts is not None and len(found) < len(rows):
+            places = np.flatnonzero(np.isin(buckets.column(texts, "row"), rows))
+            for row, place in zip(
+                texts["row"].take(pa.array(places)).to_pylist(), places, strict=True
+            ):
+                found[row] = texts.select(TEXTS).slice(place, 1)
+    return pa.concat_tables([found[row] for row in rows.tolist()])
+
+
 def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return one row of each distinct pair of a bucket, in order of pairs, and each row's pair."""
     attached = [name for name in texts.column_names if is_feature_column(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
+    if names == ["item_hi", "item_lo"]:
+        items, of_row = blocks.unique(buckets.blocks(texts, "item"))
+        return blocks.first_rows(of_row, len(items)), of_row
     named = pl.DataFrame(texts.select(names)).with_row_index("line")
     first = named.group_by(names).agg(pl.col("line").first()).sort(names)
     number = first.drop("line").with_row_index("number")

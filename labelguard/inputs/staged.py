@@ -192,7 +192,8 @@ def canonical_order(table: pa.Table) -> NDArray[np.intp]:
     """Return the permutation that sorts staged rows canonically, shape (n,)."""
     present = [name for name in _KEYS if name in table.column_names]
     first = [buckets.column(table, name) for name in present[:2]]
-    order: NDArray[np.intp] = np.lexsort(first[::-1])
+    unit = np.unique(first[0], return_inverse=True)[1]
+    order = blocks.order_within(unit, first[1].astype(np.uint64, copy=False))
     # Two keyed digests decide nearly always.
     if not np.logical_and.reduce([np.diff(values[order]) == 0 for values in first]).any():
         return order

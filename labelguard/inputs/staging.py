@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 import duckdb
@@ -157,7 +158,7 @@ class _Stager:
         self._connection = connection
         self._departed = DepartedLabelers(keys, options.namespace, options.refused)
         self._labelers: dict[str, int] = {}
-        self._answered: set[str] = set()
+        self._answered: NDArray[np.bool_] = np.zeros(0, bool)
         self._labeler_keys: Blocks = np.zeros((0, 2), np.uint64)
         self._file_rows = self._file_number = 0
         self._of_tool = False
@@ -358,8 +359,6 @@ class _Stager:
         """Return the pseudonym of every row's labeler; each distinct id is hashed once."""
         if "labeler" not in batch.schema.names:
             return np.zeros((batch.num_rows, 2), np.uint64)
-        answered = batch["label"].to_numpy() != LABEL_SKIP
-        self._answered.update(batch["labeler"].filter(pa.array(answered)).unique().to_pylist())
         encoded = batch["labeler"].dictionary_encode()
         ids = encoded.dictionary.to_pylist()
         new = [labeler for labeler in ids if labeler not in self._labelers]
@@ -368,14 +367,17 @@ class _Stager:
                 self._labelers[labeler] = len(self._labelers)
             fresh = self._keys.labeler_keys(self.options.namespace, new)
             self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
+            self._answered = np.concatenate([self._answered, np.zeros(len(new), bool)])
         codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
-        keys: Blocks = self._labeler_keys[codes[encoded.indices.to_numpy()]]
+        number = codes[encoded.indices.to_numpy()]
+        self._answered[number[batch["label"].to_numpy() != LABEL_SKIP]] = True
+        keys: Blocks = self._labeler_keys[number]
         return keys
 
     def identities(self) -> Identities:
         """Return everybody who gave an answer."""
-        names = [name for name in self._labelers if name in self._answered]
-        keys = self._labeler_keys[[self._labelers[name] for name in names]]
+        names = list(compress(self._labelers, self._answered))  # in the order of their numbers
+        keys = self._labeler_keys[self._answered]
         return Identities.of(self._keys, self.options.namespace, names, keys)
 
     def _label_authors(

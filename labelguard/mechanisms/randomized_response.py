@@ -12,14 +12,14 @@ secret label alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting.blocks import block
 from labelguard.keys.coins import Coins, Purpose
-from labelguard.storage.blocks import Blocks
+from labelguard.storage.blocks import Blocks, distinct_rows, first_rows, order_within
 
 NAME = "rr"
 VERSION = 2
@@ -84,11 +84,9 @@ def randomize(
 def _choose_changed(coins: Coins, row_keys: Blocks, blocks: LabelBlocks) -> NDArray[np.bool_]:
     """Return which labels change, (n,): in each block those that come first in a random order."""
     order_keys = coins.draw(Purpose.ORDER, row_keys)
-    order = np.lexsort((order_keys[:, 1], order_keys[:, 0], blocks.of))
+    order = order_within(blocks.of, order_keys[:, 0], order_keys[:, 1])
     start = np.cumsum(blocks.labels) - blocks.labels
-    first_rows = np.zeros(len(start), np.intp)
-    first_rows[blocks.of[::-1]] = np.arange(len(blocks.of))[::-1]
-    changes = _count_changes(coins, row_keys[first_rows], blocks)
+    changes = _count_changes(coins, row_keys[first_rows(blocks.of, len(start))], blocks)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     result: NDArray[np.bool_] = place - start[blocks.of] < changes[blocks.of]
@@ -99,9 +97,9 @@ def _count_changes(coins: Coins, block_keys: Blocks, blocks: LabelBlocks) -> NDA
     """Return how many labels of each block change, (blocks,); `block_keys` (blocks, 2) are
     distinct.
     """
-    distinct, law = _distinct_laws(blocks.threshold, blocks.labels, blocks.letters)
+    distinct, law = distinct_rows(blocks.threshold, blocks.labels, blocks.letters)
     changes = np.zeros(len(block_keys), np.int64)
-    for number, (threshold, labels, letters) in enumerate(distinct):
+    for number, (threshold, labels, letters) in enumerate(distinct.T.tolist()):
         alike, limits = law == number, block(threshold, labels, letters).change_limits
         drawn = coins.draw_bytes(Purpose.CHANGES, block_keys[alike], limits.itemsize)
         changes[alike] = np.searchsorted(limits, drawn, side="right")
@@ -118,13 +116,6 @@ def flip_probabilities(
     another response) that are turned, and de-biasing by it is exact for the statistic
     Σ (φ(choice) − mean φ) (docs/guarantees.md).
     """
-    distinct, law = _distinct_laws(threshold, labels, letters)
-    gamma = [(1 - block(*each).first_moment) / 2 for each in distinct]
+    distinct, law = distinct_rows(threshold, labels, letters)
+    gamma = [(1 - block(*each).first_moment) / 2 for each in distinct.T.tolist()]
     return np.array(gamma, np.float64)[law]
-
-
-def _distinct_laws(*law: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.intp]]:
-    """Return the distinct laws of blocks, and which each block has, (blocks,)."""
-    columns = np.stack([column.astype(np.uint64) for column in law])
-    distinct, which = np.unique(columns, axis=1, return_inverse=True)
-    return distinct.T.tolist(), which.ravel()

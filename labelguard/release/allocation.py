@@ -27,7 +27,7 @@ def number_blocks(
     A unit's labels go, by `order`, into as few blocks as hold them, of sizes as equal as possible.
     """
     block, rows = np.zeros(len(unit), np.intp), np.flatnonzero(new)
-    rows = rows[np.lexsort((order[rows], unit[rows]))]
+    rows = rows[blocks.order_within(unit[rows], order[rows])]
     counts = np.bincount(unit[rows], minlength=1)
     uses = np.minimum(counts, 1) if bound.block is None else -(-counts // bound.block)
     place = np.arange(len(rows)) - (np.cumsum(counts) - counts)[unit[rows]]
@@ -47,7 +47,7 @@ def fit_groups(
     `unit`, `group` and `order` have one entry per label; the groups of each labeler are tried by
     `order`, a keyed hash that is equal within a group. `left` counts uses, shape (units,).
     """
-    by_group = np.lexsort((group, order, unit))
+    by_group = blocks.order_within(unit, order, group)
     starts = np.ones(len(unit), dtype=bool)
     starts[1:] = (np.diff(unit[by_group]) != 0) | (np.diff(group[by_group]) != 0)
     group_of_label = np.cumsum(starts) - 1

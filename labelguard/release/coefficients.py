@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from labelguard.errors import ProjectError
 from labelguard.learning.features import Group, left_out_note
@@ -82,7 +82,7 @@ class UnreleasedDirections:
         """Return simulated errors along the directions, shape (DRAWS, n); always the same ones."""
         if not (self.share > NEGLIGIBLE).any():
             return np.zeros((DRAWS, self.rest.shape[1]))
-        bound = float((self.known**2).sum()) / chi2.ppf(1 - LEVEL, len(self.known))
+        bound = float((self.known**2).sum()) / chdtri(len(self.known), LEVEL)
         variance = min(max(bound, LEAST_VARIANCE), WIDE**2)
         return normal_draws(variance * self.rest.T @ self.rest)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import polars as pl
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.budget.label_values import parse_public_columns
@@ -20,7 +19,12 @@ from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, Reading, TableSchema
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.left_out import describe_counts
-from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons
+from labelguard.inputs.pairs import (
+    DistinctPairs,
+    find_distinct_pairs,
+    read_comparisons,
+    read_texts,
+)
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.inputs.staged import Staged
@@ -35,7 +39,6 @@ from labelguard.text import AUTO_FORMAT, Progress, no_progress, pluralize
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role", "inspect"]
 
-_TEXTS = ("prompt", "first", "second")
 _EXAMPLES = 3
 
 
@@ -303,7 +306,7 @@ def _explain_missing_labels(
 def _inspection(
     source: Input, reading: Reading, columns: _InputColumns, staged: Staged
 ) -> Inspection:
-    pairs = find_distinct_pairs(staged) if staged.rows else None
+    pairs = find_distinct_pairs(staged, texts=False) if staged.rows else None
     rows = read_comparisons(staged, pairs.of_row) if pairs else None
     compared = 0 if rows is None else len(rows)
     usual = staged.fault_reasons.most_common()
@@ -324,7 +327,7 @@ def _inspection(
         pairs=len(pairs) if pairs else 0,
         labelers=_labelers(rows) if rows and staged.labelers else None,
         questions=_questions(pairs),
-        examples=tuple(_examples(pairs)) if pairs else (),
+        examples=tuple(_examples(staged, pairs)) if pairs else (),
         problems=columns.problems,
         next=() if columns.problems else tuple(_commands(source, reading, staged)),
     )
@@ -371,11 +374,15 @@ def _questions(pairs: DistinctPairs | None) -> tuple[Question, ...]:
     return tuple(Question(name, count) for name, count in counts.iter_rows())
 
 
-def _examples(pairs: DistinctPairs) -> Iterator[Example]:
+def _examples(staged: Staged, pairs: DistinctPairs) -> Iterator[Example]:
     """Yield a pair of each of the first few items, in canonical order."""
-    _, first = np.unique(pairs.contents[:, 0], return_index=True)
-    chosen = np.sort(first)[:_EXAMPLES]
-    for row in pairs.table.select(_TEXTS).take(pa.array(chosen)).to_pylist():
+    first: dict[int, int] = {}
+    for pair, content in enumerate(pairs.contents[:, 0]):
+        first.setdefault(int(content), pair)
+        if len(first) == _EXAMPLES:
+            break
+    rows = pairs.first_row[list(first.values())]
+    for row in read_texts(staged, rows).to_pylist():
         yield Example(*(_words(text) for text in row.values()))
 
 

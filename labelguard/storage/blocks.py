@@ -6,7 +6,7 @@ bytes, and DuckDB, Polars and numpy can sort and join them without touching stri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,19 @@ def order(blocks: Blocks) -> NDArray[np.intp]:
     return permutation
 
 
+def order_within(group: NDArray[np.intp], *keys: NDArray[Any]) -> NDArray[np.intp]:
+    """Return a permutation that sorts rows by their groups, whole numbers, then by keys, (n,)."""
+    # The group and the leading bits of the first key decide nearly always, in a single sort.
+    bits = int(group.max(initial=0)).bit_length()
+    if bits:
+        leading = (group.astype(np.uint64) << np.uint64(64 - bits)) | (keys[0] >> np.uint64(bits))
+        permutation: NDArray[np.intp] = np.argsort(leading)
+        leading = leading[permutation]
+        if not (leading[1:] == leading[:-1]).any():
+            return permutation
+    return np.lexsort((*reversed(keys), group))
+
+
 def unique(blocks: Blocks) -> tuple[Blocks, NDArray[np.intp]]:
     """Distinct rows in byte order, and for every row the index of its distinct value."""
     if not len(blocks):
@@ -78,6 +91,33 @@ def unique(blocks: Blocks) -> tuple[Blocks, NDArray[np.intp]]:
     inverse = np.empty(len(blocks), dtype=np.intp)
     inverse[permutation] = np.cumsum(starts) - 1
     return ordered[starts], inverse
+
+
+def first_rows(number: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+    """Return the first row that has each number from 0 to `count` − 1, (count,)."""
+    first = np.zeros(count, np.intp)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    return first
+
+
+def distinct_rows(*columns: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+    """Return the distinct rows of columns of whole numbers, ascending, and which each row has.
+
+    Shapes (columns, distinct) and (n,). By hashing: for columns with few distinct values.
+    """
+    import pyarrow as pa
+
+    code: NDArray[np.int64] = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = pa.array(column).dictionary_encode()
+        code = code * len(values.dictionary) + values.indices.to_numpy()
+        code = pa.array(code).dictionary_encode().indices.to_numpy().astype(np.int64)
+    first = first_rows(code, code.max(initial=-1) + 1)
+    distinct = np.stack([column[first].astype(np.uint64) for column in columns])
+    order = np.lexsort(distinct[::-1])
+    rank = np.empty(len(order), np.intp)
+    rank[order] = np.arange(len(order))
+    return distinct[:, order], rank[code]
 
 
 def positions(table: Blocks, values: Blocks) -> NDArray[np.intp]:

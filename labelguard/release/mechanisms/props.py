@@ -253,11 +253,10 @@ class _RowsByItem:
 
     def _noise(self) -> NDArray[np.float64]:
         """Return the `variance_factor` of each row, from the law of its block."""
-        law = np.stack([self.column(name).astype(np.uint64) for name in _LAW])
-        distinct, which = np.unique(law, axis=1, return_inverse=True)
+        distinct, which = blocks.distinct_rows(*(self.column(name) for name in _LAW))
         laws = [block(*each) for each in distinct.T.tolist()]
         factors = [variance_factor(one.first_moment, one.second_moment, one.labels) for one in laws]
-        return np.array(factors, np.float64)[which.ravel()]
+        return np.array(factors, np.float64)[which]
 
     def write(
         self,

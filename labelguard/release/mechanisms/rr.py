@@ -31,7 +31,7 @@ from labelguard.release import card, selection
 from labelguard.release.choices import BucketChoices
 from labelguard.release.protocol import Finished, Mechanism, Prepared, ReleaseContext
 from labelguard.release.selection import PlannedRows, SelectedRows
-from labelguard.storage import buckets
+from labelguard.storage import blocks, buckets
 from labelguard.text import LABEL_TIE
 
 CHOICE_ROWS = (
@@ -156,14 +156,16 @@ def _draw(
 ) -> dict[str, NDArray[Any]]:
     """Draw the labels of new rows; `label` is that of all staged rows. Returns `_DRAWN`."""
     letters = rows.letters.astype(np.int64)
-    blocks = LabelBlocks.of_rows(rows.block, letters, task.threshold)
+    together = LabelBlocks.of_rows(rows.block, letters, task.threshold)
     if choices is None:
         label = label[rows.index]
         true = np.where(label == LABEL_TIE, NOTHING, label.astype(np.int16))
     else:
         true = choices.chosen_numbers(label)[choices.led_by(rows.index)]
-    value = randomize(true, letters, task.coins, rows.key, blocks)
-    law = (column[blocks.of] for column in (blocks.threshold, blocks.labels, blocks.letters))
+    value = randomize(true, letters, task.coins, rows.key, together)
+    law = (
+        column[together.of] for column in (together.threshold, together.labels, together.letters)
+    )
     return dict(zip(_DRAWN, (value, *law), strict=True))
 
 
@@ -179,11 +181,10 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
     laws: list[dict[str, float]] = []
     if rows is not None:
         flips = buckets.column(rows, "flip_probability").astype(np.float64)
-        columns = [buckets.column(rows, name).astype(np.uint64) for name in _DRAWN[1:]]
-        distinct, counts = np.unique(np.stack(columns), axis=1, return_counts=True)
+        distinct, law = blocks.distinct_rows(*(buckets.column(rows, name) for name in _DRAWN[1:]))
         laws = [
-            _describe_block(block(*law), count)
-            for law, count in zip(distinct.T.tolist(), counts.tolist(), strict=True)
+            _describe_block(block(*each), count)
+            for each, count in zip(distinct.T.tolist(), np.bincount(law).tolist(), strict=True)
         ]
     spread = card.spread(flips)
     differ = spread and spread["min"] < spread["max"]
