@@ -56,13 +56,11 @@ def first_choice(
     laps.append(clock())
     sizing = tuning.recommend(x, pairs.rows, epsilon, DELTA, periods=periods)
     laps.append(clock())
-    tuning.choose(x, pairs.rows, 1.0)
-    laps.append(clock())
     wide = x.astype(np.float64)
     start = clock()
     wide.T @ wide
     floor = clock() - start
-    names = ("reading", "features", "recommend", "choose a shape")
+    names = ("reading", "features", "recommend")
     seconds = dict(zip(names, np.diff(laps).round(2).tolist(), strict=True))
     return {"seconds": seconds, "floor": floor, "chosen": sizing.mechanism, "pairs": count}
 
@@ -88,7 +86,7 @@ def main() -> None:
         rows.append(
             [epsilon, result["chosen"], *seconds.values(), round(floor, 3), f"{times}x", peak]
         )
-    names = ["reading s", "features s", "recommend s", "choose s", "product s", "ratio", "peak GB"]
+    names = ["reading s", "features s", "recommend s", "product s", "ratio", "peak GB"]
     report("forecast", ["epsilon", "chosen", *names], rows)
     slowest = max(row[4] for row in rows)
     print(f"wanted: recommend within {WANTED_SECONDS} s; slowest {slowest:g} s")

@@ -152,16 +152,21 @@ class _Crowd:
 
     def __init__(self, comparisons: Comparisons, metric: Floats) -> None:
         order = np.lexsort((comparisons.pair, comparisons.unit))
-        self._z = comparisons.z.astype(np.float64)
-        self._pair, self._unit = comparisons.pair[order], comparisons.unit[order]
-        self._factor = comparisons.share[order] * comparisons.weight[self._unit]
+        unit = comparisons.unit[order]
+        self._factor = comparisons.share[order] * comparisons.weight[unit]
         self._spread = np.sqrt((1 - TIES) * comparisons.spread[order])
         self._clip, self._units = comparisons.clip, len(comparisons.weight)
+        # A labeler's rows on pairs of equal coordinates, two systems' say, are one cell.
+        first, alike = _find_equal_rows(comparisons.z)
+        self._z = comparisons.z[first].astype(np.float64)
+        cells = unit * len(first) + alike[comparisons.pair[order]]
+        distinct, self._cell = np.unique(cells, return_inverse=True)
+        self._unit, self._pair = np.divmod(distinct, max(len(first), 1))
         self._starts = np.searchsorted(self._unit, np.arange(self._units + 1))
         plain = self._z / metric
         self._x_squared = np.einsum("ij,ij->i", plain, plain)
-        self.rows = len(self._pair)
-        self.square = float(self._x_squared[self._pair].sum())
+        self.rows = len(self._cell)
+        self.square = float(self._x_squared[self._pair][self._cell].sum())
         self._metric = metric
 
     def moments(
@@ -178,11 +183,11 @@ class _Crowd:
             rng = np.random.default_rng([_SEED, window, world])
             taste = tastes * rng.standard_normal((self._units, components))
             own = np.einsum("ij,ij->i", self._z[self._pair], taste[self._unit])
-            chance = 1 / (1 + np.exp(-(shared + own)))
+            chance = (1 / (1 + np.exp(-(shared + own))))[self._cell]
             surprise = (rng.random(self.rows) < chance) - chance
             part = self._sums(self._factor * (chance - 0.5 + self._spread * surprise))
             part = clip_rows(part, self._clip)
-            score = self._sums(surprise * mixed[self._pair])
+            score = self._sums(surprise * mixed[self._pair][self._cell])
             sums += part
             scores += score
             squares += part.T @ part
@@ -196,5 +201,16 @@ class _Crowd:
 
     def _sums(self, values: Floats) -> Floats:
         """Σ values · z over the rows of each labeler, shape (units, components)."""
+        cells = np.bincount(self._cell, values, len(self._pair))
         shape = (self._units, len(self._z))
-        return np.asarray(csr_array((values, self._pair, self._starts), shape=shape) @ self._z)
+        return np.asarray(csr_array((cells, self._pair, self._starts), shape=shape) @ self._z)
+
+
+def _find_equal_rows(z: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return one of each set of equal rows, and which set each row is in, (rows,)."""
+    if not z.size:
+        return np.arange(min(len(z), 1)), np.zeros(len(z), np.intp)
+    whole = np.ascontiguousarray(z + np.float32(0))  # so that -0 and 0 have the same bytes
+    rows = whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
+    _, first, alike = np.unique(rows, return_index=True, return_inverse=True)
+    return first, alike

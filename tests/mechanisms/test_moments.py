@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -97,6 +99,16 @@ def test_the_order_of_rows_does_not_matter():
     )
     one, two = (moments.estimate([a], metric, total, 1.0) for a in (asked, shuffled))
     assert np.array_equal(one.theta, two.theta) and np.array_equal(one.gain, two.gain)
+
+
+def test_pairs_of_equal_coordinates_count_as_pairs_of_their_own():
+    asked, metric, total = world()
+    again = replace(asked, z=np.tile(asked.z, (2, 1)), pair=asked.pair + np.arange(4_000) % 2 * 200)
+    apart = replace(again, z=again.z * np.repeat([1, 1 + 2e-7], 200)[:, None].astype(np.float32))
+    assert len(np.unique(apart.z, axis=0)) == 2 * len(np.unique(again.z, axis=0))
+    one, other = (moments.estimate([each], metric, total, 0.5) for each in (again, apart))
+    assert one.theta == pytest.approx(other.theta, rel=1e-3)
+    assert one.scatter == pytest.approx(other.scatter, rel=1e-2)
 
 
 def test_what_is_not_known_of_tastes_is_part_of_the_error():
