@@ -31,7 +31,8 @@ def _run(sender: Any, step: Callable[..., Any], arguments: tuple[Any, ...]) -> N
     start = time.perf_counter()
     result = step(*arguments)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    usages = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # a command is a child
+    peak = max(resource.getrusage(who).ru_maxrss for who in usages) / 1e6
     sender.send({"seconds": round(seconds, 2), "peak_gb": round(peak, 2), "result": result})
 
 
