@@ -127,11 +127,11 @@ def test_a_project_is_never_made_for_a_script(more):
 @pytest.mark.slow
 def test_at_a_terminal_a_project_is_offered_and_the_release_asked_for():
     code, said = on_a_terminal("n\n", *ASKED)
-    assert code == 2 and "There is no project here" in said and not Path(".labelguard").exists()
+    assert code == 2 and "No project here or above" in said and not Path(".labelguard").exists()
     code, said = on_a_terminal("y\nonce\nn\n", *ASKED)
     assert code == 2 and "nothing was charged or released" in said and not releases()
     code, said = on_a_terminal("regularly\n\n3w\ny\n", *ASKED)
-    assert code == 0 and "There is no project here" not in said and releases() == 1
+    assert code == 0 and "No project here or above" not in said and releases() == 1
     assert "nothing is recommended for 12 labelers" in said
     code, said = on_a_terminal("", "privatize", "labels.parquet", "--yes")
     assert code == 0 and "newly charged" not in said and "made before" in said

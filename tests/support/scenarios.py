@@ -48,7 +48,7 @@ SCENARIOS = {
     "stopped by a bad row": Scenario((Run(bad=True, exits=1), Run())),
     "bound": Scenario((Run((*BOUND, "--workers", "1")),)),
     "more labels later": Scenario((Run(ROOM, HALF), Run(ROOM))),
-    "refused": Scenario((Run(BOUND, MOST), Run(BOUND, exits=3), Run(BOUND, HALF, exits=None))),
+    "refused": Scenario((Run(BOUND, 14), Run(BOUND, exits=3), Run(BOUND, HALF, exits=None))),
     "exhausted labels dropped": Scenario((Run(BOUND, MOST), Run((*BOUND, "--exhausted", "drop")))),
     "again": Scenario(
         (
