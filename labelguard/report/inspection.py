@@ -329,7 +329,7 @@ def _inspection(
         questions=_questions(pairs),
         examples=tuple(_examples(staged, pairs)) if pairs else (),
         problems=columns.problems,
-        next=() if columns.problems else tuple(_commands(source, reading, staged)),
+        next=tuple(_commands(source, reading, staged)) if pairs and not columns.problems else (),
     )
 
 

@@ -1,8 +1,10 @@
 """Published shapes of preference data are read as what they are, whatever their labels say."""
 
 import itertools
+import json
 from typing import Any
 
+import polars as pl
 import pytest
 from support.published import (
     SHAPES,
@@ -253,6 +255,24 @@ def test_columns_of_labels_can_be_nothing_else(shape):
         named = {"columns": columns, "features": "columns:score", "public_columns": ["score"]}
         found = read_pairs(source, format="pairs", **named)
         assert "feature_score" in found.table.column_names
+
+
+def test_conversations_in_csv_are_json_and_no_other_text_is_one(tmp_path):
+    battles = rows("arena", ["a", "b", "tie"])
+    names = ("conversation_a", "conversation_b")
+    written = [row | {name: json.dumps(row[name]) for name in names} for row in battles]
+    (tmp_path / "battles.csv").write_text(pl.DataFrame(written).write_csv())
+    found = read_pairs(tmp_path / "battles.csv")
+    assert found.table.to_pylist() == read_pairs(as_table(battles)).table.to_pylist()
+    for text in ("", "hi", "[]", "{}", '["hi"]', '[{"role": "user"}]', written[0][names[0]][:-1]):
+        wrong = pl.DataFrame([{**written[0], names[0]: text}, *written[1:]])
+        wrong.write_csv(tmp_path / "wrong.csv")
+        with pytest.raises(InvalidLabels, match="row 1: column conversation_a"):
+            read_pairs(tmp_path / "wrong.csv")
+    numbers = json.dumps([{"role": "user", "content": 5}] * 2)
+    pl.DataFrame([{**written[0], names[0]: numbers}]).write_csv(tmp_path / "wrong.csv")
+    with pytest.raises(InvalidLabels):
+        read_pairs(tmp_path / "wrong.csv")
 
 
 def test_what_a_format_makes_cannot_be_named():

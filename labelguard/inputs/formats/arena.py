@@ -4,6 +4,8 @@ the LMSYS competition at Kaggle (who won, in three columns).
 
 from __future__ import annotations
 
+from duckdb.sqltypes import DuckDBPyType
+
 from labelguard.budget.label_values import LabelValues
 from labelguard.inputs import canonical
 from labelguard.inputs.canonical import Content, NotContent, is_text
@@ -31,7 +33,8 @@ _WINNER_VALUES = LabelValues(
 )
 _JUDGES = ("judge", "judge_hash")
 _TURNS = tuple(identifier(f"labelguard: turns of {role}") for role in CONTENT_ROLES)
-_CHAT = canonical.sql_type(Content(chat=True, parts=False))
+_PLAIN = Content(chat=True, parts=False)
+_CHAT = canonical.sql_type(_PLAIN)
 
 
 def _adapt_arena(schema: TableSchema) -> FormatQuery:
@@ -58,23 +61,47 @@ def _adapt_arena(schema: TableSchema) -> FormatQuery:
 
 def _read_conversations(schema: TableSchema) -> ContentSql:
     """Return two whole conversations, up to the turn that was judged."""
-    one, other = (_up_to_judged_turn(schema, name) for name in CONVERSATIONS)
-    try:
-        content = canonical.content_of_conversations([schema.type(name) for name in CONVERSATIONS])
-    except NotContent:
-        raise canonical.content_error(schema.name) from None
-    if not content.chat:  # the layout says that they are no conversations
-        return ContentSql("NULL::VARCHAR", tuple(map(schema.sql, CONVERSATIONS)))
+    kinds = [schema.type(name) for name in CONVERSATIONS]
+    if all(map(is_text, kinds)):  # in CSV
+        content, chats = _PLAIN, [_parse_chat(schema.sql(name)) for name in CONVERSATIONS]
+    else:
+        chats = [schema.sql(name) for name in CONVERSATIONS]
+        try:
+            content = canonical.content_of_conversations(kinds)
+        except NotContent:
+            raise canonical.content_error(schema.name) from None
+        if not content.chat:  # the layout says that they are no conversations
+            return ContentSql("NULL::VARCHAR", tuple(chats))
+        if not all(map(_has_roles, kinds)):
+            return split_dialogues(chats[0], chats[1], content)
+    one, other = (_up_to_judged_turn(schema, chat) for chat in chats)
     return split_dialogues(one, other, content)
 
 
-def _up_to_judged_turn(schema: TableSchema, name: str) -> str:
+def _has_roles(kind: DuckDBPyType) -> bool:
+    message = canonical.element(kind) if kind.id in ("list", "array") else kind
+    return message.id == "struct" and "role" in dict(message.children)
+
+
+def _parse_chat(text: str) -> str:
+    """Return SQL of a chat in JSON, of messages with a text as role and content; NULL if none."""
+    chat = f"try_cast({text} AS JSON)"
+    roles, contents = (f"json_extract({chat}, '$[*].{name}')" for name in ("role", "content"))
+    whole = " AND ".join(
+        f"len(list_filter({each}, lambda x: json_type(x) = 'VARCHAR')) = json_array_length({chat})"
+        for each in (roles, contents)
+    )
+    message = ", ".join(
+        f"'{name}': json_extract_string({each}[i], '$')"
+        for name, each in (("role", roles), ("content", contents))
+    )
+    messages = f"list_transform(range(1, len({roles}) + 1), lambda i: {{{message}}})"
+    return f"(CASE WHEN json_type({chat}) = 'ARRAY' AND {whole} THEN {messages} END::{_CHAT})"
+
+
+def _up_to_judged_turn(schema: TableSchema, chat: str) -> str:
     """Return SQL of a conversation before what the user said after the turn that was judged."""
-    chat, kind = schema.sql(name), schema.type(name)
-    if not schema.column("turn") or kind.id not in ("list", "array"):
-        return chat
-    message = canonical.element(kind)
-    if message.id != "struct" or "role" not in dict(message.children):
+    if not schema.column("turn"):
         return chat
     turn = f"try_cast({schema.text('turn')} AS BIGINT)"
     questions = f"list_filter(range(1, len({chat}) + 1), lambda i: {chat}[i].role = 'user')"
