@@ -1,5 +1,6 @@
 """The reward server, asked as OpenRLHF asks, and as nobody should."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -9,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from labelguard_trainer.alignment import openrlhf
 from labelguard_trainer.alignment.openrlhf import PromptTemplate, RefusedRequest
+from starlette.requests import Request
 from support.reward_servers import serving
 
 from labelguard.cli.main import main
@@ -112,6 +115,17 @@ def test_no_more_is_read_than_a_request_may_have(server):
     assert server.rewards([], [])[0] == 413
     assert server.rewards(["a" * (33 << 20)], ["a"])[0] == 413
     assert server.rewards(["a"], ["a"])[0] == 200
+
+
+def test_a_body_that_comes_too_slowly_is_refused(monkeypatch):
+    monkeypatch.setattr(openrlhf, "BODY_SECONDS", 0.01)
+
+    async def wait_for_ever():
+        await asyncio.Event().wait()
+
+    with pytest.raises(RefusedRequest) as refused:
+        asyncio.run(openrlhf._read(Request({"type": "http"}, wait_for_ever)))
+    assert refused.value.status == 408
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import ipaddress
 import json
 import re
 import socket
-import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,6 +48,9 @@ _SHUTDOWN_SECONDS = 30
 # Of one request.
 _BYTES = 32 << 20
 _QUERIES = 4096
+BODY_SECONDS = 60
+# So many refusals are told one by one; of more, those whose number is a power of two.
+_SHOWN_REFUSALS = 100
 
 # (prompt, response) as the release knows them.
 Pair: TypeAlias = tuple[str, str]
@@ -153,10 +155,8 @@ class RewardService:
             return self._refuse(error.status, str(error))
         except ClientDisconnect:
             return self._refuse(408, "the body ended too early")
-        except Exception as error:  # its message may hold a text
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            why = f"{type(error).__name__} at {place.filename}:{place.lineno}"
-            return self._refuse(500, f"rewards cannot be computed: {why}")
+        except Exception as error:  # its message may hold a text, and its place a path
+            return self._refuse(500, f"rewards cannot be computed: {type(error).__name__}")
         self.rewards += len(pairs)
         rewards, *distances = result.tolist()
         logs = {"distance": distances[0]} if distances else {}
@@ -212,17 +212,24 @@ class RewardService:
 
     def _refuse(self, status: int, why: str) -> Response:
         self.refusals += 1
-        echo(f"labelguard: answered {status}: {why}", err=True)
+        if self.refusals <= _SHOWN_REFUSALS or self.refusals.bit_count() == 1:
+            echo(f"labelguard: answered {status}: {why} ({self.refusals:,} refused)", err=True)
         return JSONResponse({"error": why}, status, {"connection": "close"})
 
 
 async def _read(request: Request) -> bytes:
-    """Return the body. Raise `RefusedRequest` for a long one, once its sender can hear why."""
+    """Return the body. Raise `RefusedRequest` for a long one, once its sender can hear why, and for
+    a slow one.
+    """
     parts, length = [], 0
-    async for part in request.stream():
-        length += len(part)
-        if length <= _BYTES:
-            parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                length += len(part)
+                if length <= _BYTES:
+                    parts.append(part)
+    except TimeoutError:
+        raise RefusedRequest(408, f"the body took over {BODY_SECONDS} seconds") from None
     if length > _BYTES:
         raise RefusedRequest(413, f"the body has more than {_BYTES:,} bytes")
     return b"".join(parts)
