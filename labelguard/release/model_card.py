@@ -63,34 +63,33 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
     `private`, for a model that learned from raw labels: nothing that is done with it protects
     anybody.
     """
-    if not Path(model).is_dir():
-        return ()
-    directory = Path(model).resolve()
-    release = directory.parent
-    if directory.name == "model" and (release / SUMS).is_file():
-        check_committed(release, "data.parquet")
-        return releases_of_card(read_card(release), sha256(release / SUMS))
-    for card in (directory / name for name in _CARDS):
-        learned = _learned_from(card) if card.is_file() else None
-        if learned == RAW and private:
-            raise LabelguardError(
-                f"{model} was trained on raw labels, says its {card.name}: what is trained on it "
-                "has no guarantee; begin from its own base model"
-            )
-        if learned is not None:
-            return () if isinstance(learned, str) else learned
-    below = _model_below(directory)
-    return base_of(below, private=private) if below else ()
+    directory, seen = Path(model).resolve(), set[Path]()
+    while directory.is_dir() and directory not in seen:
+        seen.add(directory)
+        release = directory.parent
+        if directory.name == "model" and (release / SUMS).is_file():
+            check_committed(release, "data.parquet")
+            return releases_of_card(read_card(release), sha256(release / SUMS))
+        for card in (directory / name for name in _CARDS):
+            learned = _learned_from(card) if card.is_file() else None
+            if learned == RAW and private:
+                raise LabelguardError(
+                    f"{directory} was trained on raw labels, says its {card.name}: what is trained "
+                    "on it has no guarantee; begin from its own base model"
+                )
+            if learned is not None:
+                return () if isinstance(learned, str) else learned
+        directory = _model_below(directory)
+    return ()
 
 
-def _model_below(directory: Path) -> str | None:
-    """Return the other directory whose model an adapter changes; None for any other model."""
+def _model_below(directory: Path) -> Path:
+    """Return where the model is that an adapter changes; for any other model, its own place."""
     try:
         settings = json.loads((directory / "adapter_config.json").read_bytes())
-        below = Path(settings["base_model_name_or_path"])
+        return Path(settings["base_model_name_or_path"]).resolve()
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return str(below) if below.is_dir() and below.resolve() != directory else None
+        return directory
 
 
 def front_matter(learned: tuple[LearnedRelease, ...], model: str) -> str:

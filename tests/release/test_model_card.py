@@ -37,3 +37,11 @@ def test_an_adapter_without_a_card_is_what_the_model_below_it_is(tmp_path):
 def test_of_an_adapter_of_nothing_here_nothing_is_known(tmp_path, below):
     write_adapter(tmp_path / "adapter", tmp_path / "adapter" if below == "." else below)
     assert base_of(str(tmp_path / "adapter"), private=True) == ()
+
+
+def test_adapters_of_adapters_are_followed_and_not_in_circles(tmp_path):
+    write_card(tmp_path / "base", (ONE,))
+    for name, below in (("a", "base"), ("b", "a"), ("c", "d"), ("d", "c")):
+        write_adapter(tmp_path / name, tmp_path / below)
+    assert base_of(str(tmp_path / "b"), private=True) == (ONE,)
+    assert base_of(str(tmp_path / "c"), private=True) == ()
