@@ -251,6 +251,7 @@ def _recipe():
 
 PREPARED = {
     ("align",): _recipe,
+    ("budget", "across"): lambda: run("labelguard init other"),
     ("best-of",): _candidates,
     ("candidates",): _prompts,
     ("synthesize",): _prompts,
