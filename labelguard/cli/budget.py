@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli.options import HELP, file_option
-from labelguard.cli.policy import allowance_fact, ceiling_fact, total_fact
+from labelguard.cli.policy import TIES, allowance_fact, ceiling_fact, total_fact
 from labelguard.cli.terminal import (
     echo,
     format_cell,
@@ -50,7 +50,7 @@ def _print_budget(value: Budget) -> None:
     unit = policy.unit
     facts = [
         ("policy", f"{policy.name}: {format_budget(policy)} for each {unit}"),
-        ("ties", policy.ties),
+        ("ties", TIES[policy.ties]),
     ]
     if value.lifetime.policies > 1:
         facts.append(total_fact(value.lifetime))
@@ -260,8 +260,8 @@ def budget_anchor(project: Path | None) -> AnchorLine:
 
 
 def _print_export(value: Exported) -> None:
-    rows = ", ".join(f"{name} {count:,}" for name, count in value.rows.items())
-    echo(f"Written to {value.path}: {rows}.")
+    rows = pluralize(sum(value.rows.values()), "row")
+    echo(f"Written to {value.path}: {rows} of {pluralize(len(value.rows), 'table')}.")
 
 
 @budget.command("export", short_help="The whole ledger as JSON.")

@@ -136,7 +136,9 @@ def _print_letters(values: Sequence[Letter]) -> None:
         )
         rows.append((len(letters), connector, str(first), str(last), listed, cause))
     names = ("letters", "connector", "first", "last", "no.", "why")
-    print_table(names, rows, right=["letters"], empty="No dead letter.")
+    print_table(
+        names, rows, right=["letters"], empty="No dead letter: every delivery was understood."
+    )
 
 
 @dead_letters.command("list")
@@ -154,7 +156,8 @@ def dead_letters_list(project: Path | None) -> list[Letter]:
 
 
 def _print_retry(value: RetryResult) -> None:
-    echo(f"{pluralize(value.understood, 'dead letter')} understood now; {len(value.left):,} left.")
+    known, left = pluralize(value.understood, "dead letter"), f"{len(value.left):,} left"
+    echo(f"{known} (deliveries that were not understood) can be read now; {left}.")
     if value.left:
         _print_letters(value.left)
 
