@@ -30,9 +30,9 @@ def _print_label_noise(value: LabelNoise) -> None:
     print_facts(
         [
             ("budget", f"{format_budget(value)} for {pluralize(value.uses, 'use')} of one labeler"),
-            ("one use", f"{labels}, ε0 = {value.epsilon0:.6f}"),
+            ("one use", f"{labels}, ε = {value.epsilon0:.6f} by itself"),
             ("flip probability", f"{value.flip_probability:.6f}"),
-            ("loss multiplier", f"{value.loss_multiplier:.1f}"),
+            ("loss grows by", f"{value.loss_multiplier:.1f}"),
             ("information", f"as much as {value.information:.3f} labels without noise"),
         ]
     )

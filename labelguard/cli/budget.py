@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli.options import HELP, file_option
-from labelguard.cli.policy import allowance_fact, ceiling_fact, total_fact
+from labelguard.cli.policy import TIES, allowance_fact, ceiling_fact, total_fact
 from labelguard.cli.terminal import (
     echo,
     format_cell,
@@ -22,6 +22,7 @@ from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
     from labelguard.project.verification import FilesVerification, Verification
+    from labelguard.report.across import PersonSpending
     from labelguard.report.overview import (
         AnchorLine,
         Budget,
@@ -49,7 +50,7 @@ def _print_budget(value: Budget) -> None:
     unit = policy.unit
     facts = [
         ("policy", f"{policy.name}: {format_budget(policy)} for each {unit}"),
-        ("ties", policy.ties),
+        ("ties", TIES[policy.ties]),
     ]
     if value.lifetime.policies > 1:
         facts.append(total_fact(value.lifetime))
@@ -128,6 +129,46 @@ def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     from labelguard.report import overview
 
     return overview.labeler(labeler_id, project)
+
+
+def _print_across(value: PersonSpending) -> None:
+    rows = (
+        (one.project, one.unit or "–", format_budget(one) if one.budgets else "nothing")
+        for one in value.projects
+    )
+    print_table(("project", "protects each", "spent"), rows)
+    echo()
+    if value.total is None:
+        echo("There is no sum: the projects protect different things, or contents.")
+    else:
+        echo(f"All of it together may have told of the person: {format_budget(value.total)}.")
+
+
+@budget.command("across", short_help="What one person has spent in several projects.")
+@click.argument("projects", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--labeler",
+    "labeler_ids",
+    metavar="ID",
+    multiple=True,
+    required=True,
+    help="Id of the person, in the files of these projects; again for another id of theirs.",
+)
+@prints(_print_across)
+def budget_across(projects: tuple[Path, ...], labeler_ids: tuple[str, ...]) -> PersonSpending:
+    """Add up what one person has spent in PROJECTS, each the directory of a project.
+
+    Pseudonyms of projects have different keys, so the id itself (ID, or SOURCE:ID) is looked up in
+    each. Whoever was charged in a project has spent what all its policies cost, used or not. There
+    is no sum where projects protect different units, or contents.
+
+    \b
+    Example:
+      labelguard budget across . other --labeler physician-0000
+    """
+    from labelguard.report import across
+
+    return across.spending(labeler_ids, projects)
 
 
 # What a journal entry holds for `budget verify`, too long for a table.
@@ -219,8 +260,8 @@ def budget_anchor(project: Path | None) -> AnchorLine:
 
 
 def _print_export(value: Exported) -> None:
-    rows = ", ".join(f"{name} {count:,}" for name, count in value.rows.items())
-    echo(f"Written to {value.path}: {rows}.")
+    rows = pluralize(sum(value.rows.values()), "row")
+    echo(f"Written to {value.path}: {rows} of {pluralize(len(value.rows), 'table')}.")
 
 
 @budget.command("export", short_help="The whole ledger as JSON.")

@@ -86,12 +86,14 @@ def destination_options(further: str = "") -> Callable[[F], F]:
     return add
 
 
-project_option = click.option(
-    "--project",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Project directory; default: LABELGUARD_PROJECT, or the nearest one upwards.",
-)
+_PROJECT: dict[str, Any] = {"type": click.Path(path_type=Path), "metavar": "DIR"}
+_WHERE = "Project directory; default: LABELGUARD_PROJECT, or the nearest one upwards."
+project_option = click.option("--project", **_PROJECT, help=_WHERE)
+
+
+def project_options(of_several: str) -> Callable[[F], F]:
+    """Return --project, which may be given again; `of_several` says what that means."""
+    return click.option("--project", **_PROJECT, multiple=True, help=_WHERE + of_several)
 
 
 def _wait(context: click.Context, option: click.Parameter, is_given: bool) -> None:

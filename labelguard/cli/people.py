@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP
+from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import policy
 from labelguard.cli.terminal import bullet_facts, echo, print_facts, print_table, prints, wants_json
 from labelguard.text import format_budget, pluralize
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labelguard.ledger.sources import People, SourceRecord
     from labelguard.project.erasure import RemovalReport
     from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
+    from labelguard.report.letter import LabelerLetter
 
 
 @click.group(context_settings=HELP)
@@ -180,7 +181,7 @@ _never_seen_option = click.option(
 
 @click.group(context_settings=HELP)
 def labeler() -> None:
-    """Labelers who leave: retired or erased."""
+    """Labelers who leave, or ask what was used of them."""
 
 
 def _print_departure(value: RemovalReport, *, done: bool = True) -> None:
@@ -289,6 +290,30 @@ def labeler_list(project: Path | None) -> list[Departure]:
     from labelguard.project import erasure
 
     return erasure.listing(project)
+
+
+def _print_letter(value: LabelerLetter) -> None:
+    echo(f"Letter: {value.path}" if value.path else value.text.rstrip("\n"))
+
+
+@labeler.command("letter", short_help="Write what a labeler who asks, or leaves, should know.")
+@click.argument("labeler_id")
+@file_option("letter.md", help="File to write, which only you may read; default: print it.")
+@prints(_print_letter, project=True)
+def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -> LabelerLetter:
+    """Write a letter, in Markdown: what was recorded of a labeler, what was used by which releases,
+    what that means in words, what stays when they leave, and whom to write to.
+
+    LABELER_ID is the id in your files, or a pseudonym. Names and addresses are those of
+    `[organisation]` in labelguard.toml. Nothing is changed, and no label is read.
+
+    \b
+    Example:
+      labelguard labeler letter physician-0000 -o letter.md
+    """
+    from labelguard.report import letter
+
+    return letter.write_letter(labeler_id, output, project)
 
 
 def _remove_labeler(

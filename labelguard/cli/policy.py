@@ -39,22 +39,31 @@ def policy() -> None:
     """
 
 
+# What becomes of a tie.
+TIES = {
+    "coin": "as a fair coin falls (coin)",
+    "zero": "no side is better (zero)",
+    "drop": "left out (drop)",
+}
+_STATES = {"draft": "draft: not in force"}
+
+
 def _print_policy(value: PolicyDetails) -> None:
     """A policy: what it pays for, and what that costs alone and together."""
     from labelguard.budget import events
 
     quote, unit = value.quote, value.unit
     facts = [
-        ("policy", f"{value.name} ({value.state})"),
+        ("policy", f"{value.name} ({_STATES.get(value.state, value.state)})"),
         ("budget", f"{format_budget(value)} for each {unit}, under replace_labels"),
         ("pays for", " and ".join(allowance_fact(one, unit) for one in value.allowances)),
-        ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
+        ("ties", f"{TIES[value.ties]}{', tie status public' * value.tie_status_public}"),
         ("label values", value.label_values or DEFAULT_TEXT),
-        ("skips", value.skips),
+        ("skips", "left out, publicly" if value.skips == "public" else "taken for ties"),
         ("assignment", "reacts to labels" * value.assignment_reactive),
         ("declared public", ", ".join(map(escape_controls, value.public_columns))),
         ("held out", held_out(value.held_out, unit) if value.held_out else ""),
-        ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
+        ("computed by", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
         ("together", _joint_price(value) if quote.events else ""),
         ("all policies", _activation_cost(value.activation) if value.activation else ""),
     ]
@@ -264,7 +273,7 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
 
 
 def _print_dropped(value: Dropped) -> None:
-    echo(f"The draft {value.name} is removed.")
+    echo(f"Policy {value.name}, which was never in force, is removed.")
 
 
 @policy.command("drop", short_help="Remove a draft.")

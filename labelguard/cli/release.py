@@ -86,10 +86,19 @@ def release_list(project: Path | None) -> list[ReleaseLine]:
     return overview.releases(project)
 
 
+# The loss that fits the rows of a release.
+_LOSSES = {
+    "forward": "forward, a loss that knows how often labels are flipped",
+    "soft": "soft, a loss on label_probability",
+    "plain": "plain, any loss: labels as they are",
+}
+
+
 def _print_card(value: Mapping[str, Any]) -> None:
     from labelguard.release import card as cards
 
-    facts = [*card_facts(value), *cards.forecast_facts(value), ("train with", value["train_with"])]
+    loss = _LOSSES.get(value["train_with"], value["train_with"])
+    facts = [*card_facts(value), *cards.forecast_facts(value), ("train with", loss)]
     print_facts([*facts, *bullet_facts("not protected", value["not_protected"])])
 
 

@@ -61,6 +61,31 @@ class AboutTable(SettingsTable):
     )
 
 
+class OrganisationTable(SettingsTable):
+    """The organisation that processes labels: for the record in the report, and for letters."""
+
+    controller: Text | None = Field(
+        default=None, description="who decides what the labels are for: a name, an address"
+    )
+    contact: Text | None = Field(
+        default=None, description="whom labelers write to; else that of `project`"
+    )
+    purpose: Text | None = Field(default=None, description="what the labels are used for")
+    legal_basis: Text | None = Field(
+        default=None, description="what permits it: consent, a contract, a law"
+    )
+    recipients: Text | None = Field(default=None, description="who is given releases and models")
+    transfers: Text | None = Field(
+        default=None, description="other countries that they go to, and what protects them there"
+    )
+    retention: Text | None = Field(
+        default=None, description="how long raw labels, releases and models are kept"
+    )
+    measures: Text | None = Field(
+        default=None, description="what else protects labels: access, ciphers, training"
+    )
+
+
 class InputTable(SettingsTable):
     """Defaults for reading files, where a command gives no option."""
 
@@ -169,6 +194,7 @@ class ProjectFile(SettingsTable):
 
     format: Literal[1] = Field(description="of this file")
     project: AboutTable = AboutTable()
+    organisation: OrganisationTable = OrganisationTable()
     input: InputTable = InputTable()
     connectors: Mapping[Text, ConnectorTable] = Field(
         default={}, description="annotation tools, each by a name of yours"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,7 @@ from labelguard.budget.label_values import public_column_options
 from labelguard.budget.policy import Policy
 from labelguard.budget.pricing import Total
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.policies import Ceiling, check_raise
+from labelguard.ledger.policies import Ceiling, PolicyRecord, check_raise
 from labelguard.project.opening import OpenProject, Where
 from labelguard.text import format_budget
 
@@ -71,36 +71,50 @@ def total_cost(ledger: Ledger, first: Policy) -> Total:
 
 
 def card_facts(ledger: Ledger) -> dict[str, Any]:
-    """Return the facts of a card about the policies: ceiling, name of that in force, total.
+    """Return the facts of a card about the policies: ceiling, name of that in force, prices, total.
 
     Labels keep what earlier policies released of them, so ε and δ of a release are those of all
     policies so far; what it newly charges is covered by the one in force.
     """
-    active, every = ledger.policies.active(), ledger.policies.history()
+    active = ledger.policies.active()
     assert active is not None  # a release was charged to it
+    records = [record for record in ledger.policies.all() if record.state != "draft"]
+    total = asdict(pricing.total(record.policy for record in records))
     facts = {
         "policy": active.name,
         "ceiling": asdict(ledger.policies.ceiling()),
-        "two_units": _of_two(ledger, every),
+        "policies": [_prices(record) for record in records],
+        "two_units": _of_two(records, total),
     }
-    if len(every) == 1:
+    if len(records) == 1:
         return facts
     newly_charged = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
-    return facts | asdict(pricing.total(every)) | {"newly_charged": newly_charged}
+    return facts | total | {"newly_charged": newly_charged}
 
 
-def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
+def _prices(record: PolicyRecord) -> dict[str, Any]:
+    """Return how many uses a policy pays for, and at which noise: all that its ε follows from."""
+    policy = record.policy
+    allowances = {
+        event: {"allowed": count, **pricing.format_price(price)}
+        for event, prices in record.prices.items()
+        for count, price in prices.items()
+    }
+    budget = {"epsilon": policy.epsilon, "delta": policy.delta}
+    return {"policy": record.name, **budget, "allowances": allowances}
+
+
+def _of_two(records: Sequence[PolicyRecord], total: Mapping[str, float]) -> dict[str, float] | None:
     """Return ε and δ of two units together over the policies of a project; None where one says
     nothing.
 
     A policy that was closed counts in full.
     """
-    records = [record for record in ledger.policies.all() if record.state != "draft"]
     each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
     values = [epsilon for epsilon in each if epsilon is not None]
     if len(values) < len(each):
         return None
-    return {"epsilon": math.fsum(values), "delta": pricing.total(every).delta}
+    return {"epsilon": math.fsum(values), "delta": total["delta"]}
 
 
 def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -> str:

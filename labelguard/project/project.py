@@ -38,7 +38,7 @@ STATE = ".labelguard"
 CONFIG = "labelguard.toml"
 _WORK, _ID = "work", "id"
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-_TABLES = ("connectors", "ingest", "hook")
+_TABLES = ("connectors", "ingest", "hook", "organisation")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Project:
     hook: Mapping[str, Any] = field(default_factory=dict)
     # `[project]`: its name, and whom to ask
     about: Mapping[str, str] = field(default_factory=dict)
+    # who processes labels, and why
+    organisation: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Project({str(self.state.parent if self.state.name == STATE else self.state)!r})"

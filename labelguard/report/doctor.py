@@ -100,7 +100,7 @@ def _accounting() -> str:
     noise = gaussian.calibrate(1.0, 1e-5)
     if abs(noise - 3.730632) > 1e-6:
         raise LabelguardError(f"σ for ε=1, δ=1e-5 is {noise}, expected 3.730632")
-    return f"ε=3, δ=1e-5, 50 labels: ε0 = {per_label:.6f}"
+    return f"ε=3, δ=1e-5, 50 labels: ε = {per_label:.6f} each"
 
 
 def _project_checks(project: Where) -> list[Finding]:
@@ -150,8 +150,8 @@ def _project_checks(project: Where) -> list[Finding]:
         for one in settings.values():
             connectors.connector(one)  # which checks its own options
         names = ", ".join(sorted(settings)) or "none"
-        segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'segment')}"
-        return f"{segments}, {pluralize(held.waiting, 'event')} waiting; connectors: {names}"
+        segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
+        return f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
 
     checks = (
         *(("project", writable), ("keys", keys), ("ledger", ledger)),

@@ -116,6 +116,7 @@ def _build_sections(
     yield sections.describe_actions(facts, verification)
     yield sections.describe_guarantee(facts)
     yield sections.describe_limits(facts)
+    yield sections.describe_processing(facts)
     yield sections.describe_policies(facts)
     yield from figures.describe_usage(facts)
     yield sections.describe_dropped_labels(facts)

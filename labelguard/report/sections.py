@@ -7,10 +7,12 @@ from dataclasses import replace
 from labelguard.answers.inbox import Inbox
 from labelguard.answers.store import WorkerState
 from labelguard.budget.policy import Allowance
+from labelguard.configuration.project_file import OrganisationTable
 from labelguard.errors import LabelguardError
 from labelguard.ledger import people as leaving
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.records import ReleaseRecord
+from labelguard.project.project import Project
 from labelguard.project.verification import Verification
 from labelguard.release import card as cards
 from labelguard.release.sections import Section
@@ -72,6 +74,29 @@ def describe_limits(facts: ReportFacts) -> Section:
     lines = list(cards.not_protected(record.policy) if record else cards.NOT_PROTECTED)
     lines += [line for card in facts.newest_cards() for line in card["not_protected"]]
     return section("not_protected", lines=dict.fromkeys(lines))
+
+
+def describe_processing(facts: ReportFacts) -> Section:
+    """Return what the organisation states of itself, the risk that is left, and room to sign."""
+    cost = facts.budget.lifetime
+    return section(
+        "processing",
+        facts=facts,
+        stated=state_organisation(facts.opened.project),
+        promised=any(record.state != "draft" for record in facts.policies),
+        right=guess_accuracy(cost.epsilon, cost.delta),
+        people=max((one.labelers for one in facts.budget.allowances), default=0),
+        keep=facts.opened.project.ingest.get("keep"),
+    )
+
+
+def state_organisation(project: Project) -> dict[str, str]:
+    """Return what `[organisation]` says, in its order; "not stated" where it says nothing."""
+    stated = {"contact": project.about.get("contact")} | dict(project.organisation)
+    return {
+        name.replace("_", " "): " ".join((stated.get(name) or "not stated").split())
+        for name in OrganisationTable.model_fields
+    }
 
 
 def describe_policies(facts: ReportFacts) -> Section:

@@ -158,11 +158,11 @@ def command(made, *arguments, code=0):
 
 
 def test_dead_letters_are_tried_again_when_the_connector_can_read_them(made, monkeypatch):
-    assert command(made, "list") == "No dead letter.\n"
+    assert command(made, "list") == "No dead letter: every delivery was understood.\n"
     with client(made) as (tool, _):
         for content in (b"[1]", b"{", hooks.body(3, answer={"version": None})):
             assert post(tool, content)[0] == 422
-    assert "0 dead letters understood now; 3 left." in command(made, "retry", code=1)
+    assert "can be read now; 3 left." in command(made, "retry", code=1)
     tool_class = Endpoints.of(made).served["clinic"].connector.__class__
     parse = tool_class.parse_event
 
@@ -175,7 +175,7 @@ def test_dead_letters_are_tried_again_when_the_connector_can_read_them(made, mon
 
     monkeypatch.setattr(tool_class, "parse_event", lenient)
     assert "there is no dead letter 9" in command(made, "retry", "9", code=1)
-    assert "1 dead letter understood now; 0 left." in command(made, "retry", "1")
+    assert "can be read now; 0 left." in command(made, "retry", "1")
     found = json.loads(command(made, "retry", "--json", code=1))
     assert (found["understood"], [one["number"] for one in found["left"]]) == (1, [2])
     assert hooks.stored(made) == {"a3": 1}

@@ -12,7 +12,9 @@ WHO = f"worker {ASKED.labeler[3]}"
 """Whose row is set aside in `worlds`."""
 BAD = ("--bad-rows", "quarantine")
 LEAVING = (
-    *("labeler retire 'worker 5' --yes", f"labeler erase '{WHO}' --yes"),
+    *("labeler letter 'worker 5'", "labeler retire 'worker 5' --yes"),
+    *(f"labeler letter '{WHO}' --json", f"labeler erase '{WHO}' --yes"),
+    f"labeler letter '{WHO}' -o letter.md",
     *(f"labeler erase '{WHO}' --yes --json", "labeler list --json"),
 )
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from support.commands import run
 from support.preferences import STATISTIC, TABLE
+from support.reports import HOSTILE, section
 
 import labelguard as lg
 from labelguard import clock
@@ -33,7 +34,6 @@ from labelguard.report.page import report, write
 from labelguard.report.render import Report, html, json_text, markdown
 
 BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
-HOSTILE = "<script>alert(1)</script>|`![x](https://e.example)`$x$ \u202eabc\x1b[31m\n# ]]>{{7*7}}"
 RENDERERS = (html, markdown, json_text)
 
 
@@ -49,11 +49,6 @@ def released(tmp_path_factory):
     return project, lg.privatize(
         TABLE, project=project, max_labels_per_labeler=10, block=1, **BUDGET
     )
-
-
-def section(document, name):
-    [found] = [one for one in document.sections if one.id == name]
-    return found
 
 
 def words(document):

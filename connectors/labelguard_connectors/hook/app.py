@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import labelguard
 from labelguard_connectors.hook.delivery import PATH, RETRY_SECONDS, STATUSES, Hook
-from labelguard_connectors.hook.metrics import CONTENT_TYPE
+from labelguard_connectors.hook.metrics import CONTENT_TYPE, page_of_several
 
 _DELIVERY = {
     "summary": "Deliver one event",
@@ -30,7 +31,7 @@ _DELIVERY = {
 
 def application(hook: Hook) -> ASGIApp:
     """Return the ASGI application. The hook's inbox stays open when it ends."""
-    pages = _pages(hook)
+    pages = _pages({"": hook})
 
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(PATH):
@@ -41,16 +42,36 @@ def application(hook: Hook) -> ASGIApp:
     return front
 
 
-def _pages(hook: Hook) -> FastAPI:
-    """Return an application with all pages but deliveries."""
+def application_of_several(hooks: Mapping[str, Hook]) -> ASGIApp:
+    """Return that of several projects, by name: a delivery goes to /hooks/PROJECT/CONNECTOR."""
+    pages, any_hook = _pages(hooks), next(iter(hooks.values()))
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(PATH):
+            await pages(scope, receive, send)
+            return
+        name, _, connector = scope["path"].removeprefix(PATH).partition("/")
+        hook = hooks.get(name)
+        # Of a project that there is none of: no connector has an empty name.
+        scope["path"] = PATH + (connector if hook else "")
+        await (hook or any_hook)(scope, receive, send)
+
+    return front
+
+
+def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
+    """Return an application with all pages but deliveries, of projects by name; "" is the only
+    one.
+    """
+    only = hooks.get("")
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        hook.writer.start()
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            for hook in hooks.values():
+                hook.writer.start()
+                stack.push_async_callback(hook.writer.stop)
             yield
-        finally:
-            await hook.writer.stop()
 
     app = FastAPI(
         title="labelguard hook",
@@ -69,22 +90,25 @@ def _pages(hook: Hook) -> FastAPI:
 
     @app.get("/readyz", summary="Whether deliveries can be stored", responses={503: {}})
     async def readyz() -> Response:
-        if await hook.ready():
+        if all(await asyncio.gather(*(hook.ready() for hook in hooks.values()))):
             return JSONResponse({"status": "ready"})
         why = {"error": "the inbox cannot be used now"}
         return JSONResponse(why, 503, {"retry-after": RETRY_SECONDS})
 
     @app.get("/status", summary="Whether releases succeed, and how many events wait")
     async def status() -> Response:
-        return JSONResponse(await hook.status())
+        each = {name: await hook.status() for name, hook in hooks.items()}
+        return JSONResponse(each[""] if only else each)
 
     @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
-        await hook.count()
-        return Response(hook.metrics.page(), media_type=CONTENT_TYPE)
+        await asyncio.gather(*(hook.count() for hook in hooks.values()))
+        page = page_of_several({name: hook.metrics for name, hook in hooks.items()})
+        return Response(only.metrics.page() if only else page, media_type=CONTENT_TYPE)
 
     schema = app.openapi()
-    schema["paths"] = {PATH + "{connector}": {"post": _DELIVERY}, **schema["paths"]}
+    place = PATH + ("{connector}" if only else "{project}/{connector}")
+    schema["paths"] = {place: {"post": _DELIVERY}, **schema["paths"]}
     return app
 
 

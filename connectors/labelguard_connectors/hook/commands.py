@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard import extras
-from labelguard.cli.options import HELP
+from labelguard.cli.options import HELP, project_options
 from labelguard.cli.terminal import echo, print_notes, print_table, prints, progress, relative_path
 from labelguard.text import pluralize
 
@@ -37,8 +37,9 @@ def _print_summary(value: ServerSummary) -> None:
     "--port", type=click.IntRange(0, 65_535), default=8410, show_default=True, help="0 takes any."
 )
 @click.option("--no-worker", is_flag=True, help="Release nothing: see `labelguard hook work`.")
-@prints(_print_summary, project=True)
-def serve(host: str, port: int, no_worker: bool, project: Path | None) -> ServerSummary:
+@project_options(" Several: deliveries go to /hooks/DIR/CONNECTOR.")
+@prints(_print_summary)
+def serve(host: str, port: int, no_worker: bool, project: tuple[Path, ...]) -> ServerSummary:
     """Receive webhooks of the connectors in labelguard.toml, at POST /hooks/CONNECTOR.
 
     A delivery that is answered with 200 is on disk. Expose it only behind TLS:
@@ -52,9 +53,7 @@ def serve(host: str, port: int, no_worker: bool, project: Path | None) -> Server
     from labelguard_connectors.hook import server
 
     worker = [] if no_worker else [sys.executable, "-m", "labelguard", "hook", "work", "--attached"]
-    if project:
-        worker += ["--project", str(project)] if worker else []
-    return server.serve(project, host=host, port=port, worker=worker)
+    return server.serve(*project, host=host, port=port, worker=worker)
 
 
 @click.group(context_settings=HELP, short_help="Release what the hook received; dead letters.")
@@ -137,7 +136,9 @@ def _print_letters(values: Sequence[Letter]) -> None:
         )
         rows.append((len(letters), connector, str(first), str(last), listed, cause))
     names = ("letters", "connector", "first", "last", "no.", "why")
-    print_table(names, rows, right=["letters"], empty="No dead letter.")
+    print_table(
+        names, rows, right=["letters"], empty="No dead letter: every delivery was understood."
+    )
 
 
 @dead_letters.command("list")
@@ -155,7 +156,8 @@ def dead_letters_list(project: Path | None) -> list[Letter]:
 
 
 def _print_retry(value: RetryResult) -> None:
-    echo(f"{pluralize(value.understood, 'dead letter')} understood now; {len(value.left):,} left.")
+    known, left = pluralize(value.understood, "dead letter"), f"{len(value.left):,} left"
+    echo(f"{known} (deliveries that were not understood) can be read now; {left}.")
     if value.left:
         _print_letters(value.left)
 

@@ -44,7 +44,10 @@ _QUIET_SECONDS = 1.0
 
 
 class Hook:
-    """Takes deliveries for the connectors that are served, into one inbox. An ASGI application."""
+    """Takes deliveries for the connectors that are served, into one inbox. An ASGI application.
+
+    Hooks of one server share the `bodies` that they read, which have one bound.
+    """
 
     def __init__(
         self,
@@ -52,12 +55,13 @@ class Hook:
         inbox: Inbox,
         limits: Limits,
         attempts: Callable[[], Attempts] = Attempts,
+        bodies: Bodies | None = None,
     ) -> None:
         self._endpoints, self._inbox, self._limits = endpoints, inbox, limits
         self._attempts, self._waiting = attempts, 0
         self.metrics = Metrics(attempts)
         self.writer = BatchWriter(inbox, self.metrics)
-        self._bodies = Bodies(limits)
+        self._bodies = bodies or Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
         self._log = logs.logger()
         self._checked: tuple[float, asyncio.Task[bool]] | None = None

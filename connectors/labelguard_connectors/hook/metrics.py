@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -51,6 +51,31 @@ class Metrics:
         done = sum(one.value for one in answered if one.labels["status"] == "200")
         new = sum(one.value for one in samples if one.name == "labelguard_hook_events_total")
         return int(done), int(new)
+
+
+def page_of_several(metrics: Mapping[str, Metrics]) -> bytes:
+    """Return the page of several projects: every number has the name of its project."""
+    registry = CollectorRegistry()
+    registry.register(_Several(metrics))
+    return generate_latest(registry)
+
+
+class _Several(Collector):
+    """The numbers of projects, by name."""
+
+    def __init__(self, metrics: Mapping[str, Metrics]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each family once, with the samples of all."""
+        families: dict[str, Metric] = {}
+        for project, one in self._metrics.items():
+            for family in one.registry.collect():
+                samples, family.samples = family.samples, []
+                families.setdefault(family.name, family).samples += [
+                    each._replace(labels={"project": project, **each.labels}) for each in samples
+                ]
+        yield from families.values()
 
 
 class _Releases(Collector):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
+from labelguard.project.project import STATE
 from labelguard_connectors.hook import app, limits, logs
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
@@ -31,6 +34,7 @@ _SWITCH_SECONDS = 0.0005
 _WORKER_SECONDS = 60
 # How long to wait before a worker that ended is started again: at first, and at most.
 _RESTART_SECONDS = (1, 300)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -48,47 +52,92 @@ class ServerSummary:
 
 
 def serve(
-    where: Where = None,
-    *,
+    *places: Where,
     host: str = HOST,
     port: int = PORT,
     worker: Sequence[str] = (),
     bounds: Limits | None = None,
 ) -> ServerSummary:
-    """Serve a project's hook until SIGTERM or Ctrl-C; what was accepted until then is stored.
+    """Serve the hook of a project, or of several, until SIGTERM or Ctrl-C; what was accepted until
+    then is stored.
 
-    `worker` is the command of the worker, if one is to run beside it. Raises `ConnectorError` where
-    the address cannot be had, or no connector can be served, and what the worker would raise.
+    `worker` is the command of the worker, if one is to run beside it for each project. Raises
+    `ConnectorError` where the address cannot be had, no connector of a project can be served, or a
+    secret of one project would open another; and what the worker would raise.
     """
     # Else the thread that writes waits 5 ms for the interpreter whenever it comes back to it.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    bounds = bounds or Limits()
-    opened = OpenProject.open(where)
-    endpoints = Endpoints.of(opened.project)
-    if worker:  # what it would refuse is an error now, for whoever starts the server
+    bounds, projects = bounds or Limits(), _name_projects(places or (None,))
+    endpoints = {name: Endpoints.of(opened.project) for name, opened in projects.items()}
+    _check_secrets(endpoints)
+    for opened in projects.values() if worker else ():
+        # What it would refuse is an error now, for whoever starts the server.
         Schedule.of(opened.project.hook).describe(opened.project)
     logs.configure()
     log = logs.logger()
-    with (
-        contextlib.closing(opened.answers.inbox()) as inbox,
-        contextlib.closing(_listen(host, port)) as listener,
-    ):
-        hook = Hook(endpoints.served, inbox, bounds, partial(attempts.read, opened.project))
+    with contextlib.ExitStack() as stack:
+        bodies, hooks = limits.Bodies(bounds), {}
+        for name, opened in projects.items():
+            inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
+            state = partial(attempts.read, opened.project)
+            hooks[name] = Hook(endpoints[name].served, inbox, bounds, state, bodies)
+        listener = stack.enter_context(contextlib.closing(_listen(host, port)))
         address = _address(listener)
-        for name, why in endpoints.left_out.items():
-            log.warning("not served", connector=name, why=why)
-        log.info("serving", address=address, connectors=sorted(endpoints.served))
+        for name, each in endpoints.items():
+            for connector, why in each.left_out.items():
+                log.warning("not served", connector=f"{name}/{connector}".lstrip("/"), why=why)
+        served = sorted(
+            f"{name}/{one}".lstrip("/") for name, each in endpoints.items() for one in each.served
+        )
+        log.info("serving", address=address, connectors=served)
         if not _is_loopback(host):
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
-        with _run_beside(worker) if worker else contextlib.nullcontext():
-            _run(hook, listener, bounds)
+        for opened in projects.values() if worker else ():
+            place = str(opened.project.state)
+            stack.enter_context(_run_beside([*worker, "--project", place]))
+        only = hooks.get("")
+        _run(app.application(only) if only else app.application_of_several(hooks), listener, bounds)
         log.info("ended", address=address)
-        return ServerSummary(address, sorted(endpoints.served), *hook.metrics.totals())
+        totals = [hook.metrics.totals() for hook in hooks.values()]
+        return ServerSummary(address, served, *map(sum, zip(*totals, strict=True)))
 
 
-def _run(hook: Hook, listener: socket.socket, bounds: Limits) -> None:
+def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
+    """Return projects by the names of their directories; "" is the name of an only one."""
+    if len(places) == 1:
+        return {"": OpenProject.open(places[0])}
+    projects: dict[str, OpenProject] = {}
+    for place in places:
+        opened = OpenProject.open(place)
+        state = opened.project.state
+        name = state.parent.name if state.name == STATE else state.name
+        if not _NAME.fullmatch(name):
+            raise ConnectorError(
+                f"{name!r} cannot stand in an address; give the project's directory a name of "
+                "letters, digits, dots and dashes"
+            )
+        if name in projects:
+            raise ConnectorError(f"two projects are called {name}, or one is named twice")
+        projects[name] = opened
+    return projects
+
+
+def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
+    """Raise `ConnectorError` where what opens one project's hook would open another's."""
+    owners: dict[str, str] = {}
+    for project, each in endpoints.items():
+        for endpoint in each.served.values():
+            for secret in endpoint.secrets:
+                if (owner := owners.setdefault(secret, project)) != project:
+                    raise ConnectorError(
+                        f"connector {endpoint.name} of {project} has a secret of {owner} as well: "
+                        "give it one of its own, under another name of the connector"
+                    )
+
+
+def _run(application: ASGIApp, listener: socket.socket, bounds: Limits) -> None:
     config = uvicorn.Config(
-        app.application(hook),
+        application,
         http=limits.protocol(bounds, bounds.within_files()),
         ws="none",
         lifespan="on",

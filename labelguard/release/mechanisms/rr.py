@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.accounting.blocks import Block, block
+from labelguard.accounting.blocks import PAIR, Block, block
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.keys.coins import Coins
 from labelguard.ledger.ledger import Grant
@@ -203,6 +203,7 @@ def randomized_card(context: ReleaseContext) -> dict[str, Any]:
 def _describe_block(law: Block, rows: int) -> dict[str, Any]:
     return {
         "labels": law.labels,
+        **({} if law.letters == PAIR else {"letters": law.letters}),
         "flip_probability": (1 - law.first_moment) / 2,
         "second_moment": law.second_moment,
         "rows": rows,

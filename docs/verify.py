@@ -1,0 +1,149 @@
+"""Recompute the ε of a release from its card, without labelguard: python docs/verify.py CARD.json
+
+Exit codes: 0 it holds, 1 it does not, 2 no readable card, 3 it cannot be checked here. Needs mpmath
+alone; docs/proofs has the formulas. Believed: the sensitivity of a statistic, that all policies are
+listed, and that the release was drawn as its card says. Not checked: `two_units`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from mpmath import mp, mpf
+
+mp.dps = 30
+EVENTS = {"rr": "rr", "props": "rr", "statistic": "statistic", "evaluation": "statistic"}
+VERDICTS = ("HOLDS", "DOES NOT HOLD", "NO READABLE CARD", "CANNOT BE CHECKED")
+CLOSE = mpf("1e-9")
+
+
+def require(holds, message, code=1):
+    if not holds:
+        print(f"{VERDICTS[code]}: {message}")
+        sys.exit(code)
+
+
+def coins(threshold, count):
+    """Return (loss, probability) of `count` blocks, which cost what as many coins do."""
+    flip = mpf(threshold) / 2**64
+    each = mp.log((1 - flip) / flip)
+    ways = [mp.binomial(count, j) * flip**j * (1 - flip) ** (count - j) for j in range(count + 1)]
+    return [((count - 2 * j) * each, likely) for j, likely in enumerate(ways)]
+
+
+def normal(scale, releases):
+    """Return δ(x) of so many Gaussian releases: of two normals, `mu` deviations apart."""
+    mu = mp.sqrt(releases) / scale
+    return lambda x: mp.ncdf(mu / 2 - x / mu) - mp.exp(x) * mp.ncdf(-mu / 2 - x / mu)
+
+
+def ball(scale, d):
+    """Return δ(x) of noise whose density is exp(−|y|/scale), in d components."""
+    a, most = 1 / scale / 2, 1 / scale
+    if d == 1:  # Laplace noise
+        return lambda x: -mp.expm1(min(0, x, (x - most) / 2))
+    ratio = (d - 1) / a * mp.besselk(mpf(d) / 2, a) / mp.besselk(mpf(d) / 2 - 1, a)
+    peak = mp.acos((mp.sqrt(mpf(d - 2) ** 2 + 4 * a * a) - (d - 2)) / (2 * a)) if d > 2 else mpf(1)
+    ends = [peak + step / mp.sqrt(d + a) for step in (-20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20)]
+
+    def integral(x, end):
+        def density(t):
+            bulk = (mp.sin(t) / mp.sin(peak)) ** (d - 2) * mp.exp(a * (mp.cos(t) - 1))
+            return -mp.expm1(x - most * mp.cos(t)) * bulk * (ratio + mp.sin(t) ** 2)
+
+        return mp.quad(density, [0, *(at for at in ends if 0 < at < end), end])
+
+    def delta(x):
+        if x < 0:  # the two means exchanged
+            return -mp.expm1(x) + mp.exp(x) * delta(-x)
+        return integral(x, mp.acos(x / most)) / total if x < most else mpf(0)
+
+    total = integral(-mp.inf, mp.pi)
+    return delta
+
+
+def epsilon_of(policy):
+    """Return the smallest ε at the δ of a policy, all its allowances used in any order."""
+    allowances, delta = policy["allowances"], mpf(policy["delta"])
+    losses, drawn, noise = [(mpf(0), mpf(1))], 0, lambda x: -mp.expm1(min(x, 0))
+    if one := allowances.get("rr"):
+        require(0 < int(one["threshold"]) <= 2**63 and one["allowed"] > 0, "no such blocks")
+        losses = coins(int(one["threshold"]), one["allowed"])
+    if one := allowances.get("statistic"):
+        drawn, scale = one["allowed"], mpf(one.get("scale") or one["noise_multiplier"])
+        require(drawn == 1 or (drawn > 1 and "scale" not in one), "no such releases")
+        d = max(1, int(one.get("components", 1)))
+        noise = ball(scale, d) if "scale" in one else normal(scale, drawn)
+    delta -= drawn * (1 + mp.exp(policy["epsilon"])) / mpf(2) ** 100  # noise is of 256-bit numbers
+    if not delta > 0:
+        return mp.inf if drawn else losses[0][0]
+    low, high = mpf(0), mpf(2**12)
+    for _ in range(55):
+        middle = (low + high) / 2
+        spent = mp.fsum(likely * noise(middle - loss) for loss, likely in losses)
+        low, high = (low, middle) if spent <= delta else (middle, high)
+    return high
+
+
+def flip_of(threshold, labels, letters):
+    """Return (1 − c1)/2 of a block, whose likely answers change the best number t of labels."""
+    low, ways, likely, best = threshold + 1, mpf(1), mpf(0), mpf(0)
+    gain, base = 2**64 - 2 * low, low * mpf(letters) ** labels
+    for t in range(labels):
+        likely += ways
+        best = max(best, gain * ways * (labels - t) / labels / (base + gain * likely))
+        ways *= mpf(labels - t) * (letters - 1) / (t + 1)
+    return (1 - best) / 2
+
+
+def check_noise(card, event, prices):
+    """Refuse a release whose noise is not that which its policies pay for."""
+    if event == "rr" and card["counts"]["rows"]:
+        laws, thresholds = card["flip_probability"]["blocks"], [one["threshold"] for one in prices]
+        least = min(law["flip_probability"] for law in laws)
+        require(card["flip_probability"]["min"] == least, "the least flip is that of no block")
+        for law in laws:
+            size, flip = (law["labels"], law.get("letters", 2)), law["flip_probability"]
+            fits = any(abs(flip - flip_of(int(one), *size)) < CLOSE for one in thresholds)
+            require(fits, f"blocks of {size[0]} labels flip {flip}, which no policy pays for")
+    if event == "statistic":
+        sums, scale = card["statistic"], mpf(card["statistic"]["noise_scale"])
+        is_ball, least = sums["noise_kind"] == "ball", sums["noise_least_components"]
+        name, d = "scale" if is_ball else "noise_multiplier", max(sums["components"], least)
+        paid = [one for one in prices if name in one and abs(scale / mpf(one[name]) - 1) < CLOSE]
+        fits = any(not is_ball or int(one["components"]) == least for one in paid)
+        require(fits, f"{sums['noise_kind']} noise of {scale} is not what a policy pays for")
+        deviation = scale * sums["sensitivity"] * (mp.sqrt(d + 1) if is_ball else 1)
+        require(sums["noise"] > deviation * (1 - CLOSE), "noise is less than scale × sensitivity")
+
+
+def verify(card):
+    """Print what a card claims beside what follows from it; refuse it where that is more."""
+    privacy, event = card["privacy"], EVENTS.get(card["mechanism"])
+    policies = (event or card["mechanism"] == "synthesis") and privacy.get("policies")
+    known = policies and all(
+        EVENTS.get(name) == name for one in policies for name in one["allowances"]
+    )
+    require(known, f"{card['mechanism']}, or a policy, has no closed form here", 3)
+    require(privacy["adjacency"] == "replace_labels", "adjacency is not replace_labels")
+    if event:
+        prices = [one["allowances"][event] for one in policies if event in one["allowances"]]
+        most = card["budget"]["allowed"].get("max", 0)
+        require(most <= policies[-1]["allowances"][event]["allowed"], f"{most} uses are allowed")
+        check_noise(card, event, prices)
+    values, newly = [*map(epsilon_of, policies)], privacy.get("newly_charged", policies[-1])
+    values += [values[-1], mp.fsum(values)]
+    for claim, value in zip([*policies, newly, privacy], values, strict=True):
+        claimed, found = f"claimed ε = {claim['epsilon']}", f"recomputed ε = {mp.nstr(value, 12)}"
+        print(f"{claimed}, δ = {claim['delta']}; {found}")
+        require(value <= mpf(claim["epsilon"]) * (1 + CLOSE), "this ε is larger than claimed")
+    total = mp.fsum(mpf(policy["delta"]) for policy in policies)
+    require(total <= mpf(privacy["delta"]) * (1 + CLOSE), f"δ of all policies is {total}")
+
+
+if __name__ == "__main__":
+    try:
+        verify(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    except Exception as error:
+        require(False, repr(error), 2)
+    print(VERDICTS[0])

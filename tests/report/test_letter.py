@@ -1,0 +1,134 @@
+"""The letter to a labeler, and the record of processing: what they say, to whom, and no mark."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from support.commands import run
+from support.leaving import PRICE, WHO, labels_table, pseudonym
+from support.preferences import ASKED, opinions, pairs
+from support.reports import HOSTILE, section
+
+import labelguard as lg
+from labelguard.errors import LedgerError, ProjectError
+from labelguard.project import erasure
+from labelguard.project.project import find
+from labelguard.report.letter import write_letter
+from labelguard.report.page import report
+from labelguard.report.render import html, markdown
+
+STATED = 'controller = "Clinic"\npurpose = """training\nan assistant"""\n'
+
+
+@pytest.fixture
+def released(project):
+    lg.privatize(labels_table(), project=project, **PRICE)
+    return project
+
+
+def state(project, text):
+    with (project.state / "labelguard.toml").open("a", encoding="utf-8") as file:
+        file.write(f"\n[organisation]\n{text}")
+    return find(project.state)
+
+
+def test_a_letter_says_what_was_used_and_what_that_means(released):
+    letter = write_letter(WHO, project=state(released, STATED))
+    text = letter.text
+    assert letter.labeler == pseudonym(released) and letter.path is None
+    for part in (WHO, letter.labeler, "12 answers of yours are known", "1 randomized block.", "rr"):
+        assert part in text
+    assert "a factor of 20.1" in text and "95.3%" in text and "r0001" in text
+    assert "| controller | Clinic |" in text and "| contact | not stated |" in text
+    assert "| purpose | training an assistant |" in text
+    assert write_letter(letter.labeler, project=released).text.count(WHO) == 0
+
+
+@pytest.mark.parametrize(
+    ("leave", "words"),
+    [("retired", "nothing tells any more which"), ("erased", "raw answers that the project held")],
+)
+def test_who_left_is_told_what_became_of_their_answers(leave, words, released):
+    erasure.remove_labeler(WHO, leave, released)
+    text = write_letter(WHO, project=released).text
+    assert words in text and "You left. This stays:" in text
+    assert "are known to be yours" not in text and "1 randomized block." in text
+
+
+def test_who_left_before_any_label_came_gets_a_letter_too(released):
+    erasure.remove_labeler("somebody", "erased", released, never_seen=True)
+    assert "Nothing: no release has used" in write_letter("somebody", project=released).text
+
+
+@pytest.mark.parametrize("unknown", ["Weatherwax", WHO.upper(), f" {WHO}", "0" * 32])
+def test_an_unknown_id_or_another_spelling_gets_no_letter_and_no_file(unknown, released, tmp_path):
+    file = tmp_path / "letter.md"
+    with pytest.raises(LedgerError, match="nobody with this id was ever seen") as error:
+        write_letter(unknown, file, released)
+    assert unknown not in str(error.value) and not file.exists()
+
+
+def test_a_letter_is_for_its_reader_alone(released, tmp_path):
+    file = tmp_path / "letter.md"
+    file.symlink_to(released.keys / "project.key")
+    before = (released.keys / "project.key").read_bytes()
+    assert run("labeler", "letter", WHO, "-o", str(file), project=released).exit_code == 0
+    assert not file.is_symlink() and file.stat().st_mode & 0o777 == 0o600
+    assert (released.keys / "project.key").read_bytes() == before
+    printed = json.loads(run("labeler", "letter", WHO, "--json", project=released).stdout)
+    assert set(printed) == {"labeler", "text", "path"}
+
+
+def test_an_id_that_is_markdown_is_a_word_in_a_letter(project):
+    who = HOSTILE.replace("\n", "")
+    table = pairs(ASKED, opinions(len(ASKED), 1))
+    ids = [who if u == 2 else f"worker {u}" for u in ASKED.labeler]
+    at = table.column_names.index("labeler_id")
+    lg.privatize(table.set_column(at, "labeler_id", [ids]), project=project, **PRICE)
+    text = write_letter(who, project=project).text
+    assert not re.search(r"(?<!\\)<|(?<!\\)\]\(|\x1b|\u202e|(?<!\\)`|(?m:^# \])", text)
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(headings) == 6
+    assert all(line.count(" | ") == 1 for line in text.splitlines() if "to labeler" in line)
+
+
+def test_where_contents_are_the_unit_nothing_is_said_of_persons_budgets(project):
+    item = {name: PRICE[name] for name in ("epsilon", "delta", "mechanism")}
+    lg.privatize(labels_table(), project=project, unit="item", **item)
+    text = write_letter(WHO, project=project).text
+    assert "Budgets are of contents here" in text and "each question by itself" in text
+    assert "for all your answers" not in text
+
+
+def test_a_report_states_nothing_that_nobody_stated(project):
+    part = section(report(project=project), "processing")
+    facts = dict(part.facts)
+    assert facts["controller"] == facts["legal basis"] == "not stated"
+    assert "nothing was released yet" in " ".join(part.text)
+    assert set(facts) >= {"signature", "date", "decided by (name, role)"}
+
+
+def test_a_report_repeats_what_was_stated_beside_the_risk_that_is_left(released):
+    keep = '\n[ingest]\nkeep = "90d"\n[project]\ncontact = "her@clinic.example"\n'
+    part = section(report(project=state(released, STATED + keep)), "processing")
+    facts = dict(part.facts)
+    assert facts["purpose"] == "training an assistant"
+    assert facts["contact"] == "her@clinic.example"
+    assert facts["raw answers from tools"] == "90d after their release"
+    assert "right in at most 95.3% of cases" in " ".join(part.text)
+
+
+def test_a_statement_that_is_markup_is_shown_and_never_obeyed(released):
+    hostile = "".join(f"{name} = {json.dumps(HOSTILE)}\n" for name in ("controller", "recipients"))
+    document = report(project=state(released, hostile))
+    assert dict(section(document, "processing").facts)["controller"].startswith("<script>")
+    for render in (html, markdown):
+        text = render(document)
+        assert "<script" not in re.sub(r"\\.", "", text) and "\x1b" not in text
+
+
+def test_a_statement_under_another_name_is_refused(released):
+    with pytest.raises(ProjectError, match="organisation"):
+        state(released, 'controler = "Clinic"\n')
