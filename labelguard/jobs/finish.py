@@ -32,7 +32,7 @@ from labelguard.project.runs import JobRun
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.writer import read_card
 from labelguard.report import overview
-from labelguard.storage import private_files
+from labelguard.storage.files import read_mounted
 
 if TYPE_CHECKING:
     import httpx
@@ -286,7 +286,7 @@ def _signer(settings: NotifySettings) -> Any:
     name = settings.secret_env
     secret = os.environ.get(name, "").strip()
     if not secret and (file := os.environ.get(f"{name}_FILE")):
-        data = private_files.read_mounted(Path(file), LabelguardError)
+        data = read_mounted(Path(file), LabelguardError)
         secret = data.decode(errors="replace").strip()
     if not secret:
         raise LabelguardError(

@@ -27,8 +27,8 @@ from labelguard.keys import keyring
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
 from labelguard.project import retention
-from labelguard.project.locking import waiting
 from labelguard.project.opening import OpenProject, Where
+from labelguard.project.project import waiting
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.text import Progress, no_progress

@@ -22,7 +22,7 @@ from labelguard.keys.prf import Split
 from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Admission, UnitGroups
-from labelguard.project import lifetime
+from labelguard.project import policy_facts
 from labelguard.project.linking import refuse_doubles
 from labelguard.release.protocol import Mechanism
 from labelguard.release.selection import PlannedRows
@@ -106,7 +106,7 @@ def check_plan(
     use = events.kind(event)
     if short and not drop:
         most = int((plan.charged + plan.short).max())
-        offer = lifetime.describe_next_policy(ledger, policy, event, most)
+        offer = policy_facts.describe_next_policy(ledger, policy, event, most)
         raise BudgetExceeded(
             f"{_describe_shortage(plan, policy.unit, use.shortage_noun)}; leave such labels out "
             f"with --exhausted drop, or pay for more: {offer}",

@@ -28,9 +28,8 @@ from labelguard.learning.columns import column_features
 from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
-from labelguard.release.lookup import committed_directory
 from labelguard.release.pairs_file import PAIRS
-from labelguard.release.writer import Release, read_card
+from labelguard.release.writer import Release, committed_directory, read_card
 from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_directory, fsync_path, staged_beside
 from labelguard.text import Progress, format_budget, no_progress, pluralize

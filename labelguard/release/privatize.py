@@ -39,7 +39,7 @@ from labelguard.inputs.sources import Input
 from labelguard.learning.features import DurationCallback
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.project import attempts, lifetime, recovery
+from labelguard.project import attempts, policy_facts, recovery
 from labelguard.project.opening import OpenProject, Where, init, locate_project
 from labelguard.project.project import Project
 from labelguard.release import checks, selection
@@ -172,7 +172,7 @@ class Run:
         self.review, self.wait = review, wait
         self.executor = open_executor(request.workers)
         self.resolved = resolve_from_ledger(request, opened)
-        total = lifetime.total_cost(self.ledger, self.resolved.policy)
+        total = policy_facts.total_cost(self.ledger, self.resolved.policy)
         self.notes = checks.check_price(self.resolved.policy_request, total)
 
     @property

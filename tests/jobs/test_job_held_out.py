@@ -11,8 +11,7 @@ from support.job_projects import desk
 from labelguard.budget.events import describe_uses
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import releases
-from labelguard.jobs.dry_run import dry_run
-from labelguard.jobs.run import retrain
+from labelguard.jobs.run import dry_run, retrain
 from labelguard.report import overview
 
 

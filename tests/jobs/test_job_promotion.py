@@ -13,12 +13,11 @@ import labelguard as lg
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.jobs import run as runs
 from labelguard.jobs import start
-from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.models import Models
-from labelguard.jobs.run import retrain
+from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState
-from labelguard.project import locking
-from labelguard.project.locking import waiting as patient
+from labelguard.project import project as projects
+from labelguard.project.project import waiting as patient
 
 FACTS = {"run": 1, "release": "r0001"}
 
@@ -196,7 +195,7 @@ def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(pulled, monk
 def test_a_start_that_waits_begins_when_the_other_has_ended(pulled, monkeypatch):
     small, project, _ = pulled
     held, said, ended = threading.Event(), threading.Event(), threading.Event()
-    monkeypatch.setattr(locking, "pause", lambda seconds: ended.wait(10))
+    monkeypatch.setattr(projects, "pause", lambda seconds: ended.wait(10))
 
     def hold():
         with JobState(project, "job").lock():

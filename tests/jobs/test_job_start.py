@@ -16,8 +16,7 @@ from support.preferences import files
 import labelguard as lg
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import start
-from labelguard.jobs.dry_run import dry_run
-from labelguard.jobs.run import retrain
+from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.settings import job_schema
 from labelguard.project import policies
 from labelguard.report.overview import export

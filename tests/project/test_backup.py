@@ -23,7 +23,8 @@ import labelguard as lg
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
-from labelguard.project import archive, policies
+from labelguard.project import backup as backups
+from labelguard.project import policies
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
@@ -413,4 +414,4 @@ def test_a_backup_of_another_format_is_refused(made, project):
     rewrite(Path(made.path), newer)
     with pytest.raises(ProjectError, match="format 2; this labelguard reads 1"):
         restored(made, project)
-    assert archive.FORMAT == 1
+    assert backups.FORMAT == 1

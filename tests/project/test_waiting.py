@@ -8,7 +8,8 @@ from support.commands import run
 
 from labelguard.errors import ProjectBusy
 from labelguard.ledger.policies import Ceiling
-from labelguard.project import lifetime, locking
+from labelguard.project import policy_facts
+from labelguard.project import project as projects
 from labelguard.project.opening import OpenProject
 
 PATIENCE = 60
@@ -16,8 +17,8 @@ PATIENCE = 60
 
 def change(project):
     """A job that is done in a moment: it raises the ceiling."""
-    present = lifetime.show_ceiling(project).ceiling
-    lifetime.raise_ceiling(Ceiling(present.epsilon + 1, present.delta), project)
+    present = policy_facts.show_ceiling(project).ceiling
+    policy_facts.raise_ceiling(Ceiling(present.epsilon + 1, present.delta), project)
 
 
 class Holder:
@@ -45,7 +46,7 @@ def holder(project_on_each, monkeypatch):
             holder.waited.set()
             held.result(PATIENCE)
 
-        monkeypatch.setattr(locking, "pause", pause)
+        monkeypatch.setattr(projects, "pause", pause)
         yield holder
         holder.waited.set()
 
@@ -53,16 +54,16 @@ def holder(project_on_each, monkeypatch):
 def test_it_is_busy_for_who_does_not_wait(holder, project_on_each):
     with pytest.raises(ProjectBusy, match="another labelguard job works in"):
         change(project_on_each)
-    with locking.waiting():
+    with projects.waiting():
         change(project_on_each)
 
 
 def test_waiting_is_said_once_and_ends_with_what_was_asked(holder, project_on_each):
     said: list[str] = []
-    with locking.waiting(said.append):
+    with projects.waiting(said.append):
         change(project_on_each)
     assert said == ["waiting for another labelguard job to end"]
-    with locking.waiting(said.append):
+    with projects.waiting(said.append):
         change(project_on_each)
     assert len(said) == 1
 
@@ -78,8 +79,8 @@ def test_who_interrupts_it_began_nothing(holder, project_on_each, monkeypatch):
     def interrupted(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(locking, "pause", interrupted)
-    with pytest.raises(KeyboardInterrupt), locking.waiting():
+    monkeypatch.setattr(projects, "pause", interrupted)
+    with pytest.raises(KeyboardInterrupt), projects.waiting():
         change(project_on_each)
     with pytest.raises(ProjectBusy):  # it is the other's still, and nobody waits any more
         change(project_on_each)

@@ -23,7 +23,8 @@ from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import archive, erasure, policies
+from labelguard.project import backup as backups
+from labelguard.project import erasure, policies
 from labelguard.project.backup import backup
 from labelguard.project.project import find
 from labelguard.project.restore import restore
@@ -104,16 +105,16 @@ def test_a_header_or_a_head_that_never_ends_takes_no_memory(project, tmp_path, n
 
 def test_the_database_of_a_forged_backup_is_never_opened(project, tmp_path, monkeypatch):
     made = Path(backup(tmp_path / "backup", project=project).path)
-    with archive.reading(made) as file:
+    with backups.open_archive(made) as file:
         manifest, ledger = file.manifest, tmp_path / "unpacked"
         file.extract(ledger)
-    content = (ledger / archive.LEDGER).read_bytes()
+    content = (ledger / backups.LEDGER).read_bytes()
     forged(
         tmp_path / "forged",
         member("manifest.json", manifest),
         member("manifest.mac", bytes(32)),
-        member(archive.CONFIG, (ledger / archive.CONFIG).read_bytes()),
-        member(archive.LEDGER, content),
+        member(backups.CONFIG, (ledger / backup.CONFIG).read_bytes()),
+        member(backups.LEDGER, content),
     )
     opened = world.note_calls(monkeypatch, sqlite3, "connect")
     with pytest.raises(ProjectError, match="was altered"):

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from labelguard.errors import LabelguardError
-from labelguard.release.lookup import read_sums
 from labelguard.release.model_card import RAW, read_card_matter
+from labelguard.release.writer import read_sums
 from labelguard.storage.destinations import PublicFile, send_files
 from labelguard.storage.files import SUMS, find_changed_file, sums_text
 from labelguard.text import Progress, no_progress

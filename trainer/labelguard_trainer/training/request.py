@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import Where
-from labelguard.release.lookup import committed_directory
 from labelguard.release.model_card import LearnedRelease, base_of
 from labelguard.release.pairs_file import check_pairs, hold_out, item_sides, scan_pairs
-from labelguard.release.writer import read_card
+from labelguard.release.writer import committed_directory, read_card
 from labelguard.storage.files import SUMS, sha256
 from labelguard_trainer.training import settings
 from labelguard_trainer.training.rows import (
