@@ -1,8 +1,9 @@
 """Files that survive a crash (written under another name, flushed to disk, then renamed), and the
 SHA-256 of a directory's files, as `sha256sum --check` reads them.
 
-Others are to be trusted: the user's own, where nobody else could have put another. A project is as good as the files that it is made of. Whoever can write its policy chooses ε;
-whoever can read its key undoes its pseudonyms. So what is not the user's own is refused.
+Others are to be trusted: the user's own, where nobody else could have put another. A project is as
+good as the files that it is made of: whoever can write its policy chooses ε; whoever can read its
+key undoes its pseudonyms. So what is not the user's own is refused.
 """
 
 from __future__ import annotations
