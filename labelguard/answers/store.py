@@ -202,8 +202,6 @@ class AnswerStore:
 
 
 _WORKER_FILE = "worker.json"
-# That of `hook run`: two processes that write one file would undo each other's entries.
-EXPORTS = "exports.json"
 
 
 @dataclass
@@ -222,9 +220,9 @@ class WorkerState:
     pushed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, state: Path, file: str = _WORKER_FILE) -> Self:
+    def read(cls, state: Path) -> Self:
         """Return the state of the project in `state`, or that of a start if there is none."""
-        path = state / file
+        path = state / _WORKER_FILE
         try:
             return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:
@@ -234,6 +232,6 @@ class WorkerState:
                 f"{path} is not what a worker wrote; remove it, nothing is lost by that"
             ) from None
 
-    def write(self, state: Path, file: str = _WORKER_FILE) -> None:
+    def write(self, state: Path) -> None:
         """Write it, whole, or leave the file as it was."""
-        write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)
+        write_atomically(state / _WORKER_FILE, json.dumps(asdict(self)).encode(), mode=0o600)

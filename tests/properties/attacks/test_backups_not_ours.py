@@ -113,7 +113,7 @@ def test_the_database_of_a_forged_backup_is_never_opened(project, tmp_path, monk
         tmp_path / "forged",
         member("manifest.json", manifest),
         member("manifest.mac", bytes(32)),
-        member(backups.CONFIG, (ledger / backup.CONFIG).read_bytes()),
+        member(backups.CONFIG, (ledger / backups.CONFIG).read_bytes()),
         member(backups.LEDGER, content),
     )
     opened = world.note_calls(monkeypatch, sqlite3, "connect")
