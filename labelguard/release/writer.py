@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.notebook import card, several
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import CONFIG
@@ -111,19 +112,24 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
         project is not None or not (os.sep in release or Path(release).exists())
     ):
         opened = OpenProject.open(project)
-        done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-        matches = [record for record in done if record.id.startswith(release)]
-        if len(matches) != 1:
-            raise LedgerError(
-                f"{release!a} names {len(matches)} committed releases; see: labelguard release list"
-            )
-        return opened.project.releases / matches[0].id
+        return opened.project.releases / find_committed(opened, release).id
     if isinstance(release, str | os.PathLike):
         return Path(release)
     raise TypeError(
         "expected a Release, the id of one, or the path of a release directory, found "
         f"{type(release).__name__}"
     )
+
+
+def find_committed(opened: OpenProject, release_id: str) -> ReleaseRecord:
+    """Return the committed release of an id, which may be shortened, or raise `LedgerError`."""
+    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
+    matches = [record for record in done if record.id.startswith(release_id)]
+    if len(matches) != 1:
+        raise LedgerError(
+            f"{release_id!a} names {len(matches)} committed releases; see: labelguard release list"
+        )
+    return matches[0]
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
