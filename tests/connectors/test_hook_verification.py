@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from labelguard_connectors.hook.verification import Refused, Scheme
+from labelguard_connectors.hook.serving import Refused, Scheme
 from standardwebhooks.webhooks import Webhook
 
 from labelguard.answers.connector import Settings

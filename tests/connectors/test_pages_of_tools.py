@@ -15,7 +15,7 @@ import yaml
 from dockerfile_parse import DockerfileParser
 from labelguard_connectors.hook.metrics import Metrics
 from labelguard_connectors.hook.schedule import Schedule
-from labelguard_connectors.hook.verification import Scheme
+from labelguard_connectors.hook.serving import Scheme
 from support.pages import DOCS, blocks, check_command, commands
 
 from labelguard.answers.connector import Settings, connector, kinds
