@@ -46,7 +46,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verification import ledger_fault, release_fault
-from labelguard.storage.files import PART, fsync_path
+from labelguard.storage.files import PART, fsync_path, sha256
 
 FORMAT = 1
 LEDGER, CONFIG = "ledger.sqlite3", "labelguard.toml"
@@ -203,9 +203,7 @@ def _put(content: IO[bytes], target: Path, mode: int) -> str:
 def _description(name: str, source: Path) -> dict[str, Any]:
     if not _NAME.fullmatch(name) or source.is_symlink():
         raise ProjectError(f"{source} does not belong into a project; move it away")
-    with source.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"sha256": digest, "bytes": source.stat().st_size}
+    return {"sha256": sha256(source), "bytes": source.stat().st_size}
 
 
 def _header(name: str, size: int) -> tarfile.TarInfo:

@@ -36,7 +36,6 @@ from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
-from labelguard.learning.features import DurationCallback
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts, policy_facts, recovery
@@ -72,7 +71,6 @@ def privatize(
     project: Where = None,
     progress: Progress = no_progress,
     review: Review | None = None,
-    wait: DurationCallback | None = None,
     **options: Unpack[Keywords],
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
@@ -84,8 +82,7 @@ def privatize(
     released before keep their value at no cost. `namespace` names the source of these labelers' ids
     (default: that of `labelguard.toml`, or the only one ingested; see `project.linking`). `review`
     is called with a `Preview` before anything is charged, unless a run is taken up that was begun
-    before; `wait`, at a first release, with the seconds that computing features for its forecast
-    will take. What they raise stops the run.
+    before; what it raises stops the run.
 
     `options` are those of the command line (docs/cli.md), with `_` for `-`; `--for` is `duration`,
     and `--public-column` `public_columns`. Those of another package's mechanism, which a type
@@ -113,7 +110,7 @@ def privatize(
         request = request_release(home, mechanism, settings)
         check_output(request.output)
         with OpenProject.job(home) as opened:
-            release = Run(opened, request, progress, review, wait).release(source)
+            release = Run(opened, request, progress, review).release(source)
             if isinstance(release, Release):
                 return release
             if not release.prepared.long_running:
@@ -165,11 +162,10 @@ class Run:
         request: ReleaseRequest,
         progress: Progress,
         review: Review | None = None,
-        wait: DurationCallback | None = None,
     ) -> None:
         self.opened, self.request, self.progress = opened, request, progress
         self.project, self.ledger = opened.project, opened.ledger
-        self.review, self.wait = review, wait
+        self.review = review
         self.executor = open_executor(request.workers)
         self.resolved = resolve_from_ledger(request, opened)
         total = policy_facts.total_cost(self.ledger, self.resolved.policy)
@@ -227,9 +223,7 @@ class Run:
         if resolved.is_first or resolved.mechanism is None:
             intake.check_usable(staged)  # forecasts may take long
         wanted = forecast or self.review is not None
-        resolved = resolve_from_input(
-            resolved, self.ledger, staged, self.progress, self.wait, forecast=wanted
-        )
+        resolved = resolve_from_input(resolved, self.ledger, staged, self.progress, forecast=wanted)
         self.admission = checks.check_source(self.ledger, self.project.namespace, staged)
         digest = staged.public_digest + (further.staged.public_digest if further else b"")
         self.resolved, identity = identify_request(resolved, opened, digest)

@@ -38,10 +38,9 @@ from labelguard.storage.files import (
     check_directory,
     find_changed_file,
     fresh_directory,
-    fsync_path,
     hashes_of,
+    new_directory,
     publish_directory,
-    staged_beside,
     sums_text,
 )
 from labelguard.text import format_budget, pluralize
@@ -335,15 +334,10 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
             raise ProjectError(f"{broken}; remove {output} and run this again")
         return
     try:
-        with staged_beside(output) as temporary:
+        with new_directory(output, release.stat().st_mode & 0o777) as temporary:
             for name in (*files, SUMS):
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(release / name, temporary / name)
-            shutil.copymode(release, temporary)
-            for path in (*temporary.rglob("*"), temporary):
-                fsync_path(path)
-            temporary.rename(output)  # replaces nothing but an empty directory
-            fsync_path(output.absolute().parent)
     except OSError as error:
         raise ProjectError(
             f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"

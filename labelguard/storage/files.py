@@ -109,6 +109,21 @@ def staged_beside(output: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def new_directory(output: Path, mode: int = 0o755) -> Iterator[Path]:
+    """Yield a directory that becomes `output` at the end, whole and on disk, or not at all.
+
+    It replaces nothing but an empty directory.
+    """
+    with staged_beside(output) as temporary:
+        yield temporary
+        temporary.chmod(mode)
+        for path in (*temporary.rglob("*"), temporary):
+            fsync_path(path)
+        temporary.rename(output)
+        fsync_path(output.absolute().parent)
+
+
 def sums_text(hashes: Mapping[str, str]) -> str:
     """Return the text that `sha256sum --check` reads."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
