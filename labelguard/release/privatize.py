@@ -41,17 +41,27 @@ from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts, policy_facts, recovery
 from labelguard.project.opening import OpenProject, Where, init, locate_project
 from labelguard.project.project import Project
-from labelguard.release import checks, selection
+from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
-from labelguard.release.intake import describe_input, resolve_source, set_aside
-from labelguard.release.plan import Plan, Preview, preview_release
+from labelguard.release.plan import (
+    Plan,
+    Preview,
+    check_plan,
+    check_price,
+    check_source,
+    check_staged,
+    preview_release,
+)
 from labelguard.release.protocol import Mechanism, Prepared, ReleaseContext
 from labelguard.release.request import (
     Keywords,
     Ours,
     ReleaseRequest,
     check_names,
+    describe_input,
     request_release,
+    resolve_source,
+    set_aside,
 )
 from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
 from labelguard.release.writer import Release, check_new_output, check_output
@@ -169,7 +179,7 @@ class Run:
         self.executor = open_executor(request.workers)
         self.resolved = resolve_from_ledger(request, opened)
         total = policy_facts.total_cost(self.ledger, self.resolved.policy)
-        self.notes = checks.check_price(self.resolved.policy_request, total)
+        self.notes = check_price(self.resolved.policy_request, total)
 
     @property
     def mechanism(self) -> Mechanism[Any]:
@@ -214,7 +224,7 @@ class Run:
         policy, columns = resolved.policy, resolved.columns
         staged = intake.stage_labels(opened, source, policy, resolved.event, columns, self.progress)
         ties = policy.ties_of(resolved.event)
-        checks.check_staged(staged, resolved.mechanism, ties, self.request.terms)
+        check_staged(staged, resolved.mechanism, ties, self.request.terms)
         self.notes += describe_input(staged)
         declared = policy.public_columns
         further = intake.stage_further(
@@ -224,7 +234,7 @@ class Run:
             intake.check_usable(staged)  # forecasts may take long
         wanted = forecast or self.review is not None
         resolved = resolve_from_input(resolved, self.ledger, staged, self.progress, forecast=wanted)
-        self.admission = checks.check_source(self.ledger, self.project.namespace, staged)
+        self.admission = check_source(self.ledger, self.project.namespace, staged)
         digest = staged.public_digest + (further.staged.public_digest if further else b"")
         self.resolved, identity = identify_request(resolved, opened, digest)
         self.key, self.record, self.again = identity.key, identity.record, identity.again
@@ -268,7 +278,7 @@ class Run:
             executor=self.executor,
             progress=lambda share: self.progress("planning", share),
         )
-        self.notes += checks.check_plan(
+        self.notes += check_plan(
             rows,
             policy,
             event,
