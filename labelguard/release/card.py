@@ -126,17 +126,9 @@ def common_card(
 
 
 _FIRST = (
-    "release",
-    "labelguard",
-    "format",
-    "created_at",
-    "kind",
-    "mechanism",
-    "mechanism_version",
-    "privacy",
-    "counts",
+    *("release", "labelguard", "format", "created_at", "kind"),
+    *("mechanism", "mechanism_version", "privacy", "counts"),
 )
-# Cards end with these; between the first and the last is what their mechanisms add.
 _LAST = ("budget", "train_with", "not_protected")
 
 
