@@ -98,12 +98,6 @@ def check(kind: Any, values: Mapping[str, Any]) -> None:
         one.check(values.get(name))
 
 
-def collect_given(values: Any, kind: Any) -> dict[str, Any]:
-    """Return what `values` has of the options that `kind` declares, without those that are None."""
-    named = {name: getattr(values, name) for name in option_declarations(kind)}
-    return {name: value for name, value in named.items() if value is not None}
-
-
 def _option(one: Field[Any], hint: Any) -> Option:
     parts = list(_parts(hint))
     first = parts[0]

@@ -31,31 +31,6 @@ from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 
 
-def _find_raw_rows(opened: OpenProject, departed: DepartedLabelers) -> RawRows:
-    """Return what is stored of these labelers: rows in quarantine, and answers."""
-    quarantined = quarantine.find(opened.project.quarantine, departed)
-    return quarantined + opened.answers.remove(departed, _row_keys(opened, departed), None)
-
-
-def _purge_raw_rows(opened: OpenProject, departed: DepartedLabelers, epoch: int) -> RawRows:
-    """Remove it, from disk too; return what there was. May be called again after a crash.
-
-    A job's scratch space goes with the job.
-    """
-    # It names answers without labelers, and the next release writes it anew.
-    opened.project.outside.unlink(missing_ok=True)
-    quarantined = quarantine.purge(opened.project.quarantine, departed)
-    return quarantined + opened.answers.remove(departed, _row_keys(opened, departed), epoch)
-
-
-def _row_keys(opened: OpenProject, departed: DepartedLabelers) -> set[bytes]:
-    """Return the keys of their rows in all private maps."""
-    private_map = opened.private_map
-    return {
-        key for release in opened.maps for key in private_map.keys_of(release, departed.labelers)
-    }
-
-
 @dataclass(frozen=True)
 class ReleaseUse:
     """The use of a labeler by one release, from the ledger alone."""
@@ -134,9 +109,26 @@ class _Leaver:
         return DepartedLabelers(self.opened.keys, self.project.namespace, self.key)
 
     @property
+    def row_keys(self) -> set[bytes]:
+        """Return the keys of their rows in all private maps."""
+        maps, known = self.opened.private_map, self.opened.maps
+        return {key for release in known for key in maps.keys_of(release, self.key)}
+
+    @property
     def raw(self) -> RawRows:
-        """Return their raw rows anywhere in the project."""
-        return _find_raw_rows(self.opened, self.rows)
+        """Return what is stored of them: rows in quarantine, and answers."""
+        quarantined = quarantine.find(self.project.quarantine, self.rows)
+        return quarantined + self.opened.answers.remove(self.rows, self.row_keys, None)
+
+    def purge_raw(self, epoch: int) -> RawRows:
+        """Remove it, from disk too; return what there was. May be called again after a crash.
+
+        A job's scratch space goes with the job.
+        """
+        # It names answers without labelers, and the next release writes it anew.
+        self.project.outside.unlink(missing_ok=True)
+        quarantined = quarantine.purge(self.project.quarantine, self.rows)
+        return quarantined + self.opened.answers.remove(self.rows, self.row_keys, epoch)
 
     @property
     def pseudonym(self) -> str:
@@ -179,7 +171,7 @@ def remove_labeler(
             ledger.abandon(release_id, epoch)
         recovery.tidy(opened, ledger.releases.all())
         erased = report.kind == "erased"
-        raw = _purge_raw_rows(opened, leaver.rows, epoch) if erased else leaver.raw
+        raw = leaver.purge_raw(epoch) if erased else leaver.raw
         _remove_from_maps(leaver, epoch)
     return _complete(report, leaver, raw)
 
@@ -322,7 +314,7 @@ def _releases_to_abandon(
     # Where contents are the unit, whose labels are in a sum is not known.
     hidden = kind == "erased" and _unit_is_item(leaver.ledger)
     sums = {one.name for one in EVENTS.values() if hidden and not one.keeps_values}
-    keys = _row_keys(leaver.opened, leaver.rows)
+    keys = leaver.row_keys
     return [
         record
         for record in leaver.ledger.releases.all()

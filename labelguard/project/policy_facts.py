@@ -183,11 +183,6 @@ def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse
     return CeilingUse(ceiling, reached, left, raised)
 
 
-def total_cost(ledger: Ledger, first: Policy) -> Total:
-    """Return the cost of a project over its life; before its first release, that of `first`."""
-    return pricing.total(ledger.policies.history() or [first])
-
-
 def card_facts(ledger: Ledger) -> dict[str, Any]:
     """Return the facts of a card about the policies: ceiling, name of that in force, total.
 

@@ -149,7 +149,8 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
         labelers = batch["labeler"].to_pylist()
         distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
         authors = opened.keys.labeler_keys(source, distinct)[[distinct[name] for name in labelers]]
-        items = _digests(batch["given_id" if "given_id" in batch.schema.names else "content"])
+        digests = batch["given_id" if "given_id" in batch.schema.names else "content"].to_pylist()
+        items = blocks.from_bytes(b"".join(digest[:16] for digest in digests))
         pair = np.zeros(len(labelers), np.uint16)
         if "pair" in batch.schema.names:
             pair = batch["pair"].to_numpy().astype(np.uint16)
@@ -160,10 +161,6 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
         ):
             rows.setdefault(record[:16], (json.dumps(texts), []))[1].append(row_key)
     return rows
-
-
-def _digests(column: pa.Array) -> Blocks:
-    return blocks.from_bytes(b"".join(digest[:16] for digest in column.to_pylist()))
 
 
 def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:

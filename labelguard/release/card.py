@@ -235,7 +235,8 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     A fact of the mechanism under the name of a row takes its place; its other facts follow.
     """
     budget = card["budget"]
-    yield from (dict(_counts(card)) | sections.facts_of(card)).items()
+    of_mechanism = (fact for section in sections.sections_of_card(card) for fact in section.facts)
+    yield from (dict(_counts(card)) | dict(of_mechanism)).items()
     yield "allowance used", triple(budget["used"], ",.0f")
     yield "allowance left", triple(budget["left"], ",.0f")
 

@@ -38,7 +38,7 @@ from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.project import attempts, policy_facts, recovery
+from labelguard.project import attempts, recovery
 from labelguard.project.opening import OpenProject, Where, init, locate_project
 from labelguard.project.project import Project
 from labelguard.release import selection
@@ -178,7 +178,7 @@ class Run:
         self.review = review
         self.executor = open_executor(request.workers)
         self.resolved = resolve_from_ledger(request, opened)
-        total = policy_facts.total_cost(self.ledger, self.resolved.policy)
+        total = pricing.total(self.ledger.policies.history() or [self.resolved.policy])
         self.notes = check_price(self.resolved.policy_request, total)
 
     @property
