@@ -232,7 +232,7 @@ def said(text="text", role="user"):
     return {"role": role, "content": text}
 
 
-def released(prompt, chosen, rejected):
+def release_rows(prompt, chosen, rejected):
     return pl.DataFrame(
         {
             "prompt": prompt,
@@ -245,7 +245,7 @@ def released(prompt, chosen, rejected):
 
 
 def test_a_pair_is_one_record_whichever_side_was_chosen_how_often():
-    frame = released(["p", "p", "p", "q", "q"], [*"bab", *"cd"], [*"aba", *"dc"])
+    frame = release_rows(["p", "p", "p", "q", "q"], [*"bab", *"cd"], [*"aba", *"dc"])
     assert argilla_pairs(frame).rows() == [
         ("item p", "p", "a", "b", pytest.approx(1 / 3)),
         ("item q", "q", "c", "d", 0.5),
@@ -253,13 +253,13 @@ def test_a_pair_is_one_record_whichever_side_was_chosen_how_often():
 
 
 def test_what_a_teacher_says_is_its_probability():
-    frame = released(["p", "q"], ["b", "c"], ["a", "d"])
+    frame = release_rows(["p", "q"], ["b", "c"], ["a", "d"])
     frame = frame.with_columns(pl.Series("label_probability", [0.75, 0.75]))
     assert argilla_pairs(frame)["share"].to_list() == [0.25, 0.75]
 
 
 def test_one_pair_under_two_questions_is_two_records():
-    frame = released(["p", "p"], ["a", "b"], ["b", "a"])
+    frame = release_rows(["p", "p"], ["a", "b"], ["b", "a"])
     frame = frame.with_columns(pl.Series("question", ["helpful", "harmless"]))
     rows = argilla_pairs(frame).select("question", "share").rows()
     assert rows == [("helpful", 1), ("harmless", 0)]
@@ -268,8 +268,8 @@ def test_one_pair_under_two_questions_is_two_records():
 def test_chats_have_an_order_of_their_own():
     one, other = chat(said("a", "assistant")), chat(said("b", "assistant"))
     frames = [
-        released([chat(said())] * 2, [one, other], [other, one]),
-        released([chat(said())] * 2, [other, one], [one, other]),
+        release_rows([chat(said())] * 2, [one, other], [other, one]),
+        release_rows([chat(said())] * 2, [other, one], [one, other]),
     ]
     pairs = [argilla_pairs(frame) for frame in frames]
     assert pairs[0].equals(pairs[1])
@@ -290,7 +290,7 @@ def test_chats_have_an_order_of_their_own():
     ],
 )
 def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(chosen, tmp_path):
-    frame = released([chat(said())], [chosen], [chat(said("other"))])
+    frame = release_rows([chat(said())], [chosen], [chat(said("other"))])
     if chosen == []:
         frame = frame.with_columns(pl.col("chosen").cast(frame.schema["prompt"]))
     frame.write_parquet(tmp_path / "data.parquet")

@@ -109,7 +109,7 @@ def test_a_worker_that_died_is_started_again(clinic):
         wait("the worker works on", 60, lambda: not any(map(alive, others)))
 
 
-def refused(made, *options):
+def read_refusal(made, *options):
     """What `labelguard serve` says before it ends with 1."""
     command = [sys.executable, "-m", "labelguard", "serve", "--port", "0", *options]
     ran = subprocess.run(
@@ -129,7 +129,7 @@ def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
 ):
     monkeypatch.setenv("LABELGUARD_DESK_HOOK_SECRET", hooks.SECRET)
     made, _ = tools.connected(project, tmp_path, monkeypatch, RELEASE)
-    assert refused(made).startswith("labelguard: the hook releases under a policy in force")
+    assert read_refusal(made).startswith("labelguard: the hook releases under a policy in force")
     with hooks.serving(made, "--no-worker") as server:
         assert server.stop() == 0
 
@@ -143,14 +143,14 @@ def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
     ],
 )
 def test_an_address_that_cannot_be_had_is_said_in_one_line(clinic, options, said):
-    error = refused(clinic[0], "--no-worker", *options)
+    error = read_refusal(clinic[0], "--no-worker", *options)
     assert said in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_project_without_connectors_is_not_served(project):
-    assert "labelguard.toml has no [connectors.NAME]" in refused(project)
+    assert "labelguard.toml has no [connectors.NAME]" in read_refusal(project)
 
 
 BODY = json.dumps({"type": "response.created", "data": {"value": "left ✓"}}).encode()
@@ -172,7 +172,7 @@ def standard(secret, *, ago=0, body=BODY, number="msg_1"):
     }
 
 
-def timestamped(secret, *, ago=0, body=BODY):
+def sign_with_time(secret, *, ago=0, body=BODY):
     """Headers as Prolific documents them: base64 HMAC-SHA256 of timestamp and body."""
     stamp = str(int(time.time() - ago))
     digest = hmac.new(secret.encode(), stamp.encode() + body, hashlib.sha256).digest()
@@ -182,7 +182,7 @@ def timestamped(secret, *, ago=0, body=BODY):
     }
 
 
-def hexed(secret, *, body=BODY):
+def sign_in_hex(secret, *, body=BODY):
     digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     return {"x-hub-signature-256": f"sha256={digest}"}
 
@@ -195,8 +195,8 @@ def shared(secret):
 Proof = Callable[..., dict[str, str]]
 PROOFS: list[tuple[str, Proof, str, str]] = [
     ("standard-webhooks", standard, OLD, NEW),
-    ("hmac-sha256", hexed, PLAIN_OLD, PLAIN_NEW),
-    ("hmac-timestamp", timestamped, PLAIN_OLD, PLAIN_NEW),
+    ("hmac-sha256", sign_in_hex, PLAIN_OLD, PLAIN_NEW),
+    ("hmac-timestamp", sign_with_time, PLAIN_OLD, PLAIN_NEW),
     ("shared-secret", shared, PLAIN_OLD, PLAIN_NEW),
 ]
 
@@ -237,7 +237,7 @@ def test_without_its_headers_nothing_is_proven(name, proof, old, new):
 
 @pytest.mark.parametrize(
     ("name", "proof", "secret"),
-    [("standard-webhooks", standard, OLD), ("hmac-timestamp", timestamped, PLAIN_OLD)],
+    [("standard-webhooks", standard, OLD), ("hmac-timestamp", sign_with_time, PLAIN_OLD)],
 )
 def test_a_signed_time_is_within_five_minutes_of_now(name, proof, secret):
     found = scheme(name)

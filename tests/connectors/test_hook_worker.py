@@ -235,7 +235,7 @@ def test_the_length_of_what_waits_does_not_tell_a_label(connected):
 # A release that a machine fails to make is seen: in metrics, doctor, /status and the report.
 
 
-def served(project):
+def read_pages(project):
     """What the hook's metrics say of releases, and /status."""
     with client(project, serves=False) as (tool, _):
         lines = tool.get("/metrics").text.splitlines()
@@ -252,13 +252,13 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     project, desk = tools.connected(project, tmp_path, monkeypatch, table)
     tools.deliver(project, desk.answer("ann", 1, "left"))
     assert len(Worker(project).turn().releases) == 1
-    good, status = served(project)
+    good, status = read_pages(project)
     assert set(good.values()) >= {0} and good["labelguard_last_release_timestamp"] > 1.7e9
     assert status["releases"] == "ok"
 
     tools.deliver(project, desk.answer("ann", 2, "left"))
     assert Worker(project).turn().failed
-    bad, status = served(project)
+    bad, status = read_pages(project)
     assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
     assert "1 attempt failed" in status["releases"]
     first = doctor.examine(project)[0]
@@ -268,7 +268,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
 
     tools.deliver(project, desk.answer("bob", 3, "left"))
     lg.privatize(project=project, mechanism="rr", exhausted="drop")
-    after, status = served(project)
+    after, status = read_pages(project)
     assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}
     assert status["releases"] == "ok"
     assert doctor.examine(project)[0].name != "releases"

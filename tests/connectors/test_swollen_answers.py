@@ -81,7 +81,7 @@ def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_relea
     }
 
 
-def listed(found):
+def list_tasks(found):
     """Label Studio's data manager with these tasks."""
 
     def page(filters, order, size, _):
@@ -100,7 +100,7 @@ def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_rel
     there = tasks()
 
     def pull(_, cursor=""):
-        return label_studio_rest.pull_pages(listed(there), cursor)
+        return label_studio_rest.pull_pages(list_tasks(there), cursor)
 
     monkeypatch.setattr(LabelStudio, "pull", pull)
     there[HONEST:] = [task(n) for n in range(HONEST + 1, HONEST + SWOLLEN + 1)]

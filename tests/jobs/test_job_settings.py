@@ -32,7 +32,7 @@ from labelguard.release.mechanisms import GROUP
 from labelguard.report import overview
 
 
-def refused(text, here):
+def read_refusal(text, here):
     path = here / "job.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(LabelguardError) as caught:
@@ -86,22 +86,22 @@ def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_a_job_is_refused_in_one_line(text, said, tmp_path):
-    assert said in refused(text, tmp_path)
+    assert said in read_refusal(text, tmp_path)
 
 
 def test_a_line_that_is_wrong_is_not_repeated(tmp_path):
-    assert "hunter2" not in refused("notify: {url: 7, secret: hunter2}", tmp_path)
-    assert "hunter2" not in refused("gate: {by: hunter2}", tmp_path)
+    assert "hunter2" not in read_refusal("notify: {url: 7, secret: hunter2}", tmp_path)
+    assert "hunter2" not in read_refusal("gate: {by: hunter2}", tmp_path)
 
 
 def test_bombs_of_references_are_not_unfolded(tmp_path):
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)]
-    assert "references" in refused("\n".join(lines), tmp_path)
+    assert "references" in read_refusal("\n".join(lines), tmp_path)
 
 
 def test_a_date_is_no_text_and_a_file_that_is_not_there_is_said(tmp_path):
-    assert "only texts" in refused("source: 2026-01-01", tmp_path)
+    assert "only texts" in read_refusal("source: 2026-01-01", tmp_path)
     with pytest.raises(LabelguardError, match=r"there is no .*none\.yaml; .* --init writes one"):
         load_job(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
@@ -216,7 +216,7 @@ with_systemd = pytest.mark.skipif(
 )
 
 
-def uncommented(text):
+def uncomment(text):
     """The same with the optional settings that stand behind a `#`."""
     return re.sub(r"(?m)^( *)# (?=LoadCredential=|Environment=|LABELGUARD_\w+=)", r"\1", text)
 
@@ -241,7 +241,7 @@ def faults(here):
     """What systemd finds wrong with the units."""
     (here / "study").mkdir()
     for name in (SERVICE, TIMER):
-        text = uncommented((FILES / name).read_text())
+        text = uncomment((FILES / name).read_text())
         # systemd looks whether the program is there.
         (here / name).write_text(text.replace("/opt/labelguard/bin/labelguard", "/bin/true"))
     command = ["systemd-analyze", "verify", "--user", "--man=no", str(here / SERVICE)]

@@ -157,7 +157,7 @@ def test_the_angle_of_two_components_is_uniform_whatever_the_radius_is():
     assert stats.chi2_contingency(table).pvalue < FALSE_FAILURE
 
 
-def unrelated(one, other):
+def are_unrelated(one, other):
     """Whether the products of independent variables of mean 0 add up to what they may."""
     bound = BEYOND * float(one.std() * other.std()) * np.sqrt(one.size)
     return bool(abs(float((one * other).sum())) < bound)
@@ -167,15 +167,15 @@ def unrelated(one, other):
 def test_coordinates_draws_and_streams_are_independent(kind):
     found = draws(kind, 40)
     for lag in (1, 2, 20):
-        assert unrelated(found[:, lag:], found[:, :-lag])
-        assert unrelated(found[lag:], found[:-lag])
+        assert are_unrelated(found[:, lag:], found[:, :-lag])
+        assert are_unrelated(found[lag:], found[:-lag])
         if kind == "gaussian":  # the squares of the ball's coordinates share its radius
-            assert unrelated(found[:, lag:] ** 2 - 1, found[:, :-lag] ** 2 - 1)
+            assert are_unrelated(found[:, lag:] ** 2 - 1, found[:, :-lag] ** 2 - 1)
     half = (found[:, 1:] + found[:, :-1]) / np.sqrt(2)  # a correlation of ½ between neighbours
-    assert not unrelated(half[:, 1:], half[:, :-1])
+    assert not are_unrelated(half[:, 1:], half[:, :-1])
     for bit in (0, 131, 255):
         other = np.array(sample(kind, LARGE, 4000, stream(1 << bit))) / LARGE
-        assert unrelated(np.array(sample(kind, LARGE, 4000, stream())) / LARGE, other)
+        assert are_unrelated(np.array(sample(kind, LARGE, 4000, stream())) / LARGE, other)
 
 
 # --- what is public of it ------------------------------------------------------------------------

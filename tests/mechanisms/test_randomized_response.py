@@ -65,7 +65,7 @@ class Rows:
         self.coins = Coins(NONCE)
         self.known: dict[tuple[int, int], NDArray[np.uint8]] = {}
 
-    def released(self, labels, size=1, threshold=THRESHOLD, letters=2):
+    def release_labels(self, labels, size=1, threshold=THRESHOLD, letters=2):
         """What is released of labels in blocks of `size` rows that follow one another."""
         letters = np.broadcast_to(np.asarray(letters, np.int64), ROWS)
         blocks = LabelBlocks.of_rows(np.arange(ROWS) // size, letters, threshold)
@@ -80,7 +80,7 @@ class Rows:
     def flips(self, size=1, threshold=THRESHOLD):
         """Which rows change where every label is 0."""
         if (size, threshold) not in self.known:
-            self.known[size, threshold] = self.released(constant(0), size, threshold)
+            self.known[size, threshold] = self.release_labels(constant(0), size, threshold)
         return self.known[size, threshold]
 
 

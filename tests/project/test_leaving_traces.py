@@ -203,7 +203,7 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
         shutil.copytree(base, tmp_path / name)
         return tmp_path / name
 
-    def seen(place):
+    def observe(place):
         found: dict[str, Any] = dict(files(place / ".labelguard"))
         found |= dump(place / ".labelguard")
         found["meta"] = [row for row in found["meta"] if row[0] != "epoch"]
@@ -220,11 +220,11 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     jobs = (job | {"project": str(place), "kill_at": step} for step, place in places.items())
     killed(*jobs)
     for step, place in places.items():
-        half_done = seen(place)
+        half_done = observe(place)
         purged = len(where(place / ".labelguard" / "quarantine", WHO)) < raw
         assert half_done["tombstones"] or not purged, f"killed at {step}: not refused yet"
-        forgotten = len(half_done["journal"]) > len(seen(base)["journal"]) + 2
+        forgotten = len(half_done["journal"]) > len(observe(base)["journal"]) + 2
         assert not forgotten or not where(place, WHO), f"killed at {step}: raw rows are left"
         erasure.remove_labeler(WHO, "erased", place)
-        assert seen(place) == seen(expected), f"killed at {step}"
+        assert observe(place) == observe(expected), f"killed at {step}"
         assert not where(place, WHO) and not where(place, MARK)

@@ -38,7 +38,7 @@ def _backed_up(home, here):
     return home
 
 
-def _restored(home, here):
+def _restore(home, here):
     made = backup(here / "backup.tar.zst", project=home)
     restore(made.path, here / "restored", keys=home.keys, nothing_since=True)
     return find(here / "restored")
@@ -54,7 +54,7 @@ def _leaving(kind):
 
 EVENTS: dict[str, Act] = {
     "a backup": _backed_up,
-    "a restore": _restored,
+    "a restore": _restore,
     "somebody retires": _leaving("retired"),
     "somebody is erased": _leaving("erased"),
 }

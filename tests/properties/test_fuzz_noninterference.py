@@ -69,7 +69,7 @@ class Case:
             tuple(runs),
             labelers=not unit or bool(rng.random() < 0.5),
             suffix=str(rng.choice(kinds)),
-            dressed=_dressed(rng),
+            dressed=_choose_dress(rng),
             afterwards=AFTERWARDS,
         )
         who = rng.choice(labelers, int(rng.integers(1, labelers + 1)), replace=False).tolist()
@@ -81,7 +81,7 @@ class Case:
         return differences(here, *given)
 
 
-def _dressed(rng):
+def _choose_dress(rng):
     """Another type of labels, columns in another order, large pieces or small ones."""
     kind = LABELS[rng.integers(len(LABELS))]
     order, pieces = rng.random(20), int(rng.integers(1, 5))

@@ -122,7 +122,7 @@ def worst():
     return World(z, rows, draw, np.full(len(rows), 0.5))
 
 
-def judged(world, noise, claimed=1.0):
+def judge(world, noise, claimed=1.0):
     """Differences from many draws, and their standard errors as if the noise were `claimed` of
     what it is.
     """
@@ -146,7 +146,7 @@ def coverage(values, errors, truth):
 @pytest.mark.quick("own")
 @pytest.mark.parametrize("world", [independent(), tastes(), worst()], ids=["own", "taste", "worst"])
 def test_the_difference_is_unbiased_and_covered(world):
-    values, errors = judged(world, noise=6.0)
+    values, errors = judge(world, noise=6.0)
     truth = world.truth()
     assert abs(values.mean() - truth) < 5 * values.std() / np.sqrt(DRAWS)
     assert coverage(values, errors, truth) > NOMINAL - SLACK
@@ -157,7 +157,7 @@ def test_the_difference_is_unbiased_and_covered(world):
 def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do():
     """Without noise: the clustered bound is the true standard error."""
     world = worst()
-    values, errors = judged(world, noise=1e-3)
+    values, errors = judge(world, noise=1e-3)
     assert values.std() == pytest.approx(errors[0], rel=0.08)
     assert coverage(values, 0.8 * errors, world.truth()) < NOMINAL - SLACK
 
@@ -166,7 +166,7 @@ def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do():
 @pytest.mark.parametrize("claimed", [0.7, 0.85])
 def test_claiming_too_little_noise_is_found_out(claimed):
     world = independent()
-    values, errors = judged(world, noise=200.0, claimed=claimed)
+    values, errors = judge(world, noise=200.0, claimed=claimed)
     assert coverage(values, errors, world.truth()) < NOMINAL - SLACK
 
 

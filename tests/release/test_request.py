@@ -172,7 +172,7 @@ def tool(tmp_path, monkeypatch):
     return connected(lg.init(tmp_path), tmp_path, monkeypatch)
 
 
-def planned(*words):
+def run_plan(*words):
     result = CliRunner().invoke(main, [*PLAN, *words])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -184,15 +184,15 @@ def test_what_was_ingested_is_planned_for(tool):
     told = [desk.answer(f"labeler {n}", task, "left") for n in range(3) for task in range(12)]
     deliver(project, *told)
     ingest(project=project)
-    found = planned()
+    found = run_plan()
     assert found["counts"] == {"labelers": 3, "labels": 36, "pairs": 12}
     assert "--source" not in json.dumps(found["recommended"])
-    named = planned("--source", "desk")
+    named = run_plan("--source", "desk")
     assert named["forecasts"] == found["forecasts"]
     # The same answers turned around: the same plan, and nothing of them stays open.
     deliver(project, *(desk.change(record, "right") for record in list(desk.records)))
     ingest(project=project)
-    assert planned() == found
+    assert run_plan() == found
     assert not (project.state / "work").exists()
 
 

@@ -54,7 +54,7 @@ def modules(monkeypatch):
     return importlib.import_module
 
 
-def expected(base, rows):
+def compute_loss(base, rows):
     """The mean of the robust loss of each row, at margins of the model itself."""
     from labelguard_trainer import DPOConfig, DPOTrainer
 
@@ -66,7 +66,7 @@ def expected(base, rows):
 
 def test_any_dpo_trainer_takes_the_rate_of_each_row(base, rows, modules):
     """As a subclass, and by the plug-in of axolotl, whose base class is all that is not real."""
-    wanted = expected(base, rows)
+    wanted = compute_loss(base, rows)
     subclass = stock(base, rows, modules("any_dpo_trainer").NoisyDPOTrainer)
     assert first_loss(subclass)[0] == pytest.approx(wanted, abs=1e-4)
     plain = stock(base, rows, trl.DPOTrainer)

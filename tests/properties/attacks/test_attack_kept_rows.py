@@ -77,7 +77,7 @@ def assert_given_up(project, learning):
     assert begun.state == "abandoned" and not list(project.stages.iterdir())
 
 
-def broken(raw, project, gates):
+def break_release(raw, project, gates):
     """A release whose learner ends with an error in its second stage; its id."""
     gates.break_at(1)
     with pytest.raises(LabelguardError, match="the learner broke"):
@@ -122,7 +122,7 @@ def test_who_had_begun_to_leave_when_it_crashed_is_in_no_release(project, gates,
 @pytest.mark.slow
 def test_rows_that_a_broken_release_repeats_go_at_once(project, gates):
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
-    begun = broken(labels(), project, gates)
+    begun = break_release(labels(), project, gates)
     assert row_keys(project) <= kept_row_keys(project)
     assert erasure.remove_labeler(WHO, "erased", project).given_up == [begun]
     assert not list(project.stages.iterdir())
@@ -131,7 +131,7 @@ def test_rows_that_a_broken_release_repeats_go_at_once(project, gates):
 @pytest.mark.slow
 def test_a_release_without_rows_of_theirs_goes_on(project, gates):
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
-    begun = broken(without(WHO), project, gates)
+    begun = break_release(without(WHO), project, gates)
     assert not erasure.remove_labeler(WHO, "erased", project).given_up
     (gates.directory / "broken-1").unlink()
     assert lg.privatize(without(WHO), project=project, **gates.options).id == begun

@@ -165,7 +165,7 @@ def released(tmp_path, monkeypatch):
     return project, desk
 
 
-def configured(project, old, new):
+def configure(project, old, new):
     """The project with its labelguard.toml changed."""
     path = project.state / CONFIG
     text = path.read_text()
@@ -206,16 +206,16 @@ def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotte
 def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(released):
     project, _ = released
     renamed = '[connectors.table]\nsource = "desk"'
-    project = configured(project, "[connectors.desk]", renamed)
+    project = configure(project, "[connectors.desk]", renamed)
     assert ingestion.ingest(project).forgotten == 1
-    project = configured(project, renamed, "[connectors.table]")
+    project = configure(project, renamed, "[connectors.table]")
     assert ingestion.ingest(project) == ingestion.IngestionResult(0, 0, 0, 0, 0)
 
 
 @pytest.mark.slow
 def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(released):
     project, desk = released
-    project = configured(project, "[connectors.desk]", '[connectors.desk]\nsource = "crowd"')
+    project = configure(project, "[connectors.desk]", '[connectors.desk]\nsource = "crowd"')
     deliver(project, desk.answer("otto", 1, "left"))
     assert ingestion.ingest(project) == ingestion.IngestionResult(1, 0, 0, 0, 1)
 
