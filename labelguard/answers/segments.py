@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from labelguard.answers.connector import Answer
 from labelguard.errors import ProjectError
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.segmentbook import Segment
+from labelguard.ledger.sources import Segment
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BUCKETS

@@ -27,8 +27,8 @@ from labelguard.errors import NotAnswered, ProjectError
 from labelguard.inputs.canonical import GROUP_TAG, id_digest
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import canonical_rows
-from labelguard.ledger import segmentbook
-from labelguard.ledger.segmentbook import Segment
+from labelguard.ledger import sources
+from labelguard.ledger.sources import Segment
 from labelguard.project import private_map
 from labelguard.project.opening import OpenProject
 from labelguard.storage import blocks
@@ -70,7 +70,7 @@ def forget(opened: OpenProject, epoch: int) -> int:
             if tables:
                 rewritten[segment.name] = files.rewrite(segment, tables)
     if rewritten:
-        files.settle(opened.ledger.write(epoch, segmentbook.replace, rewritten))
+        files.settle(opened.ledger.write(epoch, sources.replace_segments, rewritten))
     return count
 
 

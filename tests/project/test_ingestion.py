@@ -10,7 +10,7 @@ import labelguard as lg
 from labelguard.answers.inbox import Inbox
 from labelguard.answers.segments import Segments
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
-from labelguard.ledger import segmentbook
+from labelguard.ledger import sources
 from labelguard.project import ingestion, retention
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
@@ -201,7 +201,7 @@ def stored(project):
     """All answers that segments hold."""
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
-    tables = [t for s in opened.ledger.read(segmentbook.records) for t in held.read(s).values()]
+    tables = [t for s in opened.ledger.read(sources.read_segments) for t in held.read(s).values()]
     return [row for table in tables if "body" in table.column_names for row in table.to_pylist()]
 
 

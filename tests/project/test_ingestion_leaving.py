@@ -12,7 +12,7 @@ import labelguard as lg
 from labelguard.answers.inbox import FILE, Inbox
 from labelguard.answers.segments import Segments
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import segmentbook
+from labelguard.ledger import sources
 from labelguard.project import erasure, ingestion, restore
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
@@ -41,7 +41,7 @@ def rows_of(project, who):
     """How many rows in segments are theirs, whatever counts."""
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
-    tables = [t for s in opened.ledger.read(segmentbook.records) for t in held.read(s).values()]
+    tables = [t for s in opened.ledger.read(sources.read_segments) for t in held.read(s).values()]
     labelers = [t["labeler"].to_pylist() for t in tables if "labeler" in t.column_names]
     return sum(labeler == who for column in labelers for labeler in column)
 
@@ -121,7 +121,7 @@ def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
 
     with monkeypatch.context() as patch:
         if point == "rewritten":
-            patch.setattr(segmentbook, "replace", crash)
+            patch.setattr(sources, "replace_segments", crash)
         else:
             real, calls = Segments.settle, []
 

@@ -24,7 +24,7 @@ from labelguard.answers.connector import Settings
 from labelguard.answers.store import WorkerState
 from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
-from labelguard.ledger import segmentbook
+from labelguard.ledger import sources
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
@@ -152,7 +152,7 @@ class Worker:
     def _new_answers(self, progress: WorkerState, source: str) -> tuple[int, int]:
         """Return the last segment, and how many answers of a source came since its last release."""
         with OpenProject.open(self._project).ledger.snapshot() as connection:
-            segments = segmentbook.records(connection)
+            segments = sources.read_segments(connection)
         before = progress.segments.get(source, 0)
         new = [s for s in segments if s.source == source and s.number > before]
         return max((s.number for s in new), default=before), sum(s.rows for s in new)

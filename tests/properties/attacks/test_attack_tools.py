@@ -27,7 +27,7 @@ from labelguard.answers.store import StoredAnswers
 from labelguard.errors import ConnectorError, InvalidLabels, ProjectError
 from labelguard.inputs import canonical
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import segmentbook
+from labelguard.ledger import sources
 from labelguard.project import erasure, ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
@@ -119,7 +119,7 @@ def test_tables_cannot_change_places_within_or_between_segments(tool):
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
     with opened.ledger.snapshot() as connection:
-        one, other = segmentbook.records(connection)
+        one, other = sources.read_segments(connection)
     shutil.copy(project.labels / f"{one.name}.segment", project.labels / f"{other.name}.segment")
     with pytest.raises(ProjectError, match="not the one"):
         held.read(other)
