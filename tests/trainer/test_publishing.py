@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from huggingface_hub import ModelCard
-from labelguard_trainer.training.publishing import publish_model
+from labelguard_trainer.training.request import train
 from labelguard_trainer.training.rows import RawLabels
-from labelguard_trainer.training.run import train
+from labelguard_trainer.training.training_card import publish_model
 from support import hub as hubs
 from support import tiny_models, train_runs
 from transformers import AutoModelForCausalLM, AutoTokenizer
