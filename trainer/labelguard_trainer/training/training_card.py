@@ -1,7 +1,7 @@
 """The card of a trained model: what it learned from, and the guarantee that it carries onward.
 
-Beside it the picture of a training: loss and agreement against steps. With it a model leaves: to the
-Hub, S3 or a directory, where the card is README.md.
+Beside it the picture of a training: loss and agreement against steps. With it a model leaves: to
+the Hub, S3 or a directory, where the card is README.md.
 """
 
 from __future__ import annotations
