@@ -28,11 +28,6 @@ def temporary(tmp_path):
     return directory
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
 def _heed_signals():
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)

@@ -38,11 +38,6 @@ def table():
     return simulate(labelers=25, labels=500, items=120)
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
 def make_policy(project, name, *allow, **options):
     """A policy, made and in force."""
     options = {"epsilon": 3, "delta": 1e-5} | options

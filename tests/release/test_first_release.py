@@ -30,11 +30,6 @@ COLUMNS: dict[str, Any] = {
 RR: dict[str, Any] = {"mechanism": "rr"}
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
 def flip(table):
     """The same rows with other labels, in another order."""
     return table.with_columns(label=1 - pl.col("label")).sort("label", "labeler_id")

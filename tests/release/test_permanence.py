@@ -20,11 +20,6 @@ ASKED = public()
 RANKS = opinions(len(ASKED), 1)
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
 def values(release):
     """The rows of a release, in any order."""
     frame = lg.load(release)
