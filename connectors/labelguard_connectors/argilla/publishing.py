@@ -105,15 +105,8 @@ def _settings(rg: Any, pairs: pl.DataFrame) -> Any:
 def _record(rg: Any, row: dict[str, Any], release: str) -> Any:
     share, item = row.pop("share"), row.pop("item_id")
     side = SIDES[0] if share > 1 / 2 else SIDES[1]
-    suggested = (
-        []
-        if share == 1 / 2
-        else [
-            rg.Suggestion(
-                "preference", side, score=max(share, 1 - share), agent="labelguard", type="model"
-            )
-        ]
-    )
+    about = {"score": max(share, 1 - share), "agent": "labelguard", "type": "model"}
+    suggested = [] if share == 1 / 2 else [rg.Suggestion("preference", side, **about)]
     return rg.Record(
         id=f"{item}: {row['question']}" if row.get("question") else item,
         fields=row,

@@ -78,7 +78,7 @@ def serve(
         for name, why in endpoints.left_out.items():
             log.warning("not served", connector=name, why=why)
         log.info("serving", address=address, connectors=sorted(endpoints.served))
-        if not _is_loopback(host):
+        if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
         with _run_beside(worker) if worker else contextlib.nullcontext():
             _run(hook, listener, bounds)
@@ -125,12 +125,6 @@ def _listen(host: str, port: int) -> socket.socket:
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 @contextlib.contextmanager
