@@ -24,11 +24,6 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    *("BlockLaws", "FlippedRows", "coin_variance", "variance_factor"),
-    *("paired_standard_error", "standard_error"),
-]
-
 Floats: TypeAlias = NDArray[np.float64]
 # The blocks of a release, as its card has them.
 BlockLaws: TypeAlias = Sequence[Mapping[str, Any]]
