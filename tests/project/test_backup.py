@@ -334,7 +334,7 @@ def _relist(listed):
     relist(listed, lambda manifest: manifest["members"].pop(removed.name))
 
 
-@pytest.mark.quick("pop-is missing", "_altered-is damaged")
+@pytest.mark.quick("pop-is missing", "_alter-is damaged")
 @pytest.mark.parametrize(
     ("act", "found"),
     [

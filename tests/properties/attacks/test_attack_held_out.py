@@ -139,7 +139,7 @@ EVASIONS = [
 ]
 
 
-@pytest.mark.quick("held-out-renamed")
+@pytest.mark.quick("held-out-rename_input")
 @pytest.mark.parametrize("evasion", EVASIONS)
 @pytest.mark.parametrize("part", ["held-out", "training"])
 def test_nobody_changes_parts(part, evasion, project, tmp_path):
