@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,6 @@ from labelguard.release.writer import Release, committed_directory, read_card
 from labelguard.storage.files import SUMS, sha256
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.training import settings
-from labelguard_trainer.training.evaluate import TrainingResult
 from labelguard_trainer.training.rows import (
     AUTO,
     NOISE_COLUMNS,
@@ -35,6 +34,9 @@ from labelguard_trainer.training.rows import (
 )
 from labelguard_trainer.training.runs import RunDirectory, check_output
 from labelguard_trainer.training.settings import Kind
+
+if TYPE_CHECKING:
+    from labelguard_trainer.training.evaluate import TrainingResult
 
 
 @dataclass(frozen=True, eq=False)
