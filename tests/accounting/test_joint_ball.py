@@ -102,7 +102,7 @@ def test_two_releases_with_ball_noise_have_no_price():
 
 
 @pytest.mark.parametrize(("scale", "components"), [(0.0, 2), (2.0**24, 2), (1.0, 0)])
-def test_numbers_that_the_ledger_cannot_hold_are_refused(scale, components):
+def test_a_ball_that_the_ledger_cannot_hold_is_refused(scale, components):
     with pytest.raises(ValueError, match="must be"):
         Balls(scale, components)
 

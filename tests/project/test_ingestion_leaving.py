@@ -19,7 +19,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
 from labelguard.report import overview
 
-WHO = "Zuzanna-Weatherwax"
+ZUZANNA = "Zuzanna-Weatherwax"
 OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
 
 
@@ -33,7 +33,7 @@ def tool(request, tmp_path, monkeypatch):
 def filled(tool):
     """The same, with three answers of each of two people in segments."""
     project, desk = tool
-    take_in(project, *(desk.answer(who, n, "left") for who in (WHO, "otto") for n in range(3)))
+    take_in(project, *(desk.answer(who, n, "left") for who in (ZUZANNA, "otto") for n in range(3)))
     return tool
 
 
@@ -51,23 +51,23 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(filled):
     take_in(project, desk.change("1", "right"))
     deliver(project, desk.change("2", "right"), desk.answer("otto", 9, "left"))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
-    inbox.bury("desk", WHO.encode(), "not understood")
-    assert rows_of(project, WHO) == 4  # a control
-    before = erasure.preview(WHO, "erased", project)
+    inbox.bury("desk", ZUZANNA.encode(), "not understood")
+    assert rows_of(project, ZUZANNA) == 4  # a control
+    before = erasure.preview(ZUZANNA, "erased", project)
     assert (before.rows_set_aside, before.unreadable_files) == (5, ["dead letter 1 for desk"])
-    assert (rows_of(project, WHO), inbox.waiting(), len(inbox.letters())) == (4, 2, 1)
+    assert (rows_of(project, ZUZANNA), inbox.waiting(), len(inbox.letters())) == (4, 2, 1)
 
-    found = erasure.remove_labeler(WHO, "erased", project)
+    found = erasure.remove_labeler(ZUZANNA, "erased", project)
     assert (found.rows_set_aside, found.unreadable_files) == (5, ["dead letter 1 for desk"])
-    assert rows_of(project, WHO) == 0 and rows_of(project, "otto") == 3
+    assert rows_of(project, ZUZANNA) == 0 and rows_of(project, "otto") == 3
     assert (inbox.waiting(), inbox.letters()) == (1, [])
     inbox.close()
     assert overview.verify(project).ok
     # What comes later of theirs is dropped at the door.
-    done = take_in(project, desk.answer(WHO, 4, "left"))
+    done = take_in(project, desk.answer(ZUZANNA, 4, "left"))
     assert (done.answers, done.refused) == (1, 1)
     assert ingestion.reconcile("desk", project).refused == 4
-    assert rows_of(project, WHO) == 0
+    assert rows_of(project, ZUZANNA) == 0
     release = lg.privatize(project=project, **OPEN)
     assert lg.load(release).height == 4
 
@@ -83,8 +83,8 @@ def test_the_same_id_of_another_source_is_another_person(tool, tmp_path):
 
 def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(filled):
     project, _ = filled
-    found = erasure.remove_labeler(f"desk:{WHO}", "retired", project)
-    assert found.rows_set_aside == rows_of(project, WHO) == 3
+    found = erasure.remove_labeler(f"desk:{ZUZANNA}", "retired", project)
+    assert found.rows_set_aside == rows_of(project, ZUZANNA) == 3
     assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
 
 
@@ -95,11 +95,11 @@ def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_th
     text = path.read_text()
     path.write_text(f'{text}\n[ingest]\nkeep = "0d"\n')
     assert ingestion.ingest(find(project.state.parent)).forgotten == 6
-    deliver(project, desk.answer(WHO, 4, "left"))
+    deliver(project, desk.answer(ZUZANNA, 4, "left"))
     path.write_text(text.partition("[connectors.desk]")[0])
     project = find(project.state.parent)
     assert rows_of(project, None) == 6
-    found = erasure.remove_labeler(f"desk:{WHO}", "erased", project)
+    found = erasure.remove_labeler(f"desk:{ZUZANNA}", "erased", project)
     assert found.rows_set_aside == 3
     assert found.unreadable_files == ["event of desk, which labelguard.toml does not name"]
     assert rows_of(project, None) == 3
@@ -133,10 +133,10 @@ def test_erasing_can_be_finished_after_a_crash(filled, point, monkeypatch):
 
             patch.setattr(Segments, "settle", settle)
         with pytest.raises(Crash):
-            erasure.remove_labeler(f"desk:{WHO}", "erased", project)
+            erasure.remove_labeler(f"desk:{ZUZANNA}", "erased", project)
     assert overview.verify(project).ok  # whichever file counts is there
-    erasure.remove_labeler(f"desk:{WHO}", "erased", project)
-    assert rows_of(project, WHO) == 0 and rows_of(project, "otto") == 3
+    erasure.remove_labeler(f"desk:{ZUZANNA}", "erased", project)
+    assert rows_of(project, ZUZANNA) == 0 and rows_of(project, "otto") == 3
     assert [path.suffix for path in project.labels.iterdir()] == [".segment"]
     assert overview.verify(project).ok
 
@@ -150,7 +150,7 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
     assert made.left_out == ["keys", "quarantine", "inbox"]
     with pa.CompressedInputStream(pa.OSFile(made.path), "zstd") as stream:
         data = stream.read()
-    assert WHO.encode() not in data and b"prompt 1" not in data
+    assert ZUZANNA.encode() not in data and b"prompt 1" not in data
     with tarfile.open(fileobj=pa.BufferReader(data)) as tar:
         names = tar.getnames()
     assert any(name.startswith("labels/") for name in names)
@@ -168,7 +168,7 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
 
 def test_rows_that_others_put_into_the_book_of_segments_are_found(tool):
     project, desk = tool
-    take_in(project, desk.answer(WHO, 1, "left"))
+    take_in(project, desk.answer(ZUZANNA, 1, "left"))
     opened = OpenProject.open(project)
     with opened.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE segments SET source = 'other'")

@@ -25,7 +25,7 @@ def release(project, rows, **options):
     return labelguard.privatize(as_table(rows), project=project, epsilon=3, delta=1e-5, **options)
 
 
-def battles():
+def arena_rows():
     return SHAPES["arena"].rows(WANTED)
 
 
@@ -39,9 +39,9 @@ def test_labels_that_a_format_reads_are_those_of_plain_pairs(project):
 def test_the_battles_of_the_page_are_read_as_it_says(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
     (battle,) = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)
-    (command,) = re.findall(r"\$ labelguard (privatize battles.csv .*)", page)
+    (command,) = re.findall(r"\$ labelguard (privatize arena_rows.csv .*)", page)
     monkeypatch.chdir(tmp_path)
-    Path("battles.csv").write_text(battle, encoding="utf-8")
+    Path("arena_rows.csv").write_text(battle, encoding="utf-8")
     labelguard.init()
     done = CliRunner().invoke(main, [*command.split(), "--accept-little-use", "--json"])
     assert done.exit_code == 0, done.output
@@ -51,17 +51,17 @@ def test_the_battles_of_the_page_are_read_as_it_says(tmp_path, monkeypatch):
     said = {side[0]["content"]: side for side in (first["Name a prime."][s] for s in CHOSEN)}
     assert [m["content"] for m in said["9."]] == ["9.", "Another?", "Sorry, 7."]
     features = {"features": "source:model", "public_columns": ["model"], "unit": "item"}
-    assert read_pairs("battles.csv", **features).table["source_model_first"][0].as_py() == "small"
+    assert read_pairs("arena_rows.csv", **features).table["source_model_first"][0].as_py() == "small"
 
 
 def test_values_of_labels_that_a_format_fixes_cannot_be_named(project):
     with pytest.raises(InvalidLabels, match=r"arena.*--label-values"):
-        release(project, battles(), label_values="a=model_a,b=model_b")
+        release(project, arena_rows(), label_values="a=model_a,b=model_b")
     release(project, SHAPES["pairs"].rows(["a", "b"]), label_values="A=1,B=0,tie=0.5")
 
 
 def test_bad_battles_are_set_aside_and_leave_with_their_judge(project):
-    bad = [row | {"tstamp": "yesterday"} if n == 1 else row for n, row in enumerate(battles())]
+    bad = [row | {"tstamp": "yesterday"} if n == 1 else row for n, row in enumerate(arena_rows())]
     rows = [row | {"tstamp": str(row["tstamp"])} for row in bad]
     with pytest.raises(InvalidLabels, match="table row 2: column tstamp: expected a time"):
         release(project, rows)

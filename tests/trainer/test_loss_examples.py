@@ -19,13 +19,13 @@ from support.train_runs import weights
 from support.training_steps import QUIET, fit
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "noisy_losses"
-GAMMA = np.linspace(0.05, 0.4, 12)
+FLIP = np.linspace(0.05, 0.4, 12)
 
 
 @pytest.fixture
 def rows():
     """Rows of unequal rates."""
-    return tiny.release(12, flip_probability=GAMMA)
+    return tiny.release(12, flip_probability=FLIP)
 
 
 def stock(base, rows, trainer, **given):
@@ -61,7 +61,7 @@ def compute_loss(base, rows):
     args = DPOConfig("out", max_length=64, beta=0.5, preference_loss="robust", **QUIET)
     ours = DPOTrainer(base, args, train_dataset=rows, ref_model=tiny.gpt2(seed=1))
     z = torch.tensor(ours.margins(rows))
-    return float(losses.robust(z, torch.ones(12), torch.tensor(GAMMA)).mean())
+    return float(losses.robust(z, torch.ones(12), torch.tensor(FLIP)).mean())
 
 
 def test_any_dpo_trainer_takes_the_rate_of_each_row(base, rows, modules):
