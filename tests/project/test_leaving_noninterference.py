@@ -19,7 +19,10 @@ LEAVING = (
 
 def leaving(*options):
     """A release before some leave, and one after."""
-    runs = Run((*QUARANTINE, *options), bad=True), Run((*QUARANTINE, *options), bad=True, before=LEAVING)
+    runs = (
+        Run((*QUARANTINE, *options), bad=True),
+        Run((*QUARANTINE, *options), bad=True, before=LEAVING),
+    )
     return Scenario(runs)
 
 

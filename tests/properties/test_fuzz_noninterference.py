@@ -97,7 +97,9 @@ def _choose_dress(rng):
     return dressed
 
 
-@pytest.mark.parametrize("cases", [range(FEW_TABLES), pytest.param(range(CASES), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cases", [range(FEW_TABLES), pytest.param(range(CASES), marks=pytest.mark.slow)]
+)
 def test_no_case_tells_a_label(cases, tmp_path):
     found = {number: leaks for number in cases if (leaks := Case.of(number).leaks(tmp_path))}
     assert not found
