@@ -147,9 +147,9 @@ def test_labels_that_a_format_reads_are_those_of_plain_pairs(project):
 def test_the_battles_of_the_page_are_read_as_it_says(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
     (battle,) = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)
-    (command,) = re.findall(r"\$ labelguard (privatize arena_rows.csv .*)", page)
+    (command,) = re.findall(r"\$ labelguard (privatize battles.csv .*)", page)
     monkeypatch.chdir(tmp_path)
-    Path("arena_rows.csv").write_text(battle, encoding="utf-8")
+    Path("battles.csv").write_text(battle, encoding="utf-8")
     labelguard.init()
     done = CliRunner().invoke(main, [*command.split(), "--accept-little-use", "--json"])
     assert done.exit_code == 0, done.output
@@ -159,9 +159,7 @@ def test_the_battles_of_the_page_are_read_as_it_says(tmp_path, monkeypatch):
     said = {side[0]["content"]: side for side in (first["Name a prime."][s] for s in CHOSEN)}
     assert [m["content"] for m in said["9."]] == ["9.", "Another?", "Sorry, 7."]
     features = {"features": "source:model", "public_columns": ["model"], "unit": "item"}
-    assert (
-        read_pairs("arena_rows.csv", **features).table["source_model_first"][0].as_py() == "small"
-    )
+    assert read_pairs("battles.csv", **features).table["source_model_first"][0].as_py() == "small"
 
 
 def test_values_of_labels_that_a_format_fixes_cannot_be_named(project):
