@@ -237,7 +237,7 @@ class _Ingestion:
         if not self._skips_public:
             del reasons[SKIP]
         return IngestionResult(
-            answers=len(rows.body),
+            answers=len(rows.table),
             deleted=len(rows.deleted),
             known=int((known & ~refused).sum()),
             refused=int(refused.sum()),
