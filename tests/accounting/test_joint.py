@@ -31,7 +31,8 @@ from support.components import (
 
 from labelguard.accounting import ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Balls, Component, Gaussians, RandomizedBlocks, Share
+from labelguard.accounting.components import Balls, Component, Gaussians, RandomizedBlocks
+from labelguard.accounting.joint import Share
 
 shares = st.lists(
     st.builds(

@@ -21,17 +21,17 @@ from support.runs import INTERVAL, subsampled_pld
 from labelguard.accounting import ball, collusion, joint, subsampled
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.blocks import Block
-from labelguard.accounting.joint import (
+from labelguard.accounting.components import (
     Balls,
     Component,
     Gaussians,
     Groups,
     RandomizedBlocks,
     SampledRecords,
-    Share,
     Subsampled,
     Unproven,
 )
+from labelguard.accounting.joint import Share
 
 RUN = Subsampled(3.0, 0.1, 40, 1)
 ONE_RUN = partial(Subsampled.calibrate, sampling_probability=0.1, steps=40)
