@@ -25,6 +25,7 @@ from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.learning.features import open_provider
 from labelguard.project.erasure import remove_labeler
+from labelguard.project.project import find
 from labelguard.release.head import Head
 from labelguard.release.privatize import plan
 
@@ -174,7 +175,7 @@ def test_bad_battles_are_set_aside_and_leave_with_their_judge(project):
     with pytest.raises(InvalidLabels, match="table row 2: column tstamp: expected a time"):
         release(project, rows)
     made = release(project, rows, bad_rows="quarantine")
-    (aside,) = (project.quarantine / made.id).iterdir()
+    (aside,) = (find(project).quarantine / made.id).iterdir()
     assert pq.read_table(aside)["judge"].to_pylist() == ["w1"]
     remove_labeler("w1", "erased", project)
     assert not aside.exists()
