@@ -184,13 +184,11 @@ class RunOptions:
         "No more labels of the same people will come: a project's first release may spend all "
         "of ε. Without a terminal a first release needs one of --once, --uses and --recurring.",
         default=False,
-        in_jobs=False,
     )
     uses: int | None = option(
         "K releases like this one may use a labeler's labels, and share ε.",
         metavar="K",
         least=1,
-        in_jobs=False,
     )
     recurring: Recurrence | None = option(
         "As --uses, for releases that come again and again; with --for."
