@@ -10,7 +10,7 @@ release of one world is one run; coins and noise are fresh in each.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -38,14 +38,14 @@ noisy, prices = statistic.add_noise, pricing.prices
 
 def audit(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
     """The audit of the code as it is, three whole releases of each world included."""
-    return _audit(mechanism, epsilon, runs, pipeline_runs=3).to_dict()
+    return asdict(_audit(mechanism, epsilon, runs, pipeline_runs=3))
 
 
 def audit_of_a_mistake(mechanism: str, epsilon: float, runs: int) -> dict[str, Any]:
     """The audit of code with noise 10% too small."""
     pricing.prices = _prices
     statistic.add_noise = _noisy
-    return _audit(mechanism, epsilon, runs, pipeline_runs=0).to_dict()
+    return asdict(_audit(mechanism, epsilon, runs, pipeline_runs=0))
 
 
 def _audit(mechanism: str, epsilon: float, runs: int, pipeline_runs: int) -> AuditResult:

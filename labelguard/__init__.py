@@ -17,15 +17,14 @@ from labelguard._version import __version__ as __version__
 if TYPE_CHECKING:
     from labelguard import errors
     from labelguard.accounting import account
+    from labelguard.analysis.agreement import score
     from labelguard.analysis.leaderboard import leaderboard
     from labelguard.analysis.reward import reward
-    from labelguard.analysis.score import score
     from labelguard.budget.policy import Policy
     from labelguard.planner.forecast import plan
     from labelguard.project import policies
-    from labelguard.project.locking import waiting
     from labelguard.project.opening import init
-    from labelguard.project.project import Project, find
+    from labelguard.project.project import Project, find, waiting
     from labelguard.release.export import export
     from labelguard.release.privatize import privatize
     from labelguard.release.publication import publish
@@ -50,9 +49,9 @@ _HOMES = {
     "privatize": "labelguard.release.privatize:privatize",
     "publish": "labelguard.release.publication:publish",
     "reward": "labelguard.analysis.reward:reward",
-    "score": "labelguard.analysis.score:score",
+    "score": "labelguard.analysis.agreement:score",
     "simulate": "labelguard.simulation:simulate",
-    "waiting": "labelguard.project.locking:waiting",
+    "waiting": "labelguard.project.project:waiting",
 }
 
 __all__ = [

@@ -14,8 +14,6 @@ from html import escape
 
 from labelguard.text import escape_controls
 
-__all__ = ["CardRows", "Picture", "card", "several"]
-
 # Letters of a text; the rest is left out.
 _LONGEST = 200
 # CardRows of a table, and facts of one name; the rest is left out.

@@ -98,12 +98,6 @@ def check(kind: Any, values: Mapping[str, Any]) -> None:
         one.check(values.get(name))
 
 
-def collect_given(values: Any, kind: Any) -> dict[str, Any]:
-    """Return what `values` has of the options that `kind` declares, without those that are None."""
-    named = {name: getattr(values, name) for name in option_declarations(kind)}
-    return {name: value for name, value in named.items() if value is not None}
-
-
 def _option(one: Field[Any], hint: Any) -> Option:
     parts = list(_parts(hint))
     first = parts[0]
@@ -190,13 +184,11 @@ class RunOptions:
         "No more labels of the same people will come: a project's first release may spend all "
         "of ε. Without a terminal a first release needs one of --once, --uses and --recurring.",
         default=False,
-        in_jobs=False,
     )
     uses: int | None = option(
         "K releases like this one may use a labeler's labels, and share ε.",
         metavar="K",
         least=1,
-        in_jobs=False,
     )
     recurring: Recurrence | None = option(
         "As --uses, for releases that come again and again; with --for."

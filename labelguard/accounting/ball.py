@@ -42,8 +42,6 @@ from numpy.typing import NDArray
 from labelguard.accounting import _search, _validate
 from labelguard.accounting._search import ROUNDING
 
-__all__ = ["MOST_COMPONENTS", "calibrate", "delta", "deltas", "epsilon"]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 # Components that a price can be made for; it covers any larger number.

@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 from labelguard.accounting import _validate
 from labelguard.accounting.randomized_response import COIN_RANGE
 
-__all__ = ["MOST_LABELS", "MOST_LETTERS", "PAIR", "Block", "block"]
-
 # The most labels of a block: what a labeler tells does not grow with them, and tables do.
 MOST_LABELS = 16_384
 # The most letters of a label, as its released value is a byte.

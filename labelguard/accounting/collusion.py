@@ -22,8 +22,6 @@ from functools import lru_cache
 from labelguard.accounting import joint
 from labelguard.accounting.components import Component, Gaussians, RandomizedBlocks, Unproven
 
-__all__ = ["epsilon", "epsilon_by_two_steps"]
-
 _SHARES = (0.5, 0.9, 0.99)
 _PURE = 1 + 2.0**-40
 

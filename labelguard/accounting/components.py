@@ -22,18 +22,6 @@ from labelguard.accounting import (
 )
 from labelguard.accounting import randomized_response as rr
 
-__all__ = [
-    "Balls",
-    "Component",
-    "Converted",
-    "Gaussians",
-    "Groups",
-    "RandomizedBlocks",
-    "SampledRecords",
-    "Subsampled",
-    "Unproven",
-]
-
 
 @dataclass(frozen=True)
 class RandomizedBlocks:

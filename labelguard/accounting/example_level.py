@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from labelguard.accounting import group, mixture
 
-__all__ = ["calibrate", "check", "delta"]
-
 check = mixture.check
 
 

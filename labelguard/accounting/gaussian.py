@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from labelguard.accounting import _search, _validate
 from labelguard.accounting._search import ROUNDING
 
-__all__ = ["SMALLEST_DELTA", "attainable", "calibrate", "delta", "deltas", "epsilon"]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 # Gaussian noise gives no pure privacy: a δ below this one cannot be asked for.

@@ -17,8 +17,6 @@ import math
 
 from labelguard.accounting import _validate, gaussian, subsampled
 
-__all__ = ["calibrate", "check", "delta"]
-
 
 def delta(
     noise_multiplier: float, sampling_probability: float, steps: int, records: int, epsilon: float

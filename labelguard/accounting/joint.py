@@ -60,23 +60,6 @@ from labelguard.accounting.losses import (
 )
 from labelguard.accounting.randomized_response import COIN_RANGE
 
-__all__ = [
-    "Balls",
-    "Component",
-    "Gaussians",
-    "Groups",
-    "RandomizedBlocks",
-    "SampledRecords",
-    "Share",
-    "Subsampled",
-    "Unproven",
-    "calibrate",
-    "delta",
-    "epsilon",
-    "noise_distance",
-    "pure_epsilon",
-]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 _MOST_LOSSES = 2**26  # values of the loss of unlike blocks

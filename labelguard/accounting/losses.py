@@ -32,16 +32,6 @@ from numpy.typing import NDArray
 from labelguard.accounting import _search
 from labelguard.accounting._search import ROUNDING
 
-__all__ = [
-    "Losses",
-    "compose",
-    "convolve",
-    "discretize",
-    "losses_of_approximate",
-    "smallest_epsilon",
-    "suitable_interval",
-]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 # Mass at either end that is moved up: to the lowest loss that is kept, or to ∞.

@@ -31,8 +31,6 @@ import numpy as np
 from labelguard.accounting import _search, _validate, gaussian, subsampled
 from labelguard.accounting.losses import Floats, compose, suitable_interval
 
-__all__ = ["calibrate", "check", "delta"]
-
 _MOST_RECORDS = 2**10
 _FARTHEST = 10.2  # the normal tail beyond is 1e-24
 _TABLE = 2**12  # points of a table by which losses are inverted

@@ -33,18 +33,6 @@ from numpy.typing import NDArray
 from labelguard.accounting import _search, _validate
 from labelguard.accounting._search import ROUNDING
 
-__all__ = [
-    "COIN_RANGE",
-    "calibrate",
-    "calibrate_many",
-    "delta",
-    "epsilon",
-    "epsilon0_of",
-    "flip_probability",
-    "loss_multiplier",
-    "threshold",
-]
-
 # A coin is a whole number drawn uniformly from 0 <= u < COIN_RANGE.
 COIN_RANGE = 2**64
 

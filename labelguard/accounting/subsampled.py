@@ -28,8 +28,6 @@ from functools import lru_cache
 from labelguard.accounting import _search, _validate, gaussian
 from labelguard.accounting.losses import Losses, compose, smallest_epsilon, suitable_interval
 
-__all__ = ["calibrate", "check", "delta", "epsilon", "losses"]
-
 # Factor by which the intervals of the first steps of a search are longer.
 COARSER = 8
 

@@ -16,8 +16,6 @@ import math
 
 from labelguard.accounting import _validate
 
-__all__ = ["BITS", "MOST_COORDINATES", "delta"]
-
 # U is at least 2^-BITS: 192 bits, and a half.
 BITS = 193
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -100,14 +100,6 @@ class AuditResult:
         """Return the names of the checks that contradict the claim."""
         return tuple(check.name for check in self.checks if check.lower_bound > self.claim_epsilon)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON data; an infinite bound is null."""
-        data = asdict(self) | {"checks": [asdict(check) for check in self.checks]}
-        for part in (data, *data["checks"]):
-            if math.isinf(part["lower_bound"]):
-                part["lower_bound"] = None
-        return data
-
 
 def check_sizes(*, labels: int, runs: int, pipeline_runs: int) -> None:
     """Raise `PolicyError` for sizes with which an audit could not prove anything."""
@@ -172,38 +164,6 @@ def epsilon_of_thresholds(
         for values in (first, second)
     )
     return epsilon_of_events(hits, second_hits, len(first), delta, alpha)
-
-
-def epsilon_of_guesses(
-    right: int, guesses: int, canaries: int, delta: float, alpha: float
-) -> float:
-    """Return the ε that one run with `right` guesses of canaries' coins proves; 0 if none.
-
-    Each of `canaries` had a fair coin of its own; were it otherwise, that were a neighbouring
-    world. An attacker saw what was released and guessed `guesses` of the coins, whichever they
-    chose. If the run is (ε, δ)-private, right guesses exceed a number with no more probability than
-    answers of randomized response at ε would, but for a term in δ.
-
-    Source: Steinke, Nasr and Jagielski 2023, theorem 5.2, with the bound computed as in appendix D.
-    """
-    from scipy.stats import binom
-
-    def is_likely(epsilon: float) -> bool:
-        """Return True if as many right guesses have a probability above alpha at this ε."""
-        truthful = 1 / (1 + math.exp(-epsilon))
-        below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, truthful))
-        excess = float((below / np.arange(1, right + 1)).max(initial=0.0))
-        return bool(binom.sf(right - 1, guesses, truthful) + 2 * canaries * delta * excess > alpha)
-
-    if is_likely(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while not is_likely(high):
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_likely(middle) else (middle, high)
-    return low
 
 
 def epsilon_of_means(

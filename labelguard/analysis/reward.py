@@ -30,10 +30,9 @@ from labelguard.learning.columns import column_features
 from labelguard.learning.features import PairFeatures, open_part, open_provider
 from labelguard.project.opening import Where
 from labelguard.release.head import FILE, Head
-from labelguard.release.lookup import committed_directory
 from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
 from labelguard.release.pairs_file import PAIRS, scan_pairs
-from labelguard.release.writer import Release, directory_of, read_card
+from labelguard.release.writer import Release, committed_directory, directory_of, read_card
 from labelguard.storage.files import SUMS, sha256
 from labelguard.text import no_progress
 

@@ -21,7 +21,7 @@ from labelguard.configuration import project_file
 from labelguard.configuration.loader import validate
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.storage import private_files
+from labelguard.storage.files import read_mounted
 from labelguard.text import Progress
 
 DOOR = "labelguard.connectors"
@@ -214,7 +214,7 @@ def credential(connector: str, kind: str) -> str:
     if value := os.environ.get(own, "").strip():
         return value
     if name := os.environ.get(f"{own}_FILE"):
-        data = private_files.read_mounted(Path(name), ConnectorError)
+        data = read_mounted(Path(name), ConnectorError)
         if value := data.decode(errors="replace").strip():
             return value
     if find_spec("keyring"):

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from labelguard.answers.connector import Answer
 from labelguard.errors import ProjectError
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.segmentbook import Segment
+from labelguard.ledger.sources import Segment
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BUCKETS
@@ -63,17 +63,15 @@ _REWRITTEN = ".new"
 
 @dataclass(frozen=True, repr=False)
 class AnswerRows:
-    """Answers on their way into a segment; columns are (n,), keys (n, 2). Its repr shows nothing.
+    """Answers on their way into a segment, in the order of arrival. Its repr shows nothing.
 
-    `deleted` are records that are gone.
+    `table` has a row for each answer, as segments have them, and its keys are in `record` and
+    `labeler_key`, (n, 2); `deleted` (m, 2) are records that are gone.
     """
 
     record: Blocks
-    version: NDArray[np.int64]
-    id: list[str]
-    labeler: list[str]
     labeler_key: Blocks
-    body: list[str]
+    table: pa.Table
     deleted: Blocks
 
     @classmethod
@@ -82,49 +80,37 @@ class AnswerRows:
     ) -> AnswerRows:
         """Return the answers of a connector as rows."""
         present = [answer for answer in answers if not answer.is_deleted]
-        deleted = [answer.record for answer in answers if answer.is_deleted]
         labelers = [answer.labeler for answer in present]
         position = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
         distinct = keys.labeler_keys(source, position)
+        record = keys.record_keys(connector, [answer.record for answer in present])
+        rows = [
+            {"record": key, "version": a.version, "id": a.record, "labeler": a.labeler}
+            | {"body": a.body}
+            for key, a in zip(blocks.to_list(record), present, strict=True)
+        ]
+        deleted = [answer.record for answer in answers if answer.is_deleted]
         return cls(
-            keys.record_keys(connector, [answer.record for answer in present]),
-            np.array([answer.version for answer in present], np.int64),
-            [answer.record for answer in present],
-            labelers,
+            record,
             distinct[[position[name] for name in labelers]] if present else _NO_KEYS,
-            [answer.body for answer in present],
+            pa.Table.from_pylist(rows, SCHEMA),
             keys.record_keys(connector, deleted),
         )
 
     def __len__(self) -> int:
-        return len(self.body) + len(self.deleted)
+        return len(self.table) + len(self.deleted)
 
     def select(self, rows: NDArray[np.bool_], deleted: NDArray[np.bool_]) -> AnswerRows:
         """Return some of the answers, and of the deletions."""
-        at = np.flatnonzero(rows)
-        return AnswerRows(
-            self.record[at],
-            self.version[at],
-            [self.id[row] for row in at],
-            [self.labeler[row] for row in at],
-            self.labeler_key[at],
-            [self.body[row] for row in at],
-            self.deleted[deleted],
-        )
+        table, keys = self.table.filter(pa.array(rows)), self.labeler_key[rows]
+        return AnswerRows(self.record[rows], keys, table, self.deleted[deleted])
 
     def tables(self) -> dict[int, pa.Table]:
         """Return what goes to which place of a segment, in the order of arrival."""
-        columns = [
-            pa.array(blocks.to_list(self.record), pa.binary(16)),
-            pa.array(self.version),
-            *(pa.array(values, pa.string()) for values in (self.id, self.labeler, self.body)),
-            *(pa.nulls(len(self.body), SCHEMA.field(name).type) for name in ("pair", "rows")),
-        ]
-        table = pa.table(columns, schema=SCHEMA)
         bucket = buckets.bucket_of(self.labeler_key)
         tables = {
-            int(place): table.take(pa.array(np.flatnonzero(bucket == place)))
-            for place in np.unique(bucket)
+            place: self.table.filter(pa.array(bucket == place))
+            for place in np.unique(bucket).tolist()
         }
         if len(self.deleted):
             deleted = pa.array(blocks.to_list(self.deleted), pa.binary(16))
@@ -301,9 +287,9 @@ class AnswerStates:
         at = blocks.positions(self.record, rows.record)
         if not len(self.record):
             return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
-        met, at = at >= 0, np.maximum(at, 0)
-        same = (self.version[at] == rows.version) & ~repeated
-        older = self.alive[at] & (self.forgotten[at] | same | (self.version[at] > rows.version))
+        met, at, version = at >= 0, np.maximum(at, 0), rows.table["version"].to_numpy()
+        same = (self.version[at] == version) & ~repeated
+        older = self.alive[at] & (self.forgotten[at] | same | (self.version[at] > version))
         late = ~self.alive[at] & (not is_pull)
         gone = blocks.positions(self.record[~self.alive], rows.deleted) >= 0
         return met & (older | late), gone

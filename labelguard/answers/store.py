@@ -18,9 +18,9 @@ from labelguard.answers.segments import AnswerStates, Segments
 from labelguard.errors import InvalidLabels, NothingIngested, ProjectError
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import segmentbook
+from labelguard.ledger import sources
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.segmentbook import Segment
+from labelguard.ledger.sources import Segment
 from labelguard.storage import buckets
 from labelguard.storage.files import fresh_directory, write_atomically
 
@@ -54,7 +54,7 @@ class AnswerStore:
 
     def segments(self, connector: str | None = None) -> list[Segment]:
         """Return the segments that count, or those of a connector, oldest first."""
-        segments = self.ledger.read(segmentbook.records)
+        segments = self.ledger.read(sources.read_segments)
         return [s for s in segments if connector is None or s.connector == connector]
 
     def standing(self, connector: str) -> AnswerStates:
@@ -168,7 +168,7 @@ class AnswerStore:
             if changed and epoch is not None:
                 rewritten[segment.name] = self.files.rewrite(segment, changed)
         if rewritten and epoch is not None:
-            self.files.settle(self.ledger.write(epoch, segmentbook.replace, rewritten))
+            self.files.settle(self.ledger.write(epoch, sources.replace_segments, rewritten))
         return RawRows(count)
 
     def _remove_waiting(self, departed: DepartedLabelers, *, remove: bool) -> RawRows:
@@ -202,8 +202,6 @@ class AnswerStore:
 
 
 _WORKER_FILE = "worker.json"
-# That of `hook run`: two processes that write one file would undo each other's entries.
-EXPORTS = "exports.json"
 
 
 @dataclass
@@ -222,9 +220,9 @@ class WorkerState:
     pushed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, state: Path, file: str = _WORKER_FILE) -> Self:
+    def read(cls, state: Path) -> Self:
         """Return the state of the project in `state`, or that of a start if there is none."""
-        path = state / file
+        path = state / _WORKER_FILE
         try:
             return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:
@@ -234,6 +232,6 @@ class WorkerState:
                 f"{path} is not what a worker wrote; remove it, nothing is lost by that"
             ) from None
 
-    def write(self, state: Path, file: str = _WORKER_FILE) -> None:
+    def write(self, state: Path) -> None:
         """Write it, whole, or leave the file as it was."""
-        write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)
+        write_atomically(state / _WORKER_FILE, json.dumps(asdict(self)).encode(), mode=0o600)

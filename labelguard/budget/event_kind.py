@@ -11,7 +11,7 @@ from labelguard.budget.label_values import Ties
 from labelguard.errors import PolicyError
 
 if TYPE_CHECKING:
-    from labelguard.accounting.joint import Component
+    from labelguard.accounting.components import Component
 from dataclasses import dataclass
 
 MOST_STEPS = 100_000

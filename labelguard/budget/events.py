@@ -25,7 +25,7 @@ from labelguard.errors import PolicyError
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
-    from labelguard.accounting.joint import Component
+    from labelguard.accounting.components import Component
 
 
 class RandomizedLabels(EventKind):
@@ -45,13 +45,13 @@ class RandomizedLabels(EventKind):
 
     def component(self, price: Price, count: int) -> Component:
         """Return so many blocks at a price."""
-        from labelguard.accounting.joint import RandomizedBlocks
+        from labelguard.accounting.components import RandomizedBlocks
 
         return RandomizedBlocks(**price, count=count)
 
     def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
         """Return the exact accountant: that of coins."""
-        from labelguard.accounting.joint import RandomizedBlocks
+        from labelguard.accounting.components import RandomizedBlocks
 
         return RandomizedBlocks.calibrate
 
@@ -99,13 +99,13 @@ class StatisticReleases(ClippedSums):
 
     def component(self, price: Price, count: int) -> Component:
         """Gaussian noise, or ball noise, which has a scale."""
-        from labelguard.accounting.joint import Balls, Gaussians
+        from labelguard.accounting.components import Balls, Gaussians
 
         return (Balls if "scale" in price else Gaussians)(**price, count=count)
 
     def calibrator(self, allowance: AllowanceTerms) -> Callable[[float, float, int], Component]:
         """Their exact accountants."""
-        from labelguard.accounting.joint import Balls, Gaussians
+        from labelguard.accounting.components import Balls, Gaussians
 
         ball = allowance.ball
         return Gaussians.calibrate if ball is None else partial(Balls.calibrate, components=ball)

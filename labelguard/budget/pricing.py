@@ -19,7 +19,7 @@ from labelguard.budget.policy import Policy
 from labelguard.errors import PolicyError
 
 if TYPE_CHECKING:
-    from labelguard.accounting.joint import Component
+    from labelguard.accounting.components import Component
 from collections.abc import Iterable
 from fractions import Fraction
 

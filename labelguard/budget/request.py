@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Self
 
-from labelguard import options
 from labelguard.budget import events
 from labelguard.budget.event_kind import MOST_LABELS, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
@@ -29,7 +28,7 @@ from labelguard.budget.policy import (
     usual_delta,
 )
 from labelguard.errors import PolicyError
-from labelguard.options import option
+from labelguard.options import check, option, option_declarations
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class PolicyRequest:
     sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
-        options.check(PolicyRequest, vars(self))
+        check(PolicyRequest, vars(self))
         # Plain numbers, which the ledger can write down.
         for name in ("epsilon", "delta"):
             if getattr(self, name) is not None:
@@ -120,8 +119,8 @@ class PolicyRequest:
         block = self.block or MOST_LABELS
         allowance = Allowance(self.event, self.uses or 1, 1.0, self.ball, self.sampling, block)
         of_policy = {field.name for field in fields(Policy)} - {"epsilon", "delta"}
-        values = options.collect_given(self, PolicyRequest)
-        terms = {name: values[name] for name in values.keys() & of_policy}
+        values = {name: getattr(self, name) for name in option_declarations(PolicyRequest)}
+        terms = {n: v for n, v in values.items() if v is not None and n in of_policy}
         return Policy(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
             usual_delta(units) if self.delta is None else self.delta,

@@ -14,16 +14,13 @@ import click
 import labelguard
 from labelguard import plugins
 from labelguard.cli.account import account, audit
-from labelguard.cli.budget import budget
-from labelguard.cli.export import export
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
 from labelguard.cli.plan import inspect, plan
 from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
-from labelguard.cli.project import project
+from labelguard.cli.project import budget, project
 from labelguard.cli.release import agreement, demo, leaderboard, release, report, score
-from labelguard.cli.retrain import retrain
 from labelguard.cli.terminal import (
     StopSignal,
     echo,
@@ -32,7 +29,7 @@ from labelguard.cli.terminal import (
     print_json,
     prints,
 )
-from labelguard.cli.tools import connect, ingest, pull, push
+from labelguard.cli.tools import connect, export, ingest, pull, push, retrain
 from labelguard.errors import LabelguardError
 from labelguard.text import DEFAULT_AGREEMENT
 

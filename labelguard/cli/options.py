@@ -15,7 +15,6 @@ from click.shell_completion import CompletionItem
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import InvalidLabels
 from labelguard.options import Option, ReadingOptions, option_declarations
-from labelguard.project.locking import waiting
 from labelguard.storage import files
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,6 +97,8 @@ def project_options(of_several: str) -> Callable[[F], F]:
 
 def _wait(context: click.Context, option: click.Parameter, is_given: bool) -> None:
     if is_given:
+        from labelguard.project.project import waiting
+
         context.with_resource(waiting(lambda text: click.echo(f"labelguard: {text}", err=True)))
 
 

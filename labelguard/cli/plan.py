@@ -270,7 +270,7 @@ def _open_ingested(
     project: Path | None, namespace: str | None, options: Mapping[str, Any]
 ) -> Iterator[tuple[Input, dict[str, Any]]]:
     """Open what a project ingested, and how it is read; `UsageError` where nothing can be meant."""
-    from labelguard.release.intake import open_ingested
+    from labelguard.release.request import open_ingested
 
     with contextlib.ExitStack() as stack:
         try:

@@ -186,8 +186,6 @@ def _expectations(preview: Preview) -> Iterator[tuple[str, str]]:
         yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
 
 
-# Seconds that are worth a question.
-_LONG = 60.0
 _SIGNS = {"epsilon": "ε", "delta": "δ"}
 
 
@@ -216,25 +214,6 @@ def review_first_release(
                 _confirm("Release it?", "continue with --yes, or preview with --dry-run")
 
     return review
-
-
-def confirm_long_reading(report: Reporter, *, yes: bool) -> Callable[[float], None]:
-    """Return a callback that says how long a first reading takes, and asks if it is long."""
-
-    def wait(seconds: float) -> None:
-        if seconds < _LONG:
-            return
-        with report.pause():
-            minutes = math.ceil(seconds / 60)
-            echo(
-                f"Encoding the texts will take about {minutes:,} min, this once; "
-                "--features length+style+text takes seconds, but captures less.",
-                err=True,
-            )
-            if not yes and sys.stdin.isatty() and not click.confirm("Go on?", err=True):
-                raise NotAgreed("nothing was charged or released")
-
-    return wait
 
 
 def _confirm(question: str, otherwise: str) -> None:
@@ -412,7 +391,6 @@ def privatize(
             project=home,
             progress=report,
             review=review_first_release(report, yes=yes, accepted=accept_little_use),
-            wait=confirm_long_reading(report, yes=yes),
             **options,
         )
     return ReleaseSummary.of(release, tuple(_next(release, project)))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.budget import print_verification
 from labelguard.cli.options import (
     HELP,
     complete_releases,
@@ -19,6 +18,7 @@ from labelguard.cli.options import (
     public_columns_option,
     reading_options,
 )
+from labelguard.cli.project import print_verification
 from labelguard.cli.terminal import (
     bullet_facts,
     echo,
@@ -35,9 +35,8 @@ from labelguard.cli.terminal import (
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
-    from labelguard.analysis.agreement import Agreement
+    from labelguard.analysis.agreement import Agreement, Scored
     from labelguard.analysis.leaderboard import Leaderboard
-    from labelguard.analysis.score import Scored
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verification import FilesVerification
     from labelguard.release.coefficients import Coefficients
@@ -247,7 +246,7 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
-    from labelguard.analysis.score import score_to
+    from labelguard.analysis.agreement import score_to
 
     return score_to(_release_directory(release, project), list(inputs), output, **options)
 

@@ -149,16 +149,14 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
 
 def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:
     """Return prompt and both sides of some staged rows, in their order."""
-    found: dict[int, pa.Table] = {}
+    texts_of: dict[int, pa.Table] = {}
     for bucket in range(buckets.BUCKETS):
         texts = buckets.read_bucket(staged.texts_directory, bucket)
-        if texts is not None and len(found) < len(rows):
-            places = np.flatnonzero(np.isin(buckets.column(texts, "row"), rows))
-            for row, place in zip(
-                texts["row"].take(pa.array(places)).to_pylist(), places, strict=True
-            ):
-                found[row] = texts.select(TEXTS).slice(place, 1)
-    return pa.concat_tables([found[row] for row in rows.tolist()])
+        if texts is not None and len(texts_of) < len(rows):
+            numbers = buckets.column(texts, "row").astype(np.intp)
+            for place in np.flatnonzero(np.isin(numbers, rows)).tolist():
+                texts_of[int(numbers[place])] = texts.select(TEXTS).slice(place, 1)
+    return pa.concat_tables([texts_of[row] for row in rows.tolist()])
 
 
 def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

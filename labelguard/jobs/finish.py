@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from labelguard import clock, extras
@@ -32,17 +32,14 @@ from labelguard.project.runs import JobRun
 from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.writer import read_card
 from labelguard.report import overview
-from labelguard.storage import private_files
-
-if TYPE_CHECKING:
-    import httpx
+from labelguard.storage.files import read_mounted
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
 _RAW_LABEL_STEPS = ("pull", "release", "evaluate")
 
 _QUEUE = "notices.json"
 _OUTCOMES = ("promoted", "kept", "failed")
-_ATTEMPTS, _TIMEOUT, _MAX_WAITING = 3, 10.0, 100
+_TIMEOUT, _MAX_WAITING = 10.0, 100
 _MIN_KEY_BYTES = 16
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MESSAGE_FIELDS = (
@@ -234,49 +231,28 @@ def _deliver(settings: NotifySettings, message: Facts) -> None:
     """Deliver one message. Raises `LabelguardError` if the receiver does not accept it."""
     extras.require("jobs", "notify")
     import httpx
-    import tenacity
 
+    body, now = json.dumps(message["body"], sort_keys=True), datetime.now(UTC)
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": message["id"],
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": _signer(settings).sign(message["id"], now, body),
+    }
+    # Proxies of the environment count, but not for http: what is in clear stays on this machine.
+    # No cookie, no redirect, nothing of the answer is read.
+    away = urlsplit(settings.url).scheme == "https"
     try:
-        signer = _signer(settings)
-        body = json.dumps(message["body"], sort_keys=True)
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_is_temporary),
-            stop=tenacity.stop_after_attempt(_ATTEMPTS),
-            wait=tenacity.wait_exponential(multiplier=0.2, max=5),
-            reraise=True,
-        )
-        # Proxies of the environment count, but not for http: what is in clear stays on this
-        # machine. No cookie, no redirect, nothing of the answer is read.
-        away = urlsplit(settings.url).scheme == "https"
-        with httpx.Client(timeout=_TIMEOUT, follow_redirects=False, trust_env=away) as client:
-            retrying(lambda: _send_once(client, settings.url, signer, message["id"], body))
+        with (
+            httpx.Client(timeout=_TIMEOUT, follow_redirects=False, trust_env=away) as client,
+            client.stream("POST", settings.url, content=body, headers=headers) as response,
+        ):
+            response.raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         why = type(error).__name__
         if isinstance(error, httpx.HTTPStatusError):
             why = f"HTTP {error.response.status_code}"
         raise LabelguardError(f"notification not delivered ({why})") from None
-
-
-def _is_temporary(error: BaseException) -> bool:
-    """Return True if the receiver could not be reached, or answered that it is unavailable."""
-    import httpx
-
-    if not isinstance(error, httpx.HTTPStatusError):
-        return isinstance(error, httpx.TransportError)
-    status = error.response.status_code
-    return status in (408, 425, 429) or status >= 500
-
-
-def _send_once(client: httpx.Client, url: str, signer: Any, name: str, body: str) -> None:
-    now = datetime.now(UTC)
-    headers = {
-        "content-type": "application/json",
-        "webhook-id": name,
-        "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": signer.sign(name, now, body),
-    }
-    with client.stream("POST", url, content=body, headers=headers) as response:
-        response.raise_for_status()
 
 
 def _signer(settings: NotifySettings) -> Any:
@@ -286,7 +262,7 @@ def _signer(settings: NotifySettings) -> Any:
     name = settings.secret_env
     secret = os.environ.get(name, "").strip()
     if not secret and (file := os.environ.get(f"{name}_FILE")):
-        data = private_files.read_mounted(Path(file), LabelguardError)
+        data = read_mounted(Path(file), LabelguardError)
         secret = data.decode(errors="replace").strip()
     if not secret:
         raise LabelguardError(

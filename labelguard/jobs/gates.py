@@ -26,8 +26,7 @@ from labelguard.jobs.releases import JobRelease, newest_release
 from labelguard.jobs.settings import GateSettings, Job
 from labelguard.jobs.state import Facts, RunInProgress
 from labelguard.jobs.steps import Step
-from labelguard.mechanisms.clustered import paired_standard_error, standard_error
-from labelguard.mechanisms.joint_flips import BlockLaws
+from labelguard.mechanisms.joint_flips import BlockLaws, paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
 from labelguard.project.project import Project
 from labelguard.release.evaluation import Evaluation, coordinates_in

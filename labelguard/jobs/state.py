@@ -16,11 +16,9 @@ from labelguard import clock
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs.settings import Job
 from labelguard.project import runs
-from labelguard.project.locking import file_lock, when_free
-from labelguard.project.project import Project
+from labelguard.project.project import Project, file_lock, when_free
 from labelguard.project.runs import JobRun
-from labelguard.storage import private_files
-from labelguard.storage.files import fsync_path, write_atomically
+from labelguard.storage.files import check_own_directory, fsync_path, read_own, write_atomically
 
 _RUN, _LOCK, _LOG = "run.json", "lock", "errors.log"
 _MAX_LOG_BYTES = 1 << 20  # then the log begins anew
@@ -42,7 +40,7 @@ class JobState:
         """Hold the job for one run. Raises `ProjectBusy` if another process holds it."""
         for path in (self.directory.parent, self.directory):
             path.mkdir(mode=0o700, exist_ok=True)
-            private_files.check_directory(path, ProjectError)
+            check_own_directory(path, ProjectError)
         busy = f"job {self.directory.name} is under way; run this again when it is done"
         with hold_lock(self.directory / _LOCK, busy):
             yield
@@ -87,7 +85,7 @@ class JobState:
         """Return a file of JSON, None if there is none; raise `ProjectError` for anything else."""
         path = self.directory / name
         try:
-            facts = json.loads(private_files.read(path, ProjectError))
+            facts = json.loads(read_own(path, ProjectError))
         except FileNotFoundError:
             return None
         except ValueError:

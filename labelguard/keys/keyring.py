@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from labelguard.errors import KeyProblem
 from labelguard.keys.prf import Prf, RowKeys, Splits, derive_key
-from labelguard.storage import blocks, private_files
+from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import check_own_directory, read_mounted, read_own, write_atomically
 
 _KEY_HEADER = b"labelguard project key v1\n"
 
@@ -77,7 +77,7 @@ class KeyRing:
     @classmethod
     def _write(cls, directory: Path, secret: bytes) -> KeyRing:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        private_files.check_directory(directory, KeyProblem)
+        check_own_directory(directory, KeyProblem)
         write_atomically(directory / KEY_FILE, _KEY_HEADER + secret, mode=0o600)
         return cls(directory)
 
@@ -183,9 +183,9 @@ def _project_key(directory: Path) -> bytes:
     try:
         if not directory.is_dir():
             raise FileNotFoundError
-        private_files.check_directory(directory, KeyProblem)
+        check_own_directory(directory, KeyProblem)
         mounted = None if os.path.lexists(path) else _read_from_environment()
-        data = private_files.read(path, KeyProblem) if mounted is None else mounted
+        data = read_own(path, KeyProblem) if mounted is None else mounted
     except FileNotFoundError:
         raise KeyProblem(
             f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
@@ -221,7 +221,7 @@ def _read_from_environment() -> bytes | None:
     """
     name = key_variable()
     if name == FILE:
-        return private_files.read_mounted(Path(os.environ[FILE]), KeyProblem)
+        return read_mounted(Path(os.environ[FILE]), KeyProblem)
     return _run_key_command(os.environ[COMMAND]) if name else None
 
 

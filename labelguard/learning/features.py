@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
@@ -54,8 +54,6 @@ from labelguard.text import DEFAULT_FEATURES, Progress
 GROUP = "labelguard.features"
 
 Features: TypeAlias = NDArray[np.float32]
-# Takes the seconds that something will need, before it begins; raises if it should not begin.
-DurationCallback: TypeAlias = Callable[[float], None]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _SCALES, _WIDTHS = "scale", "width"
@@ -145,17 +143,10 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     return PairFeatures(names, parts, state[_SCALES], state[_WIDTHS])
 
 
-def open_fitted(
-    spec: str, pairs: pa.Table, progress: Progress, wait: DurationCallback | None = None
-) -> PairFeatures:
-    """Return the provider that `spec` describes, fitted on public pairs; raises as `open_provider`.
-
-    `wait` is called beforehand with the seconds that this will take, and may raise.
-    """
+def open_fitted(spec: str, pairs: pa.Table, progress: Progress) -> PairFeatures:
+    """Return the provider of `spec`, fitted on public pairs; raises as `open_provider`."""
     provider = open_provider(spec)
     provider.set_progress(progress)
-    if wait:
-        wait(provider.seconds(pairs))
     progress(f"computing features {spec}", None)
     provider.fit(pairs)
     return provider
@@ -202,11 +193,6 @@ class PairFeatures:
         for part in self._parts:
             if hasattr(part, "stored"):
                 part.stored = False
-
-    def seconds(self, pairs: pa.Table) -> float:
-        """Estimate the seconds that these pairs take; parts without an estimate take little."""
-        known = (part for part in self._parts if hasattr(part, "seconds"))
-        return float(sum(part.seconds(pairs) for part in known))
 
     def fit(self, pairs: pa.Table) -> None:
         """Fit every part and its scale.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -143,7 +143,6 @@ class HeadLearner:
     """
 
     ridge: float = 1.0
-    loss: Literal["forward", "robust"] = "forward"
 
     def fit(
         self, pairs: NDArray[Any], targets: Floats, probabilities: Floats, init: Scorer | None
@@ -152,7 +151,7 @@ class HeadLearner:
         before = None if init is None else init.state()
         toward = None if before is None else before["theta"]
         ridge = np.full(pairs.shape[1], self.ridge) if before is None else before["precision"]
-        theta = heads.fit_flipped(pairs, targets, probabilities, ridge, self.loss, toward=toward)
+        theta = heads.fit_flipped(pairs, targets, probabilities, ridge, toward=toward)
         signal = 1 - 2 * np.broadcast_to(probabilities, len(pairs))
         return HeadScorer(theta, ridge + heads.square_sums(pairs, signal**2) / 4)
 

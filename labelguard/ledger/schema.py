@@ -124,7 +124,7 @@ tombstones = _table(
     {"labeler": _KEY},
     {"kind": sa.String(8), "at": _TIME},  # kind: retired, erased
 )
-# Files of ingested answers that count (see `segmentbook`).
+# Files of ingested answers that count (see `sources`).
 segments = _table(
     "segments",
     {"number": sa.Integer},

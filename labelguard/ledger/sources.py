@@ -3,6 +3,9 @@
 A source is a namespace of labelers' ids: worker 7 of one tool is not worker 7 of another. Another
 namespace or another labeler column would make everybody new, with a new budget; swapped responses
 would turn every label around. So both are kept from a source's first release on.
+
+Segments are here too: which files of ingested answers count, and how far pulls have come. A file of
+answers counts from the transaction on that lists it, with a keyed digest of it.
 """
 
 from __future__ import annotations
@@ -140,3 +143,75 @@ def _write(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
     connection.execute(sa.insert(schema.sources).values(vars(record) | {"columns": columns}))
     body = {"source": record.name, "people": record.people, "columns": dict(record.columns)}
     return body | {"sources": digest(connection)}
+
+
+_DELETING, _PRUNED = "withdrawn", "pruned"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment that counts.
+
+    `connector` told its answers, whose labelers' ids are of `source`. `pulled`: it holds what the
+    tool listed, not what it announced. `rows` is how many it has, deletions among them, and
+    `digest` that of its file. After a pull, `cursor` is from where the next one goes on.
+    """
+
+    number: int
+    name: str
+    connector: str
+    source: str
+    pulled: bool
+    rows: int
+    digest: str
+    cursor: str | None = None
+    at: str = ""
+
+
+def read_segments(connection: sa.Connection) -> list[Segment]:
+    """Return all segments that count, oldest first."""
+    query = sa.select(schema.segments).order_by(schema.segments.c.number)
+    return [Segment(**row._mapping) for row in connection.execute(query)]
+
+
+def add_segment(connection: sa.Connection, segment: Segment, deleted: int) -> None:
+    """Let a segment count, whose file is on disk, and with so many deletions."""
+    values = vars(segment) | {"at": clock.now()}
+    connection.execute(sa.insert(schema.segments).values(values))
+    entry = {name: values[name] for name in ("name", "connector", "source", "rows")}
+    entry |= {"deleted": deleted, "segments": segments_digest(connection)}
+    journal.append(connection, _DELETING if deleted else "ingested", entry)
+
+
+def has_deletions(connection: sa.Connection) -> bool:
+    """Return whether deletions came since segments were pruned last."""
+    own = schema.journal.c
+    query = sa.select(own.kind).where(own.kind.in_((_DELETING, _PRUNED)))
+    return connection.scalar(query.order_by(own.number.desc()).limit(1)) == _DELETING
+
+
+def replace_segments(
+    connection: sa.Connection, changed: Mapping[str, tuple[str, int]]
+) -> list[Segment]:
+    """Record that segments were rewritten: their new digests and numbers of rows.
+
+    Returns all segments, as they count from now on.
+    """
+    for name, (new, rows) in changed.items():
+        own = sa.update(schema.segments).where(schema.segments.c.name == name)
+        connection.execute(own.values(digest=new, rows=rows))
+    journal.append(connection, _PRUNED, {"segments": segments_digest(connection)})
+    return read_segments(connection)
+
+
+def advance_pull(connection: sa.Connection, name: str, cursor: str) -> None:
+    """Record at a connector's segment that a pull came as far as `cursor`, with nothing new."""
+    own = sa.update(schema.segments).where(schema.segments.c.name == name)
+    connection.execute(own.values(cursor=cursor))
+    journal.append(connection, "pulled", {"segments": segments_digest(connection)})
+
+
+def segments_digest(connection: sa.Connection) -> str:
+    """SHA-256 of the table of segments."""
+    text = json.dumps([vars(segment) for segment in read_segments(connection)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelguard.ledger import charges, journal, people, schema, segmentbook, sources
+from labelguard.ledger import charges, journal, people, schema, sources
 
 _STATES = {"charged": "reserved"} | {
     state: state for state in ("computing", "drawn", "committed", "refunded", "abandoned")
@@ -164,7 +164,7 @@ def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
         ("tombstones", schema.tombstones, people.tombstones_digest),
         ("distinct", schema.distinct, people.distinct_digest),
         ("sources", schema.sources, sources.digest),
-        ("segments", schema.segments, segmentbook.digest),
+        ("segments", schema.segments, sources.segments_digest),
     ):
         digests = [body[name] for _, body in entries if name in body]
         rows = connection.scalar(sa.select(sa.func.count()).select_from(table))

@@ -23,8 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelguard.mechanisms.joint_flips import BlockLaws, FlippedRows
 
-__all__ = ["AgreementEstimate", "between_labelers", "with_gold", "within_items"]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 _QUANTILE = 1.959964  # of the normal distribution, for 95 %

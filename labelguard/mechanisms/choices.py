@@ -22,8 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from labelguard.errors import InvalidLabels
 from labelguard.learning.newton import Point, Preconditioner, minimise
 
-__all__ = ["Choices", "fit", "pair_positions", "responses_of_pairs"]
-
 _CHUNK = 1 << 15
 
 Floats = NDArray[np.float64]

@@ -17,8 +17,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clip_rows", "norms", "on_grid"]
-
 Floats = NDArray[np.float64]
 
 _ULP = 2.0**-52

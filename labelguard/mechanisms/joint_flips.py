@@ -8,18 +8,21 @@ So whoever knows c1, c2 and m of each row, but not which rows are of one block, 
     Var Σ_r w_r s_r  ≤  Σ_r w_r² · (the larger eigenvalue of r's block),
 
 for any weights, and for any part of a block's rows. Of single labels it is the variance itself.
+
+The standard errors here know which rows are of one item. Labels of one labeler may have been
+flipped together, across items: `blocks` are those of a release's card, and what they add is
+bounded as above, since no row tells whose it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-__all__ = ["BlockLaws", "FlippedRows", "coin_variance", "variance_factor"]
 
 Floats: TypeAlias = NDArray[np.float64]
 # The blocks of a release, as its card has them.
@@ -72,3 +75,77 @@ class FlippedRows:
             rows = (np.abs(gamma - block["flip_probability"]) <= _SAME) & (noise <= factor + _SAME)
             size[rows], second[rows], noise[rows] = block["labels"], c2, factor
         return cls(gamma, size, second, noise)
+
+
+def standard_error(
+    wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLike, blocks: BlockLaws = ()
+) -> float:
+    """Return the standard error of the error rate δ̂ = Σ_r s_r(d_r − γ_r) / Σ_r s_r², s_r = 1 −
+    2γ_r (PROPS eq. 8).
+
+    d_r, `wrong`, is 1 where the model disagrees with row r, ½ where it has no vote, else 0; γ_r is
+    the probability that the row's label was flipped, 0 for labels taken as they are; `items` names
+    each row's item; all have shape (n,), n >= 1. A model errs alike on the labels of one item, so
+    items are what is sampled. With N_i = Σ s_r(d_r − γ_r) and I_i = Σ s_r² over the rows of item i
+    of m items,
+
+        variance = [m/(m+4) · Σ_i (N_i − δ̃ I_i)² + Σ_r s_r² (noise_r/4 − γ_r(1 − γ_r))]/(Σ_i I_i)²,
+
+    where the numerator and δ̃ = ΣN/ΣI have four more items of average size, two all right and two
+    all wrong (Agresti and Coull 1998): where no item shows an error, the variance is not 0. With
+    one row an item and γ = 0 it is δ̃(1 − δ̃)/n. It is never less than that of independent answers,
+    Σ s_r²[noise_r/4 + s_r² δ̃(1 − δ̃)] / (Σ s_r²)²: flips are known, and few rows may not show their
+    noise. It takes no two items for related, not even those that share a prompt.
+
+    Infinite if γ is ½ in every row.
+    """
+    d, gamma = np.asarray(wrong, np.float64), np.asarray(flip_probability, np.float64)
+    signal = 1 - 2 * gamma
+    _, item = np.unique(np.asarray(items), return_inverse=True)
+    errors = np.bincount(item, signal * (d - gamma))
+    sizes = np.bincount(item, signal**2)
+    count, total = len(sizes), float(sizes.sum())
+    if total == 0:
+        return math.inf
+    errors = np.append(errors, np.array([0, 0, 1, 1]) * total / count)
+    sizes = np.append(sizes, np.full(4, total / count))
+    rate = float(errors.sum() / sizes.sum())
+    noise, joint = _noise(gamma, blocks)
+    of_items = count / (count + 4) * float(np.square(errors - rate * sizes).sum())
+    of_items += float(signal**2 @ joint) / 4
+    spread = min(1.0, max(0.0, rate))
+    of_rows = signal**2 @ (noise / 4 + signal**2 * spread * (1 - spread))
+    return math.sqrt(max(of_items, float(of_rows))) / total
+
+
+def paired_standard_error(
+    difference: ArrayLike, flip_probability: ArrayLike, items: ArrayLike, blocks: BlockLaws = ()
+) -> float:
+    """Return the standard error of Σ_r s_r D_r / Σ_r s_r², the difference of two error rates.
+
+    s_r = 1 − 2γ_r, and D_r = d_r − d′_r in [−1, 1] is by how much more the first disagrees with row
+    r than the second; the other arguments are as for `standard_error`. By items N_i = Σ s_r D_r,
+    with one more item of average size won and one lost by each, so that few rows on which the
+    models differ never seem to be none, and what joint flips add; and never less than the flips'
+    own noise where they differ, Σ s_r² D_r² noise_r / (Σ s_r²)². Infinite if γ is ½ in every row.
+    """
+    gap, gamma = np.asarray(difference, np.float64), np.asarray(flip_probability, np.float64)
+    signal = 1 - 2 * gamma
+    _, item = np.unique(np.asarray(items), return_inverse=True)
+    won = np.bincount(item, signal * gap)
+    sizes = np.bincount(item, signal**2)
+    count, total = len(sizes), float(sizes.sum())
+    if total == 0:
+        return math.inf
+    share = float(won.sum()) / total
+    of_items = float(np.square(won - share * sizes).sum())
+    noise, joint = _noise(gamma, blocks)
+    of_items += 2 * (total / count) ** 2 + float((signal * gap) ** 2 @ joint)
+    of_flips = float((signal * gap) ** 2 @ noise)
+    return math.sqrt(max(of_items, of_flips)) / total
+
+
+def _noise(gamma: Floats, blocks: BlockLaws) -> tuple[Floats, Floats]:
+    """Return the noise of each row, and by how much it exceeds that of a row flipped alone."""
+    noise = FlippedRows.of(gamma, blocks).noise
+    return noise, np.maximum(noise - coin_variance(gamma), 0)

@@ -28,8 +28,6 @@ from scipy.sparse import csr_array
 
 from labelguard.mechanisms.clipping import clip_rows
 
-__all__ = ["TASTES", "Comparisons", "MomentEstimate", "estimate"]
-
 Floats = NDArray[np.float64]
 
 # Standard deviations, in log-odds, of a labeler's own margin on a typical pair: the range that is

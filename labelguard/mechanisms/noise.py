@@ -26,17 +26,6 @@ from typing import Any, Literal
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flint import arb, ctx
 
-__all__ = [
-    "DIMENSION_LIMIT",
-    "NONCE_BYTES",
-    "SCALE_LIMIT",
-    "Noise",
-    "NoiseKind",
-    "NoiseStream",
-    "noise_of_price",
-    "sample",
-]
-
 NoiseKind = Literal["gaussian", "ball"]
 
 # Length of a stream's nonce.

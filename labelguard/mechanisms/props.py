@@ -31,18 +31,6 @@ from labelguard.learning.heads import forward_loss
 from labelguard.mechanisms.joint_flips import coin_variance
 from labelguard.storage.blocks import Blocks
 
-__all__ = [
-    "SMALLEST_ERROR_RATE",
-    "ErrorEstimate",
-    "combine_hard",
-    "combine_soft",
-    "estimate_error",
-    "fit_scale",
-    "fold_of",
-    "stage_of",
-    "vote",
-]
-
 Floats = NDArray[np.float64]
 
 # No model is taken to be better than this, however well it agrees.

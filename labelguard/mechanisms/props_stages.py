@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from labelguard.learning.learners import Learner, Scorer, State
 from labelguard.mechanisms import props
 
-__all__ = ["ReleasedLabels", "StageReport", "StageResult", "assemble", "run_stages"]
-
 Combination: TypeAlias = Literal["hard", "soft"]
 Floats: TypeAlias = NDArray[np.float64]
 _SCORER = "scorer."

@@ -25,8 +25,6 @@ from scipy.special import expit, gammaincinv, ndtr, ndtri
 
 from labelguard.mechanisms.noise import NoiseKind
 
-__all__ = ["ReleasedNoise", "reach"]
-
 _EDGES = np.linspace(-34.0, 34.0, 2**13)  # of bins of G, as logits of its distribution function
 _FEW_EDGES = np.linspace(-34.0, 34.0, 2**10)
 _PRECISION = 1e-6

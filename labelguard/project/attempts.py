@@ -26,8 +26,7 @@ from labelguard.errors import (
     ProjectError,
 )
 from labelguard.project.project import Project
-from labelguard.storage import private_files
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import read_own, write_atomically
 from labelguard.text import pluralize
 
 # Its name in the project directory.
@@ -87,7 +86,7 @@ def read(home: Project) -> Attempts:
     with contextlib.suppress(
         *(OSError, ValueError, TypeError, AttributeError, RecursionError, LabelguardError)
     ):
-        attempts = Attempts(**json.loads(private_files.read(home.state / FILE, ProjectError)))
+        attempts = Attempts(**json.loads(read_own(home.state / FILE, ProjectError)))
         counts = sum(attempts.failed.values()) + attempts.failures
         if not isinstance(counts, int):
             return Attempts()

@@ -5,8 +5,8 @@ after which no release draws for this labeler; then raw rows; last their rows in
 releases. Each step can be done again, so the same command completes what a crash left. What they
 spent stays in the ledger.
 
-Raw labels lie in several places (`holders`). No step reads a label;
-rows are recognised by their labeler's id alone.
+Raw labels lie in several stores of a project. No step reads a label; rows are recognised by their
+labeler's id alone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import numpy as np
 from labelguard.budget import pricing
 from labelguard.budget.events import EVENTS
 from labelguard.errors import LedgerError
+from labelguard.inputs import quarantine
 from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import ReleaseRecord, UnitGroups
-from labelguard.project import holders, linking, recovery
+from labelguard.project import linking, recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard.storage import blocks, buckets
@@ -108,9 +109,26 @@ class _Leaver:
         return DepartedLabelers(self.opened.keys, self.project.namespace, self.key)
 
     @property
+    def row_keys(self) -> set[bytes]:
+        """Return the keys of their rows in all private maps."""
+        maps, known = self.opened.private_map, self.opened.maps
+        return {key for release in known for key in maps.keys_of(release, self.key)}
+
+    @property
     def raw(self) -> RawRows:
-        """Return their raw rows anywhere in the project."""
-        return holders.find(self.opened, self.rows)
+        """Return what is stored of them: rows in quarantine, and answers."""
+        quarantined = quarantine.find(self.project.quarantine, self.rows)
+        return quarantined + self.opened.answers.remove(self.rows, self.row_keys, None)
+
+    def purge_raw(self, epoch: int) -> RawRows:
+        """Remove it, from disk too; return what there was. May be called again after a crash.
+
+        A job's scratch space goes with the job.
+        """
+        # It names answers without labelers, and the next release writes it anew.
+        self.project.outside.unlink(missing_ok=True)
+        quarantined = quarantine.purge(self.project.quarantine, self.rows)
+        return quarantined + self.opened.answers.remove(self.rows, self.row_keys, epoch)
 
     @property
     def pseudonym(self) -> str:
@@ -153,7 +171,7 @@ def remove_labeler(
             ledger.abandon(release_id, epoch)
         recovery.tidy(opened, ledger.releases.all())
         erased = report.kind == "erased"
-        raw = holders.purge(opened, leaver.rows, epoch) if erased else leaver.raw
+        raw = leaver.purge_raw(epoch) if erased else leaver.raw
         _remove_from_maps(leaver, epoch)
     return _complete(report, leaver, raw)
 
@@ -296,7 +314,7 @@ def _releases_to_abandon(
     # Where contents are the unit, whose labels are in a sum is not known.
     hidden = kind == "erased" and _unit_is_item(leaver.ledger)
     sums = {one.name for one in EVENTS.values() if hidden and not one.keeps_values}
-    keys = holders.row_keys(leaver.opened, leaver.rows)
+    keys = leaver.row_keys
     return [
         record
         for record in leaver.ledger.releases.all()

@@ -24,11 +24,11 @@ from labelguard.errors import ConnectorError, ProjectError
 from labelguard.inputs.left_out import SKIP, UNREADABLE
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.keys import keyring
-from labelguard.ledger import segmentbook
-from labelguard.ledger.segmentbook import Segment
+from labelguard.ledger import sources
+from labelguard.ledger.sources import Segment
 from labelguard.project import retention
-from labelguard.project.locking import waiting
 from labelguard.project.opening import OpenProject, Where
+from labelguard.project.project import waiting
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.text import Progress, no_progress
@@ -229,7 +229,7 @@ class _Ingestion:
             and cursor != self.cursor(connector)
             and (segments := self._of_connector(connector))
         ):  # how far the pull came, if anything of the connector was ever stored
-            opened.ledger.write(self._epoch, segmentbook.advance, segments[-1].name, cursor)
+            opened.ledger.write(self._epoch, sources.advance_pull, segments[-1].name, cursor)
             self._segments = opened.answers.segments()
         present = (answer for answer in answers if not answer.is_deleted)
         new = zip(present, ~refused & ~known, strict=True)
@@ -237,7 +237,7 @@ class _Ingestion:
         if not self._skips_public:
             del reasons[SKIP]
         return IngestionResult(
-            answers=len(rows.body),
+            answers=len(rows.table),
             deleted=len(rows.deleted),
             known=int((known & ~refused).sum()),
             refused=int(refused.sum()),
@@ -253,14 +253,14 @@ class _Ingestion:
             *(self.last + 1, name, settings.name, settings.source),
             *(is_pull, len(rows), digest, cursor),
         )
-        self.opened.ledger.write(self._epoch, segmentbook.add, segment, len(rows.deleted))
+        self.opened.ledger.write(self._epoch, sources.add_segment, segment, len(rows.deleted))
         self._segments.append(segment)
 
     def forget(self, result: IngestionResult) -> IngestionResult:
         """Forget what is gone from the tool, and labels that were released long ago, as
         `[ingest] keep` says; return the result with their number.
         """
-        is_due = self.opened.ledger.read(segmentbook.has_deletions)
+        is_due = self.opened.ledger.read(sources.has_deletions)
         if not is_due and retention.period(self.opened.project.ingest) is None:
             return result
         count = retention.forget(self.opened, self._epoch)

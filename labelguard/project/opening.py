@@ -14,12 +14,10 @@ from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.project.locking import when_free
 from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import CONFIG, STATE, Project, find, register
+from labelguard.project.project import CONFIG, STATE, Project, find, register, when_free
 from labelguard.spelling import suggest_keywords
-from labelguard.storage import private_files
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import check_own_directory, write_atomically
 
 IGNORE = ".gitignore"
 
@@ -155,7 +153,7 @@ def init(
         )
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        private_files.check_directory(state, ProjectError)
+        check_own_directory(state, ProjectError)
         for name in ("releases", "released", "quarantine"):
             (state / name).mkdir(exist_ok=True, mode=0o700)
         project = Project(state)

@@ -1,14 +1,24 @@
-"""Results of the `policy` commands."""
+"""Results of the `policy` commands; a project's ceiling, what its policies cost together, and the
+policy that may follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any
 
+from labelguard.budget import events, pricing
+from labelguard.budget.label_values import public_column_options
 from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.pricing import Quote, Total
-from labelguard.ledger.policies import Ceiling
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import Ceiling, PolicyRecord, check_raise
 from labelguard.notebook import CardRows, card
+from labelguard.project.opening import OpenProject, Where
 from labelguard.text import format_budget
 
 __all__ = ["Activation", "Closed", "Dropped", "Grouped", "PolicyDetails", "PolicyLine"]
@@ -125,3 +135,164 @@ class Grouped:
     labelers: int
     # how many groups there are
     groups: int
+
+
+@dataclass(frozen=True)
+class CeilingUse:
+    """A ceiling, and how far policies have come below it."""
+
+    # what all policies together may cost
+    ceiling: Ceiling
+    # what they cost so far
+    reached: Total
+    # what further ones may cost
+    left: Total
+    # what it is to be raised to, before that is agreed; null otherwise
+    raised: Ceiling | None
+
+
+def show_ceiling(project: Where = None, raised: Ceiling | None = None) -> CeilingUse:
+    """Return the ceiling, what the policies so far reach of it, and what is left.
+
+    `raised` is what somebody wants to raise it to; `PolicyError` if that is not above it.
+    """
+    ledger = OpenProject.open(project).ledger
+    ceiling = ledger.policies.ceiling()
+    if raised:
+        check_raise(ceiling, raised)
+    return _use(ledger, ceiling, raised)
+
+
+def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
+    """Raise the ceiling, for good; returns what `show` shows afterwards.
+
+    What was promised by the lower one holds no more once policies pass it. Raises `PolicyError` if
+    the ceiling would be lowered, or stay.
+    """
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        ledger.policies.raise_ceiling(ledger.begin_job(), ceiling)
+        return _use(ledger, ceiling, None)
+
+
+def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
+    reached = pricing.total(ledger.policies.history())
+    left = Total(
+        max(ceiling.epsilon - reached.epsilon, 0.0), max(ceiling.delta - reached.delta, 0.0)
+    )
+    return CeilingUse(ceiling, reached, left, raised)
+
+
+def card_facts(ledger: Ledger) -> dict[str, Any]:
+    """Return the facts of a card about the policies: ceiling, name of that in force, prices, total.
+
+    Labels keep what earlier policies released of them, so ε and δ of a release are those of all
+    policies so far; what it newly charges is covered by the one in force.
+    """
+    active = ledger.policies.active()
+    assert active is not None  # a release was charged to it
+    records = [record for record in ledger.policies.all() if record.state != "draft"]
+    total = asdict(pricing.total(record.policy for record in records))
+    facts = {
+        "policy": active.name,
+        "ceiling": asdict(ledger.policies.ceiling()),
+        "policies": [_prices(record) for record in records],
+        "two_units": _of_two(records, total),
+    }
+    if len(records) == 1:
+        return facts
+    newly_charged = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
+    return facts | total | {"newly_charged": newly_charged}
+
+
+def _prices(record: PolicyRecord) -> dict[str, Any]:
+    """Return how many uses a policy pays for, and at which noise: all that its ε follows from."""
+    policy = record.policy
+    allowances = {
+        event: {"allowed": count, **pricing.format_price(price)}
+        for event, prices in record.prices.items()
+        for count, price in prices.items()
+    }
+    budget = {"epsilon": policy.epsilon, "delta": policy.delta}
+    return {"policy": record.name, **budget, "allowances": allowances}
+
+
+def _of_two(records: Sequence[PolicyRecord], total: Mapping[str, float]) -> dict[str, float] | None:
+    """Return ε and δ of two units together over the policies of a project; None where one says
+    nothing.
+
+    A policy that was closed counts in full.
+    """
+    each = [pricing.epsilon_of_two(record.policy, record.prices) for record in records]
+    values = [epsilon for epsilon in each if epsilon is not None]
+    if len(values) < len(each):
+        return None
+    return {"epsilon": math.fsum(values), "delta": total["delta"]}
+
+
+def describe_next_policy(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
+    """Return the commands that pay for as much again as `policy`, and what the project then costs.
+
+    Where the ceiling leaves less, the new policy takes what is left; where it leaves nothing, it is
+    to be raised first. `most` uses of an `event` are wanted of one unit.
+    """
+    ceiling, life = ledger.policies.ceiling(), ledger.policies.history()
+    reached = pricing.total(life)
+    epsilon = min(policy.epsilon, _remainder(ceiling.epsilon, reached.epsilon))
+    delta = min(policy.delta, _remainder(ceiling.delta, reached.delta))
+    fits = epsilon > 0 and (delta > 0 or not policy.delta)
+    if fits:
+        policy = replace(policy, epsilon=epsilon, delta=delta)
+    allowances = (
+        replace(one, allowed=max(one.allowed or 0, most)) if one.event == event else one
+        for one in policy.allowances
+    )
+    policy = replace(policy, allowances=tuple(allowances))
+    names = {record.name for record in ledger.policies.all()}
+    name = next(new for n in range(2, len(names) + 3) if (new := f"policy-{n}") not in names)
+    total = pricing.total([*life, policy])
+    commands = [
+        shlex.join(["labelguard", "policy", "new", name, *_options(policy)]),
+        f"labelguard policy activate {name}",
+    ]
+    if not fits:
+        raised = (max(total.epsilon, ceiling.epsilon), max(total.delta, ceiling.delta))
+        commands.insert(0, f"labelguard project ceiling --raise {','.join(map(_format, raised))}")
+    alone = events.STATISTIC_RELEASES.name == event and policy.allowance(event).allowed == 1
+    share = " (with statistic:releases=12 twelve releases would share that ε)" * alone
+    return (
+        f"{', then '.join(commands)}; with it the project costs {format_budget(vars(total))} over "
+        f"its life, of a ceiling of {ceiling}{share}"
+    )
+
+
+def _remainder(ceiling: float, reached: float) -> float:
+    """Return what a ceiling leaves, in numbers as they are written: 1e-4 less 9e-5 is 1e-5."""
+    return float(Fraction(repr(ceiling)) - Fraction(repr(reached)))
+
+
+def _format(number: float) -> str:
+    return repr(float(number)).removesuffix(".0")
+
+
+def _options(policy: Policy) -> Iterator[str]:
+    """Yield a policy as options of `policy new`."""
+    yield from ("--epsilon", _format(policy.epsilon), "--delta", _format(policy.delta))
+    for one in policy.allowances:
+        yield from ("--allow", events.format_allowance(one))
+    if len({one.share for one in policy.allowances}) > 1:
+        shares = (f"{one.event}={_format(one.share)}" for one in policy.allowances)
+        yield from ("--shares", ",".join(shares))
+    for option, value, usual in (
+        ("--ties", policy.ties, events.default_ties(policy.events)),
+        ("--label-values", policy.label_values, ""),
+        ("--skips", policy.skips, "public"),
+        ("--unit", policy.unit, "labeler"),
+        ("--held-out", _format(policy.held_out), "0"),
+    ):
+        if value != usual:
+            yield from (option, value)
+    for option in ("tie_status_public", "assignment_reactive", "accept_unproven"):
+        if getattr(policy, option):
+            yield f"--{option.replace('_', '-')}"
+    yield from public_column_options(policy.public_columns)

@@ -9,6 +9,14 @@ An archive can hold a `.labelguard` with keys, policy and ceiling of whoever pac
 is the user's own. So a project found upwards counts only if its id, which nobody else can guess, is
 in a list in the user's state directory; any other must be named. The list also tells where each
 was made: a restore must not take the keys of one that lives.
+
+File locks are here too, and waiting for a project that another job holds instead of `ProjectBusy`
+at once:
+
+    with waiting():
+        privatize(...)
+
+It waits without limit; an interrupt ends it, and nothing was begun.
 """
 
 from __future__ import annotations
@@ -18,21 +26,74 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from time import sleep as pause
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, unquote
 
+from filelock import lock_descriptor
 from platformdirs.unix import Unix
 
-from labelguard.errors import NoProject, ProjectError
+from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.ledger import journal
-from labelguard.project.locking import file_lock
 from labelguard.spelling import suggest_keywords
-from labelguard.storage import private_files
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import check_own_directory, read_own, write_atomically
+
+R = TypeVar("R")
+_PAUSE = 0.5
+_say: ContextVar[Callable[[str], None] | None] = ContextVar("waiting", default=None)
+
+
+@contextlib.contextmanager
+def waiting(say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Let jobs that are begun in here wait until the project is free; `say` is told if one does.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> with lg.waiting(print):
+        ...     made = lg.privatize("labels.parquet", mechanism="rr", project=study)
+    """
+    before = _say.set(say)
+    try:
+        yield
+    finally:
+        _say.reset(before)
+
+
+def when_free(hold: Callable[[], R]) -> R:
+    """Return the result of `hold`; under `waiting`, call it until it raises no `ProjectBusy`."""
+    say = _say.get()
+    try:
+        return hold()
+    except ProjectBusy:
+        if say is None:
+            raise
+    say("waiting for another labelguard job to end")
+    while True:
+        pause(_PAUSE)
+        with contextlib.suppress(ProjectBusy):
+            return hold()
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, flags: int, busy: str) -> Iterator[None]:
+    """Lock a file or a directory, opened with `flags`.
+
+    Raises `ProjectBusy`, saying `busy`, at once if another process or thread holds it, `OSError` if
+    it cannot be opened.
+    """
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if not lock_descriptor(descriptor, blocking=False):
+            raise ProjectBusy(busy)
+        yield
+    finally:
+        os.close(descriptor)
+
 
 STATE = ".labelguard"
 CONFIG = "labelguard.toml"
@@ -246,9 +307,9 @@ def _open(state: Path) -> Project:
     from labelguard.configuration import loader, project_file
 
     path = state / CONFIG
-    private_files.check_directory(state, ProjectError)
+    check_own_directory(state, ProjectError)
     try:
-        data = private_files.read(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
+        data = read_own(path, ProjectError, secret=False, most=loader.MAX_BYTES + 1)
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
     settings = project_file.read(data, str(path))
@@ -277,8 +338,8 @@ def register(state: Path, place: Path) -> None:
 def is_registered(state: Path) -> bool:
     """Return whether the project at `state` was made or restored here by this user."""
     try:
-        identity = private_files.read(state / _ID, ProjectError, secret=False).strip()
-        listed = private_files.read(_list(), ProjectError, secret=False).split()
+        identity = read_own(state / _ID, ProjectError, secret=False).strip()
+        listed = read_own(_list(), ProjectError, secret=False).split()
     except (FileNotFoundError, RuntimeError):
         return False
     return len(identity) == 32 and identity in listed
@@ -287,7 +348,7 @@ def is_registered(state: Path) -> bool:
 def registered_places() -> list[Path]:
     """Return where this user made or restored projects; some may be gone by now."""
     try:
-        listed = private_files.read(_list(), ProjectError, secret=False).decode().split()
+        listed = read_own(_list(), ProjectError, secret=False).decode().split()
     except (FileNotFoundError, RuntimeError):
         return []
     return [Path(unquote(place)) for place in listed if place.startswith("/")]

@@ -41,10 +41,9 @@ from labelguard.keys.keyring import KEY_FILE, KeyRing
 from labelguard.ledger import charges, database, journal, policies, schema
 from labelguard.ledger.journal import WITNESS, Anchor, Witness
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import archive, backup
-from labelguard.project.locking import file_lock
+from labelguard.project import backup
 from labelguard.project.opening import OpenProject, seclude
-from labelguard.project.project import STATE, Project, find, registered_places
+from labelguard.project.project import STATE, Project, file_lock, find, registered_places
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
@@ -124,7 +123,7 @@ def restore(
         busy = f"another restore works in {home}; run this again when it is done"
         with file_lock(home, os.O_RDONLY, busy):
             # A crashed restore goes on only with the same backup and words.
-            with archive.reading(source) as file:
+            with backup.open_archive(source) as file:
                 words = file.manifest + file.mac + repr((newest, nothing_since)).encode()
             request = hashlib.sha256(words).hexdigest()
             ready = _Ready.read(partial)
@@ -163,9 +162,9 @@ def _prepare(
     request: str,
 ) -> _Ready:
     """Return all of the project in `partial`, as it will be."""
-    for name in (*archive.DIRECTORIES[:2], "quarantine"):
+    for name in (*backup.DIRECTORIES[:2], "quarantine"):
         (partial / name).mkdir(mode=0o700)
-    with archive.reading(source) as file:
+    with backup.open_archive(source) as file:
         ring, origin, seen = _keys(partial, keys)
         if not ring.verify("backup", file.manifest, file.mac):
             raise ProjectError(
@@ -174,7 +173,7 @@ def _prepare(
             )
         manifest = file.extract(partial)
     seclude(partial, partial.with_name(STATE))
-    ledger = Ledger(f"sqlite:///{partial / archive.LEDGER}", ring)
+    ledger = Ledger(f"sqlite:///{partial / backup.LEDGER}", ring)
     if broken := ledger.fault():
         raise LedgerError(f"the ledger in {source} does not hold: {broken}")
     head = Anchor.parse(manifest["anchor"])
@@ -286,8 +285,8 @@ def _publish(partial: Path, state: Path) -> None:
     own, copied = Project(state).keys, partial / "keys"
     url = os.environ.get("LABELGUARD_LEDGER_URL")
     if url:
-        _fill(url, partial / archive.LEDGER, head)
-        (partial / archive.LEDGER).unlink(missing_ok=True)
+        _fill(url, partial / backup.LEDGER, head)
+        (partial / backup.LEDGER).unlink(missing_ok=True)
     if own.parent != state:  # LABELGUARD_KEYS
         if (copied / KEY_FILE).exists():  # else a crash took part of what was installed
             KeyRing(copied).copy_to(own)

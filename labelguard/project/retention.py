@@ -27,8 +27,8 @@ from labelguard.errors import NotAnswered, ProjectError
 from labelguard.inputs.canonical import GROUP_TAG, id_digest
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.staging import canonical_rows
-from labelguard.ledger import segmentbook
-from labelguard.ledger.segmentbook import Segment
+from labelguard.ledger import sources
+from labelguard.ledger.sources import Segment
 from labelguard.project import private_map
 from labelguard.project.opening import OpenProject
 from labelguard.storage import blocks
@@ -70,7 +70,7 @@ def forget(opened: OpenProject, epoch: int) -> int:
             if tables:
                 rewritten[segment.name] = files.rewrite(segment, tables)
     if rewritten:
-        files.settle(opened.ledger.write(epoch, segmentbook.replace, rewritten))
+        files.settle(opened.ledger.write(epoch, sources.replace_segments, rewritten))
     return count
 
 
@@ -149,7 +149,8 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
         labelers = batch["labeler"].to_pylist()
         distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
         authors = opened.keys.labeler_keys(source, distinct)[[distinct[name] for name in labelers]]
-        items = _digests(batch["given_id" if "given_id" in batch.schema.names else "content"])
+        digests = batch["given_id" if "given_id" in batch.schema.names else "content"].to_pylist()
+        items = blocks.from_bytes(b"".join(digest[:16] for digest in digests))
         pair = np.zeros(len(labelers), np.uint16)
         if "pair" in batch.schema.names:
             pair = batch["pair"].to_numpy().astype(np.uint16)
@@ -160,10 +161,6 @@ def _read_rows(opened: OpenProject, path: Path, reading: Reading, source: str) -
         ):
             rows.setdefault(record[:16], (json.dumps(texts), []))[1].append(row_key)
     return rows
-
-
-def _digests(column: pa.Array) -> Blocks:
-    return blocks.from_bytes(b"".join(digest[:16] for digest in column.to_pylist()))
 
 
 def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:

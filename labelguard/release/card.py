@@ -126,17 +126,9 @@ def common_card(
 
 
 _FIRST = (
-    "release",
-    "labelguard",
-    "format",
-    "created_at",
-    "kind",
-    "mechanism",
-    "mechanism_version",
-    "privacy",
-    "counts",
+    *("release", "labelguard", "format", "created_at", "kind"),
+    *("mechanism", "mechanism_version", "privacy", "counts"),
 )
-# Cards end with these; between the first and the last is what their mechanisms add.
 _LAST = ("budget", "train_with", "not_protected")
 
 
@@ -243,7 +235,8 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     A fact of the mechanism under the name of a row takes its place; its other facts follow.
     """
     budget = card["budget"]
-    yield from (dict(_counts(card)) | sections.facts_of(card)).items()
+    of_mechanism = (fact for section in sections.sections_of_card(card) for fact in section.facts)
+    yield from (dict(_counts(card)) | dict(of_mechanism)).items()
     yield "allowance used", triple(budget["used"], ",.0f")
     yield "allowance left", triple(budget["left"], ",.0f")
 

@@ -45,6 +45,7 @@ from labelguard.release.mechanisms.statistic_design import (
 )
 from labelguard.release.protocol import Finished, Mechanism, ReleaseContext
 from labelguard.release.selection import PlannedRows
+from labelguard.release.writer import find_committed
 from labelguard.storage import arrays
 from labelguard.storage.files import find_changed_file
 
@@ -285,14 +286,8 @@ class HeldOut(Mechanism[Design]):
 
 def _release_directory(head: str, opened: OpenProject) -> Path:
     """Return the directory of a committed release; its id may be shortened."""
-    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-    matches = [record for record in done if record.id.startswith(head)]
-    if len(matches) != 1:
-        raise LabelguardError(
-            f"--head {head} is no directory and names {len(matches)} committed releases; "
-            "see: labelguard release list"
-        )
-    directory = opened.project.releases / matches[0].id
-    if broken := find_changed_file(directory, matches[0].files):
-        raise ProjectError(f"release {matches[0].id}: {broken}; restore it from a backup")
+    record = find_committed(opened, head)
+    directory = opened.project.releases / record.id
+    if broken := find_changed_file(directory, record.files):
+        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
     return directory

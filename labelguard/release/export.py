@@ -28,11 +28,10 @@ from labelguard.learning.columns import column_features
 from labelguard.project.opening import Where
 from labelguard.release.frameworks import FRAMEWORKS, NOISES, Framework, FrameworkName, Noise
 from labelguard.release.head import Head
-from labelguard.release.lookup import committed_directory
 from labelguard.release.pairs_file import PAIRS
-from labelguard.release.writer import Release, read_card
+from labelguard.release.writer import Release, committed_directory, read_card
 from labelguard.spelling import suggest_keywords
-from labelguard.storage.files import check_directory, fsync_path, staged_beside
+from labelguard.storage.files import check_directory, new_directory
 from labelguard.text import Progress, format_budget, no_progress, pluralize
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -114,17 +113,12 @@ def export(
     if scorer is not None:
         texts["TEACHER.md"] = (scorer.path / "CARD.md").read_text(encoding="utf-8")
     try:
-        with staged_beside(target) as temporary:
+        with new_directory(target) as temporary:
             columns = _projection(rows, mode, framework, scorer is not None)
             tables = _tables(rows, columns, mode, scorer, progress)
             written = _save(tables, temporary / framework.file)
             for name, text in texts.items():
                 (temporary / name).write_text(text, encoding="utf-8")
-            temporary.chmod(0o755)
-            for path in (*temporary.iterdir(), temporary):
-                fsync_path(path)
-            temporary.rename(target)  # replaces nothing but an empty directory
-            fsync_path(target.absolute().parent)
     except OSError as error:
         raise ProjectError(f"{target} cannot be written: {error.strerror}") from None
     return ExportResult(str(target), written, mode, rate, command, notes)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
-from labelguard.release.lookup import check_committed
-from labelguard.release.writer import read_card
+from labelguard.release.writer import check_committed, read_card
 from labelguard.storage.files import SUMS, sha256
 
 RAW = "raw labels"

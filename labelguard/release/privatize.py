@@ -36,23 +36,32 @@ from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
-from labelguard.learning.features import DurationCallback
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.project import attempts, lifetime, recovery
+from labelguard.project import attempts, recovery
 from labelguard.project.opening import OpenProject, Where, init, locate_project
 from labelguard.project.project import Project
-from labelguard.release import checks, selection
+from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
-from labelguard.release.intake import describe_input, resolve_source, set_aside
-from labelguard.release.plan import Plan, Preview, preview_release
+from labelguard.release.plan import (
+    Plan,
+    Preview,
+    check_plan,
+    check_price,
+    check_source,
+    check_staged,
+    preview_release,
+)
 from labelguard.release.protocol import Mechanism, Prepared, ReleaseContext
 from labelguard.release.request import (
     Keywords,
     Ours,
     ReleaseRequest,
     check_names,
+    describe_input,
     request_release,
+    resolve_source,
+    set_aside,
 )
 from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
 from labelguard.release.writer import Release, check_new_output, check_output
@@ -72,7 +81,6 @@ def privatize(
     project: Where = None,
     progress: Progress = no_progress,
     review: Review | None = None,
-    wait: DurationCallback | None = None,
     **options: Unpack[Keywords],
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
@@ -84,8 +92,7 @@ def privatize(
     released before keep their value at no cost. `namespace` names the source of these labelers' ids
     (default: that of `labelguard.toml`, or the only one ingested; see `project.linking`). `review`
     is called with a `Preview` before anything is charged, unless a run is taken up that was begun
-    before; `wait`, at a first release, with the seconds that computing features for its forecast
-    will take. What they raise stops the run.
+    before; what it raises stops the run.
 
     `options` are those of the command line (docs/cli.md), with `_` for `-`; `--for` is `duration`,
     and `--public-column` `public_columns`. Those of another package's mechanism, which a type
@@ -113,7 +120,7 @@ def privatize(
         request = request_release(home, mechanism, settings)
         check_output(request.output)
         with OpenProject.job(home) as opened:
-            release = Run(opened, request, progress, review, wait).release(source)
+            release = Run(opened, request, progress, review).release(source)
             if isinstance(release, Release):
                 return release
             if not release.prepared.long_running:
@@ -165,15 +172,14 @@ class Run:
         request: ReleaseRequest,
         progress: Progress,
         review: Review | None = None,
-        wait: DurationCallback | None = None,
     ) -> None:
         self.opened, self.request, self.progress = opened, request, progress
         self.project, self.ledger = opened.project, opened.ledger
-        self.review, self.wait = review, wait
+        self.review = review
         self.executor = open_executor(request.workers)
         self.resolved = resolve_from_ledger(request, opened)
-        total = lifetime.total_cost(self.ledger, self.resolved.policy)
-        self.notes = checks.check_price(self.resolved.policy_request, total)
+        total = pricing.total(self.ledger.policies.history() or [self.resolved.policy])
+        self.notes = check_price(self.resolved.policy_request, total)
 
     @property
     def mechanism(self) -> Mechanism[Any]:
@@ -218,7 +224,7 @@ class Run:
         policy, columns = resolved.policy, resolved.columns
         staged = intake.stage_labels(opened, source, policy, resolved.event, columns, self.progress)
         ties = policy.ties_of(resolved.event)
-        checks.check_staged(staged, resolved.mechanism, ties, self.request.terms)
+        check_staged(staged, resolved.mechanism, ties, self.request.terms)
         self.notes += describe_input(staged)
         declared = policy.public_columns
         further = intake.stage_further(
@@ -227,10 +233,8 @@ class Run:
         if resolved.is_first or resolved.mechanism is None:
             intake.check_usable(staged)  # forecasts may take long
         wanted = forecast or self.review is not None
-        resolved = resolve_from_input(
-            resolved, self.ledger, staged, self.progress, self.wait, forecast=wanted
-        )
-        self.admission = checks.check_source(self.ledger, self.project.namespace, staged)
+        resolved = resolve_from_input(resolved, self.ledger, staged, self.progress, forecast=wanted)
+        self.admission = check_source(self.ledger, self.project.namespace, staged)
         digest = staged.public_digest + (further.staged.public_digest if further else b"")
         self.resolved, identity = identify_request(resolved, opened, digest)
         self.key, self.record, self.again = identity.key, identity.record, identity.again
@@ -274,7 +278,7 @@ class Run:
             executor=self.executor,
             progress=lambda share: self.progress("planning", share),
         )
-        self.notes += checks.check_plan(
+        self.notes += check_plan(
             rows,
             policy,
             event,

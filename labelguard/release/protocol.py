@@ -23,7 +23,7 @@ from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
 from labelguard.learning.columns import FeatureColumn
-from labelguard.learning.features import DurationCallback, PairFeatures, open_fitted
+from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.opening import OpenProject
@@ -46,12 +46,10 @@ class Featured:
     compared: Rows
 
     @classmethod
-    def of(
-        cls, staged: Staged, spec: str, progress: Progress, wait: DurationCallback | None = None
-    ) -> Self:
+    def of(cls, staged: Staged, spec: str, progress: Progress) -> Self:
         """Fit the features of a staged input; raises as `find_distinct_pairs` and `open_fitted`."""
         pairs = find_distinct_pairs(staged)
-        provider = open_fitted(spec, pairs.table, progress, wait)
+        provider = open_fitted(spec, pairs.table, progress)
         x = provider(pairs.table)
         compared = _renumber_units(read_comparisons(staged, pairs.of_row), len(x))
         return cls(spec, pairs, provider, x, compared)

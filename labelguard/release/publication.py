@@ -19,7 +19,7 @@ from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.verification import release_fault
-from labelguard.release.writer import PARQUET, Release
+from labelguard.release.writer import PARQUET, Release, find_committed
 from labelguard.storage.destinations import PublicFile, send_files, split_destination
 from labelguard.storage.files import SUMS, sha256, sums_text
 from labelguard.text import Progress, no_progress
@@ -105,14 +105,8 @@ def push(
 
 def _find_committed(opened: OpenProject, release_id: str) -> tuple[ReleaseRecord, Path]:
     """Return a committed release that verifies, and its directory."""
-    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-    matches = [record for record in done if record.id.startswith(release_id)]
-    if len(matches) != 1:
-        raise LedgerError(
-            f"{release_id!a} names {len(matches)} committed releases; see: labelguard release list"
-        )
-    [record] = matches
-    if broken := release_fault(opened, matches):
+    record = find_committed(opened, release_id)
+    if broken := release_fault(opened, [record]):
         raise LedgerError(f"{broken}; nothing was published")
     return record, opened.project.releases / record.id
 

@@ -1,18 +1,32 @@
-"""The request of one `privatize`: its mechanism, its cost, how its input is read, how it is run."""
+"""The request of one `privatize`: its mechanism, its cost, how its input is read, how it is run.
+
+Its inputs are staged here: labels, or what was ingested of them, and further pairs without any.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
-from labelguard.budget.label_values import Skips, Ties
-from labelguard.budget.policy import Unit
+from labelguard.answers import connector as connectors
+from labelguard.budget.label_values import LabelValues, Skips, Ties
+from labelguard.budget.policy import Policy, Unit
 from labelguard.budget.request import Horizon, PolicyRequest
-from labelguard.errors import PolicyError
-from labelguard.inputs.sources import Input, command_arguments
+from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.inputs import groups, quarantine
+from labelguard.inputs.columns import LAYOUTS, Reading, find_side_roles
+from labelguard.inputs.formats import FORMATS
+from labelguard.inputs.left_out import SKIP, describe_counts
+from labelguard.inputs.pairs import find_distinct_pairs, refuse_conflicts
+from labelguard.inputs.sources import Input, command_arguments, resolve_file
+from labelguard.inputs.staged import Staged
+from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.learning.columns import FeatureColumn
 from labelguard.options import (
     FILE,
     NAMES_OR_PATHS,
@@ -24,11 +38,208 @@ from labelguard.options import (
     check,
     option_declarations,
 )
+from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
-from labelguard.release.intake import Ingested, Intake
 from labelguard.release.mechanisms import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.mechanisms.options import FeatureOptions
-from labelguard.release.protocol import Mechanism
+from labelguard.release.protocol import Further, Mechanism
+from labelguard.text import Progress, pluralize
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """An input: all answers of a source that count."""
+
+    source: str
+
+
+def resolve_source(
+    source: Input | None, home: Project, namespace: str | None, options: Mapping[str, Any]
+) -> tuple[Input, Project, Mapping[str, Any]]:
+    """Return the input, the project as it names its labelers, and the options that read the input.
+
+    Without a `source` it is what was ingested of `namespace`, or of the only source, read as its
+    connectors say unless the options say otherwise. Raises `InvalidLabels`, `ConnectorError`.
+    """
+    if source is not None:
+        return source, replace(home, namespace=namespace or home.namespace), options
+    name = OpenProject.open(home).answers.resolve_source(namespace)
+    settings = connectors.read_shared(home.connectors, name)
+    if options.get("question") is None:
+        options = {**options, "question": settings.question}
+    return Ingested(name), replace(home, namespace=name, columns=settings.columns), options
+
+
+def _write_ingested(source: Input, opened: OpenProject, columns: Mapping[str, str]) -> Input:
+    """Return an input that can be read: ingested answers as files in the work directory.
+
+    `columns` are those that were named for roles.
+    """
+    if not isinstance(source, Ingested):
+        return source
+    opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    paths = opened.answers.export(source.source, opened.project.work / "ingested")
+    return [
+        replace(resolve_file(path, columns, f"answers of {path.stem}"), answers=path)
+        for path in paths
+    ]
+
+
+@contextlib.contextmanager
+def open_ingested(
+    where: Where, namespace: str | None, options: Mapping[str, Any]
+) -> Iterator[tuple[Input, dict[str, Any]]]:
+    """Yield what was ingested, for a command that releases nothing, and the options that read it.
+
+    `namespace` and `options` are those of `resolve_source`, which says what it raises. Answers lie
+    open in the project's work directory until it ends, so that the project is held meanwhile.
+    """
+    source, home, options = resolve_source(None, locate_project(where), namespace, options)
+    with OpenProject.job(home) as project:
+        parts = _write_ingested(source, project, home.columns)
+        words = () if namespace is None else ("--source", namespace)
+        yield (
+            [replace(part, arguments=words) for part in parts],
+            {**options, "columns": {**home.columns, **(options.get("columns") or {})}},
+        )
+
+
+_PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake(ReadingOptions):
+    """Reads the inputs of a release as its options say."""
+
+    @classmethod
+    def of(cls, home: Project, options: Mapping[str, Any]) -> Self:
+        """Return the intake of a command's options, with the columns that the project names."""
+        return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
+
+    def __post_init__(self) -> None:
+        check(Intake, vars(self))
+
+    def stage_labels(
+        self,
+        opened: OpenProject,
+        source: Input,
+        policy: Policy,
+        event: str,
+        features: tuple[FeatureColumn, ...],
+        progress: Progress,
+    ) -> Staged:
+        """Stage labels in the work directory, as a policy reads them for this kind of event."""
+        reading = Reading(
+            self.columns,
+            policy.unit,
+            features,
+            question=self.question,
+            format=self.format,
+            split=self.split,
+            values=LabelValues.parse(policy.label_values),
+            skips=policy.skips,
+            public_columns=policy.public_columns,
+        )
+        options = StagingOptions(
+            reading,
+            opened.project.namespace,
+            self.bad_rows == "quarantine",
+            policy.ties_of(event) == "drop",
+            groups.groups_in_force(opened.ledger, policy.unit),
+            opened.ledger.people.tombstones(),
+            self.max_input_bytes,
+            spool=opened.project.work,
+        )
+        opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return stage(
+            _write_ingested(source, opened, self.columns),
+            opened.project.work / "input",
+            opened.keys,
+            options,
+            lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+        )
+
+    def stage_further(
+        self,
+        opened: OpenProject,
+        source: Input | None,
+        features: tuple[FeatureColumn, ...],
+        public_columns: tuple[str, ...],
+        labeled: Staged,
+        progress: Progress,
+    ) -> Further | None:
+        """Stage further pairs, without labels and labelers, if there are any."""
+        if source is None:
+            return None
+        public = {*_PUBLIC_CONTENT, *find_side_roles(self.columns)}
+        columns = {role: name for role, name in self.columns.items() if role in public}
+        reading = Reading(
+            columns,
+            "none",
+            features,
+            labelled=False,
+            question=self.question,
+            format=self.format,
+            public_columns=public_columns,
+        )
+        skip_bad = self.bad_rows == "quarantine"
+        staged = stage(
+            source,
+            opened.project.work / "also",
+            opened.keys,
+            StagingOptions(reading, "", quarantine=skip_bad, spool=opened.project.work),
+            lambda name, rows: progress(f"reading {name}: {rows:,} pairs", None),
+        )
+        if staged.chat != labeled.chat:
+            raise InvalidLabels(
+                "the pairs of --also must be texts if the labels are of texts, chats if of chats"
+            )
+        return Further(staged, find_distinct_pairs(staged))
+
+    def check_usable(self, staged: Staged) -> None:
+        """Raise `InvalidLabels` for labels outside their domain, conflicting ids, or no row."""
+        staged.raise_for_labels()
+        if staged.given_ids:
+            refuse_conflicts(staged, self.columns.get("item_id", "item_id"))
+        if staged.rows == staged.withdrawn:
+            raise InvalidLabels(
+                f"no usable row in the input: of {pluralize(staged.rows_read, 'row')} "
+                f"{staged.fault_count:,} cannot be used, {staged.skipped + staged.withdrawn:,} "
+                f"are skipped, and {staged.identical_sides:,} have identical sides"
+            )
+
+
+def describe_input(staged: Staged) -> Iterator[str]:
+    """Yield notes on the formats of an input, where columns' names do not tell, and on lost rows.
+
+    Skips are counted where the policy says that they are public; elsewhere there are none.
+    """
+    for name in sorted(staged.formats - {"pairs", "rankings"}):
+        yield f"read as {name}: {FORMATS[name].about}"
+    yield from (file.note for file in staged.formatted if file.note)
+    if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
+        yield f"left out: {describe_counts(left_out)}"
+    if staged.refused_rows:
+        who = pluralize(staged.refused_labelers, "retired or erased labeler")
+        yield f"{pluralize(staged.refused_rows, 'row')} of {who} left out"
+
+
+def set_aside(project: Project, staged: Staged, release_id: str) -> Iterator[str]:
+    """Write rows that cannot be used into the project's quarantine; yield a note on them."""
+    if any(formatted.file.answers for formatted in staged.formatted):
+        quarantine.write_outside(project.outside, staged, project.work / "outside")
+    if staged.bad_rows:
+        directory = project.quarantine / release_id
+        quarantine.write(
+            directory,
+            [formatted.file for formatted in staged.formatted],
+            staged.bad_rows,
+            project.work / "quarantine",
+            staged.columns.get("labeler_id", "labeler_id"),
+            project.namespace,
+        )
+        yield f"{pluralize(staged.fault_count, 'bad row')} set aside in {directory}"
+
 
 # The mechanisms of labelguard.
 Ours = Literal["auto", "rr", "statistic", "props", "evaluation", "uls", "els", "els-group", "aup"]

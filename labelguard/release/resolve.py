@@ -23,7 +23,7 @@ from labelguard.errors import PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.inputs.staged import Staged
 from labelguard.learning.columns import FeatureColumn, column_features
-from labelguard.learning.features import DurationCallback, check_features
+from labelguard.learning.features import check_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
@@ -235,14 +235,13 @@ def resolve_from_input(
     ledger: Ledger,
     staged: Staged,
     progress: Progress,
-    wait: DurationCallback | None,
     *,
     forecast: bool,
 ) -> ResolvedRequest:
     """Add what public columns decide: an open mechanism, and the numbers of a first policy.
 
     `forecast`: what the mechanism may be expected to give is wanted at a first release; features
-    are computed for it, and `wait` is called with how long that takes.
+    are computed for it.
     """
     request, named = resolved.request, resolved.mechanism
     if not resolved.is_first and named is not None:
@@ -257,7 +256,7 @@ def resolve_from_input(
     if resolved.is_first:
         resolved = _with_first_policy(resolved, ledger, staged, allowed)
     options = request.head(resolved.features)
-    featured = cache(lambda: Featured.of(staged, options.features, progress, wait))
+    featured = cache(lambda: Featured.of(staged, options.features, progress))
     if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
         sizing = _choose_size(resolved, featured(), options, periods, progress)
         mechanism = named or request.open_mechanism(sizing.mechanism, resolved.features)

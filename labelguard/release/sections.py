@@ -202,11 +202,6 @@ def sections_of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
         return (Section(f"mechanism-{name}", f"Mechanism {name}", (why,)),)
 
 
-def facts_of(card: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of the mechanism of a card, by name."""
-    return {name: value for section in sections_of_card(card) for name, value in section.facts}
-
-
 def triple(values: Mapping[str, float], style: str) -> str:
     """Return minimum, median and maximum in one style; – without values."""
     if not values:

@@ -27,8 +27,16 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.project import private_map
 from labelguard.project.private_map import RememberedLabels
 from labelguard.project.project import Project
-from labelguard.release.allocation import count_uses, fit_groups, number_blocks, number_rankings
-from labelguard.release.choices import FIRST_NUMBER, BucketChoices, authors, latest_rows
+from labelguard.release.choices import (
+    FIRST_NUMBER,
+    BucketChoices,
+    authors,
+    count_uses,
+    fit_groups,
+    latest_rows,
+    number_blocks,
+    number_rankings,
+)
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, over_buckets

@@ -1,4 +1,4 @@
-"""Releases on disk: written behind a grant, verified by hashes, loaded and copied.
+"""Releases on disk: written behind a grant, found again, verified by hashes, loaded and copied.
 
 A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
 mechanism adds (`head.npz`, a directory `model`); an evaluation has no rows, and no `data.parquet`.
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,19 +26,21 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.notebook import card, several
 from labelguard.project.opening import OpenProject, Where
+from labelguard.project.project import CONFIG
 from labelguard.release import card as cards
 from labelguard.spelling import suggest, suggest_keywords
 from labelguard.storage.files import (
+    PART,
     SUMS,
     check_directory,
     find_changed_file,
     fresh_directory,
-    fsync_path,
     hashes_of,
+    new_directory,
     publish_directory,
-    staged_beside,
     sums_text,
 )
 from labelguard.text import format_budget, pluralize
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
     import datasets
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
-
 
 # How rows are written.
 PARQUET: Mapping[str, Any] = {
@@ -109,19 +111,24 @@ def directory_of(release: Release | str | Path, project: Where = None) -> Path:
         project is not None or not (os.sep in release or Path(release).exists())
     ):
         opened = OpenProject.open(project)
-        done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
-        matches = [record for record in done if record.id.startswith(release)]
-        if len(matches) != 1:
-            raise LedgerError(
-                f"{release!a} names {len(matches)} committed releases; see: labelguard release list"
-            )
-        return opened.project.releases / matches[0].id
+        return opened.project.releases / find_committed(opened, release).id
     if isinstance(release, str | os.PathLike):
         return Path(release)
     raise TypeError(
         "expected a Release, the id of one, or the path of a release directory, found "
         f"{type(release).__name__}"
     )
+
+
+def find_committed(opened: OpenProject, release_id: str) -> ReleaseRecord:
+    """Return the committed release of an id, which may be shortened, or raise `LedgerError`."""
+    done = [record for record in opened.ledger.releases.all() if record.state == "committed"]
+    matches = [record for record in done if record.id.startswith(release_id)]
+    if len(matches) != 1:
+        raise LedgerError(
+            f"{release_id!a} names {len(matches)} committed releases; see: labelguard release list"
+        )
+    return matches[0]
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
@@ -327,15 +334,10 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
             raise ProjectError(f"{broken}; remove {output} and run this again")
         return
     try:
-        with staged_beside(output) as temporary:
+        with new_directory(output, release.stat().st_mode & 0o777) as temporary:
             for name in (*files, SUMS):
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(release / name, temporary / name)
-            shutil.copymode(release, temporary)
-            for path in (*temporary.rglob("*"), temporary):
-                fsync_path(path)
-            temporary.rename(output)  # replaces nothing but an empty directory
-            fsync_path(output.absolute().parent)
     except OSError as error:
         raise ProjectError(
             f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"
@@ -344,3 +346,49 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
 
 def _is_empty(directory: Path) -> bool:
     return directory.is_dir() and not any(directory.iterdir())
+
+
+_LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
+
+
+def committed_directory(release: Release | str | Path, project: Where = None) -> Path:
+    """Return the directory of a committed release, whose files are what was committed.
+
+    `release` is as `directory_of` takes it. A release in a project is compared with the hashes in
+    the ledger, a copy with its `SHA256SUMS`. Raises `LedgerError` for a release that is not
+    committed, `ProjectError` if there is none, it has no rows, or a file of it was altered.
+    """
+    directory = directory_of(release, project)
+    refuse_evaluation(directory)
+    check_committed(directory, "data.parquet")
+    return directory
+
+
+def check_committed(directory: Path, file: str) -> None:
+    """Raise, as `committed_directory` does, unless a release that holds `file` is as committed."""
+    state = directory.absolute().parents[1]
+    if directory.absolute().parent.name == "releases" and (state / CONFIG).is_file():
+        record = OpenProject.open(state).ledger.releases.get(directory.name)
+        if record is None or record.state != "committed":
+            raise LedgerError(
+                f"{directory.name} is not committed; see: labelguard release list, and run its "
+                "command again"
+            )
+        expected = record.files
+    else:
+        expected = read_sums(directory, ("card.json", file), "copy the release again")
+    if broken := find_changed_file(directory, expected):
+        raise ProjectError(f"{broken}; copy the release again")
+
+
+def read_sums(directory: Path, required: Sequence[str], remedy: str) -> Mapping[str, str]:
+    """Return what `SHA256SUMS` says of each file: the copy that goes with a release or a model."""
+    try:
+        lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ProjectError(f"{directory / SUMS} cannot be read; {remedy}") from None
+    digests = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
+    missing = [name for name in required if name not in digests]
+    if missing:
+        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; {remedy}")
+    return digests

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.storage.files import SUMS, check_directory, fsync_path, hashes_of, staged_beside
+from labelguard.storage.files import SUMS, check_directory, hashes_of, new_directory
 from labelguard.text import Progress
 
 if TYPE_CHECKING:
@@ -116,17 +116,12 @@ def _write_directory(files: Mapping[str, PublicFile], output: Path, progress: Pr
             raise LabelguardError(f"{output} holds something else; choose another directory")
         return str(output)
     try:
-        with staged_beside(output) as temporary:
+        with new_directory(output) as temporary:
             for number, (name, file) in enumerate(files.items()):
                 progress("copying", number / len(files))
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 with (temporary / name).open("xb") as target:
                     file.copy_to(target)
-            temporary.chmod(0o755)
-            for path in (*temporary.rglob("*"), temporary):
-                fsync_path(path)
-            temporary.rename(output)  # replaces nothing but an empty directory
-            fsync_path(output.absolute().parent)
     except OSError as error:
         raise LabelguardError(f"{output} cannot be written: {error.strerror}") from None
     return str(output)

@@ -57,7 +57,7 @@ def truth(item, s, gamma):
     return float(1 + top / bottom) / 2
 
 
-def covered(common, seed, *, scale=1.0, corrected=True):
+def measure_coverage(common, seed, *, scale=1.0, corrected=True):
     """How often the interval, made `scale` times as wide, holds the truth."""
     rng, hits = np.random.default_rng(seed), 0
     for _ in range(WORLDS):
@@ -70,13 +70,13 @@ def covered(common, seed, *, scale=1.0, corrected=True):
 @pytest.mark.quick("0.5")
 @pytest.mark.parametrize("common", [0.5, 0.85, 1.0])
 def test_the_interval_holds_the_agreement_of_the_labels_themselves(common):
-    assert covered(common, 1) >= LEAST
+    assert measure_coverage(common, 1) >= LEAST
 
 
 def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are():
-    assert covered(0.85, 1, scale=0.5) < 0.9
+    assert measure_coverage(0.85, 1, scale=0.5) < 0.9
     # Flips make labels seem to agree less; an interval of items' own spread would not tell.
-    assert covered(1.0, 1, scale=1.0, corrected=False) < 0.5
+    assert measure_coverage(1.0, 1, scale=1.0, corrected=False) < 0.5
 
 
 @pytest.mark.quick("0.5")
@@ -319,7 +319,7 @@ def twice(first, again):
     )
 
 
-def linked(project, pairs):
+def link_workers(project, pairs):
     """Link v0 to u0, and so on: the same people under two ids."""
     lg.privatize(twice(2, 0).to_arrow(), project=project, **FEW_LABELS)
     numbers = range(5, 5 + pairs)
@@ -331,7 +331,7 @@ def linked(project, pairs):
     ("pairs", "share", "suggested"), [(100, "10.9%", False), (4, "0.6%", True)]
 )
 def test_agreement_with_oneself_is_counted_and_suggests_nothing(project, pairs, share, suggested):
-    linked(project, pairs)
+    link_workers(project, pairs)
     release = lg.privatize(twice(200, 5 + pairs).to_arrow(), project=project, mechanism="rr")
     assert release.card["counts"]["unit_pairs"] == pairs
     assert f"| {pairs} pairs of labels of one item are" in (release.path / "CARD.md").read_text()

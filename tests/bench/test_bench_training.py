@@ -1,10 +1,18 @@
-"""The benchmarks that train language models, from texts to tables, with a handful of pairs."""
+"""The benchmarks that train language models, from texts to tables, with a handful of pairs.
+
+The parts of bench/gpu.sh on a CPU, with a handful of made-up dialogues.
+
+The benchmark of ULS and AUP: their ways take the same step as SGD's, and each is timed.
+"""
 
 import importlib
 import json
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
+import torch
 
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.blocks import block
@@ -57,3 +65,139 @@ def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(tiny, cap
         assert f"{law.flip_probability:.3f}" in said.out
     else:
         assert {row[2] for row in cells if len(row) == 4 and "12" in row[1]} >= WAYS
+
+
+WORDS = ("tea", "rain", "bread", "gardening", "understanding", "sunlight")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What all parts leave, run after each other."""
+    data, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
+    _dialogues().write_parquet(data / "hh_rlhf_test.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELGUARD_SHARED_DATA", str(data))
+        patch.syspath_prepend(str(BENCH))
+        from gpu import alignment, compare, lora_utility, pretrain, throughput
+
+        for part in (pretrain, compare, throughput, alignment, lora_utility):
+            part.main(["--tiny", "--out", str(out)])
+        yield out
+
+
+def _dialogues():
+    draw = np.random.default_rng(0)
+
+    def answer():
+        return " " + " ".join(draw.choice(WORDS, draw.integers(2, 7))) + "."
+
+    rows = [
+        {
+            "prompt": f"\n\nHuman: {draw.choice(WORDS)} secretword {row}?\n\nAssistant:",
+            "response_a": answer(),
+            "response_b": answer(),
+            "label": int(draw.integers(2)),
+        }
+        for row in range(90)
+    ]
+    return pl.DataFrame(rows, schema_overrides={"label": pl.Int8})
+
+
+def _read(results, name):
+    return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_every_kind_of_labels_is_compared_and_judged_against_randomized_response(results):
+    told = _read(results, "compare")
+    assert told["labelers"] == "simulated"
+    assert set(told["against"]) == set(told["runs"]) - {"RR, forward"}
+    assert {sum(counts.values()) for counts in told["against"].values()} == {8}
+    assert all(
+        0 <= run[kind] <= 1 for run in told["runs"].values() for kind in ("planted", "human")
+    )
+    stages = [told["runs"][name] for name in ("PROPS, hard", "PROPS, soft")]
+    assert all(one["standard_error"] > 0 and 0 <= one["true_error"] <= 1 for one in stages)
+
+
+def test_finished_runs_are_not_repeated_and_no_text_is_printed(results, capsys):
+    from gpu import compare
+
+    before = (results / "compare.json").read_bytes()
+    compare.main(["--tiny", "--out", str(results)])
+    said = capsys.readouterr()
+    assert (results / "compare.json").read_bytes() == before
+    assert "secretword" not in before.decode() + said.out + said.err
+
+
+def test_both_trainers_are_timed(results):
+    told = _read(results, "throughput")["shapes"]["tiny"]
+    assert told["steps"] == 2
+    assert all(told["tokens_per_second"][name] > 0 for name in ("ours", "TRL"))
+
+
+def test_gradients_and_labels_of_a_head_are_compared_on_both_preferences(results):
+    told = _read(results, "lora-utility")["runs"]
+    assert len(told) == 2 * 3  # two preferences, three ways, one number of labelers
+    assert len({(one["preference"], one["way"]) for one in told.values()}) == 6
+    assert all(0 <= one["accuracy"] <= 1 and one["seconds_a_step"] > 0 for one in told.values())
+    assert "secretword" not in json.dumps(told)
+
+
+def test_stages_of_an_alignment_say_what_they_took(results):
+    told = _read(results, "alignment")
+    assert told["sft"]["seconds"] > 0 and told["rl"]["rows"] > 0
+    assert told["rl"]["after"].keys() == {"reward", "kl", "distance", "length"}
+
+
+def test_no_text_is_written_outside_models_and_releases(results):
+    assert "secretword" not in (results / "alignment.json").read_text()
+
+
+SCRIPT = "uls_time"
+RECORDS, TOKENS = 4, 16
+
+
+@pytest.fixture(scope="module")
+def directory(bench, tmp_path_factory):
+    found = tmp_path_factory.mktemp("bench")
+    bench.save_model(str(found / "base"), "tiny", TOKENS)
+    return str(found)
+
+
+@pytest.mark.parametrize("kind", ["reward", "dpo"])
+def test_plain_sgd_takes_the_step_of_uls_without_clipping_and_noise(kind, bench, directory):
+    labels = np.array([1.0, 0.0, 0.5, 1.0])
+    problem = bench.opened(directory, kind, 1, RECORDS, TOKENS, "cpu")
+    mean = problem.clipped_sum(np.arange(RECORDS), labels, 100.0) / RECORDS
+    bench.mean_gradient(problem, labels)
+    plain = torch.cat([parameter.grad.flatten() for parameter in problem._parameters])
+    torch.testing.assert_close(mean.float(), plain, rtol=1e-3, atol=float(1e-4 * plain.abs().max()))
+    assert plain.any()
+
+
+def test_every_way_is_timed(bench, directory):
+    for way in bench.WAYS:
+        found = bench.timed(directory, "reward", way, RECORDS, TOKENS, 1, "cpu")
+        assert len(found) == len(bench.HELD)
+        assert all(one["seconds"] > 0 and one["peak_gb"] > 0 for one in found)
+
+
+@pytest.mark.parametrize("held", [1, 10])
+def test_plain_sgd_of_a_head_takes_the_step_of_uls_without_clipping(held, bench):
+    cohort = bench._uls_heads.Cohort(40, 6, held)
+    cohort.problem.theta = np.linspace(-1, 1, 6)
+    plain = cohort.sgd()
+    cohort.problem.theta = np.linspace(-1, 1, 6)
+    large = 2.0**10  # nothing is clipped; all labelers have as many records
+    clipped = cohort.problem.clipped_sum(cohort.units, cohort.labels, large)
+    assert clipped / len(cohort.units) == pytest.approx(plain, rel=1e-4, abs=1e-6)
+    assert plain.any()
+
+
+def test_every_way_of_a_head_is_timed(bench):
+    found = bench._uls_heads.rows(sizes=((200, 8),), rounds=1)
+    ways = {"SGD", "ULS", "AUP", "noise, exactly", "floor"}
+    assert {(held, way) for _, held, way, *_ in found} == {
+        (held, way) for held in bench._uls_heads.HELD for way in ways
+    }
+    assert all(ratio == 1 for _, _, way, _, ratio, _ in found if way == "SGD")

@@ -66,7 +66,7 @@ def project(run):
     return run
 
 
-def crashed(project):
+def crash_release(project):
     """Begin one release more, and do not commit it."""
 
     def crash(*_):
@@ -190,7 +190,7 @@ def test_a_file_that_was_altered_ends_verification_with_1(project):
 
 def test_a_map_of_an_unfinished_release_is_verified_too(project):
     pq.write_table(labels(6), "labels.parquet")  # of somebody new
-    crashed(project)
+    crash_release(project)
     assert project("budget", "verify").exit_code == 0
     newest = max(find().private_maps.iterdir())
     changed = next(newest.glob("*.parquet"))

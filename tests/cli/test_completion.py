@@ -31,7 +31,7 @@ def ask(line, *python):
     )
 
 
-def completed(line):
+def complete_words(line):
     """The same, as the words that it offers; nothing may be said beside them."""
     answer = ask(line)
     assert answer.stderr == ""
@@ -62,7 +62,7 @@ def study(tmp_path):
     ],
 )
 def test_commands_options_values_and_files_are_completed(line, offered):
-    assert completed(line) == offered
+    assert complete_words(line) == offered
 
 
 def test_bash_completes_by_the_script_that_it_is_given():
@@ -81,8 +81,8 @@ def test_bash_completes_by_the_script_that_it_is_given():
 
 @pytest.mark.slow
 def test_releases_and_policies_are_those_of_the_project(study):
-    assert completed(f"labelguard release show --project {study} r") == ["plain,r0001"]
-    assert completed(f"labelguard policy activate --project {study} we") == ["plain,weekly"]
+    assert complete_words(f"labelguard release show --project {study} r") == ["plain,r0001"]
+    assert complete_words(f"labelguard policy activate --project {study} we") == ["plain,weekly"]
 
 
 def test_policies_are_not_completed_where_a_server_or_a_secret_store_would_be_asked(
@@ -91,12 +91,12 @@ def test_policies_are_not_completed_where_a_server_or_a_secret_store_would_be_as
     touched = study / "touched"
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", f"touch {touched}")
     (study / ".labelguard" / "keys" / "project.key").unlink()
-    assert completed(f"labelguard policy activate --project {study} we") == []
+    assert complete_words(f"labelguard policy activate --project {study} we") == []
     assert not touched.exists()
 
 
 def test_what_cannot_be_completed_says_nothing(tmp_path):
-    assert completed(f"labelguard policy show --project {tmp_path / 'none'} x") == []
+    assert complete_words(f"labelguard policy show --project {tmp_path / 'none'} x") == []
 
 
 def test_completing_loads_no_engine():
@@ -115,8 +115,8 @@ def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study):
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE policies SET name = 'o$(reboot)' WHERE name = 'once'")
     engine.dispose()
-    assert completed(f"labelguard report --project {study} r") == ["plain,r0001"]
-    assert completed(f"labelguard policy show --project {study} ") == ["plain,weekly"]
+    assert complete_words(f"labelguard report --project {study} r") == ["plain,r0001"]
+    assert complete_words(f"labelguard policy show --project {study} ") == ["plain,weekly"]
 
 
 # A path that names nothing is told at once, with the file that was probably meant.

@@ -164,7 +164,7 @@ def _check_json(printed, described):
                 _check_json(printed.get(name), inner)
 
 
-def _crashed():
+def _crash_release():
     """A release that was begun and not committed."""
 
     def crash(*_):
@@ -263,7 +263,7 @@ PREPARED = {
     ("policy", "groups"): _groups,
     ("leaderboard",): _arena,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
-    ("release", "abandon"): _crashed,
+    ("release", "abandon"): _crash_release,
     ("reward", "score"): _responses,
     ("train", "dpo"): _base,
     ("train", "reward"): _base,

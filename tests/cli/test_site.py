@@ -53,4 +53,4 @@ def test_the_page_of_a_file_holds_all_of_it():
     text = (ROOT / path).read_text(encoding="utf-8")
     shown = hooks.source(path)
     assert f"\n````python\n{text}\n````\n" in shown and "````" not in text
-    assert "\n- [score.py](analysis/score.py.md)\n" in hooks.source("labelguard/analysis")
+    assert "\n- [reward.py](analysis/reward.py.md)\n" in hooks.source("labelguard/analysis")

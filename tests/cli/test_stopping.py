@@ -28,12 +28,7 @@ def temporary(tmp_path):
     return directory
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
-def _heeded():
+def _heed_signals():
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 
@@ -49,7 +44,7 @@ def reading(temporary, within, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
-        preexec_fn=_heeded,  # tests may run where hanging up is ignored
+        preexec_fn=_heed_signals,  # tests may run where hanging up is ignored
     ) as process:
         assert process.stdin is not None
         process.stdin.write(ROW * 20_000)  # more than a pipe and a buffer hold

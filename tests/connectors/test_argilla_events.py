@@ -20,13 +20,13 @@ RECORDINGS = Path(__file__).parent / "recordings" / "argilla"
 TABLE = {"url": "https://argilla.example", "dataset": "prefs", "workspace": "labelers"}
 
 
-def recorded(name):
+def read_recording(name):
     return json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-EVENTS = [recorded(path.stem) for path in sorted(RECORDINGS.glob("[0-9]*.json"))]
+EVENTS = [read_recording(path.stem) for path in sorted(RECORDINGS.glob("[0-9]*.json"))]
 RESPONSES = [event for event in EVENTS if event["type"].startswith("response.")]
-QUESTIONS, PAGE = recorded("questions"), recorded("records")
+QUESTIONS, PAGE = read_recording("questions"), read_recording("records")
 
 
 def argilla(**options):
@@ -113,14 +113,14 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte():
     for event in RESPONSES:
         if answer := hear(event):
             heard[answer.record] = max(answer, heard.get(answer.record, answer), key=_version)
-    pulled = _pulled()
+    pulled = _pull()
     assert len(pulled) == 3
     assert {one.record: one for one in pulled} == {
         record: answer for record, answer in heard.items() if not answer.is_deleted
     }
 
 
-def _pulled():
+def _pull():
     """What the REST interface tells."""
     questions = answers.preferences(
         parse(list[answers.ArgillaQuestion], QUESTIONS["items"], "questions")
@@ -138,7 +138,7 @@ def _version(answer):
 
 
 def test_the_format_reads_the_latest_states(tmp_path):
-    bodies = [json.loads(answer.body) for answer in _pulled()]
+    bodies = [json.loads(answer.body) for answer in _pull()]
     found = read(write(tmp_path / "bodies.jsonl", bodies), tmp_path, question="preference")
     # A preference for A by Ann, who skips the other; Bob's draft is none.
     assert found["fault"].to_list() == [0, 0]

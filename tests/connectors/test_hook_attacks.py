@@ -26,7 +26,7 @@ from labelguard.errors import ConnectorError
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'
 
 
-def listed(directory, patch):
+def make_project(directory, patch):
     """A project with a connector for anybody, and one for an address alone."""
     patch.setenv("LABELGUARD_LISTED_HOOK_SECRET", hooks.SECRET)
     return hooks.project(directory, patch, f'{LISTED}addresses = ["10.9.9.9"]\n')
@@ -34,14 +34,14 @@ def listed(directory, patch):
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    return listed(tmp_path, monkeypatch)
+    return make_project(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """One server for all tests that leave it as it was."""
     with pytest.MonkeyPatch.context() as patch:
-        served = listed(tmp_path_factory.mktemp("served"), patch)
+        served = make_project(tmp_path_factory.mktemp("served"), patch)
         with hooks.serving(served, "--no-worker") as found:
             yield found
 
@@ -115,7 +115,7 @@ def test_bodies_that_never_end_do_not_keep_others_out(limit, count, sent, made, 
         server.stop()
 
 
-def annotated(*regions):
+def annotate(*regions):
     """An annotation of task 1."""
     return {
         "id": 1,
@@ -136,27 +136,27 @@ def label_studio():
     return connector(Settings.of("label-studio", {"url": "http://127.0.0.1", "project": 1}))
 
 
-def nested(levels):
+def nest(levels):
     return json.loads("[" * levels + "]" * levels)
 
 
 @pytest.mark.quick("value0")
-@pytest.mark.parametrize("value", [{"selected": nested(300)}, ["left"], "left", 1, None])
+@pytest.mark.parametrize("value", [{"selected": nest(300)}, ["left"], "left", 1, None])
 def test_a_labeler_whose_answer_is_none_stops_nobody_else(value):
     region = {"type": "pairwise", "from_name": "pref", "to_name": "a", "value": value}
-    (found,) = parse_delivery(label_studio(), told({"prompt": "?"}, annotated(region)))
+    (found,) = parse_delivery(label_studio(), told({"prompt": "?"}, annotate(region)))
     (kept,) = json.loads(found.body)["annotations"][0]["result"]
     assert kept["value"] == {}
 
 
 def test_a_task_that_no_reader_of_files_takes_is_a_dead_letter():
-    parse_delivery(label_studio(), told({"prompt": nested(90)}, annotated()))
+    parse_delivery(label_studio(), told({"prompt": nest(90)}, annotate()))
     with pytest.raises(ConnectorError, match="expected valid JSON"):
-        parse_delivery(label_studio(), told({"prompt": nested(120)}, annotated()))
+        parse_delivery(label_studio(), told({"prompt": nest(120)}, annotate()))
 
 
 def test_a_small_body_does_not_become_very_many_large_answers():
-    body = told({"prompt": "x" * 100_000}, *[annotated()] * 1_000)
+    body = told({"prompt": "x" * 100_000}, *[annotate()] * 1_000)
     with pytest.raises(ConnectorError, match="annotation: expected at most 33,554,432 characters"):
         parse_delivery(label_studio(), body)
 

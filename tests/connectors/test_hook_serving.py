@@ -1,17 +1,31 @@
-"""`labelguard serve` as people start it: with its worker, and with what it refuses."""
+"""`labelguard serve` as people start it: with its worker, and with what it refuses.
 
+Deliveries are proven by one of four schemes, within five minutes, by any secret that holds.
+"""
+
+import base64
+import hashlib
+import hmac
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from labelguard_connectors.hook.serving import Refused, Scheme
+from standardwebhooks.webhooks import Webhook
 from support import hooks, tools
 
+from labelguard.answers.connector import Settings
+from labelguard.errors import ConnectorError
 from labelguard.project import policies
 from labelguard.report import overview
 
@@ -95,7 +109,7 @@ def test_a_worker_that_died_is_started_again(clinic):
         wait("the worker works on", 60, lambda: not any(map(alive, others)))
 
 
-def refused(made, *options):
+def read_refusal(made, *options):
     """What `labelguard serve` says before it ends with 1."""
     command = [sys.executable, "-m", "labelguard", "serve", "--port", "0", *options]
     ran = subprocess.run(
@@ -115,7 +129,7 @@ def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
 ):
     monkeypatch.setenv("LABELGUARD_DESK_HOOK_SECRET", hooks.SECRET)
     made, _ = tools.connected(project, tmp_path, monkeypatch, RELEASE)
-    assert refused(made).startswith("labelguard: the hook releases under a policy in force")
+    assert read_refusal(made).startswith("labelguard: the hook releases under a policy in force")
     with hooks.serving(made, "--no-worker") as server:
         assert server.stop() == 0
 
@@ -129,11 +143,214 @@ def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
     ],
 )
 def test_an_address_that_cannot_be_had_is_said_in_one_line(clinic, options, said):
-    error = refused(clinic[0], "--no-worker", *options)
+    error = read_refusal(clinic[0], "--no-worker", *options)
     assert said in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_project_without_connectors_is_not_served(project):
-    assert "labelguard.toml has no [connectors.NAME]" in refused(project)
+    assert "labelguard.toml has no [connectors.NAME]" in read_refusal(project)
+
+
+BODY = json.dumps({"type": "response.created", "data": {"value": "left ✓"}}).encode()
+OLD, NEW = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+PLAIN_OLD, PLAIN_NEW = "correct-horse-battery", "staple-ñ-secret"
+
+
+def scheme(name, kind="tool", **hook):
+    return Scheme.of(Settings.of("clinic", {"kind": kind, "hook": {"scheme": name, **hook}}))
+
+
+def standard(secret, *, ago=0, body=BODY, number="msg_1"):
+    """Headers as the library of Standard Webhooks makes them."""
+    at = datetime.now(UTC) - timedelta(seconds=ago)
+    return {
+        "webhook-id": number,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": Webhook(secret).sign(number, at, body.decode()),
+    }
+
+
+def sign_with_time(secret, *, ago=0, body=BODY):
+    """Headers as Prolific documents them: base64 HMAC-SHA256 of timestamp and body."""
+    stamp = str(int(time.time() - ago))
+    digest = hmac.new(secret.encode(), stamp.encode() + body, hashlib.sha256).digest()
+    return {
+        "x-prolific-request-timestamp": stamp,
+        "x-prolific-request-signature": base64.b64encode(digest).decode(),
+    }
+
+
+def sign_in_hex(secret, *, body=BODY):
+    digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return {"x-hub-signature-256": f"sha256={digest}"}
+
+
+def shared(secret):
+    # What arrives are bytes; ASGI servers and we read them as Latin-1.
+    return {"x-labelguard-secret": secret.encode().decode("latin-1")}
+
+
+Proof = Callable[..., dict[str, str]]
+PROOFS: list[tuple[str, Proof, str, str]] = [
+    ("standard-webhooks", standard, OLD, NEW),
+    ("hmac-sha256", sign_in_hex, PLAIN_OLD, PLAIN_NEW),
+    ("hmac-timestamp", sign_with_time, PLAIN_OLD, PLAIN_NEW),
+    ("shared-secret", shared, PLAIN_OLD, PLAIN_NEW),
+]
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
+def test_either_secret_proves_a_delivery_while_one_replaces_another(name, proof, old, new):
+    found = scheme(name)
+    for secret in (old, new):
+        for both in ((old, new), (new, old), (secret,)):
+            found.verify(both, proof(secret), BODY)
+    for secrets in ((new,), ()):
+        with pytest.raises(Refused):
+            found.verify(secrets, proof(old), BODY)
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS[:3])
+def test_a_signature_is_of_this_body_alone(name, proof, old, new):
+    with pytest.raises(Refused):
+        scheme(name).verify((old, new), proof(old), BODY + b" ")
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
+def test_a_proof_is_compared_to_its_end(name, proof, old, new):
+    *named, last = proof(old).items()
+    for wrong in (last[1][:-1], last[1][:-4] + "0000"):
+        with pytest.raises(Refused):
+            scheme(name).verify((old, new), dict([*named, (last[0], wrong)]), BODY)
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
+def test_without_its_headers_nothing_is_proven(name, proof, old, new):
+    headers = proof(old)
+    for left_out in headers:
+        rest = {key: value for key, value in headers.items() if key != left_out}
+        with pytest.raises(Refused):
+            scheme(name).verify((old, new), rest, BODY)
+
+
+@pytest.mark.parametrize(
+    ("name", "proof", "secret"),
+    [("standard-webhooks", standard, OLD), ("hmac-timestamp", sign_with_time, PLAIN_OLD)],
+)
+def test_a_signed_time_is_within_five_minutes_of_now(name, proof, secret):
+    found = scheme(name)
+    for ago in (-290, 0, 290):
+        found.verify((secret,), proof(secret, ago=ago), BODY)
+    for ago in (-310, 310, 1e9):
+        with pytest.raises(Refused):
+            found.verify((secret,), proof(secret, ago=ago), BODY)
+
+
+def test_standard_webhooks_are_signed_as_their_specification_shows():
+    at = datetime.fromtimestamp(1614265330, UTC)
+    signed = Webhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").sign(
+        "msg_p5jXN8AQM9LWM0D4loKWxJek", at, '{"test": 2432232314}'
+    )
+    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_hmac_of_a_body_is_that_of_its_vector():
+    # RFC 4231, case 2.
+    digest = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    headers = {"x-signature": f"sha256={digest}"}
+    found = scheme("hmac-sha256", header="X-Signature")
+    found.verify(("Jefe",), headers, b"what do ya want for nothing?")
+    with pytest.raises(Refused):
+        found.verify(("Jefe",), {"x-signature": digest}, b"what do ya want for nothing?")
+
+
+@given(
+    st.sampled_from(PROOFS),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "webhook-id",
+                "webhook-timestamp",
+                "webhook-signature",
+                "x-hub-signature-256",
+                "x-prolific-request-timestamp",
+                "x-prolific-request-signature",
+                "x-labelguard-secret",
+            ]
+        ),
+        st.one_of(
+            st.text(st.characters(max_codepoint=255)),
+            st.sampled_from(
+                ["1e400", "nan", "-1", "9" * 400, "v1,", "v1,a,b", "v1,=", "sha256=", "٣"]
+            ),
+        ),
+    ),
+    st.binary(max_size=50),
+)
+def test_whatever_the_headers_a_delivery_that_is_not_proven_is_refused(proof, headers, body):
+    name, _, old, new = proof
+    with pytest.raises(Refused):
+        scheme(name).verify((old, new), headers, body)
+
+
+@pytest.mark.parametrize(
+    ("address", "admitted"),
+    [
+        ("10.2.3.4", True),
+        ("::ffff:10.2.3.4", True),
+        ("192.0.2.7", True),
+        ("2001:db8::1", True),
+        ("192.0.2.8", False),
+        ("2001:db9::1", False),
+        ("testclient", False),
+        (None, False),
+    ],
+)
+def test_only_addresses_on_the_list_may_deliver(address, admitted):
+    found = scheme("shared-secret", addresses=["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"])
+    if admitted:
+        found.check_address(address)
+    else:
+        with pytest.raises(Refused):
+            found.check_address(address)
+    scheme("shared-secret").check_address(address)  # without a list
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook", "said"),
+    [
+        ("tool", {}, "hook.scheme: expected one of"),
+        ("tool", {"scheme": "none"}, "hook.scheme: "),
+        ("tool", {"scheme": "hmac-sha256", "secret": "x"}, "hook.secret: "),
+        ("tool", {"scheme": "hmac-sha256", "header": "a b"}, "hook.header: expected the name of a"),
+        ("argilla", {"header": "X-A"}, "the headers of standard-webhooks have fixed names"),
+        ("label-studio", {"addresses": ["10.0.0.1/8"]}, "hook.addresses.0: expected an address"),
+        ("label-studio", {"addresses": ["example.com"]}, "hook.addresses.0: expected an address"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(kind, hook, said):
+    with pytest.raises(ConnectorError, match=said):
+        Scheme.of(Settings.of("clinic", {"kind": kind, "hook": hook}))
+
+
+def test_tools_that_are_known_need_no_scheme():
+    assert Scheme.of(Settings.of("argilla", {})).name == "standard-webhooks"
+    assert Scheme.of(Settings.of("ours", {"kind": "label-studio"})).name == "shared-secret"
+
+
+@pytest.mark.parametrize("secret", ["this-is-not-base64!", "whsec_==========", "ä" * 20])
+def test_a_secret_that_cannot_be_one_of_standard_webhooks_is_refused_unshown(secret):
+    with pytest.raises(ConnectorError, match="hook_secret must be base64") as caught:
+        scheme("standard-webhooks").check_secrets("clinic", [secret])
+    assert secret not in str(caught.value)
+    scheme("standard-webhooks").check_secrets("clinic", [OLD, NEW])
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in PROOFS])
+def test_a_phrase_is_not_as_many_secrets_as_it_has_words(name):
+    secrets = (NEW, "correct", "horse", "battery", "staple")
+    with pytest.raises(ConnectorError, match="at least 16 characters") as caught:
+        scheme(name).check_secrets("clinic", secrets)
+    assert "horse" not in str(caught.value)

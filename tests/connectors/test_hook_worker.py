@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from labelguard_connectors.hook.worker import Worker, release_export
+from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 from support.clients import client
 
@@ -143,8 +143,6 @@ def test_a_machine_agrees_to_no_policy(project, tmp_path, monkeypatch):
     found, _ = tools.connected(project, tmp_path, monkeypatch, '[hook.release]\nwhen = "daily"')
     with pytest.raises(PolicyError, match="there is none: make one"):
         Worker(found)
-    with pytest.raises(PolicyError, match="there is none: make one"):
-        release_export(tmp_path / "export.json", None, found)
 
 
 def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make):
@@ -234,22 +232,10 @@ def test_the_length_of_what_waits_does_not_tell_a_label(connected):
     assert lengths[0] == lengths[1]
 
 
-def test_an_export_that_is_released_does_not_let_the_worker_publish_again(connected):
-    project, desk = connected
-    tools.deliver(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
-    assert len(Worker(project).turn().published) == 1
-    desk.answer("worker 9", 9, "left")  # only in the export
-    export = project.state.parent / "export.json"
-    export.write_text(json.dumps([own["body"] for own in desk.records.values()]))
-    assert release_export(export, None, project).where
-    assert release_export(export, None, project).where is None
-    assert Worker(project).turn().published == []
-
-
 # A release that a machine fails to make is seen: in metrics, doctor, /status and the report.
 
 
-def served(project):
+def read_pages(project):
     """What the hook's metrics say of releases, and /status."""
     with client(project, serves=False) as (tool, _):
         lines = tool.get("/metrics").text.splitlines()
@@ -266,13 +252,13 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     project, desk = tools.connected(project, tmp_path, monkeypatch, table)
     tools.deliver(project, desk.answer("ann", 1, "left"))
     assert len(Worker(project).turn().releases) == 1
-    good, status = served(project)
+    good, status = read_pages(project)
     assert set(good.values()) >= {0} and good["labelguard_last_release_timestamp"] > 1.7e9
     assert status["releases"] == "ok"
 
     tools.deliver(project, desk.answer("ann", 2, "left"))
     assert Worker(project).turn().failed
-    bad, status = served(project)
+    bad, status = read_pages(project)
     assert bad['labelguard_releases_failed_total{reason="budget"}'] == 1
     assert "1 attempt failed" in status["releases"]
     first = doctor.examine(project)[0]
@@ -282,7 +268,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
 
     tools.deliver(project, desk.answer("bob", 3, "left"))
     lg.privatize(project=project, mechanism="rr", exhausted="drop")
-    after, status = served(project)
+    after, status = read_pages(project)
     assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}
     assert status["releases"] == "ok"
     assert doctor.examine(project)[0].name != "releases"

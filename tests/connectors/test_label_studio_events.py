@@ -41,7 +41,7 @@ def hearing():
     return LabelStudio(Settings.of("label-studio", TABLE))
 
 
-def heard(event):
+def parse_or_refuse(event):
     """What is heard of an event; None where it is refused, as any event may be."""
     try:
         answers = list(hearing().parse_event(event))
@@ -161,22 +161,22 @@ def test_a_version_is_the_time_of_change_in_microseconds():
 def test_other_projects_and_other_actions_are_not_heard():
     event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
     event["project"] = {"id": PROJECT + 1}
-    assert heard(event) == []
-    assert heard(event | {"project": PROJECT + 1}) == []
-    assert heard({"action": "PROJECT_UPDATED"}) == []
-    assert heard({"action": "LABEL_LINK_CREATED", "project": None}) == []
+    assert parse_or_refuse(event) == []
+    assert parse_or_refuse(event | {"project": PROJECT + 1}) == []
+    assert parse_or_refuse({"action": "PROJECT_UPDATED"}) == []
+    assert parse_or_refuse({"action": "LABEL_LINK_CREATED", "project": None}) == []
 
 
 def test_a_project_may_be_told_by_its_id_alone_but_must_be_told():
     event = BY_ACTION["ANNOTATIONS_DELETED"]
-    assert heard(event | {"project": PROJECT}) == heard(event)
+    assert parse_or_refuse(event | {"project": PROJECT}) == parse_or_refuse(event)
     with pytest.raises(ConnectorError, match="send its payload"):
         hearing().parse_event({"action": "ANNOTATION_CREATED"})
 
 
 def test_one_deleted_annotation_may_be_told_alone():
     event = {"action": "ANNOTATION_DELETED", "annotation": {"id": 7}, "project": PROJECT}
-    assert heard(event) == [Answer("7", 0)]
+    assert parse_or_refuse(event) == [Answer("7", 0)]
 
 
 def test_a_labeler_may_be_told_with_more_about_her():
@@ -190,9 +190,9 @@ def test_a_labeler_may_be_told_with_more_about_her():
 def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out():
     event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
     event["annotation"]["completed_by"] = None
-    assert heard(event) == []
+    assert parse_or_refuse(event) == []
     del event["annotation"]["completed_by"]
-    assert heard(event) is None
+    assert parse_or_refuse(event) is None
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_what_is_unexpected_is_named_without_what_is_in_it(path, value, message)
     event = replaced(BY_ACTION["ANNOTATION_CREATED"], path, value)
     with pytest.raises(ConnectorError, match=re.escape(message)):
         hearing().parse_event(event)
-    assert heard(event) is None
+    assert parse_or_refuse(event) is None
 
 
 @pytest.mark.parametrize("broken", [7, None, [], "left", {}, {"type": "pairwise"}, {"type": []}])
@@ -272,7 +272,7 @@ def test_any_hostile_value_anywhere_is_an_answer_or_refused():
         for path in paths(event):
             for value in HOSTILE:
                 tried += 1
-                refused += heard(replaced(event, path, value)) is None
+                refused += parse_or_refuse(replaced(event, path, value)) is None
     assert tried >= 10_000 and 0 < refused < tried
 
 
@@ -280,7 +280,7 @@ def test_any_missing_member_is_an_answer_or_refused():
     for event in TELLING:
         for path in paths(event):
             if path:
-                heard(without(event, path))
+                parse_or_refuse(without(event, path))
 
 
 @pytest.mark.parametrize(

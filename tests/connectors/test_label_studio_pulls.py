@@ -66,7 +66,7 @@ def keys(server):
     return [sent.get("Authorization", "") for sent in server.headers]
 
 
-def pulled(connector, cursor=""):
+def pull_answers(connector, cursor=""):
     return [answer for page in connector.pull(cursor) for answer in page.answers]
 
 
@@ -76,7 +76,7 @@ def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server):
         for answer in here(server).parse_event(event):
             latest[answer.record] = answer
     wanted = {record: answer.body for record, answer in latest.items() if not answer.is_deleted}
-    assert {answer.record: answer.body for answer in pulled(here(server))} == wanted
+    assert {answer.record: answer.body for answer in pull_answers(here(server))} == wanted
     assert not any("example.com" in body for body in wanted.values())
 
 
@@ -84,7 +84,7 @@ def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server):
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 @pytest.mark.parametrize("answers", [1, 2])
 def test_from_every_page_a_pull_goes_on_without_a_gap(server, tasks, answers, monkeypatch):
-    whole = pulled(here(server))
+    whole = pull_answers(here(server))
     monkeypatch.setattr(label_studio_rest, "_TASKS", tasks)
     monkeypatch.setattr(label_studio_rest, "_ANSWERS", answers)
     pages = list(here(server).pull())
@@ -101,7 +101,7 @@ def test_a_later_pull_asks_for_what_changed_ten_minutes_before_the_last_one_bega
     *_, last = here(server).pull()
     newest = max(task["updated_at"] for task in TASKS)
     server.asked.clear()
-    pulled(here(server), last.cursor)
+    pull_answers(here(server), last.cursor)
     (asked,) = {
         one["value"]
         for _, path in server.asked[1:]
@@ -123,13 +123,13 @@ def test_of_an_empty_project_the_next_pull_tells_everything(server):
     server.replies = [(200, {}, {"tasks": []})]
     (page,) = here(server).pull()
     server.replies = []
-    assert pulled(here(server), page.cursor) == pulled(here(server))
+    assert pull_answers(here(server), page.cursor) == pull_answers(here(server))
 
 
 @pytest.mark.parametrize("cursor", ["[]", "{}x", '{"until": true}', '{"other": 1}'])
 def test_a_cursor_of_something_else_is_refused(server, cursor):
     with pytest.raises(ConnectorError, match="no cursor of a Label Studio connector"):
-        pulled(here(server), cursor)
+        pull_answers(here(server), cursor)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_cursor_of_something_else_is_refused(server, cursor):
 def test_something_else_than_label_studio_is_refused_and_not_shown(server, body):
     server.replies = [(200, {}, body)]
     with pytest.raises(ConnectorError) as refused:
-        pulled(here(server))
+        pull_answers(here(server))
     assert_silent(refused.value)
 
 
@@ -188,7 +188,7 @@ def test_a_personal_token_is_exchanged_again_when_its_time_is_over(server, monke
         *((200, {}, {"access": "first"}), (200, {}, EVENTS[0]["project"]), page),
         *((401, {}, {}), (200, {}, {"access": "second"}), page, (200, {}, {"tasks": []})),
     ]
-    assert len(pulled(here(server))) == 4
+    assert len(pull_answers(here(server))) == 4
     refreshes = [path for method, path in server.asked if method == "POST"]
     assert refreshes == ["/api/token/refresh/"] * 2
     used = [key for key in keys(server) if key]
@@ -208,7 +208,7 @@ def test_a_personal_token_that_is_refused_is_said_to_be(server, monkeypatch):
 def test_an_address_may_have_a_path(server):
     below = {"url": f"{server.url}/tools/label-studio/", "project": PROJECT}
     connector = LabelStudio(Settings.of("pairs", below))
-    pulled(connector)
+    pull_answers(connector)
     assert all(path.startswith("/tools/label-studio/api/") for _, path in server.asked)
 
 

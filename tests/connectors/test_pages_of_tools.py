@@ -15,7 +15,7 @@ import yaml
 from dockerfile_parse import DockerfileParser
 from labelguard_connectors.hook.metrics import Metrics
 from labelguard_connectors.hook.schedule import Schedule
-from labelguard_connectors.hook.verification import Scheme
+from labelguard_connectors.hook.serving import Scheme
 from support.pages import DOCS, blocks, check_command, commands
 
 from labelguard.answers.connector import Settings, connector, kinds
@@ -82,7 +82,7 @@ COMPOSE = EXAMPLES / "compose.yaml"
 SECRET = re.compile(r"(?i)password|secret|token|api_key|passphrase")
 
 
-def kept():
+def list_context():
     """What .dockerignore lets into the build."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in lines
@@ -107,7 +107,7 @@ def test_the_image_runs_without_root_and_holds_no_secret(steps):
         assert name not in ("ENV", "ARG", "LABEL") or not SECRET.search(value)
         if name == "COPY" and not value.startswith("--from="):
             *sources, _ = shlex.split(value)
-            assert all((ROOT / one).exists() and f"!{one}" in kept() for one in sources)
+            assert all((ROOT / one).exists() and f"!{one}" in list_context() for one in sources)
 
 
 def test_the_image_installs_extras_that_there_are_and_starts_labelguard(steps):
@@ -120,7 +120,7 @@ def test_the_image_installs_extras_that_there_are_and_starts_labelguard(steps):
 
 
 def test_nothing_of_a_project_can_get_into_the_image():
-    names = {PurePath(line[1:]).name for line in kept()}
+    names = {PurePath(line[1:]).name for line in list_context()}
     assert not names & {".labelguard", ".git", ".venv", "examples", "tests"}
     assert "**/.labelguard" in (ROOT / ".dockerignore").read_text().splitlines()
 

@@ -1,8 +1,16 @@
-"""An account whose answers are very large stops nobody: they are dead letters, in hook and pull."""
+"""An account whose answers are very large stops nobody: they are dead letters, in hook and pull.
 
+A tool that accepts and never answers, or byte by byte, stops no other job, and not for long.
+"""
+
+import contextlib
 import json
+import socket
+import threading
+from dataclasses import dataclass, field
 
 import pytest
+from labelguard_connectors import http
 from labelguard_connectors.hook.serving import dead_letters
 from labelguard_connectors.label_studio import LabelStudio
 from labelguard_connectors.label_studio import rest as label_studio_rest
@@ -10,8 +18,10 @@ from support import hooks
 from support.clients import client, post
 
 import labelguard as lg
+from labelguard.errors import ConnectorError
 from labelguard.project import ingestion
-from labelguard.project.project import CONFIG, find
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, Project, find
 
 TABLE = '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\nquestion = "pref"\n'
 HONEST, SWOLLEN = 6, 4
@@ -71,7 +81,7 @@ def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_relea
     }
 
 
-def listed(found):
+def list_tasks(found):
     """Label Studio's data manager with these tasks."""
 
     def page(filters, order, size, _):
@@ -90,7 +100,7 @@ def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_rel
     there = tasks()
 
     def pull(_, cursor=""):
-        return label_studio_rest.pull_pages(listed(there), cursor)
+        return label_studio_rest.pull_pages(list_tasks(there), cursor)
 
     monkeypatch.setattr(LabelStudio, "pull", pull)
     there[HONEST:] = [task(n) for n in range(HONEST + 1, HONEST + SWOLLEN + 1)]
@@ -109,3 +119,70 @@ def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_rel
     there[HONEST:] = []
     ingestion.reconcile("label-studio", made, accept_deletions=True)
     assert dead_letters(made) == []
+
+
+_START = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+
+
+@dataclass
+class Tool:
+    """A server that takes every request, and answers with `drops` or nothing."""
+
+    url: str
+    drops: bytes
+    asked: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def serve(self, listener):
+        while not self.ended.is_set():
+            with contextlib.suppress(OSError):
+                taken, _ = listener.accept()
+                threading.Thread(target=self.answer, args=(taken,), daemon=True).start()
+
+    def answer(self, taken):
+        with contextlib.suppress(OSError), taken:
+            taken.recv(65_536)
+            self.asked.set()
+            taken.sendall(_START if self.drops else b"")
+            while not self.ended.wait(0.02):
+                taken.sendall(self.drops)
+
+
+@pytest.fixture(params=[b"", b" "], ids=["silent", "slow"])
+def tool(request):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.1)
+        found = Tool(f"http://127.0.0.1:{listener.getsockname()[1]}", request.param)
+        threading.Thread(target=found.serve, args=(listener,), daemon=True).start()
+        yield found
+        found.ended.set()
+
+
+@pytest.mark.parametrize(
+    "table",
+    ['kind = "label-studio"\nproject = 1', 'kind = "argilla"\nworkspace = "w"\ndataset = "d"'],
+    ids=["label-studio", "argilla"],
+)
+def test_while_a_tool_is_silent_others_work_and_then_it_is_given_up(
+    tool, table, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(http, "SECONDS", 0.7)
+    monkeypatch.setenv("LABELGUARD_TOOL_API_KEY", "a-key")
+    made = lg.init(tmp_path / "p")
+    with (made.state / CONFIG).open("a") as file:
+        file.write(f'\n[connectors.tool]\nurl = "{tool.url}"\n{table}\n')
+    project: Project = find(made.state.parent)
+    refused: list[str] = []
+
+    def pull():
+        with pytest.raises(ConnectorError) as error:
+            ingestion.pull("tool", project)
+        refused.append(str(error.value))
+
+    reading = threading.Thread(target=pull)
+    reading.start()
+    assert tool.asked.wait(30)
+    with OpenProject.job(project):  # at once, or this raises `ProjectBusy`
+        assert not refused
+    reading.join(10)
+    assert "cannot be reached (ReadTimeout)" in refused[0]

@@ -100,7 +100,7 @@ class Server:
 
     def update(self, user, response, status="submitted", **values):
         """Change a response."""
-        said = {"status": status, "values": _said(values)}
+        said = {"status": status, "values": _values(values)}
         self.call("PUT", f"/responses/{response}", said, user)
 
     def delete(self, user, response):
@@ -123,11 +123,11 @@ class Server:
         return response.json() if response.content else None
 
     def _respond(self, user, record, status, values):
-        said = {"status": status, "values": _said(values)}
+        said = {"status": status, "values": _values(values)}
         return str(self.call("POST", f"/records/{record}/responses", said, user)["id"])
 
 
-def _said(values):
+def _values(values):
     return {name: {"value": value} for name, value in values.items()}
 
 

@@ -32,7 +32,7 @@ class Person:
 
     def save_webhook(self):
         """Send the form, which says that it is saved."""
-        with self._answered("/api/webhooks"):
+        with self._wait_for_answer("/api/webhooks"):
             self.page.get_by_role("button", name="Add Webhook").click()
         self.page.get_by_text("Saved!").wait_for()
 
@@ -50,18 +50,18 @@ class Person:
 
     def submit(self):
         """Press Submit."""
-        with self._answered("/annotations"):
+        with self._wait_for_answer("/annotations"):
             self.page.get_by_role("button", name="Submit current annotation").click()
 
     def update(self):
         """Press Update."""
-        with self._answered("/api/annotations/"):
+        with self._wait_for_answer("/api/annotations/"):
             self.page.get_by_text("Update", exact=True).click()
 
     def skip(self, text):
         """Press Skip once the task with this text is there."""
         self._text(text).wait_for()
-        with self._answered("/annotations"):
+        with self._wait_for_answer("/annotations"):
             self.page.get_by_role("button", name="Skip").click()
 
     def _text(self, text):
@@ -69,7 +69,7 @@ class Person:
         return self.page.locator(".lsf-richtext__line").get_by_text(text, exact=True)
 
     @contextmanager
-    def _answered(self, path):
+    def _wait_for_answer(self, path):
         """Wait for what the server says to the write that is made meanwhile."""
 
         def is_it(answer):

@@ -55,7 +55,7 @@ class LabelStudioServer:
         http.get(link).raise_for_status()
         form = {"email": email, "password": PASSWORD, "allow_newsletters": "false"}
         _submit(http, link, form)
-        return _known(http, email)
+        return _identify(http, email)
 
     def project(self, tasks, config=CONFIG):
         """A new project with tasks of these data."""
@@ -192,7 +192,7 @@ def _login(url):
     http = httpx.Client(base_url=url, timeout=60)
     http.get("/user/login/").raise_for_status()
     _submit(http, "/user/login/", {"email": ADMIN, "password": PASSWORD})
-    return _known(http, ADMIN)
+    return _identify(http, ADMIN)
 
 
 def _submit(http, where, form):
@@ -202,7 +202,7 @@ def _submit(http, where, form):
         raise RuntimeError(f"Label Studio took no form at {where.split('?')[0]}")
 
 
-def _known(http, email):
+def _identify(http, email):
     """Whose session it is; what the session writes carries the token against forged requests."""
     http.headers["X-CSRFToken"] = http.cookies["csrftoken"]
     http.headers["Referer"] = str(http.base_url)

@@ -100,7 +100,7 @@ def argilla(server, **options):
     return Argilla(Settings.of("argilla", {**table, **options}))
 
 
-def pulled(connector, cursor=""):
+def pull_answers(connector, cursor=""):
     found = list(connector.pull(cursor))
     assert {page.cursor for page in found} <= {""}
     return [answer for page in found for answer in page.answers]
@@ -119,7 +119,7 @@ def states(answers):
 
 @pytest.mark.usefixtures("key")
 def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(server, annotated):
-    answers = pulled(argilla(server))
+    answers = pull_answers(argilla(server))
     assert states(answers) == annotated.expected
     assert len({answer.record for answer in answers}) == len(answers) == len(annotated.expected)
     assert not any(answer.is_deleted for answer in answers)
@@ -127,7 +127,7 @@ def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(server
 
 @pytest.mark.usefixtures("key")
 def test_nobody_is_named_in_what_is_pulled(server, annotated):
-    bodies = [answer.body for answer in pulled(argilla(server))]
+    bodies = [answer.body for answer in pull_answers(argilla(server))]
     for body in bodies:
         assert list(json.loads(body)) == [
             *("id", "external_id", "dataset_id", "fields", "responses")
@@ -138,7 +138,7 @@ def test_nobody_is_named_in_what_is_pulled(server, annotated):
 
 @pytest.mark.usefixtures("key", "annotated")
 def test_what_is_pulled_can_be_released(server, tmp_path):
-    bodies = [json.loads(answer.body) for answer in pulled(argilla(server))]
+    bodies = [json.loads(answer.body) for answer in pull_answers(argilla(server))]
     path = write(tmp_path / "bodies.jsonl", bodies)
     found = read(path, tmp_path, question="preference")
     assert found["fault"].to_list() == [0] * 22  # no draft is among them
@@ -154,13 +154,13 @@ def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(ser
     logged = [server.url, key, dataset.id, record, eve.id]
     subprocess.run([sys.executable, "-c", SDK, *logged], check=True, capture_output=True)
     connector = argilla(server, dataset="logged")
-    (first,) = pulled(connector)
+    (first,) = pull_answers(connector)
     assert states([first])[eve.id, dataset.records[0]] == ("submitted", {"preference": "tie"})
     subprocess.run([sys.executable, "-c", SDK, *logged], check=True, capture_output=True)
-    (again,) = pulled(connector)
+    (again,) = pull_answers(connector)
     assert again.record == first.record and again.version > first.version
     server.call("DELETE", f"/records/{dataset.records[0]}")
-    assert pulled(connector) == []
+    assert pull_answers(connector) == []
 
 
 @pytest.mark.usefixtures("key", "annotated")
@@ -181,10 +181,10 @@ def test_the_key_must_be_of_somebody_who_sees_all(server, annotated, monkeypatch
     monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", key)
     connector = argilla(server)
     if role == "admin":
-        assert len(pulled(connector)) == len(annotated.expected)
+        assert len(pull_answers(connector)) == len(annotated.expected)
         return
     status = {"annotator": "HTTP 403: the API key's user may not", None: "HTTP 401: the API key"}
-    for use in (connector.about, lambda: pulled(connector)):
+    for use in (connector.about, lambda: pull_answers(connector)):
         with pytest.raises(ConnectorError, match=status[role]) as refused:
             use()
         assert key not in str(refused.value)

@@ -31,7 +31,7 @@ WITHIN_S = 60
 """How long after the last click a release may take; more is a failure."""
 
 
-def prepared(directory, table):
+def prepare_project(directory, table):
     """A project with a connector, and a policy by which the hook may release.
 
     It has so much ε that no label is flipped, whatever the coins.
@@ -72,7 +72,7 @@ def test_three_clicks_in_label_studio_are_released_and_so_is_what_the_hook_misse
     tasks = [int(task["id"]) for task in label_studio.tasks(number)]
     maria, otto, zoe = (label_studio.user(f"{n}-{number}@example.com") for n in ("m", "o", "z"))
     table = f'[connectors.label-studio]\nurl = "{label_studio.url}"\nproject = {number}\n'
-    project = prepared(tmp_path, table)
+    project = prepare_project(tmp_path, table)
     monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", SECRET)
     monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_API_KEY", label_studio.api_key)
     port = str(free_port())
@@ -116,7 +116,7 @@ def test_answers_in_argilla_are_released_and_so_is_what_it_does_not_announce(
     made = argilla.dataset("pairs", [{**better, "required": True}], RECORDS)
     maria, otto = argilla.users("maria-of-this-test", "otto-of-this-test")
     table = f'[connectors.argilla]\nurl = "{argilla.url}"\ndataset = "pairs"\n'
-    project = prepared(tmp_path, f'{table}workspace = "{WORKSPACE}"\n')
+    project = prepare_project(tmp_path, f'{table}workspace = "{WORKSPACE}"\n')
     port = free_port()
     secret = argilla.add_webhook(f"http://127.0.0.1:{port}/hooks/argilla")
     monkeypatch.setenv("LABELGUARD_ARGILLA_HOOK_SECRET", secret)

@@ -81,7 +81,7 @@ def settings(server, project):
     )
 
 
-def told(connector, cursor=""):
+def pull(connector, cursor=""):
     return [answer for page in connector.pull(cursor) for answer in page.answers]
 
 
@@ -113,7 +113,7 @@ def states(answers):
 def test_every_annotation_is_pulled_once_as_it_is_now(connector, scene, size, monkeypatch):
     monkeypatch.setattr(label_studio_rest, "_TASKS", size)
     monkeypatch.setattr(label_studio_rest, "_ANSWERS", size)
-    answers = told(connector)
+    answers = pull(connector)
     assert states(answers) == scene.said
     assert len(answers) == len(scene.said)
 
@@ -127,7 +127,7 @@ def test_hooks_tell_what_a_pull_tells(connector, scene):
             latest[answer.record] = max(
                 answer, latest.get(answer.record, answer), key=lambda one: one.version
             )
-    pulled = {answer.record: answer for answer in told(connector)}
+    pulled = {answer.record: answer for answer in pull(connector)}
     assert latest == pulled
     assert {record: one.body for record, one in latest.items()} == {
         record: one.body for record, one in pulled.items()
@@ -136,7 +136,7 @@ def test_hooks_tell_what_a_pull_tells(connector, scene):
 
 def test_the_format_reads_what_was_said(connector, scene, tmp_path):
     path = tmp_path / "answers.jsonl"
-    path.write_text("".join(answer.body + "\n" for answer in told(connector)))
+    path.write_text("".join(answer.body + "\n" for answer in pull(connector)))
     rows = exports.read(path, tmp_path, question="better")
     found = sorted((row["labeler"], side(row)) for row in rows.to_dicts())
     wanted = [(str(who), word) for who, word in scene.said.values() if word != "truth"]
@@ -152,7 +152,7 @@ def test_a_pull_goes_on_where_it_was_broken_off(connector, scene, monkeypatch):
         pages = connector.pull()
         before = [next(pages) for _ in range(stop)]
         answers = [one for page in before for one in page.answers]
-        answers += told(connector, before[-1].cursor)
+        answers += pull(connector, before[-1].cursor)
         assert states(answers) == scene.said
 
 
@@ -167,7 +167,7 @@ def test_a_later_pull_tells_what_changed_since(label_studio, connector, scene, m
     first = server.annotate(user, one, "left")
     second = server.annotate(user, other, "left")
     *_, last = here.pull(empty[-1].cursor)
-    assert states(told(here, empty[-1].cursor)) == {
+    assert states(pull(here, empty[-1].cursor)) == {
         first: (user.id, "left"),
         second: (user.id, "left"),
     }
@@ -176,11 +176,11 @@ def test_a_later_pull_tells_what_changed_since(label_studio, connector, scene, m
     answers = [answer for page in changed for answer in page.answers]
     assert states(answers) == {second: (user.id, "right")}
     server.delete(second)
-    assert states(told(here, changed[-1].cursor)) == {}
-    assert states(told(here)) == {first: (user.id, "left")}
+    assert states(pull(here, changed[-1].cursor)) == {}
+    assert states(pull(here)) == {first: (user.id, "left")}
     monkeypatch.undo()
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", server.api_key)
-    assert states(told(here, changed[-1].cursor)) == {first: (user.id, "left")}  # by the overlap
+    assert states(pull(here, changed[-1].cursor)) == {first: (user.id, "left")}  # by the overlap
 
 
 def test_annotations_of_a_deleted_account_are_nobodys(label_studio, scene, connector):
@@ -191,9 +191,9 @@ def test_annotations_of_a_deleted_account_are_nobodys(label_studio, scene, conne
     kept = server.annotate(scene.users[0], task, "left")
     server.annotate(gone, task, "right")
     here = LabelStudio(settings(server, project))
-    assert len(told(here)) == 2
+    assert len(pull(here)) == 2
     server.admin.http.delete(f"/api/users/{gone.id}/").raise_for_status()
-    assert states(told(here)) == {kept: (scene.users[0].id, "left")}
+    assert states(pull(here)) == {kept: (scene.users[0].id, "left")}
 
 
 def test_predictions_made_annotations_are_heard_as_they_are_pulled(label_studio, scene, connector):
@@ -204,14 +204,14 @@ def test_predictions_made_annotations_are_heard_as_they_are_pulled(label_studio,
     task = {"data": TASKS[0], "predictions": [{"result": [region]}]}
     server.admin.http.post(f"/api/projects/{project}/import", json=[task]).raise_for_status()
     here = LabelStudio(settings(server, project))
-    assert told(here) == []
+    assert pull(here) == []
     with receiver() as hook:
         server.add_webhook(project, hook.url, {})
         (number,) = (int(task["id"]) for task in server.tasks(project))
         server.act(project, "predictions_to_annotations", [number])
         heard = [answer for event in hook.bodies for answer in here.parse_event(event)]
         assert "ANNOTATIONS_CREATED" in [body["action"] for body in hook.bodies]
-    assert [one.body for one in heard] == [one.body for one in told(here)]
+    assert [one.body for one in heard] == [one.body for one in pull(here)]
     assert [one.labeler for one in heard] == [str(server.admin.id)]
 
 
@@ -220,7 +220,7 @@ def test_keys_of_both_kinds_are_taken(label_studio, scene, monkeypatch):
     http.post("/api/jwt/settings", json={"legacy_api_tokens_enabled": True}).raise_for_status()
     token = http.get("/api/current-user/token").raise_for_status().json()["token"]
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", token)
-    assert states(told(LabelStudio(settings(label_studio, scene.project)))) == scene.said
+    assert states(pull(LabelStudio(settings(label_studio, scene.project)))) == scene.said
 
 
 def test_a_project_is_completed_once_every_task_is(label_studio, monkeypatch):
@@ -294,7 +294,7 @@ def test_a_release_becomes_a_project_of_its_pairs(kind, label_studio, connector,
     label_studio.submit(annotator, task, {"result": [{**region, "value": {"selected": "left"}}]})
     here = LabelStudio(settings(label_studio, project))
     path = tmp_path / "answers.jsonl"
-    path.write_text("".join(answer.body + "\n" for answer in told(here)))
+    path.write_text("".join(answer.body + "\n" for answer in pull(here)))
     (row,) = exports.read(path, tmp_path).to_dicts()
     assert (row["labeler"], row["label"]) == (str(annotator.id), LABEL_A)
 

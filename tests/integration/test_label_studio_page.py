@@ -75,7 +75,7 @@ def test_what_is_clicked_changed_and_skipped_is_released_so(
         headers = {"X-Labelguard-Secret": SECRET}
         admin.enter_webhook(numbered, f"{hook.url}/hooks/label-studio", headers)
         admin.save_webhook()
-        logged(hook, "reconciled")  # what comes from now on comes by the hook
+        wait_for_log(hook, "reconciled")  # what comes from now on comes by the hook
 
         annotator.label_all(numbered)
         annotator.click("one 0")
@@ -86,13 +86,13 @@ def test_what_is_clicked_changed_and_skipped_is_released_so(
         annotator.open(numbered, int(label_studio.tasks(numbered)[0]["id"]))
         annotator.click("two 0")
         annotator.update()
-        made = logged(hook, "released")["release"]
+        made = wait_for_log(hook, "released")["release"]
 
     rows = lg.load(project.releases / made).select("prompt", "chosen", "rejected").rows()
     assert sorted(rows) == [("question 0", "two 0", "one 0"), ("question 1", "two 1", "one 1")]
 
 
-def logged(hook, event):
+def wait_for_log(hook, event):
     """What the server or its worker logs of an event, once it does."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:

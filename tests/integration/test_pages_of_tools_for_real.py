@@ -129,7 +129,7 @@ def port():
     return free_port()
 
 
-def _released(reader):
+def _count_labels(reader):
     """How many labels each release holds, in their order."""
     found = sorted((reader.here / STATE / "releases").glob("r*/data.parquet"))
     return [pl.read_parquet(path).height for path in found]
@@ -142,14 +142,14 @@ def test_label_studio(label_studio, port, tmp_path, monkeypatch):
     tasks = [int(task["id"]) for task in server.tasks(number)]
     for user in users:
         for task in tasks[:3]:
-            server.submit(user, task, _left())
+            server.submit(user, task, _choose_left())
 
     def given():
         # The form is filled by a person in test_label_studio_page.py.
         secret = (tmp_path / "hook-secret.txt").read_text().strip()
         url = f"http://127.0.0.1:{port}/hooks/label-studio"
         server.add_webhook(number, url, {"X-Labelguard-Secret": secret})
-        server.submit(users[0], tasks[3], _left())
+        server.submit(users[0], tasks[3], _choose_left())
 
     replaced = {
         "https://label-studio.example.com": server.url,
@@ -157,12 +157,12 @@ def test_label_studio(label_studio, port, tmp_path, monkeypatch):
     }
     with reading(Reader(tmp_path, replaced, server.api_key, given, port), monkeypatch) as reader:
         reader.follow("label-studio.md")
-    assert _released(reader) == [9, 10]
+    assert _count_labels(reader) == [9, 10]
     assert "new  1 answer" in reader.printed[-3]
     assert (tmp_path / "api-key.txt").stat().st_mode & 0o077 == 0
 
 
-def _left():
+def _choose_left():
     region = {"from_name": "preference", "to_name": "response_a", "type": "pairwise"}
     return {"result": [{**region, "value": {"selected": "left"}}]}
 
@@ -189,6 +189,6 @@ def test_argilla(port, tmp_path, monkeypatch):
         key = server.owner.api_key
         with reading(Reader(here, replaced, key, given, port), monkeypatch) as reader:
             reader.follow("argilla.md")
-    assert _released(reader) == [9, 10]
+    assert _count_labels(reader) == [9, 10]
     assert "new  1 answer" in reader.printed[-3]
     assert (here / "hook-secret.txt").stat().st_mode & 0o077 == 0

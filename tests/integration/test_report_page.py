@@ -85,7 +85,7 @@ def run(week, release):
     )
 
 
-def opened(browser, path, said, **options):
+def visit(browser, path, said, **options):
     """The page, which adds to `said` whatever the browser says, and whatever it asks for."""
     context = browser.new_context(**options)
     page = context.new_page()
@@ -103,7 +103,7 @@ def opened(browser, path, said, **options):
 def test_it_opens_without_a_word_and_asks_for_nothing(browser, pages, name, mode, width):
     said: list[str] = []
     size = {"width": width, "height": 900}
-    page = opened(browser, pages[name], said, viewport=size, color_scheme=mode)
+    page = visit(browser, pages[name], said, viewport=size, color_scheme=mode)
     asked = [one for one in said if not one.startswith("data:image/svg+xml;base64,")]
     assert asked == [pages[name].as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -123,7 +123,7 @@ def test_axe_finds_nothing_to_object_to(browser, pages, name, mode):
         pytest.skip("axe-core is not there (make test-browser fetches it)")
     for width in WIDTHS:
         size = {"width": width, "height": 900}
-        page = opened(browser, pages[name], [], viewport=size, color_scheme=mode, bypass_csp=True)
+        page = visit(browser, pages[name], [], viewport=size, color_scheme=mode, bypass_csp=True)
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         page.evaluate(AXE.read_text())
         found = page.evaluate("axe.run({resultTypes: ['violations', 'incomplete']})")
@@ -135,7 +135,7 @@ def test_axe_finds_nothing_to_object_to(browser, pages, name, mode):
 
 
 def test_the_keyboard_reaches_everything(browser, pages):
-    page = opened(browser, pages["full"], [], viewport={"width": 390, "height": 800})
+    page = visit(browser, pages["full"], [], viewport={"width": 390, "height": 800})
     here = "document.activeElement"
     page.keyboard.press("Tab")
     assert page.evaluate(f"{here}.className") == "skip"
@@ -157,7 +157,7 @@ def test_the_keyboard_reaches_everything(browser, pages):
 
 
 def test_names_do_not_run(browser, pages):
-    page = opened(browser, pages["full"], [])
+    page = visit(browser, pages["full"], [])
     assert page.evaluate("document.scripts.length") == 0
     assert "<img src=x onerror=alert(1)>" in page.inner_text("main")
     assert "\u202e" not in page.inner_text("main")

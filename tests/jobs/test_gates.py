@@ -11,7 +11,7 @@ import pytest
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
 from labelguard.jobs.models import Models
-from labelguard.mechanisms.clustered import paired_standard_error
+from labelguard.mechanisms.joint_flips import paired_standard_error
 from labelguard.release.pairs_file import hold_out, item_keys
 
 WORLDS = 3_000
@@ -71,7 +71,7 @@ def base(tmp_path):
     return tmp_path
 
 
-def _judged(gate, base, candidate, current, step=None):
+def _judge(gate, base, candidate, current, step=None):
     return gates.judge(
         gate,
         step or Opinions(),
@@ -86,25 +86,25 @@ def _judged(gate, base, candidate, current, step=None):
 
 
 def test_a_first_model_is_promoted_if_it_reaches_what_is_asked(base):
-    found = _judged(Gate(), base, "good", None)
+    found = _judge(Gate(), base, "good", None)
     assert (found.promote, found.candidate, found.current) == (True, 0.9, None)
-    assert not _judged(Gate(at_least=0.95), base, "good", None).promote
-    assert _judged(Gate(by="none"), base, "bad", "good").promote
+    assert not _judge(Gate(at_least=0.95), base, "good", None).promote
+    assert _judge(Gate(by="none"), base, "bad", "good").promote
 
 
 def test_a_first_model_needs_more_than_an_estimate_and_a_later_one_does_not(base):
     """Of 100 probes 70 are right: 0.7 ± 0.09."""
-    first = _judged(Gate(at_least=0.65), base, "bad", None)
+    first = _judge(Gate(at_least=0.65), base, "bad", None)
     assert not first.promote and first.interval == pytest.approx((0.61, 0.79), abs=0.02)
-    assert _judged(Gate(at_least=0.6), base, "bad", None).promote
-    assert not _judged(Gate(at_least=0.6, confidence=0.9999), base, "bad", None).promote
-    assert _judged(Gate(at_least=0.65), base, "bad", "bad").promote
+    assert _judge(Gate(at_least=0.6), base, "bad", None).promote
+    assert not _judge(Gate(at_least=0.6, confidence=0.9999), base, "bad", None).promote
+    assert _judge(Gate(at_least=0.65), base, "bad", "bad").promote
 
 
 def test_a_coin_is_no_first_model(base):
     _model(base / "coin", [f"p{number}" for number in range(42)])
-    assert not _judged(Gate(), base, "coin", None).promote
-    assert _judged(Gate(at_least=0.4), base, "coin", None).promote
+    assert not _judge(Gate(), base, "coin", None).promote
+    assert _judge(Gate(at_least=0.4), base, "coin", None).promote
 
 
 def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base):
@@ -118,20 +118,20 @@ def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base):
 
 
 def test_a_worse_model_is_kept_out_unless_the_margin_lets_it_in(base):
-    found = _judged(Gate(), base, "bad", "good")
+    found = _judge(Gate(), base, "bad", "good")
     assert found.difference == pytest.approx(-0.2) and not found.promote
     assert found.rows == 100 and found.cost == "nothing" and "-0.200" in found.why
-    assert _judged(Gate(margin=0.21), base, "bad", "good").promote
-    assert not _judged(Gate(margin=0.19), base, "bad", "good").promote
-    assert _judged(Gate(), base, "good", "bad").promote
-    assert _judged(Gate(), base, "good", "good").promote
+    assert _judge(Gate(margin=0.21), base, "bad", "good").promote
+    assert not _judge(Gate(margin=0.19), base, "bad", "good").promote
+    assert _judge(Gate(), base, "good", "bad").promote
+    assert _judge(Gate(), base, "good", "good").promote
 
 
 def test_confidence_asks_for_more_than_an_estimate(base):
-    better = _judged(Gate(confidence=0.95), base, "good", "bad")
+    better = _judge(Gate(confidence=0.95), base, "good", "bad")
     assert better.promote and better.standard_error is not None and better.standard_error < 0.06
-    assert not _judged(Gate(confidence=0.95), base, "good", "good").promote
-    assert _judged(Gate(confidence=0.95, margin=0.05), base, "good", "good").promote
+    assert not _judge(Gate(confidence=0.95), base, "good", "good").promote
+    assert _judge(Gate(confidence=0.95, margin=0.05), base, "good", "good").promote
 
 
 def test_what_cannot_judge_is_refused_before_anything_is_charged(base):
@@ -148,7 +148,7 @@ def test_what_cannot_judge_is_refused_before_anything_is_charged(base):
         gates.check_gate(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
 
 
-def _released(directory, seed, *, gamma=0.2):
+def _write_release(directory, seed, *, gamma=0.2):
     """A release of rows that say `a` was preferred in truth, each flipped with probability γ."""
     draw = np.random.default_rng(seed)
     prompts = [f"p{number}" for number in range(400)]
@@ -170,11 +170,11 @@ def _released(directory, seed, *, gamma=0.2):
 
 
 def test_labels_that_were_flipped_together_widen_what_a_gate_says(tmp_path):
-    _released(tmp_path, 1)
+    _write_release(tmp_path, 1)
     _model(tmp_path / "one", [])
     gate, widths = Gate(by="released", probes=None), []
     for _ in range(2):
-        low, high = _judged(gate, tmp_path, "one", None, Contents()).interval
+        low, high = _judge(gate, tmp_path, "one", None, Contents()).interval
         widths.append(high - low)
         (tmp_path / "card.json").write_text('{"release": "r1", "flip_probability": {}}')
     assert widths[0] > 1.2 * widths[1]
@@ -203,14 +203,14 @@ def test_flips_do_not_count_against_a_model(base):
 def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path):
     estimates, out = [], np.zeros(0, bool)
     for seed in range(40):
-        prompts = _released(tmp_path, seed)
+        prompts = _write_release(tmp_path, seed)
         out = hold_out(item_keys(tmp_path / "data.parquet"), 0.3)
         wrong = [p for p, o in zip(prompts, out, strict=True) if o][:20]
         learned_by_heart = [p for p, o in zip(prompts, out, strict=True) if not o]
         _model(tmp_path / "one", wrong + learned_by_heart)
         _model(tmp_path / "other", [])
         gate = Gate(by="released", probes=None)
-        found = _judged(gate, tmp_path, "one", "other", Contents())
+        found = _judge(gate, tmp_path, "one", "other", Contents())
         assert found.rows == out.sum()
         estimates.append((found.candidate, found.difference))
     truth = 20 / out.sum()
@@ -221,13 +221,13 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
 
 
 def test_coins_judge_nobody(tmp_path):
-    _released(tmp_path, 1, gamma=0.5)
+    _write_release(tmp_path, 1, gamma=0.5)
     _model(tmp_path / "one", [])
     with pytest.raises(LabelguardError, match="are coins"):
-        _judged(Gate(by="released", probes=None), tmp_path, "one", None, Contents())
+        _judge(Gate(by="released", probes=None), tmp_path, "one", None, Contents())
 
 
-def _covered(claimed, gamma):
+def _measure_coverage(claimed, gamma):
     """How often a difference ± 1.96 errors holds the truth, four labels an item; errors are scaled
     by `claimed`.
     """
@@ -247,5 +247,5 @@ def _covered(claimed, gamma):
 @pytest.mark.quick("0.0")
 @pytest.mark.parametrize("gamma", [0.0, 0.2, 0.4])
 def test_the_error_of_a_difference_covers_it_and_less_would_not(gamma):
-    assert _covered(1.0, gamma) > COVERAGE
-    assert _covered(0.7, gamma) < COVERAGE
+    assert _measure_coverage(1.0, gamma) > COVERAGE
+    assert _measure_coverage(0.7, gamma) < COVERAGE

@@ -11,8 +11,7 @@ from support.job_projects import desk
 from labelguard.budget.events import describe_uses
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import releases
-from labelguard.jobs.dry_run import dry_run
-from labelguard.jobs.run import retrain
+from labelguard.jobs.run import dry_run, retrain
 from labelguard.report import overview
 
 
@@ -25,7 +24,7 @@ GATE = {"by": "held-out", "margin": 9.0, "at_least": -99.0}
 BOTH = ("rr:uses=64,block=1", "statistic:releases=3")
 
 
-def judged(here):
+def make_desk(here):
     return desk(here / "desk", BOTH, 0.5, gate=GATE)
 
 
@@ -34,7 +33,7 @@ def mechanisms(small):
 
 
 def test_every_model_is_judged_by_one_charged_statistic(tmp_path):
-    small = judged(tmp_path)
+    small = make_desk(tmp_path)
     assert "charges each of them one" in dry_run(small.job).gate
     first = retrain(small.job)
     assert first.outcome == "promoted" and first.judgement
@@ -72,7 +71,7 @@ def test_a_first_evaluation_promotes_by_its_whole_interval(tmp_path):
 
 
 def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_path):
-    small = judged(tmp_path)
+    small = make_desk(tmp_path)
     first = retrain(small.job)
     options = {"features": "length", "components": 1, "holdout": 0.2}
     small.asks(train={"options": options}, gate=GATE)
@@ -102,7 +101,7 @@ class Killed(BaseException):
 
 
 def test_an_evaluation_is_charged_once_whatever_kills_the_run(tmp_path, monkeypatch):
-    small = judged(tmp_path)
+    small = make_desk(tmp_path)
     whole = releases.privatize
 
     def fatal(*arguments, **options):
@@ -123,7 +122,7 @@ def test_an_evaluation_is_charged_once_whatever_kills_the_run(tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_heads_in_other_coordinates_are_refused_before_anything_is_charged(tmp_path):
-    small = judged(tmp_path)
+    small = make_desk(tmp_path)
     retrain(small.job)
     spent = small.charged()
     small.asks(train={"options": {"features": "text+length", "components": 1}}, gate=GATE)
@@ -202,7 +201,7 @@ def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path)
     assert retrain(small.job).outcome == "promoted"
     assert mechanisms(small) == ["statistic", "evaluation"] * 2
 
-    small = judged(tmp_path)
+    small = make_desk(tmp_path)
     retrain(small.job)
     spent = small.charged()
     small.asks(gate=GATE, release=statistic, train=taught)

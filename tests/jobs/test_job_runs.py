@@ -16,9 +16,8 @@ from support.job_projects import Desk, desk
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs import gates
-from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.heads import HeadStep
-from labelguard.jobs.run import retrain
+from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject

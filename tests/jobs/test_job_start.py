@@ -16,8 +16,7 @@ from support.preferences import files
 import labelguard as lg
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import start
-from labelguard.jobs.dry_run import dry_run
-from labelguard.jobs.run import retrain
+from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.settings import job_schema
 from labelguard.project import policies
 from labelguard.report.overview import export
@@ -160,18 +159,18 @@ def test_a_file_that_is_there_stays_as_it_is(here):
     assert small.job.read_bytes() == before and not (here / "nowhere.yaml").exists()
 
 
-def seen(small):
+def observe(small):
     found = files(small.path)
     return {name: data for name, data in found.items() if not name.endswith("lock")}
 
 
 def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here):
     small = desk(here / "desk")
-    before = seen(small)
+    before = observe(small)
     said = dry_run(small.job)
     assert (said.releases, said.new_labels, said.charged) == (True, 30, 30)
     assert (said.trains, said.replaces, said.promotes) == ("head", None, "models/0001")
-    assert seen(small) == before and not small.models.exists()
+    assert observe(small) == before and not small.models.exists()
     done = retrain(small.job)
     assert (done.new_labels, done.charged, done.model) == (30, 30, "0001")
     again = dry_run(small.job)

@@ -126,7 +126,7 @@ def one_pair(prompt, first, second):
     return pa.table({"prompt": [prompt], "first": [first], "second": [second]})
 
 
-def swapped(table):
+def swap_sides(table):
     return table.rename_columns({"first": "second", "second": "first"}).select(table.column_names)
 
 
@@ -183,13 +183,13 @@ def test_swapping_the_sides_changes_the_sign(spec, bert):
     provider = fitted(spec.replace("BERT", f"{bert},dtype=float32"), pairs())
     features = provider(pairs())
     assert features.dtype == np.float32 and len(features) == 12 and features.any()
-    assert np.array_equal(provider(swapped(pairs())), -features)
+    assert np.array_equal(provider(swap_sides(pairs())), -features)
 
 
 @pytest.mark.parametrize("spec", ["text", "hf:BERT", "text+length"])
 def test_what_is_learnt_does_not_depend_on_the_order_of_pairs_and_sides(spec, bert):
     spec = spec.replace("BERT", f"{bert},dtype=float32")
-    reordered = swapped(pairs().take(np.arange(12)[::-1]))
+    reordered = swap_sides(pairs().take(np.arange(12)[::-1]))
     one, other = fitted(spec, pairs()).state(), fitted(spec, reordered).state()
     assert one.keys() == other.keys()
     for name, array in one.items():

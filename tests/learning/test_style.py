@@ -1,4 +1,7 @@
-"""Features of style: what each function counts, and what is learnt of them."""
+"""Features of style: what each function counts, and what is learnt of them.
+
+Features of sources: who wrote each response, within public strata.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from labelguard.errors import LabelguardError
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.learning import sources
+from labelguard.learning.columns import FeatureColumn, column_features
 from labelguard.learning.features import open_fitted, open_provider
+from labelguard.learning.sources import SourceFeatures
 from labelguard.learning.style import CLIP, FUNCTIONS, StyleFeatures
 from labelguard.text import no_progress
 
@@ -101,3 +107,163 @@ def test_a_restored_provider_computes_the_same_and_says_so():
         open_provider("style:words")
     with pytest.raises(LabelguardError, match="must be fitted"):
         open_provider("style")(pairs)
+
+
+def pairs(first, second, stratum=None):
+    columns = {"source_model_first": first, "source_model_second": second}
+    return pa.table(columns | ({"stratum_language": stratum} if stratum else {}))
+
+
+def fitted(table, by=None):
+    provider = SourceFeatures("model", by)
+    provider.fit(table)
+    return provider
+
+
+def test_each_source_counts_plus_one_first_and_minus_one_second():
+    table = pairs(["a", "b", "c", "a"], ["b", "c", "a", "a"])
+    provider = fitted(table)
+    assert provider.names() == ("a", "b", "c")
+    assert provider(table).tolist() == [[1, -1, 0], [0, 1, -1], [-1, 0, 1], [0, 0, 0]]
+    assert provider(table).dtype == np.float32
+
+
+def test_a_source_has_a_coordinate_in_every_stratum_it_is_in():
+    table = pairs(["a", "a", "b"], ["b", "c", "a"], ["de", "en", "de"])
+    provider = fitted(table, "language")
+    assert provider.names() == ("de: a", "de: b", "en: a", "en: c")
+    assert provider(table).tolist() == [[1, -1, 0, 0], [0, 0, 1, -1], [-1, 1, 0, 0]]
+
+
+def test_what_is_learnt_depends_on_neither_order_nor_side():
+    first, second = [f"m{n % 7}" for n in range(40)], [f"m{n % 5}" for n in range(40)]
+    one, other = fitted(pairs(first, second)), fitted(pairs(second[::-1], first[::-1]))
+    assert one.names() == other.names() and one.identity() == other.identity()
+    assert all(np.array_equal(one.state()[name], other.state()[name]) for name in one.state())
+    assert np.array_equal(one(pairs(first, second)), -other(pairs(second, first)))
+
+
+def test_a_pair_with_a_source_that_was_not_there_is_zero_on_both_sides():
+    provider = fitted(pairs(["a"], ["b"]))
+    later = pairs(["new", "a", "a+new", "a+b", "b"], ["b", "newer", "b", "a", "a"])
+    assert provider(later).tolist() == [[0, 0], [0, 0], [0, 0], [-0.5, 0.5], [-1, 1]]
+    assert provider.has_known_sources(later).tolist() == [False, False, False, True, True]
+    assert provider(pairs([], [])).shape == (0, 2) and provider.has_known_sources(
+        pairs([], [])
+    ).shape == (0,)
+
+
+def test_a_source_of_another_stratum_is_not_known():
+    provider = fitted(pairs(["a", "a"], ["b", "c"], ["de", "en"]), "language")
+    later = pairs(["a", "a", "a"], ["b", "b", "b"], ["de", "en", "fr"])
+    assert provider(later).any(axis=1).tolist() == [True, False, False]
+    assert provider.has_known_sources(later).tolist() == [True, False, False]
+
+
+def test_features_beside_sources_say_which_pairs_are_known():
+    texts = {"prompt": ["p", "p"], "first": ["one", "other"], "second": ["three", "fo"]}
+    table = pa.table(texts | {"source_model_first": ["a", "b"], "source_model_second": ["b", "a"]})
+    provider = open_provider("length+source:model")
+    provider.fit(table)
+    later = table.set_column(3, "source_model_first", pa.array(["new", "b"]))
+    assert provider.has_known_sources(later).tolist() == [False, True]
+    length, source = provider(later)[:, 0], provider(later)[:, 1:]
+    assert length.all() and source.any(axis=1).tolist() == [False, True]
+    plain = open_provider("length")
+    plain.fit(table)
+    assert plain.has_known_sources(later).all()
+
+
+def test_an_output_of_several_sources_counts_a_share_for_each():
+    table = pairs(["a", "b", "a+b", "c"], ["b", "c", "c", "a+b+c"])
+    provider = fitted(table)
+    assert provider.names() == ("a", "b", "c")
+    third = np.float32(1 / 3)
+    expected = [[1, -1, 0], [0, 1, -1], [0.5, 0.5, -1], [-third, -third, 1 - third]]
+    np.testing.assert_allclose(provider(table), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["a+rag", "a+", "+", "c++"])
+def test_a_name_with_a_plus_is_a_name_unless_all_its_parts_are(name):
+    table = pairs(["a", name], ["b", "b"])
+    provider = fitted(table)
+    assert provider.names() == tuple(sorted(["a", "b", name]))
+    assert np.abs(provider(table)).sum(axis=1).tolist() == [2, 2]
+
+
+def test_a_column_of_texts_is_no_column_of_sources(monkeypatch):
+    monkeypatch.setattr(sources, "MOST_SOURCES", 3)
+    with pytest.raises(InvalidLabels, match="source:model: 4 sources; expected the names of sys"):
+        fitted(pairs(["a", "b"], ["c", "d"]))
+
+
+def test_a_text_is_no_name_and_one_long_name_costs_itself_alone():
+    with pytest.raises(InvalidLabels, match="a name of 3,000 characters in column model; expected"):
+        fitted(pairs(["a", "b"], ["c", "x" * 3000]))
+    with pytest.raises(InvalidLabels, match="of 257 characters in column language"):
+        fitted(pairs(["a"], ["b"], ["d" * 257]), "language")
+    names = [f"m{n:03}" for n in range(400)]
+    state = fitted(pairs(names, ["模" * 256, *names[1:]])).state()
+    assert sum(array.nbytes for array in state.values()) <= 400 * 12 + 256 * 3 + 8
+
+
+def test_names_are_told_in_one_line_with_their_strata_apart():
+    table = pairs(["a: b", "x\ny"], ["c", "c"], ["de: en", "de"])
+    provider = fitted(table, "language")
+    expected = (("de", "c"), ("de", "x\\ny"), ("de: en", "a: b"), ("de: en", "c"))
+    assert provider.parts() == expected
+    assert provider.names() == tuple(f"{stratum}: {name}" for stratum, name in expected)
+    assert provider(table).any(axis=1).all()
+    assert fitted(table).parts() == (("", "a: b"), ("", "c"), ("", "x\\ny"))
+
+
+def states():
+    good = fitted(pairs(["aé"], ["b"])).state()
+    ends = good["source_ends"]
+    return {
+        "backwards": good | {"source_ends": ends[::-1].copy()},
+        "before the start": good | {"source_ends": ends - ends[0] - 1},
+        "beyond the end": good | {"source_ends": ends + 1},
+        "within a character": good | {"source_ends": ends - [1, 0]},
+        "twice the same": good
+        | {"source": np.frombuffer(b"aa", np.uint8), "source_ends": np.array([1, 2])},
+        "floats": good | {"source_ends": ends.astype(float)},
+        "no names": good | {"source": ends[:0].astype(np.uint8), "source_ends": ends[:0]},
+        "too long": {"source": np.full(10_000, 97, np.uint8), "source_ends": np.array([1, 10_000])},
+        "a scalar": good | {"source": np.uint8(1)},
+        "padded texts": {"names": np.array([["a"], ["b"]])},
+    }
+
+
+@pytest.mark.parametrize("damage", states())
+def test_a_damaged_state_is_refused(damage):
+    with pytest.raises(LabelguardError, match="expected a state of names"):
+        SourceFeatures("model", None, states()[damage])
+
+
+def test_missing_columns_and_names_are_named():
+    with pytest.raises(InvalidLabels, match="no column source_model_first; found prompt"):
+        fitted(pa.table({"prompt": ["p"]}))
+    with pytest.raises(InvalidLabels, match="source_model_second: 1 of 2 pairs have no name"):
+        fitted(pairs(["a", "b"], ["b", None]))
+    with pytest.raises(LabelguardError, match="must be fitted"):
+        SourceFeatures("model", None)(pairs(["a"], ["b"]))
+
+
+@pytest.mark.parametrize("spec", ["source:", "source:a,b", "source:a,by=", "source:a,by=b,by=c"])
+def test_a_specification_that_makes_no_sense_is_explained(spec):
+    with pytest.raises(LabelguardError, match="expected source:COLUMN or source:COLUMN,by=COLUMN"):
+        open_provider(spec)
+    with pytest.raises(LabelguardError, match="expected source:COLUMN"):
+        column_features(spec)
+
+
+def test_a_specification_says_what_it_needs_of_an_input():
+    spec = "length+source:model,by=language+columns:a,b+source:model"
+    assert column_features(spec) == (
+        FeatureColumn("model", "source"),
+        FeatureColumn("language", "stratum"),
+        FeatureColumn("a"),
+        FeatureColumn("b"),
+    )
+    assert column_features("length+minilm") == ()

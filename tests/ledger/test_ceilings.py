@@ -18,7 +18,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
-from labelguard.project import lifetime
+from labelguard.project import policy_facts
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
@@ -75,13 +75,13 @@ def test_it_is_raised_after_asking_and_never_lowered(project):
 def test_what_is_shown_afterwards_promises_the_raised_one_only(project):
     first = lg.privatize(TABLE, **PRICE, project=project)
     assert first.card["privacy"]["ceiling"] == {"epsilon": 10.0, "delta": 1e-4}
-    lifetime.raise_ceiling(Ceiling(20, 1e-3), project)
+    policy_facts.raise_ceiling(Ceiling(20, 1e-3), project)
     again = lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
     assert again.card["privacy"]["ceiling"] == {"epsilon": 20.0, "delta": 1e-3}
     assert overview.budget(project.state).ceiling == Ceiling(20, 1e-3)
     text = (again.path / "CARD.md").read_text()
     assert "ε = 20, δ = 0.001, the project's ceiling" in text and "ε = 10" not in text
-    shown = lifetime.show_ceiling(project)
+    shown = policy_facts.show_ceiling(project)
     assert asdict(shown.left) == pytest.approx({"epsilon": 17, "delta": 0.00099})
 
 

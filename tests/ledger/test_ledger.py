@@ -25,7 +25,7 @@ from labelguard.report import overview
 PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
-def released(home):
+def make_releases(home):
     """The project with two committed releases."""
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
@@ -39,7 +39,7 @@ def original(request, tmp_path_factory):
     """A project with two committed releases, on each database; every test has a copy."""
     directory = tmp_path_factory.mktemp("original")
     with pytest.MonkeyPatch.context() as patch, on(request.param, directory, patch) as url:
-        yield released(lg.init(directory / "project")), url
+        yield make_releases(lg.init(directory / "project")), url
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def project(original, tmp_path, monkeypatch):
 @pytest.fixture
 def on_sqlite(tmp_path):
     """The same, its ledger a file."""
-    return released(lg.init(tmp_path / "project"))
+    return make_releases(lg.init(tmp_path / "project"))
 
 
 def change(project, *changes):
@@ -183,13 +183,13 @@ def event(labels, capacity=8, key="aa" * 32):
     )
 
 
-def opened(project):
+def open_ledger(project):
     return OpenProject.open(project.state).ledger
 
 
 def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(project_on_each):
     project = project_on_each
-    ledger, policy = opened(project), Policy(3.0, 1e-5)
+    ledger, policy = open_ledger(project), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     ledger.charge(event([5, 8]), policy, epoch)
     before = dump(project.ledger_url)
@@ -204,7 +204,7 @@ def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(project_on_eac
 
 def test_a_refund_exists_for_reserved_releases_only(project_on_each):
     project = project_on_each
-    ledger, policy = opened(project), Policy(3.0, 1e-5)
+    ledger, policy = open_ledger(project), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     computing = ledger.charge(event([2]), policy, epoch)
     ledger.start(computing, epoch)
@@ -222,7 +222,7 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each):
 
 
 def test_a_job_that_another_one_followed_charges_nothing(project_on_each):
-    ledger, policy = opened(project_on_each), Policy(3.0, 1e-5)
+    ledger, policy = open_ledger(project_on_each), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     kept = ledger.charge(event([2]), policy, epoch)
     ledger.begin_job()
@@ -237,7 +237,7 @@ def test_a_job_that_another_one_followed_charges_nothing(project_on_each):
 
 
 def test_a_release_that_is_taken_up_needs_no_more_than_it_was_charged(project_on_each):
-    ledger, policy = opened(project_on_each), Policy(3.0, 1e-5)
+    ledger, policy = open_ledger(project_on_each), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     crashed = ledger.charge(event([2, 3]), policy, epoch).release
     for labels in ([2, 3], [1, 3], [0, 1]):
@@ -300,7 +300,7 @@ def test_a_ledger_with_the_tables_of_another_version_is_refused(number, project)
     change(project, f"UPDATE meta SET value = '{number}' WHERE name = 'schema'")
     before, asked = dump(project.ledger_url), public()
     table = pairs(asked, opinions(len(asked), 1))
-    for act in (opened, lambda home: lg.privatize(table, **PRICE, project=home)):
+    for act in (open_ledger, lambda home: lg.privatize(table, **PRICE, project=home)):
         with pytest.raises(LedgerError, match=f"tables of schema {number}, and"):
             act(project)
     assert dump(project.ledger_url) == before
@@ -317,7 +317,7 @@ def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite):
 def test_something_that_is_no_database_is_refused(on_sqlite):
     (on_sqlite.state / "ledger.sqlite3").write_bytes(b"no database at all" * 100)
     with pytest.raises(LedgerError, match="not a database"):
-        opened(on_sqlite)
+        open_ledger(on_sqlite)
 
 
 @pytest.mark.parametrize(

@@ -100,14 +100,14 @@ def test_simulated_choices_give_back_the_planted_head():
     expected = np.add.reduceat(chance[:, None] * features, asked.offsets[:-1], axis=0)
     information = features.T @ (chance[:, None] * features) - expected.T @ expected
 
-    def accepted(candidate):
+    def is_accepted(candidate):
         off = candidate - theta
         return bool(off @ information @ off < stats.chi2.isf(FALSE_FAILURE, 4))
 
-    assert accepted(found)
-    assert not accepted(0.8 * found)
+    assert is_accepted(found)
+    assert not is_accepted(0.8 * found)
     of_the_worst = choices.fit(features, asked, 1.0, -exact, 1e-6)
-    assert not accepted(of_the_worst)
+    assert not is_accepted(of_the_worst)
 
 
 @pytest.mark.parametrize(

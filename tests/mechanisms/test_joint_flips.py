@@ -12,8 +12,13 @@ from support.flips import coin, draw, every_answer, on_card
 
 from labelguard.accounting.blocks import block
 from labelguard.mechanisms.agreement import between_labelers, with_gold, within_items
-from labelguard.mechanisms.clustered import paired_standard_error, standard_error
-from labelguard.mechanisms.joint_flips import FlippedRows, coin_variance, variance_factor
+from labelguard.mechanisms.joint_flips import (
+    FlippedRows,
+    coin_variance,
+    paired_standard_error,
+    standard_error,
+    variance_factor,
+)
 
 WORLDS = 500
 COVERAGE = 0.91

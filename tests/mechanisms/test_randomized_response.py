@@ -65,7 +65,7 @@ class Rows:
         self.coins = Coins(NONCE)
         self.known: dict[tuple[int, int], NDArray[np.uint8]] = {}
 
-    def released(self, labels, size=1, threshold=THRESHOLD, letters=2):
+    def release_labels(self, labels, size=1, threshold=THRESHOLD, letters=2):
         """What is released of labels in blocks of `size` rows that follow one another."""
         letters = np.broadcast_to(np.asarray(letters, np.int64), ROWS)
         blocks = LabelBlocks.of_rows(np.arange(ROWS) // size, letters, threshold)
@@ -80,7 +80,7 @@ class Rows:
     def flips(self, size=1, threshold=THRESHOLD):
         """Which rows change where every label is 0."""
         if (size, threshold) not in self.known:
-            self.known[size, threshold] = self.released(constant(0), size, threshold)
+            self.known[size, threshold] = self.release_labels(constant(0), size, threshold)
         return self.known[size, threshold]
 
 
@@ -128,7 +128,7 @@ def test_every_answer_of_a_block_comes_as_often_as_is_charged(size, epsilon0, ro
 
 @pytest.mark.parametrize(("size", "letters"), [(1, 3), (1, 7), (2, 4), (3, 3)])
 def test_choices_of_a_block_come_as_often_as_is_charged(size, letters, rows):
-    steps = rows.released(constant(0), size, letters=letters)
+    steps = rows.release_labels(constant(0), size, letters=letters)
     assert answers_fit(steps, size, letters)
 
 
@@ -136,7 +136,7 @@ def test_one_change_more_among_the_likely_answers_is_caught(rows, monkeypatch):
     exact = Block.most_changes.func
     monkeypatch.setattr(Block, "most_changes", property(lambda self: exact(self) + 1))
     forget_laws()
-    flips = rows.released(constant(0), 4)
+    flips = rows.release_labels(constant(0), 4)
     monkeypatch.undo()
     forget_laws()
     assert not answers_fit(flips, 4)
@@ -191,7 +191,7 @@ def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, rows, mon
         return exact(self, purpose, row_keys, counter)
 
     monkeypatch.setattr(Coins, "draw", draw)
-    rows.released(constant(labels), 6)
+    rows.release_labels(constant(labels), 6)
     words = range(-(-Block(THRESHOLD, 6).draw_bytes // 16))
     each_row = (Purpose.TIE, Purpose.LETTER, Purpose.OTHER_LETTER, Purpose.ORDER)
     expected = [(purpose, ROWS, 0) for purpose in each_row]
@@ -204,9 +204,9 @@ def test_the_work_is_the_same_whatever_labels_and_outcomes_are(labels, rows, mon
 @pytest.mark.parametrize("size", [1, 5])
 def test_a_flip_depends_on_the_coin_and_not_on_the_label(size, rows):
     flips = rows.flips(size)
-    assert (rows.released(constant(1), size) == 1 - flips).all()
+    assert (rows.release_labels(constant(1), size) == 1 - flips).all()
     labels = some_labels()
-    released = rows.released(labels, size)
+    released = rows.release_labels(labels, size)
     strict = labels != NOTHING
     assert (released[strict] == labels[strict] ^ flips[strict]).all()
     assert set(np.unique(released)) == {0, 1}
@@ -214,7 +214,7 @@ def test_a_flip_depends_on_the_coin_and_not_on_the_label(size, rows):
 
 def test_where_nothing_is_paid_for_nothing_is_left_of_the_labels(rows):
     labels = some_labels()
-    released = rows.released(labels, threshold=2**63 - 1)
+    released = rows.release_labels(labels, threshold=2**63 - 1)
     assert independent(released, labels)
     assert fits(int(released.sum()), ROWS, 0.5)
 
@@ -238,7 +238,7 @@ def test_flips_do_not_depend_on_labeler_item_or_place(size, rows):
 def test_answers_follow_rows_through_orders(rows):
     labels, letters = some_labels(), np.full(ROWS, 2)
     blocks = np.arange(ROWS) // 6
-    released = rows.released(labels, 6)
+    released = rows.release_labels(labels, 6)
     first = blocks * 6 == np.arange(ROWS)
     for order in (
         np.random.default_rng(1).permutation(ROWS // 6),
@@ -306,9 +306,9 @@ def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows):
 
 
 def test_a_tie_becomes_a_fair_coin_that_is_independent_of_the_flip(rows):
-    fair = rows.released(constant(NOTHING), threshold=1)  # flips nobody
+    fair = rows.release_labels(constant(NOTHING), threshold=1)  # flips nobody
     assert fits(int(fair.sum()), ROWS, 0.5)
-    released = rows.released(constant(NOTHING))
+    released = rows.release_labels(constant(NOTHING))
     assert fits(int(released.sum()), ROWS, 0.5)
     assert independent(released ^ rows.flips(), rows.flips())
 
@@ -327,7 +327,7 @@ def some_choices(seed):
 def choices_fit(rows, chosen, threshold=THRESHOLD):
     """Whether every choice is kept as often as is charged, and otherwise becomes any other."""
     options = SIZES[np.arange(ROWS) % 4]
-    released = rows.released(chosen, 4, threshold, options)
+    released = rows.release_labels(chosen, 4, threshold, options)
     assert (released < options).all()
     steps = (released.astype(np.int64) - chosen) % options
     uniform = 1 - Block(THRESHOLD, 4, 7).first_moment
@@ -352,12 +352,12 @@ def test_choices_with_too_little_noise_are_caught(stronger, rows):
 def test_a_step_of_a_choice_does_not_depend_on_what_was_chosen(rows):
     options = np.full(ROWS, 7)
     chosen = np.random.default_rng(1).integers(0, 7, ROWS)
-    steps = (rows.released(chosen, 4, letters=options).astype(np.int64) - chosen) % 7
-    assert (steps == rows.released(constant(0), 4, letters=options)).all()
+    steps = (rows.release_labels(chosen, 4, letters=options).astype(np.int64) - chosen) % 7
+    assert (steps == rows.release_labels(constant(0), 4, letters=options)).all()
 
 
 def test_a_choice_of_nothing_becomes_any(rows):
-    released = rows.released(constant(NOTHING), threshold=1, letters=7)  # changes nobody
+    released = rows.release_labels(constant(NOTHING), threshold=1, letters=7)  # changes nobody
     assert stats.chisquare(np.bincount(released, minlength=7)).pvalue > FALSE_FAILURE
 
 

@@ -293,14 +293,14 @@ def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse):
 # Negative controls: natural mistakes, judged by the checks above.
 
 
-def aligned():
+def align():
     """41 labelers of 9 equal comparisons each."""
     z, rows = np.ones((1, 1), np.float32), Rows(np.zeros(369, np.intp), np.repeat(range(41), 9), 41)
     return z, rows, statistic.bounds(z, rows, 0.5)
 
 
 def test_a_clip_that_is_skipped_is_caught():
-    z, rows, bounds = aligned()
+    z, rows, bounds = align()
     own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
     moved = largest_change(
         z, rows, 0, own, lambda y: parts(z, rows, y, bounds, clip=NO_CLIP).sum(axis=0)
@@ -309,7 +309,7 @@ def test_a_clip_that_is_skipped_is_caught():
 
 
 def test_a_sensitivity_of_one_clip_is_caught():
-    z, rows, bounds = aligned()
+    z, rows, bounds = align()
     own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
     wrong = Bounds(bounds.clip, bounds.weight, bounds.clip)
     with pytest.raises(AssertionError):
@@ -321,7 +321,7 @@ def test_a_sensitivity_of_one_clip_is_caught():
 
 def test_a_clip_and_weights_that_use_the_labels_are_caught():
     """The clip is the median of ‖v_u‖: one labeler moves it, and with it what all others add."""
-    z, rows, bounds = aligned()
+    z, rows, bounds = align()
     step = statistic.grid(bounds, 1, Noise("gaussian", 1.0)).step
 
     def used(labels):

@@ -207,7 +207,7 @@ def has_scale(kind, draws):
     return bool(law.ppf(FALSE_FAILURE / 2) < size < law.isf(FALSE_FAILURE / 2))
 
 
-def unrelated(first, second):
+def are_unrelated(first, second):
     """Whether the products of independent draws add up to what they may (5 standard errors).
 
     Their sum over a thousand and more is normal far enough: P(beyond 5) < 1e-6.
@@ -234,11 +234,11 @@ def test_the_released_statistic_has_the_claimed_noise(kind):
 def test_noise_is_independent_over_coordinates_and_nonces():
     draws = noise(release_grid(), 60, 50)
     for lag in (1, 2, 25):
-        assert unrelated(draws[:, lag:], draws[:, :-lag])
-        assert unrelated(draws[lag:], draws[:-lag])
-    assert not unrelated(draws, draws)
+        assert are_unrelated(draws[:, lag:], draws[:, :-lag])
+        assert are_unrelated(draws[lag:], draws[:-lag])
+    assert not are_unrelated(draws, draws)
     half = (draws[:, 1:] + draws[:, :-1]) / math.sqrt(2)  # a correlation of ½ between neighbours
-    assert not unrelated(half[:, 1:], half[:, :-1])
+    assert not are_unrelated(half[:, 1:], half[:, :-1])
 
 
 def test_few_components_get_the_first_ones_of_the_noise_that_was_priced():

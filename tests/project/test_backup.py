@@ -23,7 +23,8 @@ import labelguard as lg
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
-from labelguard.project import archive, policies
+from labelguard.project import backup as backups
+from labelguard.project import policies
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
@@ -49,7 +50,7 @@ def copied(project, tmp_path):
     return Path(shutil.copytree(project.keys, tmp_path / "copy of the keys"))
 
 
-def restored(made, project, **options):
+def restore_beside(made, project, **options):
     """The project again, in a directory beside it, with a copy of its keys."""
     target = project.state.parents[1] / "restored"
     restore(made.path, target, **{"keys": project.keys} | options)
@@ -117,7 +118,7 @@ def test_a_restored_ledger_has_every_row(kind, to, tmp_path, monkeypatch):
         before = databases.dump(url or home.ledger_url)
         made = backup(tmp_path / "backup.tar.zst", project=home)
     with on(to, tmp_path, monkeypatch) as url:
-        again = restored(made, home, nothing_since=True)
+        again = restore_beside(made, home, nothing_since=True)
         after = databases.dump(url or again.ledger_url)
         assert bool(url) != (again.state / "ledger.sqlite3").exists()
         assert set(before["journal"]) < set(after["journal"])
@@ -130,7 +131,7 @@ def test_a_restored_ledger_has_every_row(kind, to, tmp_path, monkeypatch):
 
 
 def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone(made, project):
-    again = restored(made, project)
+    again = restore_beside(made, project)
     for name in ("releases", "released"):
         assert files(again.state / name) == files(project.state / name)
     assert [path.name for path in again.state.parent.iterdir()] == [".labelguard"]
@@ -148,7 +149,7 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path):
     lg.privatize(TABLE.slice(0, 20), mechanism="rr", project=home)
     policies.new("new", epsilon=2, **options)
     made = backup(tmp_path / "backup.tar.zst", project=home)
-    again = restored(made, home)
+    again = restore_beside(made, home)
     assert overview.budget(again.state).policy is None
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(TABLE, mechanism="rr", project=again)
@@ -162,7 +163,7 @@ def test_an_older_anchor_refutes_no_word_that_nothing_followed(project, tmp_path
     old = Anchor(*OpenProject.open(project).ledger.head())
     lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
-    again = restored(made, project, anchor=str(old), nothing_since=True)
+    again = restore_beside(made, project, anchor=str(old), nothing_since=True)
     lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=again)
     assert lifetime(again) == (3.0, 1e-5)
     second = backup(tmp_path / "second.tar.zst", project=again)
@@ -178,8 +179,8 @@ def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(made, project, cop
     newest = str(Anchor(*OpenProject.open(project).ledger.head()))
     for known in ({"anchor": newest, "keys": copied}, {"keys": project.keys}):
         with pytest.raises(PolicyError, match="something followed"):
-            restored(made, project, nothing_since=True, **known)
-    again = restored(made, project, keys=copied, anchor=made.anchor)
+            restore_beside(made, project, nothing_since=True, **known)
+    again = restore_beside(made, project, keys=copied, anchor=made.anchor)
     assert overview.budget(again.state).policy is None
 
 
@@ -187,7 +188,7 @@ def test_an_anchor_of_another_history_is_refused(made, project):
     anchor = Anchor.parse(made.anchor)
     other = Anchor(anchor.number, "0" * 64)
     with pytest.raises(LedgerError, match="another history"):
-        restored(made, project, anchor=str(other))
+        restore_beside(made, project, anchor=str(other))
 
 
 def test_what_is_no_anchor_is_refused():
@@ -209,11 +210,11 @@ def test_no_secret_is_in_a_backup(suffix, project, tmp_path):
 
 def test_the_keys_of_another_project_are_refused(made, project, tmp_path):
     with pytest.raises(KeyProblem, match="never regenerated"):
-        restored(made, project, keys=None)
+        restore_beside(made, project, keys=None)
     assert not [*(tmp_path / "restored").rglob("project.key")]
     other = lg.init(tmp_path / "other")
     with pytest.raises(ProjectError, match="the keys are another project's"):
-        restored(made, project, keys=other.keys)
+        restore_beside(made, project, keys=other.keys)
 
 
 def test_keys_in_place_are_refused_while_their_project_lives_and_a_copy_tries_the_backup(
@@ -227,16 +228,16 @@ def test_keys_in_place_are_refused_while_their_project_lives_and_a_copy_tries_th
     lg.privatize(TABLE, **PRICE, project=home)
     before = files(keys)
     with pytest.raises(ProjectError, match=r"a project/.labelguard lives.* --keys COPY"):
-        restored(made, home, keys=None)
+        restore_beside(made, home, keys=None)
     assert files(keys) == before and overview.verify(home.state).ok
     with monkeypatch.context() as patch:
         patch.delenv("LABELGUARD_KEYS")
-        again = restored(made, home, keys=keys)
+        again = restore_beside(made, home, keys=keys)
         assert overview.verify(again.state).ok
     assert files(keys) == before and overview.verify(home.state).ok
     gone = home.state.parent.rename(tmp_path / "gone")
     shutil.rmtree(again.state.parent)
-    again = restored(made, home, keys=None)
+    again = restore_beside(made, home, keys=None)
     assert again.keys == home.keys and not (again.state / "keys").exists()
     assert overview.verify(again.state).ok
     with pytest.raises(LedgerError, match="not what this project last saw"):
@@ -282,7 +283,7 @@ def test_a_backup_of_an_altered_release_is_written_and_says_so(made, project, tm
     assert "keep earlier ones" in text and (tmp_path / "later.tar.zst").exists()
     # What the message says: the true copy is in an earlier backup.
     assert made.fault is None
-    earlier = restored(made, project)
+    earlier = restore_beside(made, project)
     shutil.rmtree(data.parent)
     shutil.copytree(earlier.releases / data.parent.name, data.parent)
     assert data.read_bytes() == whole and overview.verify(project.state).ok
@@ -305,7 +306,7 @@ def test_a_member_that_is_no_part_of_a_project_is_refused(name, made, project, t
     rewrite(Path(made.path), add)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ProjectError, match="no part of a backup"):
-        restored(made, project)
+        restore_beside(made, project)
     assert sorted(tmp_path.iterdir()) == [*before, tmp_path / "restored"]
 
 
@@ -319,33 +320,33 @@ def test_links_and_directories_are_refused(kind, made, project):
 
     rewrite(Path(made.path), link)
     with pytest.raises(ProjectError, match="no part of a backup"):
-        restored(made, project)
+        restore_beside(made, project)
 
 
-def _altered(listed):
+def _alter(listed):
     header, content = listed[-1]
     listed[-1] = (header, bytes([content[0] ^ 1]) + content[1:])
 
 
-def _relisted(listed):
+def _relist(listed):
     """A manifest that fits an altered file: only its HMAC tells."""
     removed, _ = listed.pop()
     relist(listed, lambda manifest: manifest["members"].pop(removed.name))
 
 
-@pytest.mark.quick("pop-is missing", "_altered-is damaged")
+@pytest.mark.quick("pop-is missing", "_alter-is damaged")
 @pytest.mark.parametrize(
     ("act", "found"),
     [
         (list.pop, "is missing"),
-        (_altered, "is damaged"),
-        (_relisted, "was altered after it was made"),
+        (_alter, "is damaged"),
+        (_relist, "was altered after it was made"),
     ],
 )
 def test_an_altered_backup_is_refused(act, found, made, project, tmp_path):
     rewrite(Path(made.path), act)
     with pytest.raises(ProjectError, match=found):
-        restored(made, project)
+        restore_beside(made, project)
     assert not (tmp_path / "restored" / ".labelguard").exists()
 
 
@@ -355,10 +356,10 @@ def test_a_cut_backup_is_refused(made, project):
     for damaged in (b"", b"x", b"x" * 2000, whole[:100], whole[:-1], whole[: len(whole) // 2]):
         path.write_bytes(damaged)
         with pytest.raises(ProjectError):
-            restored(made, project)
+            restore_beside(made, project)
     path.unlink()
     with pytest.raises(ProjectError, match="there is no file"):
-        restored(made, project)
+        restore_beside(made, project)
 
 
 @pytest.mark.slow
@@ -400,7 +401,7 @@ def test_a_database_that_holds_a_ledger_takes_no_other(made, project, tmp_path, 
         lg.init(tmp_path / "other")
         before = databases.dump(url)
         with pytest.raises(LedgerError, match="holds a ledger already"):
-            restored(made, project)
+            restore_beside(made, project)
         assert databases.dump(url) == before
     assert not (tmp_path / "restored" / ".labelguard").exists()
 
@@ -412,5 +413,5 @@ def test_a_backup_of_another_format_is_refused(made, project):
 
     rewrite(Path(made.path), newer)
     with pytest.raises(ProjectError, match="format 2; this labelguard reads 1"):
-        restored(made, project)
-    assert archive.FORMAT == 1
+        restore_beside(made, project)
+    assert backups.FORMAT == 1

@@ -10,7 +10,7 @@ import labelguard as lg
 from labelguard.answers.inbox import Inbox
 from labelguard.answers.segments import Segments
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
-from labelguard.ledger import segmentbook
+from labelguard.ledger import sources
 from labelguard.project import ingestion, retention
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, find
@@ -34,7 +34,7 @@ def tool(tmp_path, monkeypatch):
     return connected(project, tmp_path, monkeypatch)
 
 
-def released(project, **options):
+def release_counts(project, **options):
     """How often each response was chosen, by prompt, in a release of what was ingested."""
     rows = lg.load(lg.privatize(project=project, **OPEN | options))
     found: dict[tuple[str, str], int] = {}
@@ -60,7 +60,7 @@ def test_the_latest_state_of_every_answer_is_released(tool):
     events.append(desk.answer("zoe", 3, "right"))
     done = take_in(project, *events)
     assert (done.answers, done.deleted) == (9, 2)
-    assert released(project) == {
+    assert release_counts(project) == {
         ("prompt 1", "left 1"): 1,
         ("prompt 1", "right 1"): 1,
         ("prompt 2", "right 2"): 1,
@@ -75,16 +75,16 @@ def test_the_order_of_events_decides_nothing_that_the_tools_clock_decides(tool):
     other = desk.answer("otto", 1, "left")
     gone = desk.delete("2")
     take_in(project, gone, second, first, other, first, second)
-    assert released(project) == {("prompt 1", "right 1"): 1}
+    assert release_counts(project) == {("prompt 1", "right 1"): 1}
 
 
 def test_a_released_value_stays_whatever_happens_in_the_tool(tool):
     project, desk = tool
     take_in(project, desk.answer("maria", 1, "left"), desk.answer("otto", 2, "left"))
-    before = released(project)
+    before = release_counts(project)
     deliver(project, desk.change("1", "right"), desk.delete("2"), desk.answer("otto", 2, "right"))
     take_in(project, desk.answer("zoe", 1, "right"))
-    after = released(project)
+    after = release_counts(project)
     assert after == {**before, ("prompt 1", "right 1"): 1}
 
 
@@ -106,7 +106,7 @@ def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(tool
     done = ingestion.reconcile("desk", project)
     assert (done.answers, done.deleted, done.known) == (2, 1, 6)
     assert ingestion.reconcile("desk", project).answers == 0
-    found = released(project)
+    found = release_counts(project)
     assert ("prompt 0", "left 0") not in found and ("prompt 3", "left 3") not in found
     assert found["prompt 2", "right 2"] == found["prompt 2", "left 2"] == 1
 
@@ -127,7 +127,7 @@ def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(tool, 
     monkeypatch.setattr(DeskConnector, "pull", reading)
     done = ingestion.reconcile("desk", project)
     assert (done.answers, done.deleted) == (0, 0)
-    assert released(project) == {
+    assert release_counts(project) == {
         ("prompt 1", "left 1"): 1,
         ("prompt 2", "right 2"): 1,
         ("prompt 7", "left 7"): 1,
@@ -159,7 +159,7 @@ def test_an_answer_that_a_pull_finds_again_is_there_again(tool):
     desk.records = kept
     desk.save()
     assert ingestion.reconcile("desk", project).answers == 1
-    assert released(project) == {("prompt 1", "left 1"): 1}
+    assert release_counts(project) == {("prompt 1", "left 1"): 1}
     # What is announced late of an answer that was deleted is not.
     late = desk.change("1", "right")
     take_in(project, desk.delete("1"), late)
@@ -201,7 +201,7 @@ def stored(project):
     """All answers that segments hold."""
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
-    tables = [t for s in opened.ledger.read(segmentbook.records) for t in held.read(s).values()]
+    tables = [t for s in opened.ledger.read(sources.read_segments) for t in held.read(s).values()]
     return [row for table in tables if "body" in table.column_names for row in table.to_pylist()]
 
 
@@ -233,7 +233,7 @@ def test_whatever_crashes_every_answer_is_there_once(tool, point, how, monkeypat
             getattr(ingestion, how)(*(["desk"] if how == "pull" else []), project)
         assert crashes
     ingestion.pull("desk", project) if how == "pull" else ingestion.ingest(project)
-    assert sum(released(project).values()) == 12
+    assert sum(release_counts(project).values()) == 12
     held = OpenProject.open(project).answers.count()
     assert held.segments == len(list(project.labels.iterdir()))
     assert (held.answers, held.waiting) == (12, 0) and overview.verify(project).ok
@@ -271,8 +271,8 @@ def test_two_questions_about_one_pair_are_two_labels(tool):
     take_in(project, desk.answer("maria", 1, "left", harmless="right"))
     with pytest.raises(InvalidLabels, match=r"several control tags; .*question"):
         lg.privatize(project=project, **OPEN)
-    assert released(project, question="helpful") == {("prompt 1", "left 1"): 1}
-    assert released(project, question="harmless") == {("prompt 1", "right 1"): 1}
+    assert release_counts(project, question="helpful") == {("prompt 1", "left 1"): 1}
+    assert release_counts(project, question="harmless") == {("prompt 1", "right 1"): 1}
 
 
 def test_what_was_not_ingested_is_said_and_events_of_a_connector_that_is_gone_wait(tool):
@@ -316,7 +316,7 @@ def test_labels_are_forgotten_after_their_release_and_pulls_know_them_still(tool
         for task in range(3):
             desk.answer(who, task, "left")
     ingestion.pull("desk", project)
-    before = released(project)
+    before = release_counts(project)
     desk.answer("zoe", 1, "right")
     ingestion.pull("desk", project)
     project = keep(project, "0d")
@@ -334,7 +334,7 @@ def test_labels_are_forgotten_after_their_release_and_pulls_know_them_still(tool
     assert (done.answers, done.deleted, done.known) == (0, 0, 7)
     assert ingestion.ingest(project).forgotten == 0
     assert overview.verify(project).ok
-    after = released(project)
+    after = release_counts(project)
     assert sum(after.values()) == 1 and before
 
 
@@ -352,11 +352,11 @@ def test_an_answer_is_kept_until_all_its_questions_were_released(tool):
     project, desk = tool
     deliver(project, desk.answer("maria", 1, "left", harmless="right"))
     take_in(project, desk.answer("otto", 1, "left", harmless="right"))
-    released(project, question="helpful")
-    released(project, question="harmless")
+    release_counts(project, question="helpful")
+    release_counts(project, question="harmless")
     take_in(project, desk.answer("zoe", 1, "left", harmless="right"))
-    released(project, question="helpful")
+    release_counts(project, question="helpful")
     project = keep(project, "0d")
     assert ingestion.ingest(project).forgotten == 2
-    assert released(project, question="harmless") == {("prompt 1", "right 1"): 1}
+    assert release_counts(project, question="harmless") == {("prompt 1", "right 1"): 1}
     assert ingestion.ingest(project).forgotten == 1

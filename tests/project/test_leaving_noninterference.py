@@ -10,7 +10,7 @@ from labelguard.inputs import quarantine
 
 WHO = f"worker {ASKED.labeler[3]}"
 """Whose row is set aside in `worlds`."""
-BAD = ("--bad-rows", "quarantine")
+QUARANTINE = ("--bad-rows", "quarantine")
 LEAVING = (
     *("labeler letter 'worker 5'", "labeler retire 'worker 5' --yes"),
     *(f"labeler letter '{WHO}' --json", f"labeler erase '{WHO}' --yes"),
@@ -21,7 +21,10 @@ LEAVING = (
 
 def leaving(*options):
     """A release before some leave, and one after."""
-    runs = Run((*BAD, *options), bad=True), Run((*BAD, *options), bad=True, before=LEAVING)
+    runs = (
+        Run((*QUARANTINE, *options), bad=True),
+        Run((*QUARANTINE, *options), bad=True, before=LEAVING),
+    )
     return Scenario(runs)
 
 

@@ -34,7 +34,7 @@ OTHERS = preferences.pairs(
 """Twelve labels more of everybody, about other items."""
 
 
-def renamed(table, names):
+def rename_workers(table, names):
     """The table with some workers under other names."""
     who = table["labeler_id"]
     for old, new in names.items():
@@ -42,7 +42,7 @@ def renamed(table, names):
     return table.set_column(table.schema.get_field_index("labeler_id"), "labeler_id", who)
 
 
-def used(project, labeler):
+def count(project, labeler):
     return sum(one.used for one in overview.labeler(labeler, project.state).allowances)
 
 
@@ -84,8 +84,8 @@ def test_what_is_plain_is_in_normal_form(names):
 
 @pytest.mark.slow
 def test_two_people_whose_ids_look_alike_are_said_to_be_two(project):
-    lg.privatize(renamed(TABLE, {"worker 0": "7"}), **PRICE, project=project)
-    both = renamed(TABLE, {"worker 0": "7", "worker 1": "07"})
+    lg.privatize(rename_workers(TABLE, {"worker 0": "7"}), **PRICE, project=project)
+    both = rename_workers(TABLE, {"worker 0": "7", "worker 1": "07"})
     for act in (lg.privatize, plan):
         with pytest.raises(InvalidLabels, match="policy distinct"):
             act(both, mechanism="rr", project=project)
@@ -94,8 +94,8 @@ def test_two_people_whose_ids_look_alike_are_said_to_be_two(project):
     assert kinds(project).count("distinct") == 1
     assert plan(both, mechanism="rr", project=project).preview.charged
     lg.privatize(both, mechanism="rr", project=project)
-    assert (used(project, "7"), used(project, "07")) == (1, 1)
-    third = renamed(TABLE, {"worker 2": "007"})
+    assert (count(project, "7"), count(project, "07")) == (1, 1)
+    third = rename_workers(TABLE, {"worker 2": "007"})
     with pytest.raises(InvalidLabels, match="'007'"):  # of a third nothing was said
         lg.privatize(third, mechanism="rr", project=project)
     linking.distinct("ada", "Ada", project)
@@ -107,9 +107,9 @@ def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
     members = pa.table({"labeler_id": ["José", "Jose\u0301"], "group_id": ["j", "j"]})
     csv.write_csv(members, tmp_path / "groups.csv")
     policies.add_groups(tmp_path / "groups.csv", project)
-    table = renamed(TABLE, {"worker 0": "José", "worker 1": "Jose\u0301"})
+    table = rename_workers(TABLE, {"worker 0": "José", "worker 1": "Jose\u0301"})
     lg.privatize(table, **PRICE, unit="group", project=project)
-    assert used(project, "José") == used(project, "Jose\u0301") == 1
+    assert count(project, "José") == count(project, "Jose\u0301") == 1
     with pytest.raises(PolicyError, match="one person, or in one group"):
         linking.distinct("José", "Jose\u0301", project)
 
@@ -117,13 +117,18 @@ def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
 def test_a_pseudonym_in_the_message_serves_as_an_id(project):
     lg.privatize(TABLE, **PRICE, project=project)
     with pytest.raises(InvalidLabels) as caught:
-        lg.privatize(renamed(OTHERS, {"worker 0": "Worker 0"}), mechanism="rr", project=project)
+        lg.privatize(
+            rename_workers(OTHERS, {"worker 0": "Worker 0"}), mechanism="rr", project=project
+        )
     [pseudonym] = [w for w in str(caught.value).replace(",", " ").split() if len(w) == 32]
     linking.distinct("Worker 0", pseudonym, project)
     lg.privatize(
-        renamed(OTHERS, {"worker 0": "Worker 0"}), mechanism="rr", exhausted="drop", project=project
+        rename_workers(OTHERS, {"worker 0": "Worker 0"}),
+        mechanism="rr",
+        exhausted="drop",
+        project=project,
     )
-    assert used(project, "Worker 0") == 1
+    assert count(project, "Worker 0") == 1
 
 
 # ---------------------------------------------------------------- one person
@@ -135,10 +140,12 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project):
     done = linking.link("tool:7", "worker 0", project)
     assert [who.known for who in done.people] == [False, True]
     assert [who.source for who in done.people] == ["tool", "files"]
-    mine = renamed(OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0")), {"worker 0": "7"})
+    mine = rename_workers(
+        OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0")), {"worker 0": "7"}
+    )
     with pytest.raises(BudgetExceeded):
         lg.privatize(mine, mechanism="rr", namespace="tool", project=project)
-    assert used(project, "tool:7") == used(project, "worker 0") == 1
+    assert count(project, "tool:7") == count(project, "worker 0") == 1
     assert overview.verify(project.state).ok
 
 
@@ -244,12 +251,12 @@ def test_other_names_of_columns_are_refused_with_what_helps(project):
     assert "(--columns labeler_id=judge,label=vote" in str(refused.value)
     linking.add_source("tool", "new", project)
     lg.privatize(table, mechanism="rr", columns=now, namespace="tool", project=project)
-    assert used(project, "tool:worker 0") > 0
-    own = used(project, "worker 0")
+    assert count(project, "tool:worker 0") > 0
+    own = count(project, "worker 0")
     again = table.rename_columns({"annotator": "judge", "task": "prompt", "label": "vote"})
     as_before = {**before, "prompt": "prompt"}
     lg.privatize(again, mechanism="rr", columns=as_before, project=project)
-    assert used(project, "worker 0") == 2 > own
+    assert count(project, "worker 0") == 2 > own
 
 
 def test_every_question_has_columns_of_its_own(project):
@@ -280,9 +287,9 @@ def test_what_was_never_read_binds_nobody(project, monkeypatch):
 # ---------------------------------------------------------------- it lasts
 
 
-def prepared(project):
+def prepare_people(project):
     """A project with sources, a link, and two who look alike."""
-    lg.privatize(renamed(TABLE, {"worker 0": "José"}), **PRICE, project=project)
+    lg.privatize(rename_workers(TABLE, {"worker 0": "José"}), **PRICE, project=project)
     linking.add_source("tool", "known", project)
     linking.link("tool:7", "worker 1", project)
     linking.distinct("worker 2", "Worker 2", project)
@@ -290,12 +297,12 @@ def prepared(project):
 
 def test_it_holds_on_each_database(project_on_each):
     project = project_on_each
-    prepared(project)
+    prepare_people(project)
     assert overview.verify(project.state).ok
     with pytest.raises(InvalidLabels, match=r"'JOS\\xc9'"):
-        lg.privatize(renamed(OTHERS, {"worker 0": "JOSÉ"}), mechanism="rr", project=project)
-    assert used(project, "tool:7") == used(project, "worker 1")
-    table = renamed(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"})
+        lg.privatize(rename_workers(OTHERS, {"worker 0": "JOSÉ"}), mechanism="rr", project=project)
+    assert count(project, "tool:7") == count(project, "worker 1")
+    table = rename_workers(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"})
     done = lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
     assert done.card["counts"]["charged"] == 7
 
@@ -315,7 +322,7 @@ def test_it_holds_on_each_database(project_on_each):
     ],
 )
 def test_an_edit_is_noticed(statement, what, project):
-    prepared(project)
+    prepare_people(project)
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
         connection.execute(statement)
     assert what in overview.verify(project.state).fault
@@ -331,7 +338,7 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project):
     rows = TABLE["labeler_id"].to_pylist()[:3].count(who)
     gone = erasure.remove_labeler(f"tool:{who}", "erased", project)
     assert gone.known and gone.rows_set_aside == rows
-    assert used(project, who) == used(project, f"tool:{who}")
+    assert count(project, who) == count(project, f"tool:{who}")
     made = lg.privatize(TABLE, mechanism="rr", namespace="tool", exhausted="drop", project=project)
     assert any("1 retired or erased labeler" in note for note in made.notes)
     made = lg.privatize(TABLE, mechanism="rr", exhausted="drop", project=project)
@@ -365,7 +372,7 @@ def refusal(table, project):
 def test_which_ids_a_refusal_names_does_not_follow_from_labels(tmp_path, monkeypatch):
     world.fix_randomness(monkeypatch)
     names = {f"worker {n}": f"Worker {n}" for n in range(7)}
-    both = pa.concat_tables([TABLE, renamed(OTHERS, names)])
+    both = pa.concat_tables([TABLE, rename_workers(OTHERS, names)])
     rng = np.random.default_rng(0)
     said = set()
     for number in range(4):
@@ -391,7 +398,7 @@ def test_the_commands_ask_and_answer(project, tmp_path):
     run(*PRIVATIZE, tmp_path / "tool.parquet", "--source", "tool", "--exhausted", "drop", **own)
     shown = json.loads(run("source", "list", "--json", **own).stdout)
     assert [one["people"] for one in shown] == ["first", "known"]
-    assert "takes from" in run("people", "list", **own).output and used(project, "worker 0") == 2
+    assert "takes from" in run("people", "list", **own).output and count(project, "worker 0") == 2
     run("people", "link", "a", "b", "c", code=2)
 
 

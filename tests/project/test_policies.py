@@ -38,12 +38,7 @@ def table():
     return simulate(labelers=25, labels=500, items=120)
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
-def made(project, name, *allow, **options):
+def make_policy(project, name, *allow, **options):
     """A policy, made and in force."""
     options = {"epsilon": 3, "delta": 1e-5} | options
     shown = policies.new(name, allow=allow, project=project, **options)
@@ -197,7 +192,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(table, pro
 
 
 def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(table, project):
-    made(project, "both", "rr:uses=50", "statistic:releases=12")
+    make_policy(project, "both", "rr:uses=50", "statistic:releases=12")
     coins = lg.privatize(table, mechanism="rr", project=project)
     sums = lg.privatize(table, project=project, **STATISTIC)
     assert coins.card["counts"]["rows"] == len(table)
@@ -221,7 +216,7 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
     released = []
     for name, order in (("both", (0, 1)), ("other", (1, 0))):
         home = lg.init(tmp_path / name)
-        made(home, name, "rr:uses=50,block=1", "statistic:releases=12")
+        make_policy(home, name, "rr:uses=50,block=1", "statistic:releases=12")
         runs = ({"mechanism": "rr"}, STATISTIC)
         found = {
             i: lg.privatize(table.slice(0, 100), project=home, workers=1, **runs[i]) for i in order
@@ -231,7 +226,7 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
 
 
 def test_a_request_without_a_budget_takes_the_policys(table, project):
-    made(project, "p", "rr:uses=30,block=1")
+    make_policy(project, "p", "rr:uses=30,block=1")
     made_now = lg.privatize(table, mechanism="rr", project=project, exhausted="drop")
     assert made_now.card["privacy"]["epsilon"] == 3
     for options, said in (
@@ -249,7 +244,7 @@ def test_a_request_without_a_budget_takes_the_policys(table, project):
 
 
 def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table, project):
-    made(project, "old", "rr:uses=50,block=1", "statistic:releases=12")
+    make_policy(project, "old", "rr:uses=50,block=1", "statistic:releases=12")
     few = table.slice(0, 10)  # nearly nothing is used
     first = lg.privatize(few, mechanism="rr", project=project)
     policies.new("new", epsilon=2, delta=5e-6, allow=["rr:uses=20,block=1"], project=project)
@@ -273,7 +268,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(table,
 
 
 def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(table, project):
-    made(project, "old", "rr:uses=40,block=1", "statistic:releases=8")
+    make_policy(project, "old", "rr:uses=40,block=1", "statistic:releases=8")
     lg.privatize(table.slice(0, 20), project=project, **STATISTIC)
     told = policies.new("new", epsilon=1, delta=1e-6, allow=["rr:uses=20,block=1"], project=project)
     assert told.activation == policies.preview("new", project)
@@ -290,7 +285,7 @@ def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(table, 
 
 
 def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
-    made(project, "first", "rr:uses=5,block=1")
+    make_policy(project, "first", "rr:uses=5,block=1")
     for _ in range(2):
         policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:uses=5,block=1"], project=project)
         policies.drop("typo", project)
@@ -299,13 +294,13 @@ def test_a_draft_can_be_dropped_and_its_name_taken_again(project):
     for name in ("typo", "first"):
         with pytest.raises(PolicyError, match="is no draft"):
             policies.drop(name, project)
-    made(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
+    make_policy(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
     assert overview.verify(project.state).ok
     assert [one.kind for one in overview.journal(project.state)].count("dropped") == 2
 
 
 def test_a_policy_can_end_without_another(table, project):
-    made(project, "p", "rr:uses=40,block=1")
+    make_policy(project, "p", "rr:uses=40,block=1")
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project).epsilon == 3
     assert overview.budget(project.state).lifetime.epsilon == 3
@@ -319,17 +314,17 @@ def test_a_policy_can_end_without_another(table, project):
 
 
 def test_what_was_agreed_to_must_still_be_so(project):
-    made(project, "p", "rr:uses=40,block=1")
+    make_policy(project, "p", "rr:uses=40,block=1")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=9,block=1"], project=project)
     agreed = policies.preview("q", project)
-    made(project, "between", "rr:uses=9,block=1", epsilon=1)
+    make_policy(project, "between", "rr:uses=9,block=1", epsilon=1)
     with pytest.raises(PolicyError, match="the price is another now"):
         policies.activate("q", project, agreed=agreed)
     assert policies.show(None, project).name == "between"
 
 
 def test_policies_that_promise_different_things_do_not_add_up(project):
-    made(project, "p", "rr:uses=5,block=1")
+    make_policy(project, "p", "rr:uses=5,block=1")
     terms: dict[str, Any] = {"epsilon": 1, "delta": 1e-6, "allow": ["rr:uses=5,block=1"]}
     for name, other, said in (
         ("q", {"unit": "item"}, "another unit"),
@@ -341,7 +336,7 @@ def test_policies_that_promise_different_things_do_not_add_up(project):
 
 
 def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(table, project, monkeypatch):
-    made(project, "p", "rr:uses=30,block=1")
+    make_policy(project, "p", "rr:uses=30,block=1")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=30,block=1"], project=project)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(Ledger, "commit", _crash)
@@ -374,7 +369,7 @@ def test_members_of_a_group_share_its_places(table, project):
     csv.write_csv(mapping, path)
     assert policies.add_groups(path, project) == policies.Grouped(6, 6, 3)
     assert policies.add_groups(path, project).added == 0
-    made(project, "p", "rr:uses=12,block=1", "statistic:releases=2", unit="group")
+    make_policy(project, "p", "rr:uses=12,block=1", "statistic:releases=2", unit="group")
     release = lg.privatize(table, mechanism="rr", project=project)
     assert release.card["privacy"]["unit"] == "group"
     assert release.card["counts"]["labelers"] == len(ids) - 3
@@ -389,7 +384,7 @@ def test_members_of_a_group_share_its_places(table, project):
 
 
 def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(table, project):
-    made(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
+    make_policy(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
     before = files(project.state)
     told = plan(table, mechanism="rr", project=project).preview
     assert files(project.state) == before
@@ -408,7 +403,7 @@ def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(table, p
 
 
 def test_activating_asks_after_showing_the_total(project):
-    made(project, "p", "rr:uses=15,block=1")
+    make_policy(project, "p", "rr:uses=15,block=1")
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:uses=30,block=1"], project=project)
     refused = run("policy", "activate", "q", project=project, input="n\n", code=1)
     assert "ε = 4, δ = 1.1e-5" in refused.output and policies.show(None, project).name == "p"
@@ -417,7 +412,7 @@ def test_activating_asks_after_showing_the_total(project):
 
 
 def test_an_export_holds_every_table_and_no_secret(table, project):
-    made(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
+    make_policy(project, "p", "rr:uses=15,block=1", "statistic:releases=1")
     lg.privatize(table, mechanism="rr", project=project)
     file = project.state.parent / "e.json"
     run("budget", "export", "-o", file, project=project)
@@ -433,7 +428,7 @@ def test_an_export_holds_every_table_and_no_secret(table, project):
 
 
 def test_an_anchor_proves_what_the_journal_held(table, project):
-    made(project, "p", "rr:uses=15,block=1")
+    make_policy(project, "p", "rr:uses=15,block=1")
     kept = overview.anchor(project.state).anchor
     lg.privatize(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok

@@ -40,17 +40,17 @@ def maps(project):
 # ---------------------------------------------------------------- as it was drawn, or not at all
 
 
-def flipped(path):
+def flip_bit(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def shortened(path):
+def shorten(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("damage", [flipped, shortened, Path.unlink])
+@pytest.mark.parametrize("damage", [flip_bit, shorten, Path.unlink])
 def test_a_map_that_differs_in_any_one_file_is_found(damage, kept, tmp_path):
     found, digest = kept
     for path in sorted((tmp_path / "released" / "r1").iterdir()):

@@ -30,9 +30,9 @@ def labels(*rows):
 
 
 @contextlib.contextmanager
-def out_of_sight(home):
+def out_of_sight(place):
     """A project is away: on a disk that is lost, or is only thought to be."""
-    directory = home.state.parent
+    directory = place.state.parent
     away = directory.rename(directory.with_name("away"))
     try:
         yield
@@ -47,33 +47,33 @@ def groups(project, here, *pairs):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch):
     """A project whose keys are apart, with a backup beside it."""
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
-    home = lg.init(tmp_path / "home")
-    lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
-    backup(tmp_path / "backup.tar.zst", project=home)
-    return home
+    place = lg.init(tmp_path / "place")
+    lg.privatize(labels(("x", 1, 1)), project=place, **PRICE)
+    backup(tmp_path / "backup.tar.zst", project=place)
+    return place
 
 
 def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
-    home, tmp_path, monkeypatch
+    place, tmp_path, monkeypatch
 ):
     """Keys are shared: what the first attempt found complete is not, once another job has run."""
     saved = tmp_path / "backup.tar.zst"
-    with monkeypatch.context() as patch, out_of_sight(home), pytest.raises(RuntimeError):
+    with monkeypatch.context() as patch, out_of_sight(place), pytest.raises(RuntimeError):
         patch.setattr(restore, "_publish", _fail)
         restore.restore(saved, tmp_path / "again", nothing_since=True)
-    lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=home)
-    with out_of_sight(home), pytest.raises(PolicyError, match="something followed the backup"):
+    lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=place)
+    with out_of_sight(place), pytest.raises(PolicyError, match="something followed the backup"):
         restore.restore(saved, tmp_path / "again", nothing_since=True)
     more = labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1))
-    lg.privatize(more, mechanism="rr", project=home)  # it was not hurt
+    lg.privatize(more, mechanism="rr", project=place)  # it was not hurt
 
 
-def test_a_restore_that_crashed_in_peace_is_taken_up(home, tmp_path, monkeypatch):
+def test_a_restore_that_crashed_in_peace_is_taken_up(place, tmp_path, monkeypatch):
     saved = tmp_path / "backup.tar.zst"
-    home.state.parent.rename(tmp_path / "lost")
+    place.state.parent.rename(tmp_path / "lost")
     for step in ("_publish", "publish_directory"):  # before anything is published, and at the end
         with monkeypatch.context() as patch, pytest.raises(RuntimeError):
             patch.setattr(restore, step, _fail)
@@ -86,15 +86,15 @@ def _fail(*_):
 
 
 def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path):
-    home = lg.init(tmp_path / "home")
+    place = lg.init(tmp_path / "place")
     policies.new(
-        "p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], unit="group", project=home
+        "p", epsilon=3, delta=1e-5, allow=["rr:uses=5,block=1"], unit="group", project=place
     )
-    policies.activate("p", home)
-    backup(tmp_path / "backup.tar.zst", project=home)
-    lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=home)
+    policies.activate("p", place)
+    backup(tmp_path / "backup.tar.zst", project=place)
+    lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=place)
     with pytest.raises(PolicyError, match="charged before having one"):
-        groups(home, tmp_path, ("x", "g"), ("y", "g"))
-    restore.restore(tmp_path / "backup.tar.zst", tmp_path / "back", keys=home.keys)
+        groups(place, tmp_path, ("x", "g"), ("y", "g"))
+    restore.restore(tmp_path / "backup.tar.zst", tmp_path / "back", keys=place.keys)
     with pytest.raises(PolicyError, match="nobody can be joined any more"):
         groups(find(tmp_path / "back"), tmp_path, ("x", "g"), ("y", "g"))

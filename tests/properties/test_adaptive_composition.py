@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Gaussians, RandomizedBlocks, Share
+from labelguard.accounting.components import Gaussians, RandomizedBlocks
+from labelguard.accounting.joint import Share
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

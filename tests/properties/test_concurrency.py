@@ -102,7 +102,7 @@ def test_one_of_two_commands_at_once_works_and_the_other_is_told(project, labels
     with ThreadPoolExecutor(4) as pool:
         ends = list(pool.map(run, range(8)))
     assert ends.count("made") == 1 and set(ends) <= {"made", "reused", "busy"}
-    assert used(project) == 7
+    assert count_uses(project) == 7
     assert overview.verify(project.state).ok
 
 
@@ -110,7 +110,7 @@ def ledger(project):
     return OpenProject.open(project.state).ledger
 
 
-def used(project):
+def count_uses(project):
     """Places taken, of all labelers."""
     return sum(int(a.used) for a in overview.budget(project.state).allowances)
 

@@ -22,7 +22,7 @@ FEW, MANY = 12, 150 * MORE_ROUNDS
 EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 
-def bounded(examples):
+def bound(examples):
     return settings(
         max_examples=examples,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -102,7 +102,7 @@ def attempt(project, source, **options):
 
 @EXAMPLES
 def test_random_tables_and_flags(examples):
-    bounded(examples)(_random_tables_and_flags)()
+    bound(examples)(_random_tables_and_flags)()
 
 
 @given(first=tables(), second=tables(), flags=FLAGS, as_json=st.booleans())
@@ -117,7 +117,7 @@ def _random_tables_and_flags(first, second, flags, as_json):
 
 @EXAMPLES
 def test_random_damage_to_files(examples):
-    bounded(examples)(_random_damage_to_files)()
+    bound(examples)(_random_damage_to_files)()
 
 
 @given(

@@ -17,7 +17,7 @@ from support.preferences import LAYOUTS, Public
 from support.rounds import MORE_ROUNDS
 from support.worlds import Run, Scenario, differences
 
-CASES, FEW, A_LEAK_SHOWS = 120 * MORE_ROUNDS, 3, 60
+CASES, FEW_TABLES, A_LEAK_SHOWS = 120 * MORE_ROUNDS, 3, 60
 LEARNING = ("--features", "length", "--components", "1", "--ridge", "1")
 STATISTIC = ("--mechanism", "statistic", *LEARNING, "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")
@@ -69,7 +69,7 @@ class Case:
             tuple(runs),
             labelers=not unit or bool(rng.random() < 0.5),
             suffix=str(rng.choice(kinds)),
-            dressed=_dressed(rng),
+            dressed=_choose_dress(rng),
             afterwards=AFTERWARDS,
         )
         who = rng.choice(labelers, int(rng.integers(1, labelers + 1)), replace=False).tolist()
@@ -81,7 +81,7 @@ class Case:
         return differences(here, *given)
 
 
-def _dressed(rng):
+def _choose_dress(rng):
     """Another type of labels, columns in another order, large pieces or small ones."""
     kind = LABELS[rng.integers(len(LABELS))]
     order, pieces = rng.random(20), int(rng.integers(1, 5))
@@ -97,7 +97,9 @@ def _dressed(rng):
     return dressed
 
 
-@pytest.mark.parametrize("cases", [range(FEW), pytest.param(range(CASES), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cases", [range(FEW_TABLES), pytest.param(range(CASES), marks=pytest.mark.slow)]
+)
 def test_no_case_tells_a_label(cases, tmp_path):
     found = {number: leaks for number in cases if (leaks := Case.of(number).leaks(tmp_path))}
     assert not found

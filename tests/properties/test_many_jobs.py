@@ -86,7 +86,7 @@ def total(parts):
     return found
 
 
-def stored(url, query):
+def read_rows(url, query):
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         rows = connection.exec_driver_sql(query).all()
@@ -120,8 +120,8 @@ def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     assert len(granted) + len(refused) == crowd.processes * crowd.charges
     taken = total(granted)
     assert max(taken.values()) <= crowd.places and refused
-    assert taken == stored(ledger_url, "SELECT allowance_id, labeler, used FROM counters")
-    assert taken == stored(
+    assert taken == read_rows(ledger_url, "SELECT allowance_id, labeler, used FROM counters")
+    assert taken == read_rows(
         ledger_url,
         "SELECT r.allowance_id, c.labeler, sum(c.labels) FROM charges c "
         "JOIN releases r ON r.number = c.release GROUP BY r.allowance_id, c.labeler",

@@ -107,7 +107,7 @@ class ProjectMachine(RuleBasedStateMachine):
         self.done.clear()  # their commands are other requests now
 
     @staticmethod
-    def begun(record):
+    def is_begun(record):
         return record.state in ("computing", "drawn")
 
     def command(self, rows, kind, drop):
@@ -130,19 +130,19 @@ class ProjectMachine(RuleBasedStateMachine):
         # Who is charged for the first time meets the bound; only then can they be exhausted.
         fits = all(not used["rr", u] or new[u] <= left[u] for u in people)
         command = self.command(rows, "rr", drop)
-        was = self.settled()
+        was = self.settle()
         try:
             release = lg.privatize(**command)
         except BudgetExceeded:
             assert not drop and not (known and fits)
-            assert self.settled() == was
+            assert self.settle() == was
             return
         except PolicyError as error:  # everyone who was asked is exhausted
             assert "no label fits" in str(error)
             return
         assert release.reused or drop or not known or fits
         if release.reused:
-            assert self.settled() == was
+            assert self.settle() == was
             return
         after = self.places("rr")
         for u in range(LABELERS):
@@ -162,12 +162,12 @@ class ProjectMachine(RuleBasedStateMachine):
         """A statistic takes one place of everyone with a label in it, or none of the exhausted."""
         assert self.budget
         before = self.places("statistic")
-        was = self.settled()
+        was = self.settle()
         command = self.command(rows, "statistic", drop)
         try:
             release = lg.privatize(**command)
         except (BudgetExceeded, PolicyError):
-            assert self.settled() == was
+            assert self.settle() == was
             return
         after = self.places("statistic")
         people = {u for u, _ in rows}
@@ -180,10 +180,10 @@ class ProjectMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def same_command_again(self, data):
         command, release_id = data.draw(st.sampled_from(self.done), label="command")
-        was = self.settled()
+        was = self.settle()
         again: Release = lg.privatize(**command)
         assert (again.id, again.reused) == (release_id, True)
-        assert self.settled() == was
+        assert self.settle() == was
 
     @rule(
         rows=asked_rows,
@@ -229,7 +229,7 @@ class ProjectMachine(RuleBasedStateMachine):
         found = {tuple(key): int(n) for key, n in zip(table.labelers, table.used, strict=True)}
         return [found.get(tuple(key), 0) for key in people]
 
-    def settled(self):
+    def settle(self):
         """The ledger but for the number of the job, and what was reserved and never used."""
         tables = dump(self.project.ledger_url)
         return {name: tables[name] for name in ("charges", "counters", "policies", "prices")}

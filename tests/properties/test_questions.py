@@ -46,7 +46,7 @@ def ask_both(table):
     return pa.concat_tables([ask(table, HELPFUL), ask(table, SAFE)])
 
 
-def staged(here, table, question=None, named=False, **columns):
+def stage_table(here, table, question=None, named=False, **columns):
     here.mkdir()
     place = here.parent / "keys"  # of all inputs of a test
     keys = KeyRing(place) if place.exists() else KeyRing.create(place)
@@ -57,7 +57,7 @@ def staged(here, table, question=None, named=False, **columns):
 
 
 def items(here, table, question=None, **columns):
-    return find_distinct_pairs(staged(here, table, question, **columns)).items.tolist()
+    return find_distinct_pairs(stage_table(here, table, question, **columns)).items.tolist()
 
 
 @pytest.mark.quick("pairs")
@@ -75,20 +75,20 @@ def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(layout, proj
 
 
 def test_a_label_is_one_of_its_question_whatever_dataset_it_is_in(project):
-    def asked(table, **options):
+    def release_counts(table, **options):
         release = lg.privatize(table, project=project, **PRICE, **options)
         return lg.load(release), release.card["counts"]["charged"]
 
     table = pairs(ASKED, RANKS)
-    plain, _ = asked(ask(table, SAFE))  # a column that nobody named is no question
+    plain, _ = release_counts(ask(table, SAFE))  # a column that nobody named is no question
     assert "question" not in plain.columns
-    first, charged = asked(ask(table, SAFE), columns=NAMED)
+    first, charged = release_counts(ask(table, SAFE), columns=NAMED)
     assert charged == len(ASKED)
     assert not set(plain["item_id"]) & set(first["item_id"])
     other = ask(table, SAFE).append_column("source", pa.array(["second"] * len(table)))
-    second, charged = asked(other.take(pa.array(np.arange(3, 15))), columns=NAMED)
+    second, charged = release_counts(other.take(pa.array(np.arange(3, 15))), columns=NAMED)
     assert charged == 0 and set(second.rows()) <= set(first.rows())
-    assert asked(ask(table, HELPFUL), columns=NAMED)[1] == len(ASKED)
+    assert release_counts(ask(table, HELPFUL), columns=NAMED)[1] == len(ASKED)
 
 
 @pytest.mark.quick("given ids-pairs")
@@ -98,8 +98,8 @@ def test_a_column_and_one_name_for_all_rows_give_the_same_items(layout, named, t
     table = LAYOUTS[layout](ASKED, RANKS)
     if named:
         table = table.append_column("item_id", pa.array([f"item {i}" for i in ASKED.item]))
-    column = staged(tmp_path / "column", ask(table, SAFE))
-    name = staged(tmp_path / "name", table, SAFE)
+    column = stage_table(tmp_path / "column", ask(table, SAFE))
+    name = stage_table(tmp_path / "name", table, SAFE)
     assert column.public_digest == name.public_digest
     one, two = find_distinct_pairs(column), find_distinct_pairs(name)
     assert one.questions is not None and set(one.questions.to_pylist()) == {SAFE}
@@ -153,17 +153,17 @@ def test_a_row_without_its_question_or_its_id_is_a_bad_row(missing, project, tmp
     assert release.card["counts"]["charged"] == len(ASKED) - 1
     ids = pa.array([missing, *("x" * n for n in range(1, len(ASKED)))])
     with pytest.raises(InvalidLabels, match="row 1: column item_id: expected an id"):
-        staged(tmp_path / "a", pairs(ASKED, RANKS).append_column("item_id", ids), SAFE)
+        stage_table(tmp_path / "a", pairs(ASKED, RANKS).append_column("item_id", ids), SAFE)
 
 
 def test_a_question_is_told_once(tmp_path):
     table = pairs(ASKED, RANKS)
     with pytest.raises(InvalidLabels, match=r"column question says which question.*question"):
-        staged(tmp_path / "a", ask(table, SAFE), SAFE, named=True)
+        stage_table(tmp_path / "a", ask(table, SAFE), SAFE, named=True)
     with pytest.raises(InvalidLabels, match="no column 'question'"):
-        staged(tmp_path / "b", [ask(table, SAFE), table], named=True)
+        stage_table(tmp_path / "b", [ask(table, SAFE), table], named=True)
     with pytest.raises(InvalidLabels, match="column question: expected text or whole numbers"):
-        staged(tmp_path / "c", ask(table, 1.5))
+        stage_table(tmp_path / "c", ask(table, 1.5))
     for name in ("", "a\nb", "\0", "\udcff"):
         with pytest.raises(InvalidLabels, match="question expects a name"):
             Reading({}, question=name)
@@ -173,10 +173,10 @@ def test_an_id_stands_for_one_content_under_each_question(tmp_path):
     table = pairs(Public(np.zeros(4, np.int64), np.arange(4)), opinions(4, 1))
     table = table.append_column("item_id", pa.array(["x", "x", "y", "y"]))
     apart = table.append_column("question", pa.array(["1", "2", "1", "2"]))
-    ids = find_distinct_pairs(staged(tmp_path / "apart", apart)).ids.to_pylist()
+    ids = find_distinct_pairs(stage_table(tmp_path / "apart", apart)).ids.to_pylist()
     assert sorted(ids) == ["x#1", "x#2", "y#1", "y#2"]
     with pytest.raises(InvalidLabels, match=r"id 'x#1' stands for several contents \(2 such ids\)"):
-        find_distinct_pairs(staged(tmp_path / "one", ask(table, "1")))
+        find_distinct_pairs(stage_table(tmp_path / "one", ask(table, "1")))
 
 
 def test_names_of_items_cannot_be_confused(tmp_path):
@@ -184,7 +184,7 @@ def test_names_of_items_cannot_be_confused(tmp_path):
     table = pairs(Public(np.zeros(5, np.int64), np.arange(5)), opinions(5, 1))
     for name, values in zip(("item_id", "question"), zip(*parts, strict=True), strict=True):
         table = table.append_column(name, pa.array(values))
-    distinct = find_distinct_pairs(staged(tmp_path / "x", table))
+    distinct = find_distinct_pairs(stage_table(tmp_path / "x", table))
     assert len(set(distinct.ids.to_pylist())) == len(parts)
 
 

@@ -3,6 +3,8 @@
 Labels are simulated, the statistic is drawn by the code of a release. A coverage is that of 95%
 intervals over DRAWS draws; SLACK is five standard errors of it, so that a test fails falsely less
 than once in 10^6, and a standard error that is a fifth too small fails.
+
+CoefficientErrors of released coefficients: what they are made of, and how they are kept.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Coordinates, Head, Window
+from labelguard.release.head_summary import CoefficientErrors, normal_draws, simultaneous_factor
 from labelguard.text import LABEL_A
 
 DRAWS, QUANTILE, NOMINAL = 3000, 1.959964, 0.95
@@ -119,7 +122,7 @@ def worst():
     return World(z, rows, draw, np.full(len(rows), 0.5))
 
 
-def judged(world, noise, claimed=1.0):
+def judge(world, noise, claimed=1.0):
     """Differences from many draws, and their standard errors as if the noise were `claimed` of
     what it is.
     """
@@ -143,7 +146,7 @@ def coverage(values, errors, truth):
 @pytest.mark.quick("own")
 @pytest.mark.parametrize("world", [independent(), tastes(), worst()], ids=["own", "taste", "worst"])
 def test_the_difference_is_unbiased_and_covered(world):
-    values, errors = judged(world, noise=6.0)
+    values, errors = judge(world, noise=6.0)
     truth = world.truth()
     assert abs(values.mean() - truth) < 5 * values.std() / np.sqrt(DRAWS)
     assert coverage(values, errors, truth) > NOMINAL - SLACK
@@ -154,7 +157,7 @@ def test_the_difference_is_unbiased_and_covered(world):
 def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do():
     """Without noise: the clustered bound is the true standard error."""
     world = worst()
-    values, errors = judged(world, noise=1e-3)
+    values, errors = judge(world, noise=1e-3)
     assert values.std() == pytest.approx(errors[0], rel=0.08)
     assert coverage(values, 0.8 * errors, world.truth()) < NOMINAL - SLACK
 
@@ -163,7 +166,7 @@ def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do():
 @pytest.mark.parametrize("claimed", [0.7, 0.85])
 def test_claiming_too_little_noise_is_found_out(claimed):
     world = independent()
-    values, errors = judged(world, noise=200.0, claimed=claimed)
+    values, errors = judge(world, noise=200.0, claimed=claimed)
     assert coverage(values, errors, world.truth()) < NOMINAL - SLACK
 
 
@@ -250,3 +253,68 @@ def test_no_labels_at_all_are_clipped():
             norm = np.linalg.norm(part * found.weight[units, None], axis=1)
             assert (norm <= found.clip).all()
     assert found.sensitivity == 2 * found.clip
+
+
+EYE = np.eye(2)
+
+
+def errors(**more):
+    nothing = np.zeros((2, 2))
+    known = {
+        "gain": EYE,
+        "scatter": nothing,
+        "bound": nothing,
+        "prior": nothing,
+        "drift": np.zeros(2),
+        "radius": 100.0,
+        "noises": (),
+    }
+    return CoefficientErrors(**(known | more))  # type: ignore[arg-type]
+
+
+def test_errors_have_the_covariance_of_their_parts():
+    gain = np.array([[2.0, 0.0], [1.0, 1.0]])
+    scatter, prior = np.array([[2.0, 0.5], [0.5, 1.0]]), np.diag([0.5, 0.0])
+    made = errors(
+        gain=gain,
+        scatter=scatter,
+        prior=prior,
+        drift=np.array([0.3, 0.0]),
+        noises=(ReleasedNoise("gaussian", 1.5), ReleasedNoise("ball", 2.0)),
+    )
+    expected = gain @ (scatter + (1.5**2 + 2.0**2) * EYE) @ gain.T + prior + np.diag([0.09, 0])
+    # 20,000 draws: a standard error of a variance is 1 to 2 %.
+    assert np.cov(made.draws().T) == pytest.approx(expected, rel=0.08, abs=0.1)
+    assert np.array_equal(made.draws(), made.draws())
+
+
+def test_the_bound_never_exceeds_what_the_clip_allows():
+    wide = errors(bound=1e6 * EYE, radius=2.0)
+    narrow = errors(bound=EYE, radius=2.0)
+    assert wide.cluster_bound(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
+    assert narrow.cluster_bound(EYE) == pytest.approx(1.96, rel=1e-3)
+
+
+def test_differences_are_covered_together():
+    drawn = normal_draws(np.eye(6))
+    factor, spread = simultaneous_factor(drawn)
+    assert spread[0, 1] == pytest.approx(np.sqrt(2), rel=0.03)
+    assert 2.7 < factor < 3.0  # Tukey's range of six, 4.03, over √2
+
+
+def test_errors_are_kept_as_arrays():
+    made = errors(noises=(ReleasedNoise("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
+    again = CoefficientErrors.of_arrays(made.arrays("here/"), "here/", 2)
+    assert again is not None and again.noises == made.noises and again.radius == made.radius
+    assert np.array_equal(again.draws(), made.draws())
+    assert CoefficientErrors.of_arrays({}, "here/", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("gain", np.eye(3)), ("drift", np.full(2, np.nan)), ("kinds", np.array(["laplace"]))],
+)
+def test_damaged_errors_are_refused(name, value):
+    arrays = errors(noises=(ReleasedNoise("ball", 2.0, 4),)).arrays("") | {name: value}
+    with pytest.raises(ValueError, match=r"shape|kind|broadcast|finite|found"):
+        CoefficientErrors.of_arrays(arrays, "", 2)

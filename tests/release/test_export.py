@@ -32,13 +32,13 @@ MESSAGES = {
 }
 
 
-def written(directory):
+def read_export(directory):
     [path] = directory.glob("pairs.*")
     frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_ndjson(path)
     return frame.to_dicts()
 
 
-def turned(row):
+def is_turned(row):
     """Whether a plain row has its sides turned around."""
     return row["chosen"].startswith("rejected")
 
@@ -63,7 +63,7 @@ def copy(tmp_path):
 @pytest.mark.parametrize("chat", [False, True])
 def test_rows_are_as_the_trainer_documents_them(to, chat, copy, tmp_path):
     copy(rows_of(2, chat=chat, flip_probability=GAMMA), to)
-    first = written(tmp_path / "out")[0]
+    first = read_export(tmp_path / "out")[0]
     said = {name: f"{name} 0" for name in ("prompt", "chosen", "rejected")}
     if to == "open-instruct":
         prompt = user(said["prompt"])
@@ -125,15 +125,15 @@ def test_a_half_is_rounded_up_as_often_as_down():
 def test_every_pair_stands_once_in_each_part_of_the_file(copy, tmp_path):
     table = rows_of(4, label_probability=[0.9, 0.4, 0.5, 1.0])
     assert copy(table, copies=5).rows == 20
-    rows = written(tmp_path / "out")
+    rows = read_export(tmp_path / "out")
     assert [row["prompt"] for row in rows] == [f"prompt {n}" for n in range(4)] * 5
-    reversed_sides = np.array([turned(row) for row in rows]).reshape(5, 4).sum(0)
+    reversed_sides = np.array([is_turned(row) for row in rows]).reshape(5, 4).sum(0)
     assert reversed_sides.tolist() == [0, 3, 2, 0]  # 5 given of 4.5, 2 of 2, 3 of 2.5, 5 of 5
 
 
 def test_once_a_pair_is_written_by_its_likelier_side_and_ties_are_left_out(copy, tmp_path):
     result = copy(rows_of(3, label_probability=[0.9, 0.3, 0.5]))
-    assert [turned(row) for row in written(tmp_path / "out")] == [False, True]
+    assert [is_turned(row) for row in read_export(tmp_path / "out")] == [False, True]
     assert [note for note in result.notes if "1 row of probability ½" in note]
     assert [note for note in result.notes if "--copies" in note]
 
@@ -182,7 +182,7 @@ def test_a_teacher_of_another_release_gives_probabilities_to_flipped_labels(tmp_
     result = lg.export("r0001", out, to="jsonl", teacher=teacher, project=first)
     assert (out / "TEACHER.md").is_file()
     assert result.noise == "columns"
-    rows = written(out)
+    rows = read_export(out)
     assert "flip_probability" not in rows[0]
     assert all(0 < row["label_probability"] < 1 for row in rows)
     result = lg.export(

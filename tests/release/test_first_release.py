@@ -30,17 +30,12 @@ COLUMNS: dict[str, Any] = {
 RR: dict[str, Any] = {"mechanism": "rr"}
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
-def flipped(table):
+def flip(table):
     """The same rows with other labels, in another order."""
     return table.with_columns(label=1 - pl.col("label")).sort("label", "labeler_id")
 
 
-def seen(project, source=SMALL, **options):
+def preview_release(project, source=SMALL, **options):
     """What a release shows before it is charged, where nobody agrees to it."""
     shown: list[Preview] = []
 
@@ -58,7 +53,7 @@ def seen(project, source=SMALL, **options):
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_who_declines_is_charged_nothing_and_fixes_nothing(options, project):
     before = dump(project.state)
-    seen(project, **options)
+    preview_release(project, **options)
     after = dump(project.state)
     assert {name: rows for name, rows in after.items() if name != "meta"} == {
         name: rows for name, rows in before.items() if name != "meta"
@@ -74,7 +69,7 @@ def test_what_was_shown_is_what_is_released(options, project):
     planned = plan(SMALL, project=project, **options)
     shown = planned.preview
     assert repr(planned) == f"Plan(preview={shown!r})", "neither rows nor prices"
-    assert shown == seen(project, **options)
+    assert shown == preview_release(project, **options)
     assert shown.first and shown.usual == ["epsilon", "delta"]
     release = lg.privatize(SMALL, project=project, **options)
     card = release.card
@@ -124,7 +119,7 @@ def test_keys_and_a_ledger_of_a_project_are_not_taken_for_a_preview_without_one(
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_a_preview_does_not_depend_on_labels(options, project):
-    one, other = (plan(table, project=project, **options) for table in (SMALL, flipped(SMALL)))
+    one, other = (plan(table, project=project, **options) for table in (SMALL, flip(SMALL)))
     assert one.preview == other.preview
 
 
@@ -169,7 +164,7 @@ def test_a_first_release_is_public_in_all_it_fixes(tmp_path, monkeypatch):
         lg.privatize(table, project=project, recurring="weekly", duration="8w", **COLUMNS)
         return asdict(policies.show(project=project))
 
-    assert policy(SMALL, "one") == policy(flipped(SMALL), "other")
+    assert policy(SMALL, "one") == policy(flip(SMALL), "other")
 
 
 @pytest.mark.slow

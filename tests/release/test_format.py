@@ -261,7 +261,7 @@ def vectors():
     return loaded
 
 
-def computed(given):
+def compute(given):
     """The vectors with everything that follows from the inputs computed by the reference."""
     secret, nonce = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["nonce"])
     item = item_digest(given["item"]["prompt"], given["item"]["responses"])
@@ -340,7 +340,7 @@ def _hex_limits(*law):
 
 
 def test_the_reference_gives_the_vectors_of_the_page(vectors):
-    assert computed(vectors) == vectors
+    assert compute(vectors) == vectors
 
 
 @pytest.fixture

@@ -20,22 +20,17 @@ ASKED = public()
 RANKS = opinions(len(ASKED), 1)
 
 
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project")
-
-
 def values(release):
     """The rows of a release, in any order."""
     frame = lg.load(release)
     return sorted(frame.drop("label_probability", "residual_flip_estimate").rows())
 
 
-def privatized(project, table, **options):
+def privatize(project, table, **options):
     return lg.privatize(table, project=project, **PRICE | options)
 
 
-def used(project):
+def count_uses(project):
     return spent(project)
 
 
@@ -61,9 +56,9 @@ GARBAGE: dict[str, pa.Array] = {
 def test_the_same_command_needs_no_labels(garbage, project):
     table = pairs(ASKED, RANKS).drop(["tie"])
     table = table.set_column(3, "label", pa.array((RANKS[:, 0] < RANKS[:, 1]).astype(np.int8)))
-    first = privatized(project, table, skips="tie")  # else blank labels are public skips
+    first = privatize(project, table, skips="tie")  # else blank labels are public skips
     before = dump(project.state)
-    second = privatized(project, table.set_column(3, "label", GARBAGE[garbage]))
+    second = privatize(project, table.set_column(3, "label", GARBAGE[garbage]))
     assert second.reused and second.id == first.id
     assert values(second) == values(first)
     assert dump(project.state) == before
@@ -71,9 +66,9 @@ def test_the_same_command_needs_no_labels(garbage, project):
 
 def test_the_same_command_needs_no_ranks(project):
     table = rankings(ASKED, RANKS)
-    first = privatized(project, table)
+    first = privatize(project, table)
     wrong = pa.array([[None]] * len(ASKED), pa.list_(pa.int64()))
-    second = privatized(project, table.set_column(2, "ranks", wrong))
+    second = privatize(project, table.set_column(2, "ranks", wrong))
     assert second.reused and second.id == first.id
 
 
@@ -81,16 +76,16 @@ def test_planning_and_answering_never_read_the_label_column(project, monkeypatch
     read = buckets.column
     asked_for: list[str] = []
 
-    def spied(table, name):
+    def spy(table, name):
         asked_for.append(name)
         return read(table, name)
 
-    monkeypatch.setattr(buckets, "column", spied)
+    monkeypatch.setattr(buckets, "column", spy)
     assert "label" not in selection.PUBLIC
-    privatized(project, pairs(ASKED, RANKS))
+    privatize(project, pairs(ASKED, RANKS))
     assert asked_for.count("label") == len(list(project.private_maps.rglob("*.parquet")))
     asked_for.clear()
-    assert privatized(project, pairs(ASKED, RANKS)).reused
+    assert privatize(project, pairs(ASKED, RANKS)).reused
     assert "label" not in asked_for
 
 
@@ -108,24 +103,24 @@ def test_a_request_is_the_same_however_it_is_written(project):
 def test_a_label_keeps_its_value_in_every_later_release(layout, project):
     make = LAYOUTS[layout]
     shuffled = np.random.default_rng(0).permutation(len(ASKED))
-    first = privatized(project, make(ASKED[:50], RANKS[:50]))
-    charged = used(project)
+    first = privatize(project, make(ASKED[:50], RANKS[:50]))
+    charged = count_uses(project)
     for release in (
-        privatized(project, make(ASKED[:50][::-1], RANKS[:50][::-1])),
-        privatized(project, make(ASKED[:50], RANKS[:50]), exhausted="drop"),
-        privatized(project, make(ASKED[:50], RANKS[:50]).slice(0, 50), workers=1),
+        privatize(project, make(ASKED[:50][::-1], RANKS[:50][::-1])),
+        privatize(project, make(ASKED[:50], RANKS[:50]), exhausted="drop"),
+        privatize(project, make(ASKED[:50], RANKS[:50]).slice(0, 50), workers=1),
     ):
         assert values(release) == values(first)
-        assert used(project) == charged
-    everything = privatized(project, make(ASKED[shuffled], RANKS[shuffled]))
+        assert count_uses(project) == charged
+    everything = privatize(project, make(ASKED[shuffled], RANKS[shuffled]))
     assert set(values(first)) <= set(values(everything))
-    assert used(project) == charged + everything.card["counts"]["charged"]
-    part = privatized(project, make(ASKED[:20], RANKS[:20]))
+    assert count_uses(project) == charged + everything.card["counts"]["charged"]
+    part = privatize(project, make(ASKED[:20], RANKS[:20]))
     assert set(values(part)) <= set(values(first)) and part.card["counts"]["charged"] == 0
     assert all(len(versions) == 1 for versions in private_map(project).values())
 
 
-def resubmitted(ranks, later):
+def resubmit(ranks, later):
     """All labels, and a second submission of each with the opinions of another seed."""
     times = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2)]
     tables = [
@@ -138,28 +133,28 @@ def resubmitted(ranks, later):
 
 
 def test_a_label_that_was_changed_after_its_release_is_ignored(project):
-    first = privatized(project, pairs(ASKED, RANKS))
-    charged = used(project)
-    later = privatized(project, resubmitted(RANKS, later=7))
+    first = privatize(project, pairs(ASKED, RANKS))
+    charged = count_uses(project)
+    later = privatize(project, resubmit(RANKS, later=7))
     assert values(later) == values(first)
-    assert used(project) == charged
+    assert count_uses(project) == charged
     assert later.card["counts"]["duplicates"] == 84
-    unread = privatized(project, resubmitted(RANKS, later=8))
+    unread = privatize(project, resubmit(RANKS, later=8))
     assert unread.id == later.id and unread.reused
 
 
 @pytest.mark.parametrize("later", [1, 7], ids=["unchanged labels", "changed labels"])
 def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(later, project):
-    first = privatized(project, pairs(ASKED, RANKS))
-    again = privatized(project, resubmitted(RANKS, later=later), again=True)
-    assert used(project) == 14 and again.card["counts"]["charged"] == 7
+    first = privatize(project, pairs(ASKED, RANKS))
+    again = privatize(project, resubmit(RANKS, later=later), again=True)
+    assert count_uses(project) == 14 and again.card["counts"]["charged"] == 7
     versions = private_map(project)
     assert all([version for version, _ in row] == [0, 1] for row in versions.values())
     assert len(versions) == 84
-    third = privatized(project, pairs(ASKED, RANKS), again=True)
-    assert used(project) == 21 and third.id not in (first.id, again.id)
+    third = privatize(project, pairs(ASKED, RANKS), again=True)
+    assert count_uses(project) == 21 and third.id not in (first.id, again.id)
     # From now on the newest answer is the one that is kept.
-    kept = privatized(project, pairs(ASKED[:40], RANKS[:40]))
+    kept = privatize(project, pairs(ASKED[:40], RANKS[:40]))
     assert kept.card["counts"]["charged"] == 0 and set(values(kept)) <= set(values(third))
 
 
@@ -182,17 +177,17 @@ def test_again_tosses_new_coins(tmp_path):
 def test_identical_sides_are_dropped_and_cost_nothing(project):
     table = pairs(ASKED, RANKS)
     same = table.set_column(2, "response_b", table["response_a"])
-    release = privatized(project, pa.concat_tables([table, same]))
+    release = privatize(project, pa.concat_tables([table, same]))
     counts = release.card["counts"]
-    assert counts["identical_sides"] == 84 and counts["charged"] == 7 == used(project)
+    assert counts["identical_sides"] == 84 and counts["charged"] == 7 == count_uses(project)
 
 
 def test_sides_and_layouts_are_one_label(project):
-    first = privatized(project, pairs(ASKED, RANKS))
+    first = privatize(project, pairs(ASKED, RANKS))
     table = pairs(ASKED, RANKS)
     sides = [table["response_b"], table["response_a"]]
     swapped = table.set_column(1, "response_a", sides[0]).set_column(2, "response_b", sides[1])
     swapped = swapped.set_column(3, "label", pc.subtract(1, table["label"]))
-    for other in (privatized(project, swapped), privatized(project, chosen(ASKED, RANKS))):
+    for other in (privatize(project, swapped), privatize(project, chosen(ASKED, RANKS))):
         assert values(other) == values(first)
-    assert used(project) == 7
+    assert count_uses(project) == 7

@@ -55,7 +55,7 @@ def rows(labelers=4, seed=0, sizes=SIZES):
     ]
 
 
-def released(source, project, **options):
+def release_choices(source, project, **options):
     return lg.privatize(
         pa.Table.from_pylist(list(source)), mechanism="rr", project=project, **options
     )
@@ -75,7 +75,7 @@ def map_of(project, release):
 
 
 def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project):
-    made = released(rows(labelers=1), project, **PRICE)
+    made = release_choices(rows(labelers=1), project, **PRICE)
     found = lg.load(made)
     assert made.card["counts"]["charged"] == 1
     assert "choices" in made.card
@@ -94,7 +94,7 @@ def block_of_choices(labels=PER_LABELER, uses=1):
 
 
 def test_flip_probabilities_are_those_of_the_block(project):
-    made = released(rows(), project, **PRICE)
+    made = release_choices(rows(), project, **PRICE)
     [flip] = lg.load(made)["flip_probability"].unique()
     assert flip == pytest.approx((1 - block_of_choices().first_moment) / 2, rel=1e-12)
 
@@ -102,7 +102,7 @@ def test_flip_probabilities_are_those_of_the_block(project):
 def test_equal_responses_count_once(project):
     one = {"labeler_id": "w", "prompt": "p", "responses": ["b", "a", "b", "c"], "choice": 2}
     alike = {"labeler_id": "w", "prompt": "q", "responses": ["a", "a"], "choice": 0}
-    made = released([one, alike], project, epsilon=200, delta=0)
+    made = release_choices([one, alike], project, epsilon=200, delta=0)
     found = lg.load(made)
     assert made.card["counts"]["charged"] == 1
     assert found["chosen"].to_list() == ["b", "b"]
@@ -114,7 +114,7 @@ def test_equal_responses_count_once(project):
 def test_a_blank_among_ties_becomes_any_response(project):
     source = rows(labelers=120, sizes=[4])
     blank = [row | {"choice": None} for row in source]
-    made = released([*blank], project, epsilon=400, delta=0, skips="tie")
+    made = release_choices([*blank], project, epsilon=400, delta=0, skips="tie")
     chosen = lg.load(made).unique(["item_id", "chosen", "rejected"], maintain_order=True)
     assert made.card["counts"]["charged"] == 120
     assert len(chosen) == PER_LABELER * 4 * 3  # every response was released for every set
@@ -128,7 +128,7 @@ def test_answers_have_the_law_that_is_charged(project, monkeypatch, tmp_path):
     kept = block_of_choices().first_moment
 
     def deviates(home):
-        made, unlikely = lg.load(released(source, home, **PRICE)), False
+        made, unlikely = lg.load(release_choices(source, home, **PRICE)), False
         sizes = made["prompt"].str.extract(r"(\d+)").cast(pl.Int64)
         for options in SIZES:
             own = made.filter(sizes % 3 == SIZES.index(options))
@@ -158,13 +158,13 @@ def test_answers_have_the_law_that_is_charged(project, monkeypatch, tmp_path):
 
 def test_order_of_responses_and_rows_and_copies_are_nothing_new(project):
     source = rows()
-    made = released(source, project, **PRICE)
+    made = release_choices(source, project, **PRICE)
     turned = [
         row
         | {"responses": row["responses"][::-1], "choice": len(row["responses"]) - 1 - row["choice"]}
         for row in source
     ]
-    again = released([*turned[::-1], *source[:5], *turned[:5]], project)
+    again = release_choices([*turned[::-1], *source[:5], *turned[:5]], project)
     assert again.id != made.id and again.card["counts"]["charged"] == 0
     assert again.card["counts"]["released_before"] == len(source)
     assert again.card["counts"]["duplicates"] == 10
@@ -178,40 +178,40 @@ def test_a_release_that_crashed_is_finished_from_its_map_without_labels(project,
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.drawn.publish_release", stopped)
         with pytest.raises(KeyboardInterrupt):
-            released(rows(seed=1), project, **PRICE)
-    made = released(rows(seed=2), project, **PRICE)
+            release_choices(rows(seed=1), project, **PRICE)
+    made = release_choices(rows(seed=2), project, **PRICE)
     assert made.card["counts"]["charged"] == 4
     drawn = map_of(project, made)["value"].value_counts().sort("value")
     number = lg.load(made).unique(["item_id", "chosen"])["chosen"].str.extract(r"answer (\d)")
     assert set(number.cast(pl.UInt8)) == set(drawn["value"])
-    assert same_rows(made, released([*rows(seed=3), *rows(labelers=1)], project))
+    assert same_rows(made, release_choices([*rows(seed=3), *rows(labelers=1)], project))
 
 
 def test_again_draws_every_choice_anew_at_a_new_charge(project):
-    made = released(rows(labelers=20), project, uses=2, **PRICE)
-    again = released(rows(labelers=20), project, again=True)
+    made = release_choices(rows(labelers=20), project, uses=2, **PRICE)
+    again = release_choices(rows(labelers=20), project, again=True)
     assert again.card["counts"]["charged"] == made.card["counts"]["charged"] == 20
     assert not same_rows(made, again)
-    third = released(rows(labelers=20)[::-1] + rows(labelers=1), project)
+    third = release_choices(rows(labelers=20)[::-1] + rows(labelers=1), project)
     assert same_rows(third, again)
 
 
 def test_a_bound_counts_choices(project):
-    made = released(rows(), project, max_labels_per_labeler=4, **PRICE)
+    made = release_choices(rows(), project, max_labels_per_labeler=4, **PRICE)
     assert made.card["counts"]["charged"] == 4
     assert made.card["counts"]["dropped_by_bound"] == 4 * (PER_LABELER - 4)
     for (_, _), own in lg.load(made).group_by("item_id", "chosen"):
         item = int(own["prompt"][0].split()[1])
         assert len(own) % (size(item) - 1) == 0
     with pytest.raises(BudgetExceeded):
-        released([{**row, "prompt": row["prompt"] + "?"} for row in rows()], project)
+        release_choices([{**row, "prompt": row["prompt"] + "?"} for row in rows()], project)
 
 
 def test_labelers_who_are_exhausted_do_not_stop_others(project):
     """A bucket of theirs alone has nothing to release; it ended the run after the charge."""
-    released(rows(labelers=3), project, **PRICE)
+    release_choices(rows(labelers=3), project, **PRICE)
     everybody = [{**row, "prompt": row["prompt"] + "?"} for row in rows(labelers=4)]
-    made = released(everybody, project, exhausted="drop")
+    made = release_choices(everybody, project, exhausted="drop")
     assert made.card["counts"]["charged"] == 1
 
 
@@ -223,7 +223,7 @@ def test_one_policy_takes_pairs_and_choices_of_any_number(project):
     policies.activate("both", project=project)
     for number, sizes in enumerate(([3, 6], [9], [2])):
         asked = [row | {"prompt": row["prompt"] + "?" * number} for row in rows(sizes=sizes)]
-        made = released(asked, project)
+        made = release_choices(asked, project)
         assert made.card["counts"]["charged"] == 4
         law = block_of_choices(uses=5)
         drawn = map_of(project, made)
@@ -235,7 +235,7 @@ def test_one_policy_takes_pairs_and_choices_of_any_number(project):
         for row in rows()[:2]
     ]
     pairs = sum(math.comb(len(row["responses"]), 2) for row in ranked)
-    last = released(ranked, project)  # labels of their own
+    last = release_choices(ranked, project)  # labels of their own
     assert last.card["counts"]["charged"] == 1 and len(map_of(project, last)) == pairs
 
 

@@ -48,7 +48,7 @@ def read(name):
     return frame
 
 
-def sided(frame, a, b):
+def order_sides(frame, a, b):
     """With the two texts in order, and whether `a` is the first."""
     return frame.with_columns(
         first=pl.min_horizontal(a, b), second=pl.max_horizontal(a, b), a_first=pl.col(a) < pl.col(b)
@@ -59,7 +59,7 @@ def canonical(raw, epsilon):
     """What may be released of raw pairs, of which no labeler gave one twice, with `lean`, the
     expected released label (1: first preferred, −1: second) over coins and flips.
     """
-    rows = sided(raw, *SIDES).filter(pl.col("first") != pl.col("second"))
+    rows = order_sides(raw, *SIDES).filter(pl.col("first") != pl.col("second"))
     item = ["item_id"] if "item_id" in rows.columns else CONTENT
     assert not rows.select("labeler_id", *item).is_duplicated().any()
     counts = rows.group_by("labeler_id").agg(n=pl.len().cast(pl.Int64))
@@ -89,7 +89,7 @@ def assert_released_as_charged(release, raw):
     assert len(released) == len(expected)
     assert release.card["counts"]["charged"] == raw["labeler_id"].n_unique()
     assert prices(released["flip_probability"]) == prices(expected["gamma"])
-    shown = sided(released, "chosen", "rejected").with_columns(
+    shown = order_sides(released, "chosen", "rejected").with_columns(
         side=pl.when("a_first").then(1).otherwise(-1)
     )
     weights = expected.group_by(CONTENT).agg(
@@ -137,8 +137,8 @@ def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(tm
         project=lg.init(tmp_path / "p"),
     )
     released = lg.load(release).unique(["prompt", "chosen", "rejected"])
-    chosen = sided(released, "chosen", "rejected").select(*CONTENT, teacher="a_first")
-    strict = sided(raw, *SIDES).filter(~pl.col("tie"))
+    chosen = order_sides(released, "chosen", "rejected").select(*CONTENT, teacher="a_first")
+    strict = order_sides(raw, *SIDES).filter(~pl.col("tie"))
     own = (pl.col("label") == 1) == pl.col("a_first")
     both = strict.join(chosen, on=CONTENT).with_columns(own=own)
     assert both.height > 0.99 * strict.height

@@ -1,22 +1,34 @@
-"""Releases with directories: every file of them is hashed, verified, delivered and backed up."""
+"""Releases with directories: every file of them is hashed, verified, delivered and backed up.
+
+What a base model learned from, by the cards of directories.
+
+What mechanisms say of themselves: cards and reports know none of them by name.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+from typing import Any
 
 import pytest
+from support.doors import install
 from support.gated import CODE, Gates, labels
-from support.preferences import files
+from support.preferences import TABLE, files
 
 import labelguard as lg
-from labelguard.errors import ProjectError
+from labelguard.errors import LabelguardError, ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import backup, restore
 from labelguard.project.project import Project
+from labelguard.release import card, sections
+from labelguard.release.model_card import LearnedRelease, base_of, front_matter
 from labelguard.release.writer import deliver
 from labelguard.report import overview
+from labelguard.report.page import report, write
+from labelguard.report.render import html, markdown
 from labelguard.storage.files import SUMS, find_changed_file, hashes_of
 
 WEIGHTS = "model/weights/theta.bin"
@@ -131,3 +143,127 @@ def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ProjectError, match="'pipe' cannot be part of a release"):
         hashes_of(tmp_path)
+
+
+ONE = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")
+
+
+def write_card(directory, learned, tags="[]"):
+    directory.mkdir()
+    card = f"---\ntags: {tags}\n{front_matter(learned, 'base')}---\n"
+    (directory / "TRAINING_CARD.md").write_text(card)
+
+
+def write_adapter(directory, below):
+    directory.mkdir()
+    settings = {"base_model_name_or_path": str(below)}
+    (directory / "adapter_config.json").write_text(json.dumps(settings))
+
+
+def test_an_adapter_without_a_card_is_what_the_model_below_it_is(tmp_path):
+    write_card(tmp_path / "raw", (), "[non-private]")
+    write_card(tmp_path / "of-release", (ONE,))
+    for name in ("raw", "of-release"):
+        write_adapter(tmp_path / f"{name}-adapter", tmp_path / name)
+    assert base_of(str(tmp_path / "of-release-adapter"), private=True) == (ONE,)
+    with pytest.raises(LabelguardError, match="raw labels"):
+        base_of(str(tmp_path / "raw-adapter"), private=True)
+    assert base_of(str(tmp_path / "raw-adapter"), private=False) == ()
+
+
+@pytest.mark.parametrize("below", [".", "openai-community/gpt2", None])
+def test_of_an_adapter_of_nothing_here_nothing_is_known(tmp_path, below):
+    write_adapter(tmp_path / "adapter", tmp_path / "adapter" if below == "." else below)
+    assert base_of(str(tmp_path / "adapter"), private=True) == ()
+
+
+def test_adapters_of_adapters_are_followed_and_not_in_circles(tmp_path):
+    write_card(tmp_path / "base", (ONE,))
+    for name, below in (("a", "base"), ("b", "a"), ("c", "d"), ("d", "c")):
+        write_adapter(tmp_path / name, tmp_path / below)
+    assert base_of(str(tmp_path / "b"), private=True) == (ONE,)
+    assert base_of(str(tmp_path / "c"), private=True) == ()
+
+
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+
+MECHANISM = """
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class door:
+    mechanism: ClassVar[str] = "sealed_part:opened"
+    report: ClassVar[str] = "sealed_part:told"
+
+
+def opened(options):
+    from labelguard.release.mechanisms.rr import RandomizedResponse
+
+    class Sealed(RandomizedResponse):
+        name, version = "sealed", 1
+
+        def finish(self, job, prepared, grant):
+            made = super().finish(job, prepared, grant)
+            return replace(made, card={**made.card, "seal": {"wax": "red <b>"}})
+
+    return Sealed()
+
+
+def told(card):
+    from labelguard.release.sections import Chart, Section, Series, Table
+
+    yield Section(
+        "seal",
+        "The seal of this release",
+        ("It is sealed with wax.",),
+        Table("Seals", ("seal", "wax"), ((1, card["seal"]["wax"]),)),
+        Chart("Wax", "One seal.", "bars", ("red",), "wax", "seals", (Series("seals", (1,)),)),
+        facts=(("wax", card["seal"]["wax"]), ("  duplicates", "none to speak of")),
+    )
+"""
+
+
+@pytest.fixture
+def sealed(tmp_path, monkeypatch):
+    """A release by a mechanism of another package."""
+    install(tmp_path / "site", "labelguard.mechanisms", "sealed", MECHANISM, monkeypatch)
+    return lg.privatize(TABLE, project=lg.init(tmp_path), mechanism="sealed", **BUDGET)
+
+
+def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_path):
+    assert sealed.card["seal"] == {"wax": "red <b>"}
+    text = (sealed.path / "CARD.md").read_text()
+    assert r"| wax | red \<b\> |" in text and "| duplicates | none to speak of |" in text
+    told = report(project=tmp_path)
+    [own] = [section for section in told.sections if section.id == "seal"]
+    assert own.title == f"The seal of this release ({sealed.id})" and own.chart
+    page = html(told)
+    assert "It is sealed with wax." in page and "red &lt;b&gt;" in page and "red <b>" not in page
+    assert "It is sealed with wax." in markdown(told)
+
+
+@pytest.mark.slow
+def test_a_card_outlives_its_mechanism(sealed, tmp_path, monkeypatch):
+    monkeypatch.undo()  # the package is gone
+    [gone] = sections.sections_of_card(sealed.card)
+    assert "sealed cannot be shown: it is not installed" in gone.text[0]
+    assert ("  duplicates", "0") in list(card.facts(sealed.card))
+    found = write(tmp_path / "report.html", sealed.id, tmp_path)
+    assert found.ok and "cannot be shown" in (tmp_path / "report.html").read_text()
+
+
+def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(sealed, tmp_path):
+    older = {name: value for name, value in sealed.card.items() if name != "seal"}
+    [section] = sections.sections_of_card(older)
+    assert "cannot be shown: KeyError" in section.text[0]
+
+
+def test_every_mechanism_of_ours_says_what_its_card_holds(tmp_path):
+    options = {"mechanism": "props", "features": "length"}
+    release = lg.privatize(TABLE, project=lg.init(tmp_path), **BUDGET | options)
+    stored = json.loads((release.path / "card.json").read_text())
+    names = {name for section in sections.sections_of_card(stored) for name, _ in section.facts}
+    assert "flip probability" in names and "model's error, stage 2" in names
+    assert [section.id for section in sections.sections_of_card(stored)] == ["flips", "stages"]

@@ -1,7 +1,15 @@
-"""The options of `privatize` are declared once: what is made of them has each."""
+"""The options of `privatize` are declared once: what is made of them has each.
+
+Labels are read once their charge is there to stay, and not before.
+
+What a card says of two units together.
+
+`labelguard plan` without an input is about what was ingested, and reads no answer.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,13 +17,24 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from click.testing import CliRunner
+from support.leaving import labels_table
+from support.lives import PRICE, TABLE
+from support.tools import connected, deliver
 
 import labelguard as lg
+from labelguard.accounting import collusion
+from labelguard.accounting.components import RandomizedBlocks
 from labelguard.budget.request import PolicyRequest
+from labelguard.cli.main import main
 from labelguard.errors import PolicyError
+from labelguard.ledger.ledger import Ledger
 from labelguard.options import ReadingOptions, RunOptions, option_declarations
+from labelguard.project.ingestion import ingest
+from labelguard.release.card import rounded_up
 from labelguard.release.mechanisms import AUTO, list_mechanisms, of_mechanisms
 from labelguard.release.request import Keywords, Ours, request_release
+from labelguard.storage import buckets
 
 ROOT = Path(__file__).parents[2]
 ADDED = """
@@ -96,3 +115,93 @@ def test_what_the_planner_decides_cannot_be_asked_for(option, tmp_path):
 def test_a_value_out_of_range_is_refused_before_anything_is_read(wrong, tmp_path):
     with pytest.raises(PolicyError, match=next(iter(wrong)).replace("_", "-")):
         request_release(lg.init(tmp_path), "auto", wrong)
+
+
+def test_a_release_is_charged_and_marked_before_a_label_is_read(project, monkeypatch):
+    seen: list[str] = []
+
+    def watch(owner, name, counts=lambda given: True):
+        done = getattr(owner, name)
+
+        def watched(*given, **options):
+            found = done(*given, **options)
+            if counts(given):
+                seen.append(name)
+            return found
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for act in ("begin_job", "charge", "start", "mark_drawn"):
+        watch(Ledger, act)
+    watch(buckets, "column", lambda given: given[1] == "label")
+    lg.privatize(TABLE.slice(0, 20), **PRICE, project=project)
+    told = seen[seen.index("begin_job") :]  # it was staged before, in an order of its own
+    assert list(dict.fromkeys(told)) == ["begin_job", "charge", "start", "column", "mark_drawn"]
+
+
+ALONE = collusion.epsilon([RandomizedBlocks.calibrate(3, 1e-5, 12)], 1e-5)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own numbers", "an allowance"])
+def test_a_card_states_the_price_of_two(own, project):
+    if not own:
+        allowed = ["rr:uses=12,block=1"]
+        lg.policies.new("first", epsilon=3, delta=1e-5, allow=allowed, project=project)
+        lg.policies.activate("first", project)
+    more = PRICE | {"workers": 1} if own else {"workers": 1}
+    made = lg.privatize(labels_table(), project=project, **more)
+    found = json.loads((made.path / "card.json").read_text())["privacy"]["two_units"]
+    assert found == made.card["privacy"]["two_units"]
+    assert found["delta"] == 1e-5 and 3 < found["epsilon"] < 6
+    assert own or found["epsilon"] == ALONE
+    text = (made.path / "CARD.md").read_text()
+    assert "two labelers may change together" in text
+    assert f"ε = {rounded_up(found['epsilon'])}" in text
+
+
+def test_a_price_in_words_is_never_less_than_it_is():
+    assert [rounded_up(one) for one in (6.7061, 6.0, 4.531)] == ["6.71", "6", "4.54"]
+
+
+PLAN = ("plan", "--features", "length", "--epsilons", "3", "--json")
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return connected(lg.init(tmp_path), tmp_path, monkeypatch)
+
+
+def run_plan(*words):
+    result = CliRunner().invoke(main, [*PLAN, *words])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.slow
+def test_what_was_ingested_is_planned_for(tool):
+    project, desk = tool
+    told = [desk.answer(f"labeler {n}", task, "left") for n in range(3) for task in range(12)]
+    deliver(project, *told)
+    ingest(project=project)
+    found = run_plan()
+    assert found["counts"] == {"labelers": 3, "labels": 36, "pairs": 12}
+    assert "--source" not in json.dumps(found["recommended"])
+    named = run_plan("--source", "desk")
+    assert named["forecasts"] == found["forecasts"]
+    # The same answers turned around: the same plan, and nothing of them stays open.
+    deliver(project, *(desk.change(record, "right") for record in list(desk.records)))
+    ingest(project=project)
+    assert run_plan() == found
+    assert not (project.state / "work").exists()
+
+
+def test_without_an_input_there_has_to_be_something(tool, tmp_path, monkeypatch):
+    result = CliRunner().invoke(main, PLAN)
+    assert result.exit_code == 2 and "nothing was ingested" in result.output
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("LABELGUARD_PROJECT", str(empty))
+    result = CliRunner().invoke(main, PLAN)
+    assert result.exit_code == 2 and "no INPUT was given, and" in result.output

@@ -17,7 +17,7 @@ from labelguard.accounting import randomized_response
 from labelguard.accounting.blocks import Block
 from labelguard.budget.policy import Bound
 from labelguard.errors import PolicyError
-from labelguard.release.allocation import fit_groups, number_blocks
+from labelguard.release.choices import fit_groups, number_blocks
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}

@@ -204,7 +204,7 @@ class Crash(BaseException):
     """A process that ends here."""
 
 
-def crashed(project, raw, where):
+def crash(project, raw, where):
     """A run that dies as it calls something."""
     with pytest.MonkeyPatch.context() as patch:
 
@@ -254,7 +254,7 @@ def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(projec
 @pytest.mark.slow
 def test_labels_of_an_unfinished_release_alone_make_no_release(project):
     raw = survey()
-    crashed(project, raw, AFTER_THE_MAP)
+    crash(project, raw, AFTER_THE_MAP)
     with pytest.raises(PolicyError, match="are in releases that are unfinished"):
         lg.privatize(raw, project=project, **TEACHER | {"ridge": 2.0})
     assert not lg.privatize(raw, project=project, **TEACHER).reused
@@ -264,7 +264,7 @@ def test_labels_of_an_unfinished_release_alone_make_no_release(project):
 @pytest.mark.parametrize("moment", [AT_THE_NOISE, AFTER_THE_MAP])
 def test_a_release_that_was_begun_with_other_features_is_not_finished(moment, project):
     raw = survey()
-    crashed(project, raw, moment)
+    crash(project, raw, moment)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labelguard.learning.numbers._Columns.identity", lambda self: "another")
         with pytest.raises(LedgerError, match="was begun with the features columns"):

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Gaussians, RandomizedBlocks
+from labelguard.accounting.components import Gaussians, RandomizedBlocks
 
 
 def coins(epsilon0, count):

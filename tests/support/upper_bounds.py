@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import joint
-from labelguard.accounting.joint import Balls, Gaussians, RandomizedBlocks
+from labelguard.accounting.components import Balls, Gaussians, RandomizedBlocks
 
 Floats: TypeAlias = NDArray[np.float64]
 

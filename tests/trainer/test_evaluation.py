@@ -191,7 +191,7 @@ WORLDS = 4_000
 COVERAGE = 0.92
 
 
-def _covered(rows, labels, gamma, accuracy, *, by_item):
+def _measure_coverage(rows, labels, gamma, accuracy, *, by_item):
     """How often accuracy ± 1.96 errors holds the truth, for a model that errs by item."""
     draw = np.random.default_rng((rows, labels))
     items = np.repeat(np.arange(rows // labels), labels)
@@ -218,8 +218,8 @@ SETTINGS = [(200, 1, 0.27, 0.8), (200, 5, 0.27, 0.8), (200, 10, 0.02, 0.9), (20,
 @pytest.mark.quick("200-1-0.27-0.8")
 @pytest.mark.parametrize(("rows", "labels", "gamma", "accuracy"), SETTINGS)
 def test_the_error_covers_the_accuracy(rows, labels, gamma, accuracy):
-    assert _covered(rows, labels, gamma, accuracy, by_item=True) >= COVERAGE
+    assert _measure_coverage(rows, labels, gamma, accuracy, by_item=True) >= COVERAGE
 
 
 def test_the_error_of_independent_rows_does_not():
-    assert _covered(200, 5, 0.27, 0.8, by_item=False) < 0.9
+    assert _measure_coverage(200, 5, 0.27, 0.8, by_item=False) < 0.9

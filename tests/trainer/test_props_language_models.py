@@ -62,7 +62,7 @@ def labelguard(workshop, tmp_path, monkeypatch):
     return run
 
 
-def released(labelguard, kind, *command):
+def read_release(labelguard, kind, *command):
     """The card, the rows and the model of a release."""
     result = labelguard(*command, "-o", "out")
     assert result.exit_code == 0, result.output
@@ -76,7 +76,7 @@ def released(labelguard, kind, *command):
     return card, pl.read_parquet("out/data.parquet"), model
 
 
-def _published(directory):
+def _read_files(directory):
     """What a release holds, but for the card, which tells its id and time."""
     card = {"card.json", "CARD.md", "SHA256SUMS"}
     return {name: data for name, data in files(directory).items() if name not in card}
@@ -96,7 +96,7 @@ def _published(directory):
     ],
 )
 def test_a_release_holds_its_rows_and_the_last_model(options, labels, labelguard):
-    card, rows, model = released(labelguard, options[1], *PROPS, *options, labels)
+    card, rows, model = read_release(labelguard, options[1], *PROPS, *options, labels)
     soft = "soft" in options
     assert card["train_with"] == ("soft" if soft else "plain") and len(rows) == 40
     assert len(card["props"]["stages"]) == (3 if "3" in options else 2)
@@ -124,7 +124,7 @@ def test_a_release_of_noisy_steps_holds_the_model_and_the_pairs_that_it_labeled(
     kind, options, labelguard
 ):
     command = (*GRADIENT, "--mechanism", *options, "--learner", kind, *BASE, "noisy.yaml")
-    card, rows, _ = released(labelguard, kind, *command, "labels.jsonl", "--also", "more.jsonl")
+    card, rows, _ = read_release(labelguard, kind, *command, "labels.jsonl", "--also", "more.jsonl")
     assert (card["kind"], card["train_with"]) == ("model", "soft")
     run = card["training"]
     assert (run["learner"], run["noise_drawn"]) == (kind, "in floating point")
@@ -187,7 +187,7 @@ def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     monkeypatch.chdir(anew)
     assert labelguard(*command).exit_code == 0
     assert resumed < len(steps) - resumed == 8
-    assert _published(tmp_path / "out") == _published(anew / "out")
+    assert _read_files(tmp_path / "out") == _read_files(anew / "out")
 
 
 def test_nothing_but_released_labels_decides_what_a_model_learns(workshop, tmp_path):

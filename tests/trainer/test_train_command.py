@@ -16,8 +16,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from labelguard_trainer.training import command, dpo, fitting, reporting
+from labelguard_trainer.training.request import train as train_on
 from labelguard_trainer.training.rows import PreferenceLoss
-from labelguard_trainer.training.run import train as train_on
 from labelguard_trainer.training.runs import RunDirectory
 from safetensors.numpy import load_file, save_file
 from support import tiny_models, train_runs
@@ -62,14 +62,14 @@ def train(beside):
     return run
 
 
-def _done(result):
+def _read_result(result):
     """The JSON of a command that succeeded."""
     assert result.exit_code == 0, result.output
     said: dict[str, Any] = json.loads(result.stdout)
     return said
 
 
-def _refused(result, *words, begun=False):
+def _check(result, *words, begun=False):
     """It ended with one line that holds these words; only a run that was `begun` left anything."""
     assert result.exit_code == 1, result.output
     [line] = result.stderr.strip().splitlines()
@@ -106,7 +106,7 @@ CONSTANT = "learning_rate: 1.0e-3\nlr_scheduler_type: constant\n"
 )
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_release_becomes_a_model_with_its_guarantee(kind, release, loss, told, train):
-    said = _done(train(kind, release, "--probes", "probes.parquet", "--json"))
+    said = _read_result(train(kind, release, "--probes", "probes.parquet", "--json"))
     assert said["loss"] == loss and said["epsilon"] == 20 and said["delta"] == 1e-5
     rows = pq.read_metadata(f"{release}/data.parquet").num_rows
     assert said["rows"] + said["left_out"] + said["held_out"] == rows and said["held_out"] > 5
@@ -158,7 +158,7 @@ def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(caplog):
 
 @pytest.mark.slow
 def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train):
-    _done(train("dpo", "labels.parquet", "--non-private", "--json", output="raw"))
+    _read_result(train("dpo", "labels.parquet", "--non-private", "--json", output="raw"))
     again = train("dpo", "rr", "--model", "raw", output="washed")
     assert again.exit_code == 1 and not Path("washed.partial").exists()
     assert "raw was trained on raw labels, says its TRAINING_CARD.md" in again.stderr
@@ -168,12 +168,12 @@ def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train):
 
 @pytest.mark.slow
 def test_the_price_of_a_bases_release_is_added(train):
-    _done(train("dpo", "rr", "--json", output="first"))
+    _read_result(train("dpo", "rr", "--json", output="first"))
     said = "provided that the base model is public"
     assert said in Path("first/TRAINING_CARD.md").read_text()
-    _done(train("dpo", "rr", "--model", "first", "--json", output="again"))
+    _read_result(train("dpo", "rr", "--model", "first", "--json", output="again"))
     assert said in Path("again/TRAINING_CARD.md").read_text()  # the same release, at no price
-    _done(train("dpo", "soft", "--model", "again", "--json", output="second"))
+    _read_result(train("dpo", "soft", "--model", "again", "--json", output="second"))
     card = Path("second/TRAINING_CARD.md").read_text()
     release = json.loads(Path("rr/card.json").read_text())["release"]
     assert f"`{release}`, ε = 20, δ = 1e-5 for every labeler" in card
@@ -183,7 +183,7 @@ def test_the_price_of_a_bases_release_is_added(train):
 
 @pytest.mark.slow
 def test_a_killed_training_ends_as_an_uninterrupted_one(train):
-    whole = _done(train("dpo", "rr", "--json", config="config.yaml", output="whole"))
+    whole = _read_result(train("dpo", "rr", "--json", config="config.yaml", output="whole"))
     typed = ["train", "dpo", "rr", "--model", "base", "--train-config", "config.yaml", "-o", "out"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *typed], capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -194,7 +194,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train):
     another = train("dpo", "rr", "--holdout", "0.2", config="config.yaml")
     assert another.exit_code == 1
     assert "begun by another command (other: holdout)" in another.stderr
-    resumed = _done(train("dpo", "rr", "--json", config="config.yaml"))
+    resumed = _read_result(train("dpo", "rr", "--json", config="config.yaml"))
     assert resumed == whole | {"path": "out", "resumed": True}
     assert train_runs.same(Path("out"), Path("whole"))
     for name in ("TRAINING_CARD.md", "evaluation.json", "metrics.jsonl", "curves.svg"):
@@ -204,17 +204,19 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train):
 def test_it_reads_a_release_and_nothing_else_of_its_project(train):
     project = lg.init(Path("project"))
     release = lg.privatize(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)
-    named = _done(train("dpo", release.id, "--project", "project", "--json", output="named"))
+    named = _read_result(train("dpo", release.id, "--project", "project", "--json", output="named"))
     shutil.copytree(release.path, "copy")
     shutil.rmtree("project")
-    copied = _done(train("dpo", "copy", "--json"))
+    copied = _read_result(train("dpo", "copy", "--json"))
     assert copied == named | {"path": "out"}
     assert train_runs.same(Path("out"), Path("named"))
 
 
 def test_raw_labels_are_refused_until_that_is_typed(train):
-    _refused(train("dpo", "labels.parquet"), "raw labels are refused", "--non-private")
-    said = _done(train("dpo", "labels.parquet", "--non-private", "--eval-pairs", "5", "--json"))
+    _check(train("dpo", "labels.parquet"), "raw labels are refused", "--non-private")
+    said = _read_result(
+        train("dpo", "labels.parquet", "--non-private", "--eval-pairs", "5", "--json")
+    )
     assert said["evaluated"] == said["evaluation"]["labels"]["rows"] <= 5 < said["held_out"]
     assert said["release"] is said["epsilon"] is said["delta"] is None
     assert said["loss"] == "plain" and "raw labels" in said["notes"][0]
@@ -230,10 +232,10 @@ def test_a_card_does_not_make_raw_labels_a_release(train):
     rows.with_columns(pl.lit(None, pl.Float64).alias(name) for name in names).write_parquet(
         "forged/data.parquet"
     )
-    _refused(train("dpo", "forged"), "data.parquet was altered")
+    _check(train("dpo", "forged"), "data.parquet was altered")
     _write_sums("forged")
-    _refused(train("dpo", "forged"), "raw labels are no release")
-    _refused(train("dpo", "rr", "--non-private"), "rr is none")
+    _check(train("dpo", "forged"), "raw labels are no release")
+    _check(train("dpo", "rr", "--non-private"), "rr is none")
 
 
 def _write_sums(directory):
@@ -265,7 +267,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     fixed = {"--model": "base", "-o": "out", "--train-config": "own.yaml"}
     fixed |= dict(zip(options[::2], options[1::2], strict=True))
     typed = [word for pair in fixed.items() for word in pair]
-    _refused(CliRunner().invoke(main, ["train", "dpo", release, *typed]), *words)
+    _check(CliRunner().invoke(main, ["train", "dpo", release, *typed]), *words)
 
 
 def test_a_directory_of_others_is_left_alone(train):
@@ -291,7 +293,7 @@ def test_a_run_that_was_killed_after_its_last_step_takes_no_other(kind, begin, m
         assert begin(kind=kind, more=CONSTANT).exit_code == 130
     checkpoint = Path("out.partial/checkpoints/checkpoint-4")
     trained = train_runs.weights(checkpoint)
-    said = _done(begin("--json", kind=kind, more=CONSTANT))
+    said = _read_result(begin("--json", kind=kind, more=CONSTANT))
     assert said["steps"] == 4 and said["resumed"] and said["evaluation"]["flipped"]
     finished = train_runs.weights(Path("out"))
     assert finished.keys() == trained.keys()
@@ -324,7 +326,7 @@ def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(begin
         assert begin().exit_code == 130
     assert Path("out/model.safetensors").exists() and Path("out.partial/run.json").exists()
     Path("out").rename("first")
-    assert not _done(begin("--json", more="learning_rate: 1.0e-3\n"))["resumed"]
+    assert not _read_result(begin("--json", more="learning_rate: 1.0e-3\n"))["resumed"]
     assert not Path("out.partial").exists()
 
 
@@ -346,7 +348,7 @@ def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(begin
     ],
 )
 def test_settings_that_cannot_be_used_are_named_in_one_line(more, options, word, begin):
-    _refused(begin(*options, more=more), word, begun=True)
+    _check(begin(*options, more=more), word, begun=True)
 
 
 def _without_weights(model):
@@ -364,7 +366,7 @@ def _half(model):
     save_file(left, model / "model.safetensors", metadata={"format": "pt"})
 
 
-def _masked(model):
+def _make_masked_model(model):
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     bert = BertForMaskedLM(BertConfig(vocab_size=258, intermediate_size=32, **sizes))
     shutil.rmtree(model)
@@ -379,13 +381,13 @@ def _masked(model):
         (_wider, "dpo", "own"),
         (_half, "dpo", "12 of its weights are missing"),
         (_half, "reward", "12 of its weights are missing"),
-        (_masked, "dpo", "mine"),
+        (_make_masked_model, "dpo", "mine"),
     ],
 )
 def test_a_model_that_is_not_whole_or_of_another_kind_is_refused(damage, kind, word, begin):
     shutil.copytree("base", "mine")
     damage(Path("mine"))
-    _refused(begin("--model", "mine", kind=kind), "mine", word, begun=True)
+    _check(begin("--model", "mine", kind=kind), "mine", word, begun=True)
 
 
 @pytest.mark.parametrize("left", ["", "card.json"])
@@ -394,7 +396,7 @@ def test_sums_that_name_too_little_check_nothing(left, begin):
     lines = Path("copy/SHA256SUMS").read_text().splitlines(keepends=True)
     kept = [line for line in lines if left and line.endswith(f"  {left}\n")]
     Path("copy/SHA256SUMS").write_text("".join(kept))
-    _refused(begin(release="copy"), "SHA256SUMS does not name")
+    _check(begin(release="copy"), "SHA256SUMS does not name")
 
 
 def test_a_release_of_a_project_is_what_the_ledger_says(begin):
@@ -407,15 +409,15 @@ def test_a_release_of_a_project_is_what_the_ledger_says(begin):
     rows.write_parquet(release.path / "data.parquet")
     _write_sums(release.path)
     result = begin("--project", "project", release=release.id)
-    _refused(result, "data.parquet was altered")
+    _check(result, "data.parquet was altered")
 
 
 def test_an_output_that_is_a_dangling_link_is_refused(begin):
     Path("link").symlink_to("nowhere")
-    _refused(begin("-o", "link"), "link exists")
+    _check(begin("-o", "link"), "link exists")
 
 
 def test_a_model_or_a_kind_that_is_none_is_refused(begin):
-    _refused(begin("--model", ""), "--model is empty")
+    _check(begin("--model", ""), "--model is empty")
     with pytest.raises(LabelguardError, match="sft"):
         train_on("sft", "rr", "base", output="out")  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def config(**given):
     return DPOConfig("out", **{**settings, **given})
 
 
-def refused(*args, trainer=DPOTrainer, **given):
+def read_refusal(*args, trainer=DPOTrainer, **given):
     """The one line that a trainer refuses with."""
     with pytest.raises(LabelguardError) as raised:
         trainer(*args, **given)
@@ -51,14 +51,14 @@ def refused(*args, trainer=DPOTrainer, **given):
     ],
 )
 def test_settings_that_contradict_the_loss_are_refused(given, reason, base):
-    assert reason in refused(base, config(**given), train_dataset=ROWS)
+    assert reason in read_refusal(base, config(**given), train_dataset=ROWS)
 
 
 def test_fsdp2_without_a_reference_model_cannot_precompute(base, monkeypatch):
     args = config(precompute_ref_log_probs=True)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
-    assert "pass a ref_model" in refused(base, args, train_dataset=ROWS)
+    assert "pass a ref_model" in read_refusal(base, args, train_dataset=ROWS)
 
 
 def wide():
@@ -86,15 +86,15 @@ def wide():
 )
 def test_what_does_not_fit_together_is_refused(rows, given, arguments, reason, base):
     args = config(**given)
-    assert reason in refused(base, args, train_dataset=rows, **arguments)
+    assert reason in read_refusal(base, args, train_dataset=rows, **arguments)
 
 
 def test_what_is_no_model_of_ours_is_named(base):
     nowhere = "nowhere"
-    assert nowhere in refused(nowhere, config(), train_dataset=ROWS)
-    assert "pass processing_class" in refused(tiny.gpt2(), config(), train_dataset=ROWS)
+    assert nowhere in read_refusal(nowhere, config(), train_dataset=ROWS)
+    assert "pass processing_class" in read_refusal(tiny.gpt2(), config(), train_dataset=ROWS)
     theirs = trl.RewardConfig("out", bf16=False)
-    assert "DPOConfig" in refused(base, theirs, train_dataset=ROWS)
+    assert "DPOConfig" in read_refusal(base, theirs, train_dataset=ROWS)
 
 
 @pytest.mark.parametrize("trainer", [DPOTrainer, RewardTrainer])
@@ -113,7 +113,7 @@ def test_damaged_weights_are_told():
     path = tiny.saved(Path("cut"))
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    message = refused(str(path), config(), train_dataset=ROWS)
+    message = read_refusal(str(path), config(), train_dataset=ROWS)
     assert "damaged or half-written" in message
     with pytest.raises(LabelguardError, match="cannot be loaded as a model"):
         models.load_model("dpo", str(path))
@@ -127,9 +127,9 @@ def test_a_reward_model_is_no_language_model():
     GPT2ForSequenceClassification(settings).save_pretrained(Path("scores"))
     tiny.tokenizer().save_pretrained(Path("scores"))
     name = "scores"
-    assert "not a causal language model" in refused(name, config(), train_dataset=ROWS)
+    assert "not a causal language model" in read_refusal(name, config(), train_dataset=ROWS)
     args = RewardConfig("out", max_length=64)
-    message = refused(name, args, trainer=RewardTrainer, train_dataset=ROWS)
+    message = read_refusal(name, args, trainer=RewardTrainer, train_dataset=ROWS)
     assert "has 3 outputs" in message
 
 
@@ -137,9 +137,9 @@ def test_a_frozen_backbone_goes_with_neither_lora_nor_dropout(base):
     args = RewardConfig("out", max_length=64, frozen_backbone=True)
     lora = LoraConfig(r=4)
     given = {"trainer": RewardTrainer, "train_dataset": ROWS}
-    assert "only the head" in refused(base, args, peft_config=lora, **given)
+    assert "only the head" in read_refusal(base, args, peft_config=lora, **given)
     args = RewardConfig("out", max_length=64, frozen_backbone=True, disable_dropout=False)
-    assert "disable_dropout" in refused(base, args, **given)
+    assert "disable_dropout" in read_refusal(base, args, **given)
 
 
 def test_rows_whose_sides_are_equal_after_truncation_are_left_out_and_counted(base, caplog):

@@ -70,13 +70,13 @@ def mistakes(table: Any, name: str) -> None:
     lg.Inspection  # type: ignore[attr-defined]  # noqa: B018
 
 
-def understood(table: Any) -> None:
+def inspect_and_plan(table: Any) -> None:
     """What an input is understood as, and may give."""
     assert_type(lg.inspect(table, columns={"prompt": "task"}, question="helpful"), Inspection)
     assert_type(lg.plan(table, [1, 3], features="length", unit="item", periods=1), PlanResult)
 
 
-def loaded(release: lg.Release) -> None:
+def load_release(release: lg.Release) -> None:
     """A release as whichever table it is asked for."""
     assert_type(lg.load(release), pl.DataFrame)
     assert_type(lg.load(str(release.path), "polars"), pl.DataFrame)
@@ -107,7 +107,7 @@ def projects() -> None:
         lg.policies.close(study)
 
 
-def refused() -> str:
+def read_error() -> str:
     """An error that labelguard raises."""
     try:
         lg.simulate(labelers=20)

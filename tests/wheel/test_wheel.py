@@ -29,7 +29,7 @@ CHEAP = "jobs,label-studio"
 """Extras that are installed for real: small ones. The features of texts need no extra."""
 
 
-def packaged():
+def list_packages():
     """The files of the three packages, by their names in a wheel."""
     return {
         path.relative_to((ROOT / package).parent).as_posix(): path.read_bytes()
@@ -51,7 +51,7 @@ def test_the_wheel_holds_the_three_packages_as_they_are_here_and_nothing_else():
         found = {name: wheel.read(name) for name in wheel.namelist()}
     about = {name.partition("/")[2] for name in found if name.startswith(f"{ABOUT}/")}
     assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
-    assert {k: v for k, v in found.items() if not k.startswith(f"{ABOUT}/")} == packaged()
+    assert {k: v for k, v in found.items() if not k.startswith(f"{ABOUT}/")} == list_packages()
     assert {name for name in found if name.endswith("py.typed")} == {
         f"{Path(package).name}/py.typed" for package in PACKAGES
     }

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
     from labelguard_trainer.training.evaluate import TrainingResult
     from labelguard_trainer.training.kto import KTOConfig, KTOTrainer
-    from labelguard_trainer.training.publishing import publish_model
+    from labelguard_trainer.training.request import train
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
-    from labelguard_trainer.training.run import train
+    from labelguard_trainer.training.training_card import publish_model
 
 _HOMES = {
     "alignment.best_of": ["best_of"],
@@ -38,9 +38,9 @@ _HOMES = {
     "training.dpo": ["DPOConfig", "DPOTrainer"],
     "training.evaluate": ["TrainingResult"],
     "training.kto": ["KTOConfig", "KTOTrainer"],
-    "training.publishing": ["publish_model"],
+    "training.training_card": ["publish_model"],
     "training.reward": ["RewardConfig", "RewardTrainer"],
-    "training.run": ["train"],
+    "training.request": ["train"],
 }
 
 __all__ = [

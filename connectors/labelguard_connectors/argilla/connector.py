@@ -99,11 +99,7 @@ class Argilla:
 
         `name` may be WORKSPACE/NAME; else it is in the workspace of the data set that is read.
         """
-        from labelguard_connectors.argilla.publishing import (
-            ArgillaServer,
-            create_dataset,
-            read_pairs,
-        )
+        from labelguard_connectors.argilla.publishing import create_dataset, read_pairs
 
         workspace, _, title = name.rpartition("/")
         pairs = read_pairs(release, title)
@@ -113,9 +109,9 @@ class Argilla:
                 if workspace
                 else client.dataset(self._dataset).workspace_id
             )
-            server = ArgillaServer(client.where, self._url)
+            where = client.where
         key = credential(self._name, "api_key")
-        dataset = create_dataset(server, key, identity, title, release, pairs, progress)
+        dataset = create_dataset(where, self._url, key, identity, title, release, pairs, progress)
         return f"{self._url}/dataset/{dataset}/annotation-mode"
 
     def _client(self) -> ArgillaClient:

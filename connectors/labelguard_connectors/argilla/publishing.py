@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,6 @@ _GUIDELINES = (
 )
 
 
-@dataclass(frozen=True)
-class ArgillaServer:
-    """A server; `where` begins every message about it."""
-
-    where: str
-    url: str
-
-
 def read_pairs(release: Path, name: str) -> pl.DataFrame:
     """Return the pairs of a release that Argilla can show, for a data set of this name."""
     extras.require("argilla-push", "publishing in Argilla")
@@ -50,7 +41,8 @@ def read_pairs(release: Path, name: str) -> pl.DataFrame:
 
 
 def create_dataset(
-    server: ArgillaServer,
+    where: str,
+    url: str,
     api_key: str,
     workspace: str,
     name: str,
@@ -58,19 +50,19 @@ def create_dataset(
     pairs: pl.DataFrame,
     progress: Progress,
 ) -> str:
-    """Make a data set of a release's pairs in a workspace (id); return its id.
+    """Make a data set of a release's pairs in a workspace (id) at `url`; return its id.
 
     Each pair is one record, with its sides in the order of their contents, and suggests the side
     that was released as preferred, with the mean released probability; nothing, if that is 1/2.
     Metadata are the release's id, and the probability that A is preferred. A data set that cannot
-    be filled is removed again.
+    be filled is removed again. `where` begins every message about the server.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # progress is told once
     import argilla as rg
 
     identity = str(read_card(release)["release"])
-    with _errors(server.where):
-        client = rg.Argilla(api_url=server.url, api_key=api_key)
+    with _errors(where):
+        client = rg.Argilla(api_url=url, api_key=api_key)
         dataset = rg.Dataset(
             name, client.workspaces(id=workspace), _settings(rg, pairs), client
         ).create()
@@ -79,10 +71,10 @@ def create_dataset(
             progress("publishing to Argilla", start / len(pairs))
             rows = pairs.slice(start, _RECORDS).iter_rows(named=True)
             batch = [_record(rg, row, identity) for row in rows]
-            with _errors(server.where):
+            with _errors(where):
                 dataset.records.log(batch, batch_size=len(batch))
     except BaseException:
-        with suppress(ConnectorError), _errors(server.where):
+        with suppress(ConnectorError), _errors(where):
             dataset.delete()
         raise
     progress("publishing to Argilla", 1.0)
@@ -113,15 +105,8 @@ def _settings(rg: Any, pairs: pl.DataFrame) -> Any:
 def _record(rg: Any, row: dict[str, Any], release: str) -> Any:
     share, item = row.pop("share"), row.pop("item_id")
     side = SIDES[0] if share > 1 / 2 else SIDES[1]
-    suggested = (
-        []
-        if share == 1 / 2
-        else [
-            rg.Suggestion(
-                "preference", side, score=max(share, 1 - share), agent="labelguard", type="model"
-            )
-        ]
-    )
+    about = {"score": max(share, 1 - share), "agent": "labelguard", "type": "model"}
+    suggested = [] if share == 1 / 2 else [rg.Suggestion("preference", side, **about)]
     return rg.Record(
         id=f"{item}: {row['question']}" if row.get("question") else item,
         fields=row,

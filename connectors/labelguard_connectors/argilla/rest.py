@@ -141,10 +141,6 @@ class _Progressed:
         self.ids |= {r.id for r in fresh if r.inserted_at.microseconds == self.newest}
         return fresh
 
-    def overlaps(self, page: Sequence[ListedRecord]) -> bool:
-        """Return whether a page begins with what was read, so that no record lies between."""
-        return bool(page) and page[0].inserted_at.microseconds < self.newest
-
     def _is_fresh(self, record: ListedRecord) -> bool:
         created = record.inserted_at.microseconds
         return created > self.newest or (created == self.newest and record.id not in self.ids)
@@ -160,7 +156,8 @@ def list_pages(
     read, offset, back = _Progressed(), 0, 1
     while True:
         page = client.records(dataset, offset, limit)
-        if offset and not read.overlaps(page):
+        # No record lies between, where a page begins with what was read.
+        if offset and not (page and page[0].inserted_at.microseconds < read.newest):
             offset, back = max(0, offset - back), 2 * back
             continue
         back = 1

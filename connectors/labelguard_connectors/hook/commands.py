@@ -13,14 +13,14 @@ import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP, project_options
-from labelguard.cli.terminal import echo, print_notes, print_table, prints, progress, relative_path
+from labelguard.cli.terminal import echo, print_table, prints
 from labelguard.text import pluralize
 
 if TYPE_CHECKING:
     from labelguard.answers.inbox import Letter
     from labelguard_connectors.hook.server import ServerSummary
     from labelguard_connectors.hook.serving import RetryResult
-    from labelguard_connectors.hook.worker import ExportRelease, Turn
+    from labelguard_connectors.hook.worker import Turn
 
 _EXTRA = "serve"
 _NUMBERS = 3
@@ -88,34 +88,6 @@ def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
     from labelguard_connectors.hook import worker
 
     return worker.work_once(project) if once else worker.run_forever(project, attached=attached)
-
-
-def _print_release(value: ExportRelease) -> None:
-    made = "was made before" if value.reused else "is made"
-    echo(f"Release {value.release} {made}: {relative_path(value.path)}")
-    if value.where:
-        echo(f"It is at {value.where}")
-    print_notes(value.notes)
-
-
-@hook.command("run", short_help="Release what is in an export, as the hook would.")
-@click.argument("export", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--connector", metavar="NAME", help="Connector to act for; default: the only one.")
-@prints(_print_release, project=True)
-def hook_run(export: Path, connector: str | None, project: Path | None) -> ExportRelease:
-    """Release the labels in FILE, an export of a tool, and publish them if [hook.release] says so.
-
-    For tools that run a script after an export but send no webhooks. FILE is read as
-    [connectors.NAME] says; the policy in force decides what it may cost.
-
-    \b
-    Example:
-      labelguard hook run export.json
-    """
-    from labelguard_connectors.hook.worker import release_export
-
-    with progress() as report:
-        return release_export(export, connector, project, report)
 
 
 @hook.group("dead-letters", context_settings=HELP)

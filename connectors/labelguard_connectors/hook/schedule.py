@@ -14,7 +14,7 @@ from labelguard.project.opening import Where
 from labelguard.project.policy_facts import PolicyDetails
 from labelguard.release.mechanisms import AUTO, list_mechanisms
 from labelguard.report import overview
-from labelguard.report.overview import Budget, Usage
+from labelguard.report.overview import Usage
 from labelguard.text import pluralize
 
 _WHERE = f"{FILE}: hook.release"
@@ -62,7 +62,13 @@ class Schedule:
         """
         if self.when == "manual":
             return ["nothing is released automatically"]
-        budget, policy = require_policy(where)
+        budget = overview.budget(where)
+        if (policy := budget.policy) is None:
+            raise PolicyError(
+                "the hook releases under a policy in force, and there is none: make one "
+                "(labelguard policy new, policy activate), or a first release by hand (labelguard "
+                "privatize)"
+            )
         mechanism = self._mechanism(policy, where)
         self._check_statistic(mechanism, policy)
         event = _STATISTIC if mechanism == _STATISTIC else "rr"
@@ -112,14 +118,3 @@ def _describe_allowance(event: str, policy: PolicyDetails, usage: Usage | None) 
         return f"no labeler was charged yet; it lasts for {count} of each labeler"
     left = pluralize(usage.left_per_labeler["median"], noun)
     return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
-
-
-def require_policy(where: Where) -> tuple[Budget, PolicyDetails]:
-    """Return the budget of a project and its policy in force. Raises `PolicyError` without one."""
-    budget = overview.budget(where)
-    if budget.policy is None:
-        raise PolicyError(
-            "the hook releases under a policy in force, and there is none: make one (labelguard "
-            "policy new, policy activate), or a first release by hand (labelguard privatize)"
-        )
-    return budget, budget.policy

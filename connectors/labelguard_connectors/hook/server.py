@@ -90,7 +90,7 @@ def serve(
             f"{name}/{one}".lstrip("/") for name, each in endpoints.items() for one in each.served
         )
         log.info("serving", address=address, connectors=served)
-        if not _is_loopback(host):
+        if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
         for opened in projects.values() if worker else ():
             place = str(opened.project.state)
@@ -174,12 +174,6 @@ def _listen(host: str, port: int) -> socket.socket:
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 @contextlib.contextmanager

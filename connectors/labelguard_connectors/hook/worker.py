@@ -13,27 +13,25 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from types import FrameType
 
 from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
-from labelguard.answers.store import EXPORTS, WorkerState
+from labelguard.answers.store import WorkerState
 from labelguard.cli.terminal import StopSignal
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
-from labelguard.ledger import segmentbook
+from labelguard.ledger import sources
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release import publication
 from labelguard.release.privatize import privatize
-from labelguard.text import Progress, no_progress
 from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.schedule import CountsCompletion, Schedule, require_policy
+from labelguard_connectors.hook.schedule import CountsCompletion, Schedule
 
 TURN_SECONDS = 15.0
 # How often a tool is asked whether all is answered; and how long nothing is taken in at most.
@@ -154,7 +152,7 @@ class Worker:
     def _new_answers(self, progress: WorkerState, source: str) -> tuple[int, int]:
         """Return the last segment, and how many answers of a source came since its last release."""
         with OpenProject.open(self._project).ledger.snapshot() as connection:
-            segments = segmentbook.records(connection)
+            segments = sources.read_segments(connection)
         before = progress.segments.get(source, 0)
         new = [s for s in segments if s.source == source and s.number > before]
         return max((s.number for s in new), default=before), sum(s.rows for s in new)
@@ -212,68 +210,6 @@ def _open_countable(settings: Settings) -> CountsCompletion:
             f"{settings.name} ({settings.kind}) cannot tell; take daily or every:500"
         )
     return connector
-
-
-@dataclass(frozen=True)
-class ExportRelease:
-    """A release of an export."""
-
-    # its id
-    release: str
-    # its directory
-    path: str
-    # whether it was made before: no label was looked at, nothing was charged
-    reused: bool
-    # where it was published now; null: nowhere, or before
-    where: str | None
-    # what else to know
-    notes: Sequence[str]
-
-
-def release_export(
-    export: Path,
-    connector: str | None = None,
-    where: Where = None,
-    progress: Progress = no_progress,
-) -> ExportRelease:
-    """Release the labels in `export` under the policy in force, as `connector` reads them.
-
-    They are published by it where `[hook.release]` says `push = true`. Raises what `privatize` and
-    `push` raise, and `PolicyError` where there is no policy in force.
-    """
-    home = locate_project(where)
-    schedule = Schedule.of(home.hook)
-    settings = _choose_settings(connectors.read_all(home.connectors), connector)
-    require_policy(home)
-    release = privatize(
-        export,
-        namespace=settings.source,
-        project=home,
-        progress=progress,
-        columns=settings.columns,
-        question=settings.question,
-        format=connectors.connector(settings).format,
-        **schedule.options,
-    )
-    address = None
-    exports = WorkerState.read(home.state, EXPORTS)
-    if schedule.push and exports.pushed.get(settings.name) != release.id:
-        _, address = publication.push(settings.name, release.id, project=home, progress=progress)
-        exports.pushed[settings.name] = release.id
-        exports.write(home.state, EXPORTS)
-    return ExportRelease(release.id, str(release.path), release.reused, address, release.notes)
-
-
-def _choose_settings(settings: dict[str, Settings], name: str | None) -> Settings:
-    """Return the settings of this name, or the only ones there are. Raises `ConnectorError`."""
-    if name is None and len(settings) == 1:
-        return next(iter(settings.values()))
-    if name not in settings:
-        there = ", ".join(sorted(settings)) or "none"
-        raise ConnectorError(
-            f"name one of the connectors in labelguard.toml (--connector); there are: {there}"
-        )
-    return settings[name]
 
 
 def work_once(where: Where = None) -> Turn:

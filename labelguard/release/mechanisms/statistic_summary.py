@@ -24,11 +24,6 @@ MOST_SOURCES = 512
 Floats = NDArray[np.float64]
 
 
-def source_groups(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups whose columns say which source wrote a response."""
-    return [group for group in groups if group.has_sources]
-
-
 def describe_window(
     x: NDArray[np.float32],
     z: NDArray[np.float32],
@@ -51,7 +46,7 @@ def describe_window(
     if rows.choices:
         return fields
     fields["square_weight"] = np.bincount(rows.pair, shares, len(z))[used]
-    sources = source_groups(groups)
+    sources = [group for group in groups if group.has_sources]
     if sources and sum(group.stop - group.start for group in sources) <= MOST_SOURCES:
         place = np.full(len(z), -1)
         place[used] = np.arange(len(used))

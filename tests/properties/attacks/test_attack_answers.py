@@ -193,7 +193,7 @@ TAKEN = {
 }
 
 
-def compared(renamed):
+def compare(renamed):
     rows = {role: [f"{role} {n}" for n in range(4)] for role in TAKEN}
     rows |= {"submitted_at": ["2024-01-01"] * 4, "model_a": ["m"] * 4, "model_b": ["n"] * 4}
     table = pl.DataFrame(rows | {"label": [0, 1, 0, 1], "height": [1, 2, 3, 4]})
@@ -216,10 +216,10 @@ def test_who_labelled_what_and_when_is_no_feature(role, renamed):
     for features, named in asked:
         with pytest.raises(InvalidLabels, match=f"column {column} is {role}: a column with a role"):
             read_pairs(
-                compared(renamed),
+                compare(renamed),
                 columns={**columns, **named},
                 features=features,
                 public_columns=["model", "height", column],
             )
     named = {"columns": columns, "features": "source:model", "public_columns": "model"}
-    assert read_pairs(compared(renamed), **named).table.num_rows
+    assert read_pairs(compare(renamed), **named).table.num_rows

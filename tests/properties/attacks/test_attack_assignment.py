@@ -17,7 +17,7 @@ import labelguard
 ITEMS = 400
 
 
-def assigned(votes, third):
+def assign(votes, third):
     """Two annotators for every item, and a third one where `third` says so."""
     item = np.concatenate([np.repeat(np.arange(ITEMS), 2), np.flatnonzero(third)])
     place = np.concatenate([np.tile([0, 1], ITEMS), np.full(third.sum(), 2)])
@@ -50,9 +50,9 @@ def test_a_third_annotator_where_two_disagree_tells_all_disagreements(tmp_path):
     votes = opinions(ITEMS, seed=3) % 2
     disagree = votes[:, 0] != votes[:, 1]
     assert 0.3 < disagree.mean() < 0.7
-    reactive = guessed(assigned(votes, disagree), tmp_path / "reactive")
+    reactive = guessed(assign(votes, disagree), tmp_path / "reactive")
     assert (reactive == disagree).all()  # at ε = 0.5 an honest guess is right on about half
     fixed = np.random.default_rng(0).random(ITEMS) < disagree.mean()
-    told = guessed(assigned(votes, fixed), tmp_path / "fixed")
+    told = guessed(assign(votes, fixed), tmp_path / "fixed")
     # Of 400 independent guesses more than 60% would be right with probability below 1e-4.
     assert (told == disagree).mean() < 0.6

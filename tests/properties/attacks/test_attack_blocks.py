@@ -35,7 +35,7 @@ PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "worker
 COUNTS = (1, 2, 5, 9)
 
 
-def given(counts, first=0):
+def give_labels(counts, first=0):
     """So many labels of each labeler, each of an item of its own."""
     labeler = np.repeat(np.arange(len(counts)), counts)
     return Public(labeler, first + np.arange(len(labeler)))
@@ -49,7 +49,7 @@ def both(*tables):
     return pa.concat_tables(tables)
 
 
-ASKED, LATER = given(COUNTS), given([3] * 4, first=100)
+ASKED, LATER = give_labels(COUNTS), give_labels([3] * 4, first=100)
 TABLE, MORE = table(ASKED), table(LATER)
 
 
@@ -204,7 +204,7 @@ def test_more_labels_than_a_block_holds_are_further_blocks(allowed, project, dra
 
 def test_another_bound_neither_resets_nor_hides_anything(project, drawn):
     """How many labels of each are in a release may be chosen anew; what is drawn is charged."""
-    many = table(given([12, 12]))
+    many = table(give_labels([12, 12]))
     options = under(project, "rr:uses=3")
     released = lg.privatize(many.slice(0, 10), max_labels_per_labeler=3, **options)
     first = answers(released)
@@ -233,7 +233,7 @@ def test_a_size_of_blocks_is_fixed_with_the_policy(project, drawn):
 
 def test_a_copy_of_a_project_draws_its_own_blocks_and_charges_them(project, tmp_path, drawn):
     copy = shutil.copytree(project.state.parent, tmp_path / "copy")
-    many = table(given([40] * 3))
+    many = table(give_labels([40] * 3))
     one = answers(lg.privatize(many, project=project, **PRICE))
     other = answers(lg.privatize(many, project=copy, **PRICE))
     assert blocks_of(drawn) == [40] * 6
@@ -329,7 +329,7 @@ def test_bounded_blocks_of_items_are_charged_like_all_others(project, drawn):
 
 def test_a_ranking_of_which_pairs_lie_in_two_blocks_is_charged_for_both(project, drawn):
     options = under(project, "rr:uses=3,block=4")
-    asked = given([3, 1])
+    asked = give_labels([3, 1])
     release = lg.privatize(rankings(asked, opinions(len(asked), 1)), **options)
     assert blocks_of(drawn) == [3, 3, 3, 3] and release.card["counts"]["charged"] == 4
 
@@ -371,7 +371,7 @@ def facts(here, asked, seed, order):
 def test_what_a_card_and_its_rows_say_of_blocks_is_public(tmp_path):
     """Files are sorted by label, forwards and backwards, and a third of labels are ties."""
     counts = range(1, 25)  # of labelers who share buckets
-    asked = given(counts)
+    asked = give_labels(counts)
     one, other = (facts(tmp_path / str(n), asked, 3 + n, n) for n in (0, 1))
     assert one == other
     (_, card), told, error, charged = one

@@ -151,13 +151,13 @@ def released(tmp_path_factory):
 def test_a_content_in_another_dress_is_the_same_unit(variant, released, tmp_path):
     shutil.copytree(released, tmp_path, dirs_exist_ok=True)
     other = VARIANTS[variant](table(truth()))
-    before = spent(tmp_path)
+    before = count_uses(tmp_path)
     with contextlib.suppress(LabelguardError):  # or it is refused
         lg.privatize(other, project=tmp_path, **ITEM)
-    assert spent(tmp_path) == before
+    assert count_uses(tmp_path) == before
 
 
-def spent(project):
+def count_uses(project):
     """Places in use."""
     from labelguard.report import overview
 

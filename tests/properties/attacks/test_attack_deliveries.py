@@ -203,7 +203,7 @@ def read_labels(made):
     ]
 
 
-def resaved(desk, record, side):
+def save_again(desk, record, side):
     """Another answer saved at the very time of the last one."""
     desk.clock -= 1
     return desk.change(record, side)
@@ -213,7 +213,7 @@ def resaved(desk, record, side):
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_reading_the_whole_tool_mends_two_saves_of_one_time(drained, order, tmp_path, monkeypatch):
     made, desk = tools.connected(labelguard.init(tmp_path / "p"), tmp_path, monkeypatch)
-    saves = [desk.answer("maria", 1, "left"), resaved(desk, "1", "right")]
+    saves = [desk.answer("maria", 1, "left"), save_again(desk, "1", "right")]
     for number in order:  # of which the first that comes counts
         tools.deliver(made, saves[number])
         if drained:
@@ -231,7 +231,7 @@ def test_reading_the_whole_tool_tells_nothing_of_which_label_changed(tmp_path, m
         where = tmp_path / str(number)
         where.mkdir()
         made, desk = tools.connected(labelguard.init(where / "p"), where, monkeypatch)
-        saves = [desk.answer("maria", 1, "left"), resaved(desk, "1", second)]
+        saves = [desk.answer("maria", 1, "left"), save_again(desk, "1", second)]
         other = desk.answer("maria", 2, "left")
         tools.deliver(made, *saves, other)
         done = ingestion.reconcile("desk", made)

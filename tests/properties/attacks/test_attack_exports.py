@@ -104,7 +104,7 @@ def test_directories_named_by_what_nobody_was_asked_are_read(key, staged, tmp_pa
     assert len(staged(tmp_path / "in", split=None).labels) == 1
 
 
-def tasked(number, labeler, answer):
+def write_task(number, labeler, answer):
     """A task of Label Studio's JSON with one annotation."""
     region = {"from_name": "q", "to_name": "response_a", "type": "pairwise"}
     annotation = {
@@ -117,7 +117,7 @@ def tasked(number, labeler, answer):
     return {"id": number, "data": texts(number), "annotations": [annotation]}
 
 
-def recorded(number, labeler, answer):
+def write_record(number, labeler, answer):
     """A record of Argilla's REST interface with one response."""
     response = {
         "id": f"{number}{labeler}",
@@ -129,7 +129,7 @@ def recorded(number, labeler, answer):
     return {"external_id": f"e{number}", "fields": texts(number), "responses": [response]}
 
 
-def selected(number, labeler, answer):
+def write_line(number, labeler, answer):
     """A line of Potato's JSONL."""
     return potato_row(number, labeler) | {"labels": {"q": {"selection": "A"}} if answer else {}}
 
@@ -157,10 +157,10 @@ def chosen_or_silent(number, labeler, answer):
 
 SIDES = {"response_a": "response_a", "response_b": "response_b"}
 BLANKS: dict[str, tuple[Callable[[int, str, Any], Row], Row]] = {
-    "Label Studio": (tasked, {"question": "q", "columns": SIDES}),
+    "Label Studio": (write_task, {"question": "q", "columns": SIDES}),
     "JSON_MIN": (in_a_tag, {"question": "q"}),
-    "Argilla": (recorded, {"question": "q"}),
-    "Potato": (selected, {"question": "q"}),
+    "Argilla": (write_record, {"question": "q"}),
+    "Potato": (write_line, {"question": "q"}),
     "Potato's columns": (in_a_column, {"question": "q"}),
     "choices": (chosen, {}),
     "choices, named": (chosen_or_silent, {"format": "choices"}),
@@ -197,7 +197,7 @@ def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(st
     path = tmp_path / "x.jsonl"
     seen = []
     for left in ("response_a", "response_b", "somewhere else", None):
-        row = tasked(1, "v", True)
+        row = write_task(1, "v", True)
         row["annotations"][0]["result"][0]["to_name"] = left
         seen.append(staged(as_json([row], path), skips="tie", question="q"))
     assert all(one.public == seen[0].public for one in seen)
@@ -209,7 +209,7 @@ ANSWERED = {
     "the control tag": (label_studio_row(1, "u") | {"pref_id": "left"}, "pref_id", "pref_id"),
     "Potato": (potato_row(1, "u") | {"q.selection": "A", "conf.likert": "5"}, "q", "conf.likert"),
     "the schema": (potato_row(1, "u") | {"q.selection": "A"}, "q", "q.selection"),
-    "labels": (selected(1, "u", True), "q", "labels"),
+    "labels": (write_line(1, "u", True), "q", "labels"),
     "Argilla": (
         texts(1)
         | {"q.responses": ["response_a"], "q.responses.users": ["u"], "z.responses": ["x"]}

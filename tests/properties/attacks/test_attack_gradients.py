@@ -62,7 +62,7 @@ def sums(monkeypatch):
     return world.note_calls(monkeypatch, statistic, "add_noise", lambda total, *_: total)
 
 
-def killed(project, step, table=TABLE, **options):
+def kill_run(project, step, table=TABLE, **options):
     """A run that ends in this step, counted from where it begins."""
     sampled = [loop.cohort] * (step - 1)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
@@ -82,7 +82,7 @@ def checkpoint(project):
     return path
 
 
-def watched(monkeypatch):
+def watch_runs(monkeypatch):
     """What every run is made of, as it begins."""
     return world.note_calls(monkeypatch, loop, "train", lambda *arguments: arguments[::2][:2])
 
@@ -93,7 +93,7 @@ def watched(monkeypatch):
 def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(project, monkeypatch):
     early = TABLE.filter(pc.is_in(TABLE["labeler_id"], pa.array(["worker 0", "worker 3"])))
     lg.privatize(early, project=project, **ULS)
-    seen = watched(monkeypatch)
+    seen = watch_runs(monkeypatch)
     lg.privatize(TABLE, project=project, exhausted="drop", **ULS)
     [(problem, course)] = seen
     counts = problem._records.counts()
@@ -129,7 +129,7 @@ def test_two_runs_and_no_third(project):
 def test_which_labels_els_uses_depends_on_neither_labels_nor_order(project, tmp_path, monkeypatch):
     """Else a labeler's first labels in a file sorted by them would be of one kind."""
     world.fix_randomness(monkeypatch)  # keys, which items are digested by
-    seen = watched(monkeypatch)
+    seen = watch_runs(monkeypatch)
     for number, table in enumerate((TABLE, OTHERS)):
         order = np.argsort(labels(opinions(len(ASKED), 1))) if number else np.arange(len(ASKED))
         here = lg.init(tmp_path / str(number))
@@ -142,7 +142,7 @@ def test_which_labels_els_uses_depends_on_neither_labels_nor_order(project, tmp_
 def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
     project, tmp_path, sums, monkeypatch
 ):
-    seen = watched(monkeypatch)
+    seen = watch_runs(monkeypatch)
     one_person = pa.array(["worker 0"] * len(ASKED))
     for table in (TABLE, OTHERS):
         here = lg.init(tmp_path / str(len(sums)))
@@ -176,7 +176,7 @@ def test_a_release_that_was_drawn_is_finished_from_its_map(project, monkeypatch,
 def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_charged(
     project, sums
 ):
-    killed(project, 24)
+    kill_run(project, 24)
     before = len(sums)
     with np.load(checkpoint(project)) as kept:
         assert int(kept["steps taken"]) == 20
@@ -189,7 +189,7 @@ def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_
 @pytest.mark.slow
 def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(project, tmp_path, sums):
     """What both show depends on 20 sums that they have in common, and on 5 of each: 30 of 50."""
-    killed(project, 24)
+    kill_run(project, 24)
     copy = find(shutil.copytree(project.state.parent, tmp_path / "copy"))
     common = len(sums)
     heads = []
@@ -203,7 +203,7 @@ def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(project, tmp_path
 
 @pytest.mark.slow
 def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(project, tmp_path):
-    killed(project, 24)
+    kill_run(project, 24)
     assert checkpoint(project).stat().st_mode & 0o077 == 0
     made = backup(tmp_path / "backup.tar.zst", project=project)
     back = restore(made.path, tmp_path / "back", keys=project.keys)
@@ -215,7 +215,7 @@ def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(project, t
 
 @pytest.mark.slow
 def test_an_abandoned_run_leaves_no_checkpoint(project):
-    killed(project, 24)
+    kill_run(project, 24)
     [release] = overview.releases(project.state)
     recovery.abandon(release.id, project)
     assert not list(project.stages.rglob("checkpoint*"))
@@ -237,7 +237,7 @@ def test_an_abandoned_run_leaves_no_checkpoint(project):
 )
 def test_a_checkpoint_that_was_altered_is_refused(change, project):
     """One that says −100 steps were taken would let a run show 100 sums that nobody paid for."""
-    killed(project, 24)
+    kill_run(project, 24)
     path = checkpoint(project)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ProjectError, match="begins the run anew"):
@@ -253,9 +253,9 @@ def _with(data, **changed):
 
 @pytest.mark.slow
 def test_a_checkpoint_of_another_project_is_refused(project, tmp_path):
-    killed(project, 24)
+    kill_run(project, 24)
     there = lg.init(tmp_path / "other")
-    killed(there, 24, OTHERS)
+    kill_run(there, 24, OTHERS)
     checkpoint(project).write_bytes(checkpoint(there).read_bytes())
     with pytest.raises(ProjectError, match="another run"):
         lg.privatize(TABLE, project=project, **ULS)
@@ -267,10 +267,10 @@ def test_a_checkpoint_of_another_release_is_refused(project):
     allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]
     policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
     policies.activate("two", project)
-    killed(project, 24)
+    kill_run(project, 24)
     earlier = checkpoint(project).read_bytes()
     lg.privatize(TABLE, project=project, **ULS)
-    killed(project, 14, again=True)
+    kill_run(project, 14, again=True)
     checkpoint(project).write_bytes(earlier)
     with pytest.raises(ProjectError, match="another run"):
         lg.privatize(TABLE, project=project, again=True, **ULS)
@@ -322,7 +322,7 @@ def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(project,
     allow = ["uls:runs=1,q=1.0,steps=3"]
     policies.new("later", epsilon=2, delta=1e-6, allow=allow, project=project)
     policies.activate("later", project)
-    seen = watched(monkeypatch)
+    seen = watch_runs(monkeypatch)
     lg.privatize(TABLE, project=project, **ULS | {"steps": 3, "epsilon": 5.0, "delta": 1.1e-5})
     [(_, course)] = seen
     assert course.steps == 3
@@ -362,7 +362,7 @@ def test_progress_of_a_run_is_the_same_whatever_the_labels(tmp_path):
 
 def test_nothing_random_of_a_run_is_left_in_a_project(project, monkeypatch):
     noted = world.note_randomness(monkeypatch)
-    killed(project, 24)
+    kill_run(project, 24)
     lg.privatize(TABLE, project=project, **ULS)
     everything = b"".join(p.read_bytes() for p in project.state.rglob("*") if p.is_file())
     assert len(noted) >= 2 * STEPS
@@ -419,6 +419,6 @@ def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(pro
 @pytest.mark.quick("labeler")
 @pytest.mark.parametrize("unit", ["labeler", "item"])
 def test_a_run_under_way_is_given_up_when_somebody_is_erased(unit, project):
-    killed(project, 24, unit=unit)
+    kill_run(project, 24, unit=unit)
     assert len(erasure.remove_labeler("worker 2", "erased", project).given_up) == 1
     assert not list(project.stages.rglob("checkpoint*"))

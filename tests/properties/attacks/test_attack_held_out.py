@@ -83,7 +83,7 @@ def test_a_wall_with_a_hole_is_found(tmp_path, monkeypatch):
     assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)]
 
 
-def charged(project):
+def read_charges(project):
     """Who was charged by each release."""
     found: dict[int, set[object]] = {}
     for row in dump(project.state)["charges"]:
@@ -100,7 +100,7 @@ def test_nobody_is_charged_by_both(project):
     lg.privatize(RAW, project=project, **TRAINING["props"])
     # Turned labels, submitted later: the same people, and a sum of them alone.
     made = lg.privatize(turn_labels(RAW), project=project, head=teacher.path, **EVALUATION)
-    by_release = charged(project)
+    by_release = read_charges(project)
     *training, evaluation = (by_release[number] for number in sorted(by_release))
     held_out = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
     assert len(evaluation) == held_out == made.card["counts"]["labelers"]
@@ -108,12 +108,12 @@ def test_nobody_is_charged_by_both(project):
     assert len(set.union(evaluation, *training)) == 30
 
 
-def renamed(project, raw, here):
+def rename_input(project, raw, here):
     raw.write_csv(here / "training-only.csv")
     return str(here / "training-only.csv")
 
 
-def reordered(project, raw, here):
+def reorder(project, raw, here):
     return raw.sample(fraction=1.0, shuffle=True, seed=3)
 
 
@@ -131,15 +131,15 @@ def under_another_policy(project, raw, here):
 
 
 EVASIONS = [
-    renamed,
-    reordered,
+    rename_input,
+    reorder,
     one_by_one,
     other_texts,
     under_another_policy,
 ]
 
 
-@pytest.mark.quick("held-out-renamed")
+@pytest.mark.quick("held-out-rename_input")
 @pytest.mark.parametrize("evasion", EVASIONS)
 @pytest.mark.parametrize("part", ["held-out", "training"])
 def test_nobody_changes_parts(part, evasion, project, tmp_path):

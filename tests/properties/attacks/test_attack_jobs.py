@@ -41,7 +41,7 @@ def elsewhere(tmp_path):
     return path
 
 
-def untouched(elsewhere):
+def is_untouched(elsewhere):
     return files(elsewhere) == {"0001/head.npz": b"precious", "0002/head.npz": b"precious"}
 
 
@@ -118,7 +118,7 @@ def test_what_is_planted_among_models_is_refused_and_nothing_elsewhere_changes(
     before = files(small.models)
     with pytest.raises(LabelguardError, match=said):
         retrain(small.job)
-    assert untouched(elsewhere) and small.charged() == 30 * runs
+    assert is_untouched(elsewhere) and small.charged() == 30 * runs
     assert files(small.models) == before
 
 
@@ -136,7 +136,7 @@ def test_a_candidate_behind_a_link_is_removed_and_what_it_leads_to_is_not(small,
     small.models.mkdir()
     (small.models / ".candidate-0").symlink_to(elsewhere)
     assert retrain(small.job).outcome == "promoted"
-    assert untouched(elsewhere)
+    assert is_untouched(elsewhere)
 
 
 @pytest.mark.quick("run.json")

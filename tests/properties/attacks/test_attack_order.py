@@ -52,7 +52,7 @@ def survey(hypothesis, labelers=6, items=40):
     return pl.DataFrame(columns).sort("model_chosen", "chosen", "rejected", "labeler_id")
 
 
-def published(hypothesis, here, options, items):
+def release_facts(hypothesis, here, options, items):
     """What a release tells beside its noisy sum: names, coordinates, card, ids."""
     home = lg.init(here / str(hypothesis))
     asked = STATISTIC | options | {"components": 2}
@@ -69,7 +69,7 @@ def published(hypothesis, here, options, items):
     ("options", "items"), [(NUMBERS, 600), (MODELS, 40)], ids=["numbers", "models"]
 )
 def test_the_bits_of_a_published_head_tell_no_label(options, items, tmp_path):
-    assert len({published(number, tmp_path, options, items) for number in (0, 7)}) == 1
+    assert len({release_facts(number, tmp_path, options, items) for number in (0, 7)}) == 1
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_sources_that_do_not_turn_with_the_sides_would(tmp_path, monkeypatch):
     """The control: with the file's order of sides, coordinates tell who was chosen."""
     monkeypatch.setattr(query, "_in_canonical_order", query._pair_values)
     monkeypatch.setattr(pairs, "refuse_several", lambda *found: None)
-    assert len({published(hypothesis, tmp_path, MODELS, 40) for hypothesis in (0, 7)}) == 2
+    assert len({release_facts(hypothesis, tmp_path, MODELS, 40) for hypothesis in (0, 7)}) == 2
 
 
 def test_one_side_alone_is_no_stratum(tmp_path):

@@ -63,7 +63,7 @@ def _with(column, values):
     return TABLE.set_column(TABLE.schema.get_field_index(column), column, values)
 
 
-def refused(project, table, match, **options):
+def read_refusal(project, table, match, **options):
     """What the refusal says; nothing was charged and nothing released."""
     before = dump(project.state)
     try:
@@ -93,7 +93,7 @@ def refused(project, table, match, **options):
 )
 def test_a_second_spelling_in_a_later_file_buys_nothing(one, other, project):
     lg.privatize(rename(one), **PRICE, project=project)
-    said = refused(project, rename(other), "differ only in how they are written", **PRICE)
+    said = read_refusal(project, rename(other), "differ only in how they are written", **PRICE)
     ring = OpenProject.open(project.state).keys
     pseudonym = ring.labeler_keys("files", [one]).astype(">u8").tobytes().hex()
     assert pseudonym in said  # of this input the id, of what the ledger knows only a pseudonym
@@ -108,7 +108,7 @@ def test_two_spellings_in_one_file_are_two_budgets_of_nobody(one, other, project
         for row, name in enumerate(WHO.to_pylist())
     ]
     table = _with("labeler_id", pa.array(half))
-    said = refused(project, table, "differ only in how they are written", **PRICE)
+    said = read_refusal(project, table, "differ only in how they are written", **PRICE)
     assert "labelguard policy distinct" in said and "labelguard people link" in said
     assert "worker 3" not in said
 
@@ -119,7 +119,7 @@ def test_an_id_is_text_whatever_number_it_looks_like(name, project):
     """And what a column of floating-point numbers makes of ids is no id: 7 would come as 7.0."""
     assert lg.privatize(rename(name), **PRICE, project=project).card["counts"]["labelers"] > 1
     numbers = _with("labeler_id", pa.array([7.0] * len(TABLE)))
-    refused(project, numbers, "expected text or whole numbers, found type DOUBLE", **PRICE)
+    read_refusal(project, numbers, "expected text or whole numbers, found type DOUBLE", **PRICE)
 
 
 @pytest.mark.parametrize(("one", "other"), [("7", "7.0"), ("07", "7"), ("Worker 0", "worker 0")])
@@ -130,7 +130,7 @@ def test_who_was_put_into_a_group_under_another_spelling_is_not_outside_it(
     groups = tmp_path / "groups.csv"
     groups.write_text(f"labeler_id,group_id\n{one},home\nworker 1,home\n")
     lg.policies.add_groups(groups, project)
-    refused(
+    read_refusal(
         project,
         rename(other),
         "differ only in how they are written",
@@ -169,7 +169,7 @@ def test_spellings_that_look_alike_are_told_apart_in_the_message(project):
 def test_another_labeler_column_is_refused(unit, project):
     table = TABLE.append_column("account", pc.binary_join_element_wise("account of", WHO, " "))
     lg.privatize(table, **PRICE, unit=unit, project=project)
-    said = refused(
+    said = read_refusal(
         project,
         table,
         "differs in labeler_id",
@@ -187,12 +187,12 @@ def test_another_namespace_in_the_configuration_is_refused(project):
     config.write_text(config.read_text().replace('source = "files"', 'source = "tool"'))
     renamed = lg.find(project.state)
     assert renamed.namespace == "tool"
-    refused(renamed, TABLE, "labelguard source add tool", **PRICE)
+    read_refusal(renamed, TABLE, "labelguard source add tool", **PRICE)
 
 
 def test_dropping_the_labeler_column_is_refused(project):
     lg.privatize(TABLE, **PRICE, unit="item", project=project)
-    said = refused(
+    said = read_refusal(
         project, TABLE.drop_columns(["labeler_id"]), "differs in labeler_id", **PRICE, unit="item"
     )
     assert "found none" in said
@@ -202,7 +202,7 @@ def test_swapped_responses_turn_no_label_around(project):
     half = len(TABLE) // 2
     lg.privatize(TABLE.slice(0, half), **PRICE, project=project)
     swapped = {"response_a": "response_b", "response_b": "response_a"}
-    refused(project, TABLE.slice(half), "differs in response_a", **PRICE, columns=swapped)
+    read_refusal(project, TABLE.slice(half), "differs in response_a", **PRICE, columns=swapped)
 
 
 @pytest.mark.slow
@@ -210,15 +210,15 @@ def test_nor_do_responses_that_change_their_part_with_another_layout(project):
     lg.privatize(TABLE, **PRICE, project=project)
     columns = {"chosen": "response_b", "rejected": "response_a"}
     table = TABLE.drop_columns(["label"])
-    refused(project, table, "differs in chosen", **PRICE, columns=columns)
+    read_refusal(project, table, "differs in chosen", **PRICE, columns=columns)
 
 
 def test_item_ids_cannot_be_renamed_or_dropped(project, tmp_path):
     items = pa.array([f"i{n}" for n in ASKED.item])
     table = TABLE.append_column("item_id", items).append_column("other", items)
     lg.privatize(table, **PRICE, project=project)
-    refused(project, table, "differs in item_id", **PRICE, columns={"item_id": "other"})
-    refused(project, TABLE, "differs in item_id", **PRICE)
+    read_refusal(project, table, "differs in item_id", **PRICE, columns={"item_id": "other"})
+    read_refusal(project, TABLE, "differs in item_id", **PRICE)
 
 
 # ---------------------------------------------------------------- who has left
@@ -227,7 +227,7 @@ def test_item_ids_cannot_be_renamed_or_dropped(project, tmp_path):
 def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project):
     lg.privatize(TABLE, **PRICE, project=project)
     remove_labeler("worker 0", "erased", project)
-    refused(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
+    read_refusal(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
     with pytest.raises(PolicyError, match="has left"):
         link("worker 0", "Worker 0", project)
 
@@ -235,7 +235,7 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project):
 @pytest.mark.slow
 def test_nor_does_whoever_left_before_any_release(project):
     remove_labeler("worker 0", "erased", project, never_seen=True)
-    refused(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
+    read_refusal(project, rename("Worker 0"), "differ only in how they are written", **PRICE)
 
 
 # ---------------------------------------------------------------- a household
@@ -248,4 +248,4 @@ def test_a_member_of_a_household_is_none_alone_in_another_spelling(project, tmp_
     policies.new("p", epsilon=1, delta=1e-5, allow=["rr:uses=1"], unit="group", project=project)
     policies.activate("p", project)
     policies.add_groups(listed, project)
-    refused(project, rename("Worker 0"), "differ only in how they are written")
+    read_refusal(project, rename("Worker 0"), "differ only in how they are written")

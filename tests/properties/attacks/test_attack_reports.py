@@ -121,7 +121,7 @@ def published_by(name, empty, here):
     return (made.path / head.FILE).read_bytes(), rows, str(card), leaderboard(made.path)
 
 
-def published(tmp_path, *names):
+def publish_copies(tmp_path, *names):
     """What leaves copies of a project, each with other labels."""
     empty = tmp_path / "empty"
     lg.init(empty)
@@ -130,7 +130,7 @@ def published(tmp_path, *names):
 
 def test_with_the_noisy_sum_held_fixed_labels_change_nothing(tmp_path, monkeypatch):
     world.hold_noisy_sum(monkeypatch)
-    first, *others = published(tmp_path, "ties", "sorted")
+    first, *others = publish_copies(tmp_path, "ties", "sorted")
     for other in others:
         for one, same in zip(first, other, strict=True):
             assert one == same
@@ -140,7 +140,7 @@ def test_with_the_noisy_sum_held_fixed_labels_change_nothing(tmp_path, monkeypat
 def test_the_test_sees_a_sum_that_follows_labels(tmp_path, monkeypatch):
     """The control: without noise the same files differ; sorting alone still changes nothing."""
     monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
-    as_they_are, other, ties, resorted = published(tmp_path, "the other way", "ties", "sorted")
+    as_they_are, other, ties, resorted = publish_copies(tmp_path, "the other way", "ties", "sorted")
     assert len({one[0] for one in (as_they_are, other, ties)}) == 3
     assert as_they_are[1] != other[1]
     assert other == resorted

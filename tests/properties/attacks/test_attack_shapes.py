@@ -18,7 +18,7 @@ from support.preferences import STATISTIC, opinions, pairs, public
 import labelguard as lg
 from labelguard.accounting import _search, ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Balls, Gaussians, RandomizedBlocks
+from labelguard.accounting.components import Balls, Gaussians, RandomizedBlocks
 from labelguard.mechanisms.noise import Noise
 from labelguard.project import policies
 

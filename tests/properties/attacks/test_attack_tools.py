@@ -1,20 +1,36 @@
-"""Whoever answers in a tool, replays what it told, or swaps sealed files resets nothing."""
+"""Whoever answers in a tool, replays what it told, or swaps sealed files resets nothing.
+
+What goes on in a tool decides nothing that is seen of ingestion, and stops it for nobody.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+from threading import Barrier
 from typing import Any
 
+import duckdb
 import pytest
-from support.tools import connected, deliver
+from support import databases
+from support.tools import Desk, connected, deliver
 
 import labelguard as lg
+from labelguard import clock
+from labelguard.answers.inbox import Inbox
 from labelguard.answers.segments import Segments
-from labelguard.errors import InvalidLabels, ProjectError
-from labelguard.ledger import segmentbook
+from labelguard.answers.store import StoredAnswers
+from labelguard.errors import ConnectorError, InvalidLabels, ProjectError
+from labelguard.inputs import canonical
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import sources
 from labelguard.project import erasure, ingestion
 from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, Project, find
 from labelguard.report import overview
 
 HALF: dict[str, Any] = {"mechanism": "rr", "epsilon": 1.0, "delta": 1e-5, "workers": 1}
@@ -103,7 +119,7 @@ def test_tables_cannot_change_places_within_or_between_segments(tool):
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
     with opened.ledger.snapshot() as connection:
-        one, other = segmentbook.records(connection)
+        one, other = sources.read_segments(connection)
     shutil.copy(project.labels / f"{one.name}.segment", project.labels / f"{other.name}.segment")
     with pytest.raises(ProjectError, match="not the one"):
         held.read(other)
@@ -119,3 +135,142 @@ def test_the_size_of_a_segment_does_not_follow_its_labels(tool):
     ingestion.pull("desk", project)
     sizes = {path.stat().st_size for path in project.labels.iterdir()}
     assert len(sizes) == 1
+
+
+OPEN: dict[str, Any] = {
+    "mechanism": "rr",
+    "epsilon": 2000.0,
+    "delta": 0.0,
+    "uses": 16,
+    "accept_delta": True,
+    "workers": 1,
+}
+Connected = tuple[Project, Desk]
+KEEP = '\n[ingest]\nkeep = "0d"\n'
+NAMED = 'question = "helpful"\ncolumns = { response_a = "answer1", response_b = "answer2" }\n'
+
+
+def connect_tool(directory, patch, more=""):
+    project = lg.init(directory / "p", max_epsilon=10_000.0, max_delta=0.5)
+    return connected(project, directory, patch, more)
+
+
+@pytest.fixture
+def released(tmp_path, monkeypatch):
+    """A project that forgets at once what was released, and has released one answer of a tool."""
+    project, desk = connect_tool(tmp_path, monkeypatch, KEEP)
+    deliver(project, desk.answer("maria", 1, "left"))
+    ingestion.ingest(project)
+    lg.privatize(project=project, **OPEN)
+    return project, desk
+
+
+def configure(project, old, new):
+    """The project with its labelguard.toml changed."""
+    path = project.state / CONFIG
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return find(project.state.parent)
+
+
+@pytest.mark.quick("left")
+@pytest.mark.parametrize("side", ["left", "right", None])
+def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
+    side, tmp_path, monkeypatch
+):
+    project, desk = connect_tool(tmp_path, monkeypatch, NAMED + KEEP)
+    deliver(project, desk.answer("maria", 1, side))
+    ingestion.ingest(project)
+    lg.privatize(project=project, skips="tie", **OPEN)
+    assert ingestion.ingest(project) == ingestion.IngestionResult(0, 0, 0, 0, 1)
+
+
+@pytest.mark.slow
+def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotten(
+    tmp_path, monkeypatch
+):
+    project, desk = connect_tool(tmp_path, monkeypatch, KEEP)
+    deliver(project, desk.answer("maria", 1, "left", harmless="left"), desk.answer("otto", 1, None))
+    ingestion.ingest(project)
+    for question in ("helpful", "harmless"):
+        lg.privatize(project=project, question=question, **OPEN)
+    assert ingestion.ingest(project).forgotten == 1
+    assert ingestion.ingest(project).forgotten == 0
+    # Nor does an answer to one question alone, where two were asked.
+    deliver(project, desk.answer("zoe", 1, "left"))
+    assert ingestion.ingest(project).answers == 1
+    assert ingestion.ingest(project).forgotten == 0
+
+
+def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(released):
+    project, _ = released
+    renamed = '[connectors.table]\nsource = "desk"'
+    project = configure(project, "[connectors.desk]", renamed)
+    assert ingestion.ingest(project).forgotten == 1
+    project = configure(project, renamed, "[connectors.table]")
+    assert ingestion.ingest(project) == ingestion.IngestionResult(0, 0, 0, 0, 0)
+
+
+@pytest.mark.slow
+def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(released):
+    project, desk = released
+    project = configure(project, "[connectors.desk]", '[connectors.desk]\nsource = "crowd"')
+    deliver(project, desk.answer("otto", 1, "left"))
+    assert ingestion.ingest(project) == ingestion.IngestionResult(1, 0, 0, 0, 1)
+
+
+def test_events_of_a_connector_that_is_gone_hold_up_no_others(tmp_path, monkeypatch):
+    project, desk = connect_tool(tmp_path, monkeypatch)
+    deliver(project, desk.answer("maria", 1, "left"), name="a connector that is gone")
+    deliver(project, desk.answer("otto", 1, "left"))
+    with pytest.raises(ConnectorError, match="a connector that is gone"):
+        ingestion.ingest(project)
+    assert OpenProject.open(project).answers.count() == StoredAnswers(1, 1, 1)
+
+
+def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released(
+    tmp_path, monkeypatch
+):
+    project, desk = connect_tool(tmp_path, monkeypatch, KEEP.replace("0d", "9d"))
+    with monkeypatch.context() as then:
+        then.setattr(clock, "now", lambda: "2020-01-01T00:00:00Z")
+        deliver(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
+        ingestion.ingest(project)
+        lg.privatize(project=project, **OPEN)
+    deliver(project, desk.change("1", "right"))
+    assert ingestion.ingest(project).forgotten == 1
+    rows = lg.load(lg.privatize(project=project, again=True, **OPEN))
+    assert rows["chosen"].to_list() == ["right 1"]
+
+
+def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them():
+    document = "json_object('prompt', repeat('x', 1000), 'n', i)"
+    with duckdb.connect(config={"memory_limit": "60MB", "threads": 1}) as connection:
+        rows = f"SELECT {document} AS data FROM range(150000) t(i)"
+        [(found,)] = connection.sql(canonical.structure("data", rows)).fetchall()
+    assert json.loads(found) == {"prompt": "VARCHAR", "n": "UBIGINT"}
+
+
+def test_what_fields_are_found_does_not_follow_the_order_of_tasks():
+    tasks = ['{"a": "x"}', '{"b": [1, "y"], "a": null}', '{"c": {"d": 1}}']
+    with duckdb.connect() as connection:
+        found = set()
+        for order in permutations(tasks):
+            rows = " UNION ALL ".join(f"SELECT '{task}'::JSON AS data" for task in order)
+            found |= set(connection.sql(canonical.structure("data", rows)).fetchall())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("kind", databases.EACH)
+def test_an_inbox_can_be_made_by_several_at_once(kind, tmp_path):
+    keys = KeyRing.create(tmp_path / "keys")
+    with databases.fresh(kind, tmp_path) as url, ThreadPoolExecutor(8) as threads:
+        start = Barrier(8)
+
+        def make(_):
+            start.wait()
+            with contextlib.closing(Inbox.at(tmp_path, url, keys)) as inbox:
+                return inbox.waiting()
+
+        assert list(threads.map(make, range(8))) == [0] * 8

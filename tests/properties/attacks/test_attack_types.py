@@ -215,7 +215,7 @@ TYPES: dict[str, tuple[pa.DataType, Any]] = {
 }
 
 
-def typed(kinds, *, swap, member):
+def give_types(kinds, *, swap, member):
     """One row under two types, the column's or that of a member of its messages."""
     columns: dict[str, Any] = {"labeler_id": ["x"]}
     prompt: Any = [{"role": "user", "content": "p", "tool": None}]
@@ -251,7 +251,7 @@ def test_no_type_of_a_column_tells_which_side_was_chosen(kinds, member, parquet,
     for swap in (False, True):
         here = tmp_path / str(swap)
         here.mkdir()
-        source: Any = typed(kinds, swap=swap, member=member)
+        source: Any = give_types(kinds, swap=swap, member=member)
         if parquet:
             try:
                 pq.write_table(source, here / "labels.parquet")

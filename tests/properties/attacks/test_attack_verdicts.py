@@ -20,7 +20,7 @@ TEXTS = (("a", "b"), ("c", "d"), ("e", "f"))
 NAN = float("nan")
 
 
-def written(values, turned, kind):
+def write(values, turned, kind):
     """A file in which the sides of some pairs, and the sign of their verdicts, are turned."""
     rows = [
         {
@@ -60,13 +60,13 @@ def outcome(table):
     ],
 )
 def test_a_signed_verdict_does_not_tell_where_the_sides_stood(values, kind):
-    worlds = [written(values, turned, kind) for turned in itertools.product((0, 1), repeat=3)]
+    worlds = [write(values, turned, kind) for turned in itertools.product((0, 1), repeat=3)]
     first, *others = map(outcome, worlds)
     assert others == [first] * len(others)
 
 
 def test_the_sign_is_that_of_the_first_side():
-    table = written((0.5, -2.0, 1.0), (0, 1, 0), pl.Float64)
+    table = write((0.5, -2.0, 1.0), (0, 1, 0), pl.Float64)
     read = read_pairs(table, features="verdict:judge", public_columns=["judge"]).table
     values = {row["prompt"]: row["feature_judge"] for row in read.to_pylist()}
     assert values == {"p0": 0.5, "p1": -2.0, "p2": 1.0}
@@ -74,14 +74,14 @@ def test_the_sign_is_that_of_the_first_side():
 
 @pytest.mark.parametrize("kind", [pl.String, pl.Boolean])
 def test_a_signed_verdict_is_a_number(kind):
-    table = written((1, 1, 1), (0, 0, 0), pl.Int8).with_columns(pl.col("judge").cast(kind))
+    table = write((1, 1, 1), (0, 0, 0), pl.Int8).with_columns(pl.col("judge").cast(kind))
     with pytest.raises(InvalidLabels, match="expected numbers"):
         read_pairs(table, features="verdict:judge", public_columns=["judge"])
 
 
 def test_a_signed_verdict_does_not_stand_beside_the_chosen_side():
     """There its sign would have been made with the answer at hand."""
-    table = written((0.5, -2.0, 1.0), (0, 0, 0), pl.Float64)
+    table = write((0.5, -2.0, 1.0), (0, 0, 0), pl.Float64)
     table = table.rename({"response_a": "chosen", "response_b": "rejected"})
     with pytest.raises(InvalidLabels, match="no column judge_chosen and judge_rejected"):
         read_pairs(table, features="verdict:judge", public_columns=["judge"])

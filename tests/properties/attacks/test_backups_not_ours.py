@@ -23,7 +23,8 @@ from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectError
 from labelguard.ledger.charges import ReleaseRepository
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import archive, erasure, policies
+from labelguard.project import backup as backups
+from labelguard.project import erasure, policies
 from labelguard.project.backup import backup
 from labelguard.project.project import find
 from labelguard.project.restore import restore
@@ -41,7 +42,7 @@ class Zeros(io.RawIOBase):
         return bytes(size)
 
 
-def forged(path, *members):
+def forge(path, *members):
     """An archive of any members, compressed."""
     with (
         pa.CompressedOutputStream(str(path), "zstd") as stream,
@@ -78,7 +79,7 @@ def restoring(project, path, tmp_path):
 @pytest.mark.quick("ledger.sqlite3")
 @pytest.mark.parametrize("name", ["ledger.sqlite3", "releases/r0001/data.parquet"])
 def test_a_forged_backup_puts_nothing_on_the_disk(project, tmp_path, name):
-    path = forged(tmp_path / "forged", *listing(name), large(name))
+    path = forge(tmp_path / "forged", *listing(name), large(name))
     assert path.stat().st_size < LARGE / 1000
     seen = restoring(project, path, tmp_path)
     assert seen.refused_in_one_line()
@@ -96,7 +97,7 @@ def test_a_forged_backup_puts_nothing_on_the_disk(project, tmp_path, name):
     ],
 )
 def test_a_header_or_a_head_that_never_ends_takes_no_memory(project, tmp_path, name, before, kind):
-    path = forged(tmp_path / "forged", *listing()[:before], large(name, kind))
+    path = forge(tmp_path / "forged", *listing()[:before], large(name, kind))
     seen = restoring(project, path, tmp_path)
     assert seen.refused_in_one_line()
     assert seen.peak < MODEST
@@ -104,16 +105,16 @@ def test_a_header_or_a_head_that_never_ends_takes_no_memory(project, tmp_path, n
 
 def test_the_database_of_a_forged_backup_is_never_opened(project, tmp_path, monkeypatch):
     made = Path(backup(tmp_path / "backup", project=project).path)
-    with archive.reading(made) as file:
+    with backups.open_archive(made) as file:
         manifest, ledger = file.manifest, tmp_path / "unpacked"
         file.extract(ledger)
-    content = (ledger / archive.LEDGER).read_bytes()
-    forged(
+    content = (ledger / backups.LEDGER).read_bytes()
+    forge(
         tmp_path / "forged",
         member("manifest.json", manifest),
         member("manifest.mac", bytes(32)),
-        member(archive.CONFIG, (ledger / archive.CONFIG).read_bytes()),
-        member(archive.LEDGER, content),
+        member(backups.CONFIG, (ledger / backups.CONFIG).read_bytes()),
+        member(backups.LEDGER, content),
     )
     opened = world.note_calls(monkeypatch, sqlite3, "connect")
     with pytest.raises(ProjectError, match="was altered"):

@@ -32,7 +32,7 @@ def run(project, tmp_path, monkeypatch):
     return command
 
 
-def refused(result, *told):
+def check_refused(result, *told):
     """It ended with one line that says so, and with nothing else."""
     assert result.exit_code == 1 and not result.stdout
     assert len(result.stderr.splitlines()) == 1
@@ -40,11 +40,11 @@ def refused(result, *told):
 
 
 def test_a_price_that_protects_nobody_is_refused(run, project):
-    refused(
+    check_refused(
         run("privatize labels.parquet --epsilon 1000 --delta .2"), "ceiling", "--raise 1000,0.2"
     )
-    refused(run("privatize labels.parquet --epsilon 11 --delta 1e-5"), "ceiling")
-    refused(run("privatize labels.parquet --epsilon 3 --delta 2e-4"), "ceiling")
+    check_refused(run("privatize labels.parquet --epsilon 11 --delta 1e-5"), "ceiling")
+    check_refused(run("privatize labels.parquet --epsilon 3 --delta 2e-4"), "ceiling")
     assert overview.releases(project.state) == [] and spent(project) == 0
 
 
@@ -56,7 +56,7 @@ def test_policies_one_after_another_do_not_pass_the_ceiling(run, project):
         assert run(f"policy activate p{number} --yes").exit_code == 0
     assert run("policy new p3 --epsilon 3 --delta 1e-5 --allow rr:uses=1").exit_code == 0
     before = dump(project.ledger_url)
-    refused(run("policy activate p3 --yes"), "ε = 12", "ceiling", "--raise 12,")
+    check_refused(run("policy activate p3 --yes"), "ε = 12", "ceiling", "--raise 12,")
     assert dump(project.ledger_url) == before
     assert overview.budget(project.state).lifetime.epsilon == 9
 
@@ -68,7 +68,7 @@ def test_a_stricter_price_is_never_answered_with_a_looser_one(file, options, run
     """Neither for new labels, nor for a release that was made before and costs nothing."""
     assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
     before = overview.anchor(project.state)
-    refused(run(f"privatize {file}.parquet {options}"), "stricter")
+    check_refused(run(f"privatize {file}.parquet {options}"), "stricter")
     assert overview.anchor(project.state) == before
 
 
@@ -83,15 +83,15 @@ def test_a_stricter_price_is_never_answered_with_a_looser_one(file, options, run
 def test_a_budget_that_is_none_is_an_error_whatever_the_policy_says(name, value, mechanism, run):
     price = {"epsilon": "3", "delta": "1e-5", "mechanism": mechanism, name: value}
     options = " ".join(f"--{option} {number}" for option, number in price.items())
-    refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
+    check_refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
     assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
-    refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
+    check_refused(run(f"privatize labels.parquet {options}"), f"{name} must be")
 
 
 def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(run, project):
     assert run("project ceiling --raise 10,.9 --yes").exit_code == 0
     told = "privatize labels.parquet --epsilon 3 --delta .25"
-    refused(run(told), "--accept-delta")
+    check_refused(run(told), "--accept-delta")
     assert spent(project) == 0
     result = run(f"{told} --accept-delta")
     assert result.exit_code == 0 and "note: delta 0.25 is not below 1/4" in result.stderr

@@ -35,14 +35,14 @@ MODEST = 700 << 20
 ENGINE = readers._memory() + (2 << 30)
 
 
-def zipped(*pieces):
+def zip_pieces(*pieces):
     """A gzip file of pieces, each repeated."""
     return b"".join(
         gzip.compress(piece * min(count, 64)) * (count // min(count, 64)) for piece, count in pieces
     )
 
 
-def nested(depth, begin, end):
+def nest(depth, begin, end):
     deep = json.dumps(OBJECT | {"response_b": "HERE"}).replace(
         '"HERE"', begin * depth + "1" + end * depth
     )
@@ -91,17 +91,17 @@ def _wide(path):
 FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
     "one line without an end": (
         "x.csv.gz",
-        zipped((HEADER + ROW, 1), (b"a" * (1 << 20), 512)),
+        zip_pieces((HEADER + ROW, 1), (b"a" * (1 << 20), 512)),
         "line is longer than 32 MiB",
     ),
     "one line of JSON without an end": (
         "x.jsonl.gz",
-        zipped((b'{"prompt":"', 1), (b"a" * (1 << 20), 512)),
+        zip_pieces((b'{"prompt":"', 1), (b"a" * (1 << 20), 512)),
         "line is longer than 32 MiB",
     ),
     "a header without an end": (
         "x.csv.gz",
-        zipped((b"a" * (1 << 20), 512)),
+        zip_pieces((b"a" * (1 << 20), 512)),
         "the first line must name every column",
     ),
     "a header of one long name": (
@@ -115,9 +115,9 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
         b"".join(json.dumps(OBJECT | {f"x{n}": 1}).encode() + b"\n" for n in range(6_000)),
         f"at most {MOST_COLUMNS:,} are read",
     ),
-    "deep lists": ("x.jsonl", nested(10_000, "[", "]"), "cannot be read"),
-    "very deep lists": ("x.jsonl", nested(1_000_000, "[", "]"), "cannot be read"),
-    "deep objects": ("x.jsonl", nested(10_000, '{"a":', "}"), "cannot be read"),
+    "deep lists": ("x.jsonl", nest(10_000, "[", "]"), "cannot be read"),
+    "very deep lists": ("x.jsonl", nest(1_000_000, "[", "]"), "cannot be read"),
+    "deep objects": ("x.jsonl", nest(10_000, '{"a":', "}"), "cannot be read"),
     "deep types": ("x.parquet", _deep_parquet, "not a complete Parquet file"),
     "pages that are not there": (
         "x.parquet",
@@ -163,11 +163,11 @@ def test_a_hostile_file_ends_in_one_line(project, tmp_path, kind):
 
 
 def _rows_csv(path):
-    path.write_bytes(zipped((HEADER, 1), (ROW * 10_000, 256)))
+    path.write_bytes(zip_pieces((HEADER, 1), (ROW * 10_000, 256)))
 
 
 def _rows_jsonl(path):
-    path.write_bytes(zipped((LINE * 10_000, 128)))
+    path.write_bytes(zip_pieces((LINE * 10_000, 128)))
 
 
 def _rows_parquet(path):

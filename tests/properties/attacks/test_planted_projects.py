@@ -23,7 +23,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fil
 NOBODY = 65534
 
 
-def refused(project, error, match):
+def check_refused(project, error, match):
     with pytest.raises(error, match=match):
         labelguard.privatize(TABLE, **PRICE, project=project.state)
 
@@ -79,7 +79,7 @@ def test_a_project_made_here_is_found_upwards_also_after_it_was_moved(
 @pytest.mark.parametrize("name", [".", "keys", "keys/project.key", "labelguard.toml"])
 def test_what_belongs_to_another_user_is_refused(project, name):
     os.chown(project.state / name, NOBODY, -1)
-    refused(project, LabelguardError, r"belongs to another user \(uid 65534, you are 0\)")
+    check_refused(project, LabelguardError, r"belongs to another user \(uid 65534, you are 0\)")
     assert doctor(project).exit_code == 1
 
 
@@ -88,7 +88,7 @@ def test_what_belongs_to_another_user_is_refused(project, name):
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
 def test_directories_that_others_can_enter_are_refused_and_the_doctor_says_so(project, name, mode):
     (project.state / name).chmod(mode)
-    refused(project, LabelguardError, rf"readable by others \(mode {mode:o}\); chmod 700 ")
+    check_refused(project, LabelguardError, rf"readable by others \(mode {mode:o}\); chmod 700 ")
     seen = doctor(project)
     assert seen.exit_code == 1
     assert "chmod 700" in seen.output
@@ -102,14 +102,14 @@ def test_links_are_not_followed(project, tmp_path, name):
     real = path.rename(tmp_path / "real")
     path.symlink_to(real)
     before = (tmp_path / "real/id" if real.is_dir() and name == "." else real).stat()
-    refused(project, LabelguardError, "symbolic link")
+    check_refused(project, LabelguardError, "symbolic link")
     assert (tmp_path / "real/id" if name == "." else real).stat() == before
 
 
 def test_a_pipe_in_place_of_a_key_does_not_hang(project):
     (project.keys / "project.key").unlink()
     os.mkfifo(project.keys / "project.key", 0o600)
-    refused(project, KeyProblem, "is not a file")
+    check_refused(project, KeyProblem, "is not a file")
 
 
 def test_git_adds_nothing_of_a_project(tmp_path, monkeypatch):
@@ -147,7 +147,7 @@ def test_a_mounted_secret_is_the_project_key(project, handed_over, monkeypatch):
     assert doctor(project).exit_code == 0
     handed_over.unlink()
     handed_over.symlink_to("project.key")
-    refused(project, KeyProblem, "levels of symbolic links")
+    check_refused(project, KeyProblem, "levels of symbolic links")
 
 
 @pytest.mark.quick("mounted", "project.key-owner")
@@ -167,7 +167,7 @@ def test_a_mounted_secret_that_others_can_replace_is_refused(
         place.chmod(0o777)
     else:
         os.chown(place, NOBODY, -1, follow_symlinks=False)
-    refused(project, KeyProblem, "others can write")
+    check_refused(project, KeyProblem, "others can write")
 
 
 def test_a_command_hands_the_key_over_once(project, handed_over, tmp_path, monkeypatch):
@@ -207,7 +207,7 @@ def test_init_takes_no_key_from_elsewhere(project, handed_over, tmp_path, monkey
     with pytest.raises(KeyProblem, match="LABELGUARD_KEY_FILE"):
         labelguard.init(tmp_path / "another")
     monkeypatch.setenv("LABELGUARD_KEY_COMMAND", "true")
-    refused(project, KeyProblem, "unset one")
+    check_refused(project, KeyProblem, "unset one")
 
 
 def test_init_makes_no_key_in_a_directory_that_others_can_enter(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 from labelguard_trainer import synthesize, train
 from labelguard_trainer.alignment.align import align
-from labelguard_trainer.training.publishing import publish_model
+from labelguard_trainer.training.training_card import publish_model
 from support import tiny_models, train_runs
 from transformers import AutoModelForCausalLM
 

@@ -16,8 +16,8 @@ from support import train_runs
 import labelguard as lg
 from labelguard.analysis.reward import ReleaseReward
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.release.lookup import committed_directory
 from labelguard.release.model_card import base_of, release_of_card
+from labelguard.release.writer import committed_directory
 from labelguard.storage.files import SUMS, sha256
 
 SHORT = {"max_new_tokens": 6, "seed": 5}

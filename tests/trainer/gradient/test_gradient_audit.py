@@ -23,6 +23,7 @@ from labelguard_trainer.gradient.heads import HeadProblem
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun, threshold
 from scipy.stats import binom
 from support import world
+from support.guesses import epsilon_of_guesses
 
 from labelguard.accounting import subsampled
 from labelguard.analysis import audit_bounds as bounds
@@ -43,7 +44,7 @@ CLIP = 0.1
 @pytest.mark.parametrize("right", [1, 100, 1000])
 def test_guesses_that_are_all_right_prove_what_their_number_allows(right):
     """δ = 0: of randomized response at ε all are right with probability (1 + e^−ε)^−n."""
-    found = bounds.epsilon_of_guesses(right, right, right, 0.0, 0.05)
+    found = epsilon_of_guesses(right, right, right, 0.0, 0.05)
     assert found == pytest.approx(max(-math.log(0.05 ** (-1 / right) - 1), 0), abs=1e-5)
 
 
@@ -54,16 +55,16 @@ def test_randomized_response_is_condemned_as_seldom_as_is_said():
     wrong = sum(
         binom.pmf(right, guesses, kept)
         for right in range(guesses + 1)
-        if bounds.epsilon_of_guesses(right, guesses, 1000, 0.0, alpha) > epsilon
+        if epsilon_of_guesses(right, guesses, 1000, 0.0, alpha) > epsilon
     )
     assert 0 < wrong <= alpha
 
 
 def test_a_delta_takes_off_what_it_may_explain():
-    none, some = (bounds.epsilon_of_guesses(280, 300, 3000, d, 1e-4) for d in (0.0, 1e-6))
+    none, some = (epsilon_of_guesses(280, 300, 3000, d, 1e-4) for d in (0.0, 1e-6))
     assert 0 < some < none
-    assert bounds.epsilon_of_guesses(280, 300, 3000, 1e-2, 1e-4) == 0
-    assert bounds.epsilon_of_guesses(150, 300, 3000, 0.0, 1e-4) == 0
+    assert epsilon_of_guesses(280, 300, 3000, 1e-2, 1e-4) == 0
+    assert epsilon_of_guesses(150, 300, 3000, 0.0, 1e-4) == 0
 
 
 # One run.
@@ -104,7 +105,7 @@ def lower_bound(score, coins, alpha):
     for share in SHARES:
         guessed = surest[: int(share * CANARIES)]
         sizes = int(right[guessed].sum()), len(guessed), CANARIES
-        found = max(found, bounds.epsilon_of_guesses(*sizes, DELTA, alpha / len(SHARES)))
+        found = max(found, epsilon_of_guesses(*sizes, DELTA, alpha / len(SHARES)))
     return found
 
 

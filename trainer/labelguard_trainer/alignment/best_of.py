@@ -26,8 +26,7 @@ from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release import evaluation
 from labelguard.release.head import FILE, Head
-from labelguard.release.lookup import check_committed
-from labelguard.release.writer import Release, directory_of
+from labelguard.release.writer import Release, check_committed, directory_of
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
     check_rows_file,

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from labelguard.analysis.reward import Content
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.columns import content_column
-from labelguard.release.lookup import committed_directory
 from labelguard.release.pairs_file import scan_pairs
+from labelguard.release.writer import committed_directory
 from labelguard.storage.files import check_new_file, staged_beside
 
 

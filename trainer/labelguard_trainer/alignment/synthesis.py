@@ -28,11 +28,11 @@ from labelguard.errors import LabelguardError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.project.opening import Where
 from labelguard.release import card as cards
-from labelguard.release.lookup import committed_directory
 from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
 from labelguard.release.writer import (
     PARQUET,
     Release,
+    committed_directory,
     output_schema,
     read_card,
     split_by_preference,

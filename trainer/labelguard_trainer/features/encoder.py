@@ -12,7 +12,6 @@ score with one of them.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _PORTION = 4096  # distinct texts that are encoded, then cached, together: what a crash may lose
-_FEW = 32  # texts from which the time for all is estimated
 _TOKENS_PER_BATCH = {"cpu": 1 << 14, "cuda": 1 << 16}
 
 # What decides the numbers; other files of a model directory are documentation.
@@ -119,19 +117,6 @@ class FrozenEncoder:
     def identity(self) -> str:
         """Settings and SHA-256 of weights, tokenizer and configuration; never a path."""
         return self._identity
-
-    def seconds(self, pairs: pa.Table) -> float:
-        """About how long the texts of `pairs` that are not yet cached will take, from a few."""
-        texts = self._texts(pairs)
-        cache = VectorCache(self._identity, self._cache_directory)
-        missing = np.flatnonzero(~cache.contains(texts.keys))
-        if len(missing) <= _FEW:
-            return 0.0
-        few = missing[np.linspace(0, len(missing) - 1, _FEW).astype(np.intp)]
-        self._encode(texts, few[:1], 0, 1)  # loads the model
-        start = time.perf_counter()
-        self._encode(texts, few, 0, _FEW)
-        return (time.perf_counter() - start) * len(missing) / _FEW
 
     def _texts(self, pairs: pa.Table) -> DistinctTexts:
         alone = self.config.input == "response"

@@ -22,7 +22,7 @@ from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.evaluate import TrainingResult
-    from labelguard_trainer.training.publishing import PublishedModel
+    from labelguard_trainer.training.training_card import PublishedModel
 
 _FILE: dict[str, Any] = {
     "type": click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -186,7 +186,7 @@ def train_publish(
     Example:
       labelguard train publish judge --to published-model
     """
-    from labelguard_trainer.training.publishing import publish_model
+    from labelguard_trainer.training.training_card import publish_model
 
     with progress() as report:
         return publish_model(
@@ -200,7 +200,7 @@ def _run(
     first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
     with progress(at_once=True) if first else nullcontext(no_progress) as report:
         report("reading the release", None)
-        from labelguard_trainer.training.run import train
+        from labelguard_trainer.training.request import train
 
         trained = train(kind, release, model, output=output, progress=report, **options)
     if not first:

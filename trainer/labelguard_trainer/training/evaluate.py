@@ -26,8 +26,7 @@ from scipy.special import entr
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import column_features
-from labelguard.mechanisms.clustered import standard_error
-from labelguard.mechanisms.joint_flips import BlockLaws
+from labelguard.mechanisms.joint_flips import BlockLaws, standard_error
 from labelguard.mechanisms.props import estimate_error, vote
 from labelguard.release.head import FILE, Head
 from labelguard.release.pairs_file import (

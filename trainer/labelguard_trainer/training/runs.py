@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
-from labelguard.project.locking import file_lock
+from labelguard.project.project import file_lock
 from labelguard.storage.files import (
     check_directory,
     fresh_directory,
