@@ -163,9 +163,8 @@ def _draw(
     else:
         true = choices.chosen_numbers(label)[choices.led_by(rows.index)]
     value = randomize(true, letters, task.coins, rows.key, together)
-    law = (
-        column[together.of] for column in (together.threshold, together.labels, together.letters)
-    )
+    of = together.of
+    law = (column[of] for column in (together.threshold, together.labels, together.letters))
     return dict(zip(_DRAWN, (value, *law), strict=True))
 
 
