@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
+from labelguard.learning.columns import column_features
 from labelguard.release.writer import check_committed, read_card
 from labelguard.storage.files import SUMS, sha256
 
@@ -48,7 +49,7 @@ def release_of_card(card: Mapping[str, Any], sums: str) -> LearnedRelease:
 
 
 def releases_of_card(card: Mapping[str, Any], sums: str) -> tuple[LearnedRelease, ...]:
-    """Return that release, and after it the others that a synthesis is a function of."""
+    """Return that release, and after it the others that it, or its models, are functions of."""
     others = (LearnedRelease(**entry) for entry in card.get("learned_from", ()))
     return (release_of_card(card, sums), *others)
 
@@ -80,6 +81,17 @@ def base_of(model: str, *, private: bool) -> tuple[LearnedRelease, ...]:
                 return () if isinstance(learned, str) else learned
         directory = _model_below(directory)
     return ()
+
+
+def releases_of_settings(settings: Mapping[str, Any]) -> list[LearnedRelease]:
+    """Return the releases that the models of a mechanism's settings learned from, each once: the
+    models of its features, and the one that it begins from.
+    """
+    parts = (settings.get("features") or "").split("+")
+    models = [part.partition(":")[2].split(",")[0] for part in parts if not column_features(part)]
+    models = [model.removeprefix("model=").strip() for model in models]
+    every = [base_of(one, private=False) for one in (*models, settings.get("model")) if one]
+    return list({one.sums: one for learned in every for one in learned}.values())
 
 
 def _model_below(directory: Path) -> Path:

@@ -43,6 +43,7 @@ from labelguard.project.opening import OpenProject, Where, init, locate_project
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
+from labelguard.release.model_card import releases_of_settings
 from labelguard.release.plan import (
     Plan,
     Preview,
@@ -206,10 +207,13 @@ class Run:
                 self.review(plan.preview)
         parameters = record.settings["parameters"] if record else None
         prepared = self.mechanism.prepare(self.context, plan.rows, parameters)
+        learned = releases_of_settings(self.mechanism.settings())
         grant = self.charge(source, plan, prepared, epoch)
         grant = self.draw(prepared, grant, epoch)
         self.notes += set_aside(self.project, self.context.staged, grant.release.id)
         facts = card_context(self.context, plan.rows, grant)
+        if learned:
+            facts["learned_from"] = [asdict(one) for one in learned]
         notes = tuple(self.notes)
         return DrawnRelease(
             self.context, self.mechanism, prepared, grant, epoch, facts, output, notes

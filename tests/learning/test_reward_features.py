@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from support.tiny_models import config, tokenizer
 
+import labelguard as lg
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import open_fitted
-from labelguard.release.model_card import front_matter
+from labelguard.release.model_card import LearnedRelease, front_matter, releases_of_card
 from labelguard.text import no_progress
 
 ANSWERS = ("so", "because it is", "no", "a much longer answer than all others", "yes!")
@@ -164,3 +166,22 @@ def test_a_model_that_was_trained_on_raw_labels_is_no_feature(judge, tmp_path, s
     )
     with pytest.raises(LabelguardError, match="raw labels"):
         open_fitted(f"{spec}:{raw}", pairs(), no_progress)
+
+
+def test_the_card_of_a_release_names_the_releases_that_its_features_learned_from(judge, tmp_path):
+    first = LearnedRelease("r0001-a", "0" * 64, 1.0, 1e-5, "labeler")
+    learned = shutil.copytree(judge, tmp_path / "learned")
+    (learned / "TRAINING_CARD.md").write_text(
+        f"---\ntags: []\n{front_matter((first,), 'base')}---\n"
+    )
+    release = lg.privatize(
+        lg.simulate(labelers=12, labels=60, items=20),
+        epsilon=3,
+        delta=1e-5,
+        mechanism="statistic",
+        features=f"reward:{learned}+length",
+        project=lg.init(tmp_path / "project"),
+    )
+    assert release.card["learned_from"] == [asdict(first)]
+    assert "| also learned from | release r0001-a, ε = 1" in (release.path / "CARD.md").read_text()
+    assert releases_of_card(release.card, "1" * 64)[1:] == (first,)
