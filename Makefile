@@ -64,6 +64,7 @@ lint: $(DEV)
 
 types: $(DEV)
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file bench/mypy.ini bench
 
 size:
 	$(PYTHON) tests/size.py

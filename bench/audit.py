@@ -21,7 +21,7 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.analysis.audit import audit_randomized_response, audit_statistic
 from labelguard.analysis.audit_bounds import AuditResult
 from labelguard.budget import pricing
-from labelguard.budget.events import Price
+from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Policy
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Grid
@@ -57,8 +57,8 @@ def _audit(mechanism: str, epsilon: float, runs: int, pipeline_runs: int) -> Aud
     return audit_statistic(epsilon, DELTA, runs=runs, components=1, pipeline_runs=pipeline_runs)
 
 
-def _prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
-    found = prices(policy, event, bounds)
+def _prices(policy: Policy, event: str) -> dict[int, Price]:
+    found = prices(policy, event)
     if event == "statistic":
         return found
     return {

@@ -14,11 +14,13 @@ import pyarrow as pa
 from _measure import report
 
 from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.blocks import PAIR
 from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import random_bytes
 from labelguard.keys.prf import RowKeys
-from labelguard.mechanisms.randomized_response import randomize
+from labelguard.mechanisms.randomized_response import NOTHING, LabelBlocks, randomize
 from labelguard.storage import blocks
+from labelguard.text import LABEL_TIE
 
 
 def core(rows: int = 5_000_000, labelers: int = 20_000) -> float:
@@ -34,15 +36,17 @@ def core(rows: int = 5_000_000, labelers: int = 20_000) -> float:
     )
     coins, names = Coins.fresh(), RowKeys(random_bytes(32))
     known = blocks.from_bytes(random_bytes(16 * labelers))
-    threshold = np.full(rows, rr.threshold(0.1), np.uint64)
+    threshold = rr.threshold(0.1)
     start = time.perf_counter()
     for begin in range(0, rows, 250_000):  # a bucket at a time, as the pipeline does
         part = table.slice(begin, 250_000)
         columns = [part[name].chunk(0).to_numpy() for name in table.column_names]
         label, unit, items = columns[0], columns[1], np.stack(columns[2:], axis=1)
         row_keys = names.keys(names.identify(known[unit], items), np.zeros(len(label), np.uint16))
-        limit = threshold[begin : begin + 250_000]
-        pa.array(randomize(label, coins, row_keys, limit))
+        letters = np.full(len(label), PAIR, np.int64)
+        together = LabelBlocks.of_rows(unit, letters, threshold)
+        true = np.where(label == LABEL_TIE, NOTHING, label.astype(np.int16))
+        pa.array(randomize(true, letters, coins, row_keys, together))
     return rows / (time.perf_counter() - start)
 
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Optional
+from typing import Any, Optional
 
 STEPS = 3
 TEMPLATE = (
@@ -147,7 +147,7 @@ def stand_in(name: str, **members: object) -> None:
     setattr(sys.modules[parent], child, module)
 
 
-def read_openrlhf(export: Path, tokenizer: object, source: Path) -> None:
+def read_openrlhf(export: Path, tokenizer: Any, source: Path) -> None:
     """Read an export as OpenRLHF's `train_dpo` does."""
     open_packages(source, "openrlhf", "openrlhf.datasets", "openrlhf.utils")
     blend = importlib.import_module("openrlhf.datasets.utils").blending_datasets
@@ -164,7 +164,7 @@ def read_openrlhf(export: Path, tokenizer: object, source: Path) -> None:
     print(f"{len(dataset)} rows: {shown[0]!r} over {shown[1]!r}")
 
 
-def read_open_instruct(export: Path, tokenizer: object, source: Path) -> None:
+def read_open_instruct(export: Path, tokenizer: Any, source: Path) -> None:
     """Read an export as open-instruct's `dpo.py` does."""
     open_packages(source, "open_instruct")
     members = {"hf_whoami": None, "max_num_processes": lambda: 1, "setup_logger": logging.getLogger}
@@ -177,7 +177,7 @@ def read_open_instruct(export: Path, tokenizer: object, source: Path) -> None:
     print(f"{len(config.dataset)} rows: {shown[0]!r} over {shown[1]!r}")
 
 
-def read_nemo_rl(export: Path, tokenizer: object, source: Path) -> None:
+def read_nemo_rl(export: Path, tokenizer: Any, source: Path) -> None:
     """Read an export as NeMo-RL's `run_dpo.py` does, and see what a row's multiplier does."""
     import torch
 
