@@ -38,8 +38,15 @@ from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.project import attempts, recovery
-from labelguard.project.opening import OpenProject, Where, init, locate_project
+from labelguard.project import attempts
+from labelguard.project.opening import (
+    OpenProject,
+    Where,
+    earlier_releases,
+    init,
+    locate_project,
+    settle_leftovers,
+)
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
@@ -198,7 +205,7 @@ class Run:
             self.project.check_free(record.id)
         check_new_output(output)
         epoch = self.ledger.begin_job()
-        self.notes += recovery.settle(self.opened, record.id if record else None, epoch)
+        self.notes += settle_leftovers(self.opened, record.id if record else None, epoch)
         plan = self.plan()
         if record is None:
             self.notes = list(plan.preview.notes)
@@ -266,7 +273,7 @@ class Run:
             self.ledger.releases.labelers(event, excluding=None if drawn else begun),
             again=self.request.again,
             finished=drawn.id if drawn else None,
-            earlier=recovery.earlier_releases(self.ledger.releases.all(), event),
+            earlier=earlier_releases(self.ledger.releases.all(), event),
             bound=Bound.of(
                 policy,
                 event,
