@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from labelguard.answers.store import AnswerStore
-from labelguard.budget import events
 from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
@@ -274,12 +273,3 @@ def remove_leftovers(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> 
                 project.clear(record.id)
         if record.state == "abandoned":
             shutil.rmtree(project.releases / record.id, ignore_errors=True)
-
-
-def earlier_releases(releases: Iterable[ReleaseRecord], event: str) -> list[str]:
-    """Return releases whose labels were released before, for a release of this kind of event.
-
-    Kinds of events do not know each other's labels.
-    """
-    reuses_labels = events.kind(event).reuses_labels
-    return [r.id for r in releases if r.map and r.event == event and reuses_labels(r.state)]

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
-from labelguard.budget import pricing
+from labelguard.budget import events, pricing
 from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
@@ -39,14 +39,7 @@ from labelguard.inputs.sources import Input
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts
-from labelguard.project.opening import (
-    OpenProject,
-    Where,
-    earlier_releases,
-    init,
-    locate_project,
-    settle_leftovers,
-)
+from labelguard.project.opening import OpenProject, Where, init, locate_project, settle_leftovers
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
@@ -266,6 +259,7 @@ class Run:
         policy, staged = self.resolved.policy, self.context.staged
         begun = record if record and record.state != "committed" else None
         drawn = begun if begun and begun.state == "drawn" else None
+        reuses_labels = events.kind(event).reuses_labels
         rows = selection.plan_rows(
             staged,
             self.project,
@@ -273,7 +267,11 @@ class Run:
             self.ledger.releases.labelers(event, excluding=None if drawn else begun),
             again=self.request.again,
             finished=drawn.id if drawn else None,
-            earlier=earlier_releases(self.ledger.releases.all(), event),
+            earlier=[  # kinds of events do not know each other's labels
+                released.id
+                for released in self.ledger.releases.all()
+                if released.map and released.event == event and reuses_labels(released.state)
+            ],
             bound=Bound.of(
                 policy,
                 event,
