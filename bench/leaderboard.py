@@ -40,9 +40,8 @@ from labelguard.learning.features import Group
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
-from labelguard.mechanisms.noise import Noise
+from labelguard.mechanisms.noise import Noise, ReleasedNoise
 from labelguard.mechanisms.statistic import Bounds, Rows
-from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.head import Head, Window, fit
 from labelguard.release.mechanisms import statistic_summary
 from labelguard.simulation import tie_probability

@@ -37,7 +37,7 @@ from labelguard.text import format_budget, pluralize
 if TYPE_CHECKING:
     from labelguard.analysis.agreement import Agreement, Scored
     from labelguard.analysis.leaderboard import Leaderboard
-    from labelguard.project.recovery import Abandoned
+    from labelguard.project.opening import Abandoned
     from labelguard.project.verification import FilesVerification
     from labelguard.release.coefficients import Coefficients
     from labelguard.release.publication import Published
@@ -179,7 +179,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
     Example:
       labelguard release abandon r0002
     """
-    from labelguard.project.recovery import abandon
+    from labelguard.project.opening import abandon
 
     return abandon(release_id, project)
 

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import releases
-from labelguard.jobs.models import Models
 from labelguard.jobs.releases import JobRelease, newest_release
 from labelguard.jobs.settings import GateSettings, Job
-from labelguard.jobs.state import Facts, RunInProgress
+from labelguard.jobs.state import Facts, Models, RunInProgress
 from labelguard.jobs.steps import Step
 from labelguard.mechanisms.joint_flips import BlockLaws, paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote

@@ -18,8 +18,7 @@ from labelguard.inputs.sources import Input
 from labelguard.jobs.state import RunInProgress
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.options import Exhausted
-from labelguard.project import recovery
-from labelguard.project.opening import OpenProject
+from labelguard.project.opening import OpenProject, abandon
 from labelguard.project.project import Project
 from labelguard.release.plan import Preview
 from labelguard.release.privatize import plan, privatize
@@ -94,7 +93,7 @@ def make_release(
         return NO_ALLOWANCE
     if begun and begun.id != release.id and begun.is_unfinished:
         with contextlib.suppress(LabelguardError):  # another process finishes it, or gave it up
-            recovery.abandon(begun.id, home)
+            abandon(begun.id, home)
     record = ledger.releases.get(release.id)
     assert record is not None
     if release.reused and record.number <= newest:

@@ -22,10 +22,9 @@ from typing import Any
 from labelguard.answers import connector as connectors
 from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs import finish, gates, releases
-from labelguard.jobs.models import Models
 from labelguard.jobs.releases import JobRelease, ReleaseOutcome, preview_release
 from labelguard.jobs.settings import Job, load_job, make_job
-from labelguard.jobs.state import Facts, JobState, RunInProgress
+from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
 from labelguard.project import ingestion, policies
 from labelguard.project.opening import OpenProject, Where, locate_project

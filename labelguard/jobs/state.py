@@ -1,6 +1,10 @@
-"""The state of a job on disk: its run in progress, step by step, and the history of ended runs.
+"""A job on disk: its run in progress, step by step, the history of ended runs, and its models.
 
 All of it follows from releases and public columns. Only the process that holds the job writes.
+Models are numbered directories, with a registry and the link `current`. A promotion adds the model
+to the registry, moves it into place whole, then lets `current` lead to it, each in one step; after
+a crash between any two the same calls finish it. To bring back an older model let `current` lead to
+it: the next candidate is then compared with that one.
 """
 
 from __future__ import annotations
@@ -8,17 +12,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from labelguard import clock
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs.settings import Job
+from labelguard.keys.keyring import KeyRing
 from labelguard.project import runs
 from labelguard.project.project import Project, file_lock, when_free
 from labelguard.project.runs import JobRun
-from labelguard.storage.files import check_own_directory, fsync_path, read_own, write_atomically
+from labelguard.storage.files import (
+    check_own_directory,
+    fsync_path,
+    hashes_of,
+    publish_directory,
+    read_own,
+    write_atomically,
+)
 
 _RUN, _LOCK, _LOG = "run.json", "lock", "errors.log"
 _MAX_LOG_BYTES = 1 << 20  # then the log begins anew
@@ -182,3 +196,171 @@ def hold_lock(path: Path, busy: str) -> Iterator[None]:
 
 def _unreadable(path: Path) -> ProjectError:
     return ProjectError(f"{path} cannot be read; remove it to begin anew")
+
+
+CURRENT, REGISTRY = "current", "registry.json"
+_NUMBER = re.compile(r"[0-9]{4,9}")
+_CANDIDATE = ".candidate-"
+
+
+class Models:
+    """The directory of a job's models; `project` is the public name of its project.
+
+    Raises `LabelguardError` for a directory of another job, or one that no job made.
+    """
+
+    def __init__(self, directory: Path, job: str, project: str) -> None:
+        self.directory, self.job, self.project = directory, job, project
+        self._check()
+
+    @classmethod
+    def of(cls, job: Job, home: Project) -> Self:
+        """Return the models of a job, apart from its project's state and keys despite any links."""
+        # The fingerprint of the project key: it stays when a project moves or is restored.
+        models = cls(job.models, job.name, KeyRing(home.keys).check_value())
+        directory = models.directory.resolve()
+        for private in (home.state.resolve(), home.keys.resolve()):
+            if directory.is_relative_to(private) or private.is_relative_to(directory):
+                raise LabelguardError(
+                    f"promote.directory: {directory} is in, or above, {private}, which is the "
+                    "project's own; name another directory"
+                )
+        return models
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the directory if it is missing, and hold it for one run."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._check()
+        busy = f"another job promotes models in {self.directory}"
+        with hold_lock(self.directory / ".lock", busy):
+            yield
+
+    def _check(self) -> None:
+        if self.directory.is_symlink() or (self.directory.exists() and not self.directory.is_dir()):
+            raise LabelguardError(
+                f"promote.directory: {self.directory} is a link or no directory; name a directory"
+            )
+        registry = self._read_registry()
+        for owner in ("project", "job"):
+            if registry and registry[owner] != getattr(self, owner):
+                raise LabelguardError(
+                    f"promote.directory: the models in {self.directory} are those of another "
+                    f"{owner}; let every job have a directory of its own"
+                )
+        names = self._names
+        for path in self.directory.glob("[0-9]*"):
+            if _NUMBER.fullmatch(path.name) and path.name not in names:
+                raise LabelguardError(
+                    f"promote.directory: {REGISTRY} in {self.directory} does not know {path.name}; "
+                    "put the register back, or name another directory"
+                )
+        _ = self.in_use
+
+    def _read_registry(self) -> dict[str, Any] | None:
+        path = self.directory / REGISTRY
+        if path.is_symlink():
+            raise LabelguardError(f"promote.directory: {path} is a link")
+        try:
+            registry = json.loads(path.read_text(encoding="utf-8"))
+            assert registry["format"] == 1 and isinstance(registry["models"], list)
+            assert isinstance(registry["project"], str) and isinstance(registry["job"], str)
+            assert all(_NUMBER.fullmatch(entry["model"]) for entry in registry["models"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AssertionError):
+            raise LabelguardError(f"{path} is not a register of models") from None
+        return dict(registry)
+
+    @property
+    def registry(self) -> list[dict[str, Any]]:
+        """All models that were ever promoted, oldest first."""
+        return list((self._read_registry() or {"models": []})["models"])
+
+    @property
+    def _names(self) -> set[str]:
+        return {entry["model"] for entry in self.registry}
+
+    @property
+    def in_use(self) -> str | None:
+        """The name of the model that `current` leads to.
+
+        Raises `LabelguardError` if `current` is anything but a link to a model of this directory.
+        """
+        link = self.directory / CURRENT
+        if not link.is_symlink():
+            if link.exists():
+                raise LabelguardError(f"{link} is no link; a job would replace it: move it away")
+            return None
+        target = str(link.readlink())
+        path = self.directory / target
+        if target not in self._names or path.is_symlink() or not path.is_dir():
+            raise LabelguardError(
+                f"{link} leads to no model of {REGISTRY}; let it lead to one, or remove it"
+            )
+        return target
+
+    @property
+    def current(self) -> Path | None:
+        """The directory of the model in use."""
+        return self.directory / self.in_use if self.in_use else None
+
+    @property
+    def next_name(self) -> str:
+        """The name of the next model."""
+        return f"{max(map(int, self._names), default=0) + 1:04d}"
+
+    def candidate(self, training_key: str) -> Path:
+        """Return the directory for a model in training, and remove other candidates."""
+        path = self.directory / f"{_CANDIDATE}{training_key[:16]}"
+        self.discard_candidates(keep=path.name)
+        return path
+
+    def discard_candidates(self, keep: str | None = None) -> None:
+        """Remove models that were trained and not promoted, but for the one to `keep`."""
+        for path in self.directory.glob(f"{_CANDIDATE}*"):
+            if keep is None or not path.name.startswith(keep):
+                _remove(path)
+
+    def promote(self, candidate: Path, name: str, facts: Mapping[str, Any], keep: int) -> None:
+        """Make `candidate` the model `name` and the one in use; finish what is not done yet.
+
+        Of older models the newest `keep` stay, and the one in use; the registry lists them all.
+        """
+        final = self.directory / name
+        if name not in self._names:
+            self._register({"model": name, **facts}, hashes_of(candidate))
+        if not final.is_dir():
+            if not candidate.is_dir():
+                raise LabelguardError(f"{candidate} is gone; run the job again to learn it anew")
+            publish_directory(candidate, final)
+        if self.in_use != name:
+            self._use(name)
+        self._prune(keep)
+
+    def _register(self, entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        entry = {**entry, "promoted_at": clock.now(), "files": files}
+        content = {"format": 1, "project": self.project, "job": self.job}
+        content |= {"models": [*self.registry, entry]}
+        data = json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
+        write_atomically(self.directory / REGISTRY, data)
+
+    def _use(self, name: str) -> None:
+        link = self.directory / f".{CURRENT}.new"
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+        link.replace(self.directory / CURRENT)
+        fsync_path(self.directory)
+
+    def _prune(self, keep: int) -> None:
+        present = [name for name in sorted(self._names) if (self.directory / name).exists()]
+        for name in present[:-keep]:
+            if name != self.in_use:
+                _remove(self.directory / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

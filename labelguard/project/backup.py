@@ -43,8 +43,7 @@ from labelguard.errors import LedgerError, ProjectError
 from labelguard.ledger import database, journal, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import recovery
-from labelguard.project.opening import OpenProject, Where
+from labelguard.project.opening import OpenProject, Where, remove_leftovers
 from labelguard.project.verification import ledger_fault, release_fault
 from labelguard.storage.files import PART, fsync_path, sha256
 
@@ -258,7 +257,7 @@ def _backup(opened: OpenProject, target: Path) -> Backup:
     if broken := ledger_fault(opened, records):
         raise LedgerError(f"the ledger does not hold, so it is not backed up: {broken}")
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
-    recovery.tidy(opened, records)
+    remove_leftovers(opened, records)
     opened.private_map.settle(opened.maps)
     opened.answers.settle()
     home.work.mkdir(mode=0o700, parents=True)

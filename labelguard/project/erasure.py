@@ -24,8 +24,8 @@ from labelguard.inputs.quarantine import DepartedLabelers, RawRows
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import ReleaseRecord, UnitGroups
-from labelguard.project import linking, recovery
-from labelguard.project.opening import OpenProject, Where
+from labelguard.project import linking
+from labelguard.project.opening import OpenProject, Where, remove_leftovers
 from labelguard.project.project import Project
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -169,7 +169,7 @@ def remove_labeler(
         ledger.people.add_tombstone(epoch, leaver.key, kind)
         for release_id in report.given_up:
             ledger.abandon(release_id, epoch)
-        recovery.tidy(opened, ledger.releases.all())
+        remove_leftovers(opened, ledger.releases.all())
         erased = report.kind == "erased"
         raw = leaver.purge_raw(epoch) if erased else leaver.raw
         _remove_from_maps(leaver, epoch)
@@ -363,7 +363,7 @@ def _remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
         remains.append("contents are the unit here: which charges were theirs is not known")
     for record in leaver.ledger.releases.all():
         directory = leaver.project.stages / record.id
-        if record.state == "abandoned" and directory.is_dir():  # else `recovery.tidy` removed it
+        if record.state == "abandoned" and directory.is_dir():  # else `remove_leftovers` removed it
             remains.append(
                 f"a process still computes release {record.id}, which was given up: until it ends, "
                 f"rows of theirs may be in {directory}; make sure of it then by running this again"

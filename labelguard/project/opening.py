@@ -1,19 +1,24 @@
-"""A project that is open: its paths, keys and ledger; made by `init`, held by one job at a time."""
+"""A project that is open: its paths, keys and ledger; made by `init`, held by one job at a time.
+
+A job first gives back, tidies away and lists what earlier ones left.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeAlias
 
 from labelguard.answers.store import AnswerStore
-from labelguard.errors import KeyProblem, PolicyError, ProjectError
+from labelguard.errors import KeyProblem, LedgerError, PolicyError, ProjectBusy, ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find, register, when_free
 from labelguard.spelling import suggest_keywords
@@ -180,3 +185,91 @@ def seclude(state: Path, place: Path) -> None:
     """Keep a new project, which will be at `place`, out of git, and in this user's list."""
     write_atomically(state / IGNORE, b"*\n", mode=0o600)
     register(state, place)
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A release that was given up."""
+
+    # its id
+    id: str
+    # what it charged, which stays charged
+    charged: int
+
+
+def abandon(release_id: str, project: Where = None) -> Abandoned:
+    """Give up an unfinished release: it stays charged, and can never be resumed.
+
+    Raises `LedgerError` if it is not one that was begun and not committed, `ProjectBusy` if it is
+    being computed. Its id may be shortened.
+    """
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        begun = [record for record in ledger.releases.all() if record.is_unfinished]
+        matches = [record for record in begun if record.id.startswith(release_id)]
+        if len(matches) != 1:
+            raise LedgerError(
+                f"{release_id} names {len(matches)} unfinished releases; see: "
+                "labelguard release list"
+            )
+        opened.project.check_free(matches[0].id)
+        ledger.abandon(matches[0].id, ledger.begin_job())
+        remove_leftovers(opened, ledger.releases.all())
+        return Abandoned(matches[0].id, matches[0].charged)
+
+
+def settle_leftovers(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
+    """Give back what crashed jobs reserved and never used; notes on this and on what they began.
+
+    `resumed` is the release that goes on, if any. Raises `LedgerError` if releases on disk are
+    unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the one that
+    was drawn.
+    """
+    project, ledger = opened.project, opened.ledger
+    notes = [
+        f"release {release_id} never drew a coin; its charge was given back"
+        for release_id in ledger.refund_reserved(epoch, resumed=resumed)
+    ]
+    releases = ledger.releases.all()
+    strays = project.strays(record.id for record in releases)
+    if strays:
+        raise LedgerError(
+            f"release {strays[0]} is in {project.state}, but not in the ledger: it is an older "
+            "copy and would forget what was spent; put the newest copy back"
+        )
+    remove_leftovers(opened, releases)
+    opened.private_map.settle(opened.maps)
+    return notes + [
+        _describe_unfinished(opened, record)
+        for record in releases
+        if record.is_unfinished and record.id != resumed
+    ]
+
+
+def _describe_unfinished(opened: OpenProject, record: ReleaseRecord) -> str:
+    try:
+        opened.project.check_free(record.id)
+    except ProjectBusy as busy:
+        return str(busy)
+    return (
+        f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
+        f"or give it up: labelguard release abandon {record.id}"
+    )
+
+
+def remove_leftovers(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> None:
+    """Remove what counts for nothing: maps that the ledger does not know to be drawn (nothing of
+    them was visible), stages of ended releases, and the files of abandoned ones.
+
+    A crash may have come before whoever should have done it. Who still works on a release that was
+    given up keeps its stages until they notice.
+    """
+    project, private_map = opened.project, opened.private_map
+    for record in releases:
+        if not record.map:
+            private_map.discard(record.id)
+        if not record.is_unfinished and any(project.stages.glob(f"{record.id}*")):
+            with contextlib.suppress(ProjectBusy), project.claim(record.id):
+                project.clear(record.id)
+        if record.state == "abandoned":
+            shutil.rmtree(project.releases / record.id, ignore_errors=True)

@@ -31,8 +31,8 @@ from labelguard.errors import LedgerError, ProjectError
 from labelguard.inputs.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.project import policy_facts, recovery
-from labelguard.project.opening import OpenProject
+from labelguard.project import policy_facts
+from labelguard.project.opening import OpenProject, settle_leftovers
 from labelguard.project.project import Project, waiting
 from labelguard.release import card
 from labelguard.release.protocol import (
@@ -290,7 +290,7 @@ class DrawnRelease:
         with waiting(lambda text: progress(text, None)), OpenProject.job(home) as opened:
             epoch = opened.ledger.begin_job()
             self._check_not_given_up(opened, epoch)
-            recovered = recovery.settle(opened, self.id, epoch)
+            recovered = settle_leftovers(opened, self.id, epoch)
             opened.project.work.mkdir(mode=0o700, parents=True)
             notes = tuple(dict.fromkeys((*self.notes, *recovered)))
             context = replace(self.context, opened=opened)

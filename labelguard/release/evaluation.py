@@ -28,7 +28,7 @@ from labelguard.keys.prf import Split
 from labelguard.learning.columns import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.tails import ReleasedNoise, reach
+from labelguard.mechanisms.noise import ReleasedNoise, reach
 from labelguard.project.opening import OpenProject
 from labelguard.release import head
 from labelguard.release.head import WINDOW, Coordinates, Head, Window

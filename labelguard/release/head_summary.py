@@ -9,7 +9,7 @@ labels scatter by. V comes from simulated labelers, or from the information matr
 design effect; both take labelers to differ as public worlds do. Beside it stands a bound that takes
 nothing for granted: each labeler's labels may hang together in any way (`sampling_bound`).
 
-Quantiles are those of simulated errors, with a fixed seed, or of `mechanisms.tails`: ball noise is
+Quantiles are those of simulated errors, with a fixed seed, or of `mechanisms.noise`: ball noise is
 not normal.
 """
 
@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from labelguard.learning.features import Group
-from labelguard.mechanisms.noise import DIMENSION_LIMIT
-from labelguard.mechanisms.tails import ReleasedNoise, reach
+from labelguard.mechanisms.noise import DIMENSION_LIMIT, ReleasedNoise, reach
 
 # Nominal coverage of intervals.
 LEVEL = 0.95
@@ -75,7 +74,7 @@ class CoefficientErrors:
         """Return half-widths (n,) at `LEVEL` along `directions` (components, n), by the bound.
 
         What labels scatter by is taken for normal, of at most this variance: a sum over many
-        labelers. Noise beside it has its own law (`mechanisms.tails.reach`).
+        labelers. Noise beside it has its own law (`mechanisms.noise.reach`).
         """
         on_sum = self.gain.T @ directions
         scatter = np.einsum("in,ij,jn->n", on_sum, self.bound, on_sum)

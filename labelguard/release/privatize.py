@@ -31,15 +31,15 @@ from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
-from labelguard.budget import pricing
+from labelguard.budget import events, pricing
 from labelguard.budget.event_kind import Price
 from labelguard.budget.policy import Bound
 from labelguard.errors import LedgerError, NoProject, ProjectError
 from labelguard.inputs.sources import Input
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
-from labelguard.project import attempts, recovery
-from labelguard.project.opening import OpenProject, Where, init, locate_project
+from labelguard.project import attempts
+from labelguard.project.opening import OpenProject, Where, init, locate_project, settle_leftovers
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
@@ -199,7 +199,7 @@ class Run:
             self.project.check_free(record.id)
         check_new_output(output)
         epoch = self.ledger.begin_job()
-        self.notes += recovery.settle(self.opened, record.id if record else None, epoch)
+        self.notes += settle_leftovers(self.opened, record.id if record else None, epoch)
         plan = self.plan()
         if record is None:
             self.notes = list(plan.preview.notes)
@@ -263,6 +263,7 @@ class Run:
         policy, staged = self.resolved.policy, self.context.staged
         begun = record if record and record.state != "committed" else None
         drawn = begun if begun and begun.state == "drawn" else None
+        reuses_labels = events.kind(event).reuses_labels
         rows = selection.plan_rows(
             staged,
             self.project,
@@ -270,7 +271,11 @@ class Run:
             self.ledger.releases.labelers(event, excluding=None if drawn else begun),
             again=self.request.again,
             finished=drawn.id if drawn else None,
-            earlier=recovery.earlier_releases(self.ledger.releases.all(), event),
+            earlier=[  # kinds of events do not know each other's labels
+                released.id
+                for released in self.ledger.releases.all()
+                if released.map and released.event == event and reuses_labels(released.state)
+            ],
             bound=Bound.of(
                 policy,
                 event,

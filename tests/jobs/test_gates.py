@@ -10,7 +10,7 @@ import pytest
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
-from labelguard.jobs.models import Models
+from labelguard.jobs.state import Models
 from labelguard.mechanisms.joint_flips import paired_standard_error
 from labelguard.release.pairs_file import hold_out, item_keys
 

@@ -15,9 +15,8 @@ from support.rounds import some
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates, releases
-from labelguard.jobs.models import Models
 from labelguard.jobs.run import dry_run, retrain
-from labelguard.jobs.state import JobState, RunInProgress
+from labelguard.jobs.state import JobState, Models, RunInProgress
 from labelguard.project import runs
 from labelguard.report import overview
 

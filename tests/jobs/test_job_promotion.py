@@ -20,9 +20,8 @@ from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.extras import MissingExtra
 from labelguard.jobs import run as runs
 from labelguard.jobs import start
-from labelguard.jobs.models import Models
 from labelguard.jobs.run import dry_run, retrain
-from labelguard.jobs.state import JobState
+from labelguard.jobs.state import JobState, Models
 from labelguard.project import project as projects
 from labelguard.project.project import waiting as patient
 

@@ -18,9 +18,8 @@ from labelguard.ledger.journal import Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import attempts, erasure, policies
 from labelguard.project.backup import backup
-from labelguard.project.opening import OpenProject
+from labelguard.project.opening import OpenProject, abandon
 from labelguard.project.project import Project, find
-from labelguard.project.recovery import abandon
 from labelguard.project.restore import restore
 from labelguard.report import overview
 

@@ -20,9 +20,8 @@ from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import moments, statistic
 from labelguard.mechanisms.geometry import Shape, basis, spectrum
 from labelguard.mechanisms.moments import Comparisons
-from labelguard.mechanisms.noise import Noise, NoiseStream, sample
+from labelguard.mechanisms.noise import Noise, NoiseStream, ReleasedNoise, reach, sample
 from labelguard.mechanisms.statistic import Rows
-from labelguard.mechanisms.tails import ReleasedNoise, reach
 
 TRUE = np.array([0.9, -0.6, 0.4])
 

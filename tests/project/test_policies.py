@@ -24,7 +24,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor, Witness
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
-from labelguard.project.recovery import abandon
+from labelguard.project.opening import abandon
 from labelguard.release.privatize import plan
 from labelguard.report import overview
 from labelguard.simulation import simulate

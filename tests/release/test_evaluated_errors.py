@@ -20,9 +20,8 @@ from scipy.special import ndtri
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape
-from labelguard.mechanisms.noise import NONCE_BYTES, Noise
+from labelguard.mechanisms.noise import NONCE_BYTES, Noise, ReleasedNoise
 from labelguard.mechanisms.statistic import Bounds, Rows
-from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Coordinates, Head, Window
 from labelguard.release.head_summary import CoefficientErrors, normal_draws, simultaneous_factor

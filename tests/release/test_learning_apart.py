@@ -11,7 +11,8 @@ from support.preferences import spent, write
 
 import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
-from labelguard.project import backup, policies, recovery
+from labelguard.project import backup, policies
+from labelguard.project.opening import abandon
 from labelguard.release.mechanisms.props import difference
 from labelguard.report import doctor, overview
 
@@ -57,7 +58,7 @@ def test_it_is_computed_once_and_given_up_by_nobody(project, gates):
         [line] = overview.releases(project.state)
         for act in (
             lambda: lg.privatize(raw, project=project, **gates.options),
-            lambda: recovery.abandon(line.id, project),
+            lambda: abandon(line.id, project),
         ):
             with pytest.raises(ProjectBusy, match=f"{line.id} is being computed by another"):
                 act()

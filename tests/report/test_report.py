@@ -130,7 +130,7 @@ def test_how_often_a_guess_is_right_is_rounded_up(epsilon, right):
 
 
 def test_releases_of_all_states_are_told(project, monkeypatch):
-    from labelguard.project.recovery import abandon
+    from labelguard.project.opening import abandon
     from labelguard.release import drawn
 
     lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"mechanism": "rr", "uses": 3})

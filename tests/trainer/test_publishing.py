@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from huggingface_hub import ModelCard
-from labelguard_trainer.training.request import train
 from labelguard_trainer.training.rows import RawLabels
+from labelguard_trainer.training.run import train
 from labelguard_trainer.training.training_card import publish_model
 from support import hub as hubs
 from support import tiny_models, train_runs

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from labelguard_trainer.training import command, dpo, fitting, reporting
-from labelguard_trainer.training.request import train as train_on
 from labelguard_trainer.training.rows import PreferenceLoss
+from labelguard_trainer.training.run import train as train_on
 from labelguard_trainer.training.runs import RunDirectory
 from safetensors.numpy import load_file, save_file
 from support import tiny_models, train_runs

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from labelguard_trainer.training import guard, learners, models, settings
 from labelguard_trainer.training.evaluate import TrainingResult, evaluate
-from labelguard_trainer.training.request import Source, train
+from labelguard_trainer.training.request import Source
+from labelguard_trainer.training.run import train
 from labelguard_trainer.training.stages import StageLearner
 from labelguard_trainer.training.training_card import to_markdown
 from support import tiny_models as tiny

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
     from labelguard_trainer.training.evaluate import TrainingResult
     from labelguard_trainer.training.kto import KTOConfig, KTOTrainer
-    from labelguard_trainer.training.request import train
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
+    from labelguard_trainer.training.run import train
     from labelguard_trainer.training.training_card import publish_model
 
 _HOMES = {
@@ -40,7 +40,7 @@ _HOMES = {
     "training.kto": ["KTOConfig", "KTOTrainer"],
     "training.training_card": ["publish_model"],
     "training.reward": ["RewardConfig", "RewardTrainer"],
-    "training.request": ["train"],
+    "training.run": ["train"],
 }
 
 __all__ = [

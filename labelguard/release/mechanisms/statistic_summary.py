@@ -13,8 +13,8 @@ from labelguard.learning.features import Group
 from labelguard.mechanisms import moments, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.moments import Comparisons
+from labelguard.mechanisms.noise import ReleasedNoise
 from labelguard.mechanisms.statistic import Bounds, Rows
-from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.head import Window
 from labelguard.release.head_summary import CoefficientErrors, HeadSummary, SourceScores
 

@@ -24,9 +24,10 @@ from labelguard.accounting import randomized_response as accounting
 from labelguard.accounting.blocks import block
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import policies, recovery
+from labelguard.project import policies
 from labelguard.project.erasure import remove_labeler
 from labelguard.project.linking import link
+from labelguard.project.opening import abandon
 from labelguard.release import selection
 from labelguard.release.mechanisms import rr
 from labelguard.report import overview
@@ -156,7 +157,7 @@ def test_a_release_that_was_given_up_is_not_drawn_again_for_its_charge(project, 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Ledger, "mark_drawn", Mock(side_effect=KeyboardInterrupt))
         lg.privatize(TABLE, project=project, uses=2, **PRICE)
-    recovery.abandon(overview.releases(project.state)[0].id, project)
+    abandon(overview.releases(project.state)[0].id, project)
     blocks_of(drawn)
     lg.privatize(TABLE, project=project, uses=2, **PRICE)
     assert blocks_of(drawn) == [*COUNTS] and spent(project) == 2 * len(COUNTS)

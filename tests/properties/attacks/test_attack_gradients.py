@@ -26,8 +26,9 @@ from labelguard.accounting import gaussian
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError, ProjectError
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Rows
-from labelguard.project import erasure, policies, recovery
+from labelguard.project import erasure, policies
 from labelguard.project.backup import backup
+from labelguard.project.opening import abandon
 from labelguard.project.project import find
 from labelguard.project.restore import restore
 from labelguard.release.drawn import DrawnRelease
@@ -217,7 +218,7 @@ def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(project, t
 def test_an_abandoned_run_leaves_no_checkpoint(project):
     kill_run(project, 24)
     [release] = overview.releases(project.state)
-    recovery.abandon(release.id, project)
+    abandon(release.id, project)
     assert not list(project.stages.rglob("checkpoint*"))
 
 

@@ -8,7 +8,7 @@ import pytest
 from labelguard.analysis.leaderboard import ELO, MEAN, rank_sources
 from labelguard.learning.features import Group
 from labelguard.mechanisms.geometry import Shape, basis, spectrum
-from labelguard.mechanisms.tails import ReleasedNoise
+from labelguard.mechanisms.noise import ReleasedNoise
 from labelguard.release.coefficients import summarize_coefficients
 from labelguard.release.head import Head
 from labelguard.release.head_summary import CoefficientErrors, HeadSummary, SourceScores

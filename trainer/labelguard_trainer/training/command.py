@@ -200,7 +200,7 @@ def _run(
     first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
     with progress(at_once=True) if first else nullcontext(no_progress) as report:
         report("reading the release", None)
-        from labelguard_trainer.training.request import train
+        from labelguard_trainer.training.run import train
 
         trained = train(kind, release, model, output=output, progress=report, **options)
     if not first:

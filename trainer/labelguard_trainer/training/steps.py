@@ -130,7 +130,7 @@ class _TrainStep:
 
     def train(self, task: TrainingTask) -> TrainedModel:
         """As `labelguard train`; what was interrupted goes on at its last checkpoint."""
-        from labelguard_trainer.training.request import train
+        from labelguard_trainer.training.run import train
 
         if not task.output.is_dir():
             task.progress(f"training: {self.kind}", None)
