@@ -15,10 +15,10 @@ from labelguard.project.opening import Where
 from labelguard.text import Progress, no_progress
 
 _GATES = {
-    "released": "released labels of items that are held out; costs nothing",
+    "released": "released labels of items that are kept apart; costs nothing",
     "probes": "public pairs; costs nothing",
-    "held-out": "one statistic release of the labelers who are held out; charges each of them one",
-    "none": "nothing: every model is promoted",
+    "held-out": "one statistic release of labelers who are kept apart; charges each of them one",
+    "none": "nothing: every model is put into use",
 }
 
 
