@@ -48,7 +48,7 @@ def ball(scale, d):
 
     def integral(x, end):
         def density(t):
-            bulk = (mp.sin(t) / mp.sin(peak)) ** (d - 2) * mp.exp(a * (mp.cos(t) - 1))
+            bulk = (mp.sin(t) / mp.sin(peak)) ** (d - 2) * mp.exp(a * (mp.cos(t) - mp.cos(peak)))
             return -mp.expm1(x - most * mp.cos(t)) * bulk * (ratio + mp.sin(t) ** 2)
 
         return mp.quad(density, [0, *(at for at in ends if 0 < at < end), end])

@@ -39,7 +39,7 @@ def targets(text: str, page: str) -> Iterator[str]:
 
 def place(target: str) -> str:
     """Where the site has a file of the repository: a path in docs/, or one that is made here."""
-    if target.startswith("docs/"):
+    if target.startswith("docs/") and not target.endswith(".py"):
         return target.removeprefix("docs/")
     return ROOT_PAGES.get(target) or f"source/{target}.md"
 

@@ -196,7 +196,7 @@ def _check_block(canary: Canary, alpha: float) -> Check:
     likely = k - block(threshold, k).most_changes
     levels = np.unique([likely, *np.clip(np.ceil(steps), 1, k)])
     proven = bounds.epsilon_of_thresholds(yes, no, levels - 0.5, canary.delta, alpha)
-    return Check("block", proven, f"answers that agree among {k}, {canary.runs:,} canaries")
+    return Check("block", proven, f"answers that agree among {k}, {canary.runs:,} made-up labelers")
 
 
 def _check_reuse(canary: Canary, alpha: float) -> Check:
@@ -213,7 +213,7 @@ def _check_reuse(canary: Canary, alpha: float) -> Check:
 
     worlds = canary.constant(LABEL_A), canary.constant(LABEL_B)
     bound = _epsilon_of_event(canary, worlds, is_lost, thresholds, alpha)
-    return Check("reuse", bound, f"two prices for each label, {canary.runs:,} canaries")
+    return Check("reuse", bound, f"two prices for each label, {canary.runs:,} made-up labelers")
 
 
 def _check_sharing(canary: Canary, alpha: float) -> Check:
@@ -225,7 +225,7 @@ def _check_sharing(canary: Canary, alpha: float) -> Check:
 
     worlds = canary.constant(LABEL_A), alternating
     bound = _epsilon_of_event(canary, worlds, agree, [canary.threshold(1)], alpha)
-    return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} canaries")
+    return Check("sharing", bound, f"agreement of two answers, {canary.runs:,} made-up labelers")
 
 
 def _epsilon_of_event(

@@ -171,7 +171,7 @@ def budget_across(projects: tuple[Path, ...], labeler_ids: tuple[str, ...]) -> P
     """
     from labelguard.report import across
 
-    return across.spending(labeler_ids, projects)
+    return across.add_up_spending(labeler_ids, projects)
 
 
 # What a journal entry holds for `budget verify`, too long for a table.

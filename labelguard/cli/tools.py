@@ -189,6 +189,9 @@ def push(name: str, release_id: str, title: str | None, project: Path | None) ->
     return Pushed(release, name, where)
 
 
+_OUTCOMES = {"promoted": "promoted (in use from now on)"}
+
+
 def _print_result(result: Retrained) -> None:
     from labelguard.budget.events import describe_uses
 
@@ -197,13 +200,13 @@ def _print_result(result: Retrained) -> None:
     new = pluralize(result.new_labels, "new label")
     facts = [
         ("job", f"{result.job}, run {result.run}{resumed}"),
-        ("outcome", f"{result.outcome}: {result.why}"),
+        ("outcome", f"{_OUTCOMES.get(result.outcome, result.outcome)}: {result.why}"),
         ("release", learned_from),
         ("charged", f"{describe_uses(result.charged_by)}, for {new}"),
     ]
     if result.judgement:
         judgement = result.judgement
-        facts.append(("gate", f"{judgement['by']}, which cost {judgement['cost']}"))
+        facts.append(("judged by", f"{judgement['by']}, which cost {judgement['cost']}"))
     facts += [("model in use", result.model or "none yet"), ("budget", result.budget)]
     print_facts(facts)
     print_notes(result.notes)
@@ -225,9 +228,9 @@ def _preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
         yield "left then", f"{few if few == most else f'{few} to {most}'} of each labeler"
     yield "budget", preview.budget
     yield "trains", preview.trains or "nothing: there is nothing new to learn from"
-    yield "gate", preview.gate
+    yield "judged by", preview.gate
     in_use = preview.replaces or "none yet"
-    yield "promotes", f"{preview.promotes or 'nothing'}; in use is {in_use}"
+    yield "puts into use", f"{preview.promotes or 'nothing'}; in use is {in_use}"
 
 
 def _print_job_file(result: JobFile) -> None:

@@ -247,7 +247,7 @@ def judge(
     models = [candidate] if current is None else [candidate, current]
     if gate.by == "none":
         return Judgement(
-            "none", True, "there is no gate", None, None, None, None, None, ACCURACY, 0, _FREE
+            "none", True, "nothing judges it", None, None, None, None, None, ACCURACY, 0, _FREE
         )
     if gate.by == "probes":
         pairs = read_preferred(base / str(gate.probes))

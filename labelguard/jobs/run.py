@@ -324,10 +324,10 @@ def policy_in_force(home: Project) -> PolicyDetails:
 
 
 _GATES = {
-    "released": "released labels of items that are held out; costs nothing",
+    "released": "released labels of items that are kept apart; costs nothing",
     "probes": "public pairs; costs nothing",
-    "held-out": "one statistic release of the labelers who are held out; charges each of them one",
-    "none": "nothing: every model is promoted",
+    "held-out": "one statistic release of labelers who are kept apart; charges each of them one",
+    "none": "nothing: every model is put into use",
 }
 
 

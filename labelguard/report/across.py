@@ -46,7 +46,7 @@ class PersonSpending:
     total: Total | None
 
 
-def spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> PersonSpending:
+def add_up_spending(labeler_ids: Sequence[str], projects: Sequence[Path]) -> PersonSpending:
     """Return what the person with these ids, each `ID` or `SOURCE:ID`, has spent in the projects.
 
     Every id is looked up in every project. Whoever was charged in a project lost what all its

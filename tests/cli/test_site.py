@@ -34,6 +34,7 @@ def test_every_public_name_is_in_the_reference():
         ("docs/tutorial.md", "../labelguard/analysis", "source/labelguard/analysis.md"),
         ("docs/tutorial.md", "../SECURITY.md#containers", "security.md#containers"),
         ("docs/tutorial.md", "../README.md", "index.md"),
+        ("docs/privacy-officer.md", "verify.py", "source/docs/verify.py.md"),
         ("docs/reference/python.md", "../../tests/conftest.py", "../source/tests/conftest.py.md"),
         ("docs/reference/python.md", "../training.md#which-loss", "../training.md#which-loss"),
         ("docs/tutorial.md", "figures/year.png", "figures/year.png"),

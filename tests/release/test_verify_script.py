@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from support.held_out import EVALUATION, SHAPE, TEACHER, hold_out
+from support.pages import script
 from support.preferences import choices, opinions, pairs, public
 from support.surveys import survey
 
 import labelguard as lg
+from labelguard.budget import events, pricing
+from labelguard.budget.policy import Allowance, Policy
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify.py"
 HOLDS, WRONG, NO_CARD, UNCHECKED = range(4)
@@ -201,6 +204,37 @@ def test_what_cannot_be_checked_has_a_code_of_its_own(name, cards, tmp_path):
 def test_what_is_no_card_is_said_to_be_none(card, tmp_path):
     code, said = verify(card, tmp_path)
     assert code == NO_CARD and said.startswith("NO READABLE CARD")
+
+
+POLICIES = [
+    (3, 1e-5, ["rr:uses=52"]),
+    (1, 0.0, ["rr:uses=7"]),
+    (1, 1e-6, ["rr:uses=500,block=1"]),
+    (8, 1e-5, ["statistic:releases=12"]),
+    (0.1, 1e-7, ["statistic:releases=1"]),
+    (3, 1e-5, ["statistic:releases=1,ball=2"]),
+    (1, 1e-5, ["statistic:releases=1,ball=64"]),
+    (3, 1e-5, ["statistic:releases=1,ball=60000"]),
+    (12, 1e-4, ["rr:uses=30,block=1", "statistic:releases=52"]),
+    (2, 1e-6, ["rr:uses=3", "statistic:releases=1,ball=5"]),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "allow"), POLICIES)
+def test_it_computes_what_the_accountants_do(epsilon, delta, allow):
+    terms = [events.parse_allowance(text) for text in allow]
+    ties = "coin" if terms[0][0] == "rr" else "zero"
+    allowances = tuple(Allowance(event, count, **more) for event, count, more in terms)
+    policy = Policy(epsilon, delta, allowances, ties=ties)  # type: ignore[arg-type]
+    quoted, prices = pricing.quote(policy)
+    allowed = {
+        event: {"allowed": count, **pricing.format_price(price)}
+        for event, by_count in prices.items()
+        for count, price in by_count.items()
+    }
+    said = {"epsilon": epsilon, "delta": delta, "allowances": allowed}
+    value = float(script(SCRIPT).epsilon_of(said))
+    assert value == pytest.approx(quoted["epsilon"], rel=1e-8)
 
 
 def test_an_auditor_reads_the_command_and_what_it_prints(cards, tmp_path):

@@ -12,7 +12,7 @@ from support.leaving import WHO, labels_table
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError, ProjectError
 from labelguard.project import erasure, linking
-from labelguard.report.across import spending
+from labelguard.report.across import add_up_spending
 
 COST: dict[str, Any] = {"delta": 1e-5, "mechanism": "rr"}
 
@@ -27,7 +27,7 @@ def two(tmp_path):
 
 
 def test_a_person_has_spent_the_sum(two):
-    value = spending([WHO], two)
+    value = add_up_spending([WHO], two)
     assert [one.epsilon for one in value.projects] == [3.0, 1.0]
     assert value.total and (value.total.epsilon, value.total.delta) == (4.0, 2e-5)
 
@@ -35,7 +35,7 @@ def test_a_person_has_spent_the_sum(two):
 def test_it_is_the_full_price_of_all_policies_of_whom_a_project_charged(two):
     lg.policies.new("more", epsilon=2, delta=1e-5, allow=["rr:uses=1"], project=two[0])
     lg.policies.activate("more", two[0])
-    total = spending([WHO], two).total
+    total = add_up_spending([WHO], two).total
     assert total and total.epsilon == 6.0
 
 
@@ -47,14 +47,14 @@ def test_whom_a_project_never_saw_has_spent_nothing_there(two):
         epsilon=2.0,
         **COST,
     )
-    value = spending([WHO], [*two, two[0].parent / "new"])
+    value = add_up_spending([WHO], [*two, two[0].parent / "new"])
     assert [one.known for one in value.projects] == [True, True, False]
     assert value.total and value.total.epsilon == 4.0
 
 
 def test_who_left_has_still_spent_it(two):
     erasure.remove_labeler(WHO, "erased", two[0])
-    total = spending([WHO], two).total
+    total = add_up_spending([WHO], two).total
     assert total and total.epsilon == 4.0
 
 
@@ -64,7 +64,7 @@ def test_a_project_that_is_named_twice_is_not_counted_twice(again, two):
     link.symlink_to(two[0])
     paths = {"link": link, "inside": two[0] / ".labelguard", "same": two[0]}
     with pytest.raises(ProjectError, match="one project"):
-        spending([WHO], [*two, paths[again]])
+        add_up_spending([WHO], [*two, paths[again]])
 
 
 def test_a_state_directory_that_is_a_link_is_no_project(two, tmp_path):
@@ -72,19 +72,19 @@ def test_a_state_directory_that_is_a_link_is_no_project(two, tmp_path):
     other.mkdir()
     (other / ".labelguard").symlink_to(two[0] / ".labelguard")
     with pytest.raises(LabelguardError):
-        spending([WHO], [two[0], other])
+        add_up_spending([WHO], [two[0], other])
 
 
 def test_another_spelling_of_an_id_is_not_taken_for_nobody(two):
     with pytest.raises(LedgerError, match="another spelling only") as error:
-        spending([WHO.upper()], two)
+        add_up_spending([WHO.upper()], two)
     assert WHO not in str(error.value) and WHO.upper() not in str(error.value)
-    both = spending([WHO.upper(), WHO], two)
+    both = add_up_spending([WHO.upper(), WHO], two)
     assert both.total and both.total.epsilon == 4.0
 
 
 def test_two_ids_that_were_never_linked_have_spent_two_budgets(two):
-    twice = spending([WHO, "worker 1"], two)
+    twice = add_up_spending([WHO, "worker 1"], two)
     assert [one.budgets for one in twice.projects] == [2, 2]
     assert twice.total and twice.total.epsilon == 8.0
 
@@ -94,7 +94,7 @@ def test_ids_that_are_linked_have_one_budget(tmp_path):
     lg.privatize(labels_table(), project=project, epsilon=3.0, uses=2, **COST)
     linking.add_source("tool", "known", project)
     linking.link(WHO, "tool:7", project)
-    total = spending([WHO, "tool:7"], [tmp_path / "linked"]).total
+    total = add_up_spending([WHO, "tool:7"], [tmp_path / "linked"]).total
     assert total and total.epsilon == 3.0
 
 
@@ -102,16 +102,16 @@ def test_there_is_no_sum_across_units_and_none_of_contents(two, tmp_path):
     for name, unit in (("grouped", "group"), ("contents", "item")):
         made = lg.init(tmp_path / name)
         lg.privatize(labels_table(), project=made, epsilon=1.0, unit=unit, **COST)
-        value = spending([WHO], [two[0], tmp_path / name])
+        value = add_up_spending([WHO], [two[0], tmp_path / name])
         assert value.total is None
-    assert spending([WHO], [tmp_path / "contents"]).total is None
+    assert add_up_spending([WHO], [tmp_path / "contents"]).total is None
     shown = run("budget", "across", str(two[0]), str(tmp_path / "grouped"), "--labeler", WHO)
     assert "There is no sum" in shown.stdout and "All of it" not in shown.stdout
 
 
 def test_an_id_that_nobody_knows_is_refused_and_not_repeated(two):
     with pytest.raises(LedgerError, match="nobody with this id") as error:
-        spending(["some secret"], two)
+        add_up_spending(["some secret"], two)
     assert "secret" not in str(error.value)
 
 

@@ -38,7 +38,7 @@ def unexplained(text):
     return [
         term
         for term in TERMS
-        if re.search(rf"(?<![\w-]){_forms(term)}(?![\w-])", text, re.IGNORECASE)
+        if re.search(rf"(?<![\w-]){_forms(term)}(?![\w-]|\.\w)", text, re.IGNORECASE)
         and not any(re.fullmatch(_forms(term), word) for word in _WORDS)
         and not re.search(
             rf"\({_forms(term)}\)|{_forms(term)}( \(|: |, (?:who|which|that|a) )[a-z]",

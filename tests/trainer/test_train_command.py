@@ -141,7 +141,7 @@ def test_the_terminal_shows_facts_and_no_text_of_a_pair(train):
     result = train("dpo", "rr")
     assert result.exit_code == 0, result.output
     assert "ε = 20, δ = 1e-5 for every labeler" in result.stdout
-    assert "held-out rows, corrected for their flips" in " ".join(result.stdout.split())
+    assert "rows kept aside, corrected for their flips" in " ".join(result.stdout.split())
     assert not result.stderr
     words = {*tiny_models.TOPICS, *tiny_models.PREFERRED[1:], *tiny_models.OTHERS[1:]}
     assert not words & set(result.output.replace("?", " ").split())

@@ -79,23 +79,23 @@ def to_markdown(
 def results(evaluation: ModelEvaluation) -> Iterator[str]:
     """Yield an evaluation in sentences, each with what it may be read as."""
     if flipped := evaluation.flipped:
-        doubt = "; uninformative: too few rows for their noise" if flipped.uninformative else ""
+        doubt = "; it tells nothing: too few rows for their noise" if flipped.uninformative else ""
         yield (
-            f"accuracy {format_accuracy(flipped)} on {pluralize(flipped.rows, 'held-out row')}, "
-            f"corrected for their flips (1 − γ̂){doubt}{_beside(flipped.baselines)}"
+            f"accuracy {format_accuracy(flipped)} on {pluralize(flipped.rows, 'row')} kept aside, "
+            f"corrected for their flips{doubt}{_beside(flipped.baselines)}"
         )
     if taught := evaluation.teacher:
         yield (
             f"log loss {taught.log_loss:.3f} to the teacher's probabilities (theirs: "
             f"{taught.least_log_loss:.3f}), agreement {taught.agreement:.3f}, on "
-            f"{pluralize(taught.rows, 'held-out row')}; with the teacher, not with people"
+            f"{pluralize(taught.rows, 'row')} kept aside; with the teacher, not with people"
             f"{_beside(taught.baselines)}"
         )
     if plain := evaluation.labels:
         yield (
             f"agreement {plain.agreement:.3f} ± {plain.standard_error:.3f} with the labels of "
-            f"{pluralize(plain.rows, 'held-out row')} as they were given, whatever is wrong in them"
-            f"{_beside(plain.baselines)}"
+            f"{pluralize(plain.rows, 'row')} kept aside, as they were given, whatever is wrong in "
+            f"them{_beside(plain.baselines)}"
         )
     if probed := evaluation.probes:
         yield (
@@ -104,8 +104,8 @@ def results(evaluation: ModelEvaluation) -> Iterator[str]:
         )
     if evaluation.left_out:
         yield (
-            f"not measured: {pluralize(evaluation.left_out, 'held-out row')} whose sides are equal "
-            "once they are cut to length"
+            f"not measured: {pluralize(evaluation.left_out, 'row')} kept aside whose sides are "
+            "equal once they are cut to length"
         )
 
 
