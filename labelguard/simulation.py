@@ -81,7 +81,7 @@ _LONG = (
 )
 
 
-def _sentences(field: _Field) -> tuple[tuple[str, str], ...]:
+def _sentence_variants(field: _Field) -> tuple[tuple[str, str], ...]:
     """Two phrasings of each sentence of a response, in its order; the first always appears."""
     return (
         (field.core, "The usual approach to {topic} is to take stock before deciding anything."),
@@ -93,7 +93,9 @@ def _sentences(field: _Field) -> tuple[tuple[str, str], ...]:
     )
 
 
-_TOPICS = tuple((_sentences(f), topic) for f in (_MEDICINE, _LAW, _FINANCE) for topic in f.topics)
+_TOPICS = tuple(
+    (_sentence_variants(f), topic) for f in (_MEDICINE, _LAW, _FINANCE) for topic in f.topics
+)
 _PAIRS = np.stack(np.triu_indices(2 ** len(QUALITY_WEIGHTS), k=1))  # unequal quality patterns
 _CONTENTS = (len(_TOPICS), len(_QUESTIONS), len(_AGES), len(_OCCUPATIONS), _PAIRS.shape[1])
 _TIE_TOLERANCE = 1e-13

@@ -30,7 +30,7 @@ from labelguard.release.agreement import (
     Floats,
     Items,
     estimate_between,
-    has_questions,
+    has_question_column,
     items_and_sides,
     self_share,
     usable_agreement,
@@ -80,7 +80,7 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
     notes = [_TIES[card["privacy"]["ties"]], *_estimate_notes("two labels of one item", between)]
     by_gold = None
     if gold is not None:
-        item, side = items_and_sides(data, by_question=has_questions(data))
+        item, side = items_and_sides(data, by_question=has_question_column(data))
         flips = pl.read_parquet(data)["flip_probability"].to_numpy()
         blocks = card["flip_probability"].get("blocks", ())
         at, answer = _gold_sides(gold, data, item)
@@ -95,8 +95,8 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
 def _gold_sides(gold: Path, release: Path, item: Items) -> tuple[NDArray[np.intp], Floats]:
     """Return which labels are of gold items, and the side that gold prefers for each, ±1."""
     check_pairs(gold)
-    by_question = has_questions(release)
-    if by_question and not has_questions(gold):
+    by_question = has_question_column(release)
+    if by_question and not has_question_column(gold):
         raise LabelguardError(f"{gold} needs a column question, as the release has one")
     keys, side = items_and_sides(gold, by_question=by_question)
     keys, at, where = np.unique(keys, return_index=True, return_inverse=True)

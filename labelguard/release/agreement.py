@@ -40,7 +40,7 @@ def released_agreement(opened: OpenProject) -> float | None:
 
 def estimate_between(data: Path, card: Mapping[str, Any]) -> AgreementEstimate | None:
     """Estimate how often two labels of one item agree, from the rows of a release and its card."""
-    item, side = items_and_sides(data, by_question=has_questions(data))
+    item, side = items_and_sides(data, by_question=has_question_column(data))
     flips = pl.read_parquet(data)["flip_probability"].to_numpy()
     # The labels of an item that is the unit were flipped together.
     compare = within_items if card["privacy"]["unit"] == "item" else between_labelers
@@ -92,6 +92,6 @@ def items_and_sides(file: Path, *, by_question: bool) -> tuple[Items, Floats]:
     return keys, np.where(first, 1.0, -1.0)
 
 
-def has_questions(file: Path) -> bool:
+def has_question_column(file: Path) -> bool:
     """Return whether the rows of a file answer several questions."""
     return "question" in scan_pairs(file).collect_schema()
