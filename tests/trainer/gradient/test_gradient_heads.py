@@ -15,7 +15,9 @@ from labelguard_trainer.gradient.head_records import (
 )
 from labelguard_trainer.gradient.heads import HeadProblem, head_run
 from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
+from support.world import repeatable_bytes
 
+from labelguard.keys import keyring
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import Prior
 from labelguard.release.protocol import Featured
@@ -313,7 +315,9 @@ def run(x, rows, agreement):
     return head_run(seen, rows, PRICE, "root", {}, prior)
 
 
-def test_scaled_margins_are_log_odds(tmp_path):
+@pytest.mark.parametrize("seed", range(2))
+def test_scaled_margins_are_log_odds(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(keyring, "random_bytes", repeatable_bytes(seed))
     x, rows, true = world()
     labels = (np.random.default_rng(2).random(len(rows)) < 1 / (1 + np.exp(-true[rows.pair]))) * 1.0
     found = run(x, rows, 0.73)
