@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labelguard.budget.policy import Policy, Unit
+from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Quote, Total
 from labelguard.ledger.policies import Ceiling
 from labelguard.notebook import CardRows, card
@@ -37,7 +37,7 @@ class Activation:
     # its δ
     delta: float
     # what it protects as a whole
-    unit: Unit
+    unit: AnyUnit
     # the policy that was in force before; null if none was, or it is in force already
     closes: Closed | None
     # what all policies cost then
@@ -67,7 +67,7 @@ class PolicyLine(PolicyState):
     # δ of a labeler, all events together
     delta: float
     # what is protected as a whole
-    unit: Unit
+    unit: AnyUnit
     # share of units whose labels evaluate and never train
     held_out: float
     # how many of each kind of event it allows

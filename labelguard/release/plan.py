@@ -12,7 +12,7 @@ import numpy as np
 
 from labelguard.budget.event_kind import Price, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
-from labelguard.budget.policy import Unit
+from labelguard.budget.policy import AnyUnit
 from labelguard.ledger.records import LabelerTable
 from labelguard.mechanisms.randomized_response import LabelBlocks
 from labelguard.planner import advice
@@ -48,7 +48,7 @@ class Preview:
     # which of epsilon and delta nobody asked for
     usual: Sequence[str]
     # what is protected as a whole
-    unit: Unit
+    unit: AnyUnit
     # how many there are in this release
     units: int
     # how labels are released
