@@ -1,6 +1,6 @@
 """Alignment with whole records private: demonstrations, preferences and prompts of people.
 
-Everybody is in one of three parts, 2,000 people each with two records: they show a response of one
+Everybody is in one of three parts, 6,000 people each: they show a response of one
 sentence in one of the three best styles, prefer one of two, or ask. *True reward*: as for
 `language`, of responses to fresh public prompts. The stages without privacy are the same, clip
 included, without noise.
@@ -45,10 +45,10 @@ _GPT2 = base.Size(width=64, layers=2)
 class RecordsScale:
     """How large everything is."""
 
-    people: int = 2000  # of each part
-    records: int = 2  # of each person
-    q: float = 0.06
-    steps: int = 40
+    people: int = 6000  # of each part
+    records: int = 1  # of each person
+    q: float = 0.01
+    steps: int = 25
     prompts: int = 512
     seeds: int = 3
     model: base.Size = _GPT2

@@ -1,4 +1,4 @@
-"""Runs on whole records under zero_out: exact where a formula exists, never below, composed first."""
+"""Runs on whole records under zero_out: exact where a formula exists, and never below."""
 
 import math
 

@@ -136,12 +136,10 @@ def test_every_update_has_a_noise_of_its_own_and_every_cohort_its_responses(make
     problem, noise, draws = make(updates=3), [], []
     add_noise = problem.add_noise
     problem.add_noise = lambda *given: (noise.append(given[-1]), add_noise(*given))[1]
-    problem._make_secret = lambda: draws.append(len(noise)) or hmac.digest(
-        SECRET, bytes([len(draws)]), "sha256"
+    problem._make_secret = lambda: (
+        draws.append(len(noise)) or hmac.digest(SECRET, bytes([len(draws)]), "sha256")
     )
     run = NoisyRun(COIN_RANGE, 2, 1.0, 0.1, 4, updates=3)
-    train(
-        problem, np.zeros(0), run, Checkpoints(tmp_path, 5, lambda data: b""), lambda share: None
-    )
+    train(problem, np.zeros(0), run, Checkpoints(tmp_path, 5, lambda data: b""), lambda share: None)
     assert len(noise) == 6 and len(set(noise)) == 6
     assert draws == [0, 3], "responses are drawn once for a cohort"
