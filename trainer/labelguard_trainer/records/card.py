@@ -36,14 +36,6 @@ _NOT_PROTECTED = (
     "anything against the curator, who sees the records, and whoever reads a running job's memory",
     DISCRETE,
 )
-# Counts that cards of releases of labels have, and this one has none of.
-_NO_LABELS = dict.fromkeys(
-    (
-        *("rows", "released_before", "further_pairs", "dropped_by_bound", "duplicates"),
-        *("identical_sides", "skipped", "set_aside"),
-    ),
-    0,
-)
 
 
 def facts(
@@ -81,7 +73,7 @@ def facts(
             "rows_read": sum(len(part.unit) for part in people.parts),
             "labelers": len(people.units),
             "charged": release.charged,
-            **_NO_LABELS,
+            "rows": 0,
         },
         "training": {
             **{name: price[name] for name in ("noise_multiplier", "sampling_probability")},
