@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 import yaml
 from dpo import base, grammar
 from labelguard_trainer.records.align import align_records
@@ -34,7 +35,7 @@ EPSILONS = (1.0, 4.0, 8.0, float("inf"))
 UPDATES = (1, 2, 4)  # of each cohort, at ε = 4
 _SENTENCES = (1, 1)
 _TOKENS = 10
-_EVALUATION = 10**6
+_EVALUATION, _PUBLIC = 10**6, 10**7
 _BEST = 3  # styles that are shown
 
 
@@ -51,11 +52,12 @@ class RecordsScale:
     steps: int = 25
     prompts: int = 512
     seeds: int = 3
+    public: int = 8000  # pairs of texts for the public reward
     model: base.Size = _GPT2
 
 
 TINY_RECORDS = RecordsScale(
-    people=20, records=2, q=0.3, steps=2, prompts=8, seeds=1, model=base.TINY
+    people=20, records=2, q=0.3, steps=2, prompts=8, seeds=1, public=50, model=base.TINY
 )
 _RATES = {"sft": 5e-3, "reward": 5e-3, "rl": 5e-3}
 
@@ -73,6 +75,36 @@ class RecordsProblem:
         """The public language model that everything begins with."""
         size = replace(self.scale.model, sentences=_SENTENCES)
         return base.pretrained(size, self.directory.parent)
+
+    @property
+    def public_reward(self) -> Path:
+        """A reward model that knows the planted attribute from public texts, right ones and wrong.
+
+        A GPT-2 that was fitted to a tenth of the true reward, by least squares.
+        """
+        path = self.directory.parent / "reward"
+        if path.exists():
+            return path
+        tokenizer = models.load_tokenizer(str(self.base))
+        model = models.load_model("reward", str(self.base))
+        model.config.pad_token_id = tokenizer.pad_token_id
+        pairs = language.pairs(self.scale.public, _PUBLIC, _SENTENCES)
+        draw = np.random.default_rng(_PUBLIC)
+        said = [*pairs.first, *(_spoiled(text, draw) for text in pairs.second)]
+        truth = language.true_rewards(2 * pairs.prompt, said) / 10
+        texts = [f"{p}{t}<eos>" for p, t in zip(2 * pairs.prompt, said, strict=True)]
+        optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+        for _ in range(self.scale.public // 10):
+            rows = draw.integers(len(texts), size=64)
+            batch = tokenizer([texts[row] for row in rows], return_tensors="pt", padding=True)
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+            given = model(**inputs).logits[:, 0]
+            (given - torch.tensor(truth[rows]).float()).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.save_pretrained(path)
+        tokenizer.save_pretrained(path)
+        return path
 
     def write(self, epsilon: float, updates: int) -> Path:
         """Write everybody's records, and the recipe; return it."""
@@ -178,6 +210,15 @@ class RecordsProblem:
             first, second = judge(tokenizer(prompt)["input_ids"], ids).tolist()
             right.append((first > second) == (better > 0))
         return float(np.mean(right))
+
+
+def _spoiled(text: str, draw: np.random.Generator) -> str:
+    """Return a response as it is, or with a few of its words exchanged for others."""
+    words = text.split()
+    if draw.random() < 0.5:
+        for place in draw.integers(len(words), size=draw.integers(1, 4)):
+            words[place] = str(draw.choice(grammar.vocabulary()))
+    return " ".join(words)
 
 
 def _good(count: int, seed: int, prompts: list[str]) -> list[str]:

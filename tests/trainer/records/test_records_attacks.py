@@ -196,7 +196,7 @@ def test_files_whose_rows_could_be_bad_by_what_they_say_are_not_read(records, ki
     else:
         chats = tiny_models.planted(4, chat=True)
         write("demonstrations", list("abcd"), prompt=chats["prompt"], response=chats["chosen"])
-    with pytest.raises(InvalidLabels, match="demonstrations.parquet"):
+    with pytest.raises(InvalidLabels, match=r"demonstrations\.parquet"):
         follow(recipe=SFT)
 
 
