@@ -23,7 +23,7 @@ from dpo import base, grammar
 from labelguard_trainer.records.align import align_records
 from labelguard_trainer.records.people import read_people
 from labelguard_trainer.records.recipe import RecordsRecipe
-from labelguard_trainer.records.stages import RewardModel, Stage, StageRuns
+from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
 from labelguard_trainer.training import models
 
 import labelguard as lg
@@ -33,6 +33,8 @@ from labelguard.text import no_progress
 
 EPSILONS = (1.0, 4.0, 8.0, float("inf"))
 UPDATES = (1, 2, 4)  # of each cohort, at ε = 4
+# Of a public reward; of one that learned from people, which is about 4 times as large.
+_BETA = {"public": 0.02, "people": 0.5}
 _SENTENCES = (1, 1)
 _TOKENS = 10
 _EVALUATION, _PUBLIC = 10**6, 10**7
@@ -49,7 +51,7 @@ class RecordsScale:
     people: int = 6000  # of each part
     records: int = 1  # of each person
     q: float = 0.01
-    steps: int = 25
+    steps: int = 40
     prompts: int = 512
     seeds: int = 3
     public: int = 8000  # pairs of texts for the public reward
@@ -59,7 +61,7 @@ class RecordsScale:
 TINY_RECORDS = RecordsScale(
     people=20, records=2, q=0.3, steps=2, prompts=8, seeds=1, public=50, model=base.TINY
 )
-_RATES = {"sft": 5e-3, "reward": 5e-3, "rl": 5e-3}
+_RATES = {"sft": 5e-3, "reward": 5e-3, "rl": 1e-2}
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class RecordsProblem:
         tokenizer.save_pretrained(path)
         return path
 
-    def write(self, epsilon: float, updates: int) -> Path:
+    def write(self, epsilon: float, updates: int, reward: str) -> Path:
         """Write everybody's records, and the recipe; return it."""
         scale, count = self.scale, self.scale.people * self.scale.records
         draw = np.random.default_rng(self.seed)
@@ -153,21 +155,24 @@ class RecordsProblem:
                     **common,
                     "learning_rate": _RATES["rl"],
                     "max_completion_length": _TOKENS,
-                    "beta": 0.05,
+                    "beta": _BETA[reward],
                 },
             },
         }
-        path = self.directory / f"recipe-{epsilon:g}-{updates}.yaml"
+        if reward == "public":
+            recipe["reward"] = {"public": str(self.public_reward)}
+        path = self.directory / f"recipe-{epsilon:g}-{updates}-{reward}.yaml"
         path.write_text(yaml.safe_dump(recipe))
         return path
 
-    def models(self, epsilon: float, updates: int) -> Path:
+    def models(self, epsilon: float, updates: int, reward: str) -> Path:
         """Return the directory of the models, which are trained if they are not there."""
-        output = self.directory / f"models-{epsilon:g}-{updates}"
+        name = f"{epsilon:g}-{updates}-{reward}"
+        output = self.directory / f"models-{name}"
         if output.exists():
             return output
-        recipe = self.write(epsilon, updates)
-        project = lg.init(self.directory / f"project-{epsilon:g}-{updates}", max_epsilon=1e7)
+        recipe = self.write(epsilon, updates, reward)
+        project = lg.init(self.directory / f"project-{name}", max_epsilon=1e7)
         if np.isfinite(epsilon):
             align_records(recipe, output=output, project=project)
             return output
@@ -181,10 +186,13 @@ class RecordsProblem:
         runs = StageRuns(begun, lambda data: bytes(32), no_progress)
         start = recipe.model
         for part in read_people(recipe, OpenProject.open(project)).parts:
-            stage = Stage.of(part.name, start, recipe.decisive(part.name), recipe.records_a_step, 1)
+            stage = RecordStage.of(
+                part.name, start, recipe.decisive(part.name), recipe.records_a_step, 1
+            )
 
             def judge(start: str = start) -> Any:
-                reward = runs.finished("reward")
+                public = recipe.reward.public if recipe.reward else None
+                reward = public or runs.find_finished("reward")
                 return reward and RewardModel(str(reward), start)
 
             trained = runs.train(stage, part, "user_id", price, judge)
@@ -238,10 +246,11 @@ def _good(count: int, seed: int, prompts: list[str]) -> list[str]:
     return texts
 
 
-def settings() -> Iterator[tuple[float, int]]:
-    """Yield (ε, updates) of every run of a seed."""
-    yield from ((epsilon, 1) for epsilon in EPSILONS)
-    yield from ((4.0, updates) for updates in UPDATES[1:])
+def settings() -> Iterator[tuple[float, int, str]]:
+    """Yield (ε, updates, reward) of every run of a seed."""
+    yield from ((epsilon, 1, "public") for epsilon in EPSILONS)
+    yield from ((4.0, updates, "public") for updates in UPDATES[1:])
+    yield from ((epsilon, 1, "people") for epsilon in (4.0, float("inf")))
 
 
 def run(scale: RecordsScale, seed: int, directory: Path) -> Iterator[dict[str, Any]]:
@@ -250,20 +259,20 @@ def run(scale: RecordsScale, seed: int, directory: Path) -> Iterator[dict[str, A
     problem = RecordsProblem(scale, seed, directory)
     file = directory / "records.jsonl"
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    known = {(one["epsilon"], one["updates"]): one for one in done}
-    for epsilon, updates in settings():
-        if (epsilon, updates) not in known:
-            trained = problem.models(epsilon, updates)
+    known = {(one["epsilon"], one["updates"], one["reward"]): one for one in done}
+    for setting in settings():
+        if setting not in known:
+            trained = problem.models(*setting)
             record = {
                 "seed": seed,
-                "epsilon": epsilon,
-                "updates": updates,
+                **dict(zip(("epsilon", "updates", "reward"), setting, strict=True)),
                 "untrained": float(problem.measure(problem.base).mean()),
                 "sft": float(problem.measure(trained / "sft").mean()),
-                "accuracy": problem.accuracy(trained / "reward"),
                 "rl": float(problem.measure(trained / "rl").mean()),
             }
+            if setting[2] == "people":
+                record["accuracy"] = problem.accuracy(trained / "reward")
             with file.open("a") as lines:
                 lines.write(json.dumps(record) + "\n")
-            known[epsilon, updates] = record
-        yield known[epsilon, updates]
+            known[setting] = record
+        yield known[setting]

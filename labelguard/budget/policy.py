@@ -195,7 +195,7 @@ class Policy:
 
     @property
     def adjacency(self) -> str:
-        """What neighbours differ in."""
+        """Return what neighbours differ in."""
         return self.allowances[0].kind.adjacency
 
     def allowance(self, event: str) -> Allowance:

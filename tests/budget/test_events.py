@@ -26,6 +26,7 @@ TERMS = {
     "els": ",q=0.125,steps=10,records=3",
     "els-group": ",q=0.125,steps=10,records=3",
     "aup": ",q=0.25,steps=50",
+    "records": ",q=0.25,steps=50,updates=4",
 }
 """Terms of an allowance of each kind."""
 

@@ -30,16 +30,16 @@ def write(name, who, **columns):
     pq.write_table(pa.table({"user_id": pa.array(who), **columns}), f"{name}.parquet")
 
 
-def write_all(same=False):
-    """Write records of three parts; with `same` of the same people."""
-    texts = tiny_models.planted(2 * PEOPLE)
+def write_all(same=False, people=PEOPLE):
+    """Write records of three parts, two of each person; with `same` of the same people."""
+    texts = tiny_models.planted(2 * people)
     for part, columns in (
         ("demonstrations", {"prompt": "prompt", "response": "chosen"}),
         ("preferences", {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}),
         ("prompts", {"prompt": "prompt"}),
     ):
         letter = "u" if same else part[:3]
-        who = [f"{letter}{row % PEOPLE}" for row in range(2 * PEOPLE)]
+        who = [f"{letter}{row % people}" for row in range(2 * people)]
         write(part, who, **{name: texts[column] for name, column in columns.items()})
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from labelguard_trainer.gradient.loop import COIN_RANGE, Checkpoints, NoisyRun, train
 from labelguard_trainer.gradient.rloo import leave_one_out
-from labelguard_trainer.records.stages import Stage
+from labelguard_trainer.records.stages import RecordStage
 
 PROMPTS = ["tea?", "rain and trains?", "salt", "a longer one about birds?", "chess?", "maps?"]
 UNIT = np.array([0, 0, 1, 2, 2, 3])
@@ -37,7 +37,7 @@ def make(base, request):
     """Make the problem of these prompts, whose coins are known."""
 
     def problem(prompts=PROMPTS, unit=UNIT, updates=1, reward=count_of_e, missing=()):
-        stage = Stage.of("rl", base, {"lora": request.param, "config": CONFIG}, 8, updates)
+        stage = RecordStage.of("rl", base, {"lora": request.param, "config": CONFIG}, 8, updates)
         present = np.array([row not in missing for row in range(len(prompts))])
         texts = [pa.array(prompts, pa.large_string())]
         made = stage.problem(texts, unit, present, int(unit.max()) + 1, reward)

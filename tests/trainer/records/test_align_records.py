@@ -245,7 +245,7 @@ def test_what_a_stage_learns_is_what_people_wrote(records):
     """Without noise and with many steps; a sanity check of all three losses at once."""
     from labelguard_trainer.records.people import read_people
     from labelguard_trainer.records.recipe import RecordsRecipe
-    from labelguard_trainer.records.stages import RewardModel, Stage, StageRuns
+    from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
 
     rate = {"learning_rate": 0.01, "use_cpu": True}
     Path("recipe.yaml").write_text(
@@ -266,12 +266,12 @@ def test_what_a_stage_learns_is_what_people_wrote(records):
     price = {"noise_multiplier": 0.0, "sampling_probability": 1.0, "steps": 30}
     runs = StageRuns(Path("runs"), lambda data: bytes(32), lambda *_: None)
     for part in (sft, reward):
-        stage = Stage.of(part.name, recipe.model, recipe.decisive(part.name), 8, 1)
+        stage = RecordStage.of(part.name, recipe.model, recipe.decisive(part.name), 8, 1)
         runs.train(stage, part, "user_id", price, lambda: None)
 
     def loss(model):
         texts, present = sft.read_texts("user_id")
-        stage = Stage.of("sft", model, recipe.decisive("sft"), 8, 1)
+        stage = RecordStage.of("sft", model, recipe.decisive("sft"), 8, 1)
         problem = stage.problem(texts, sft.unit, present, len(sft.people), None)
         step = problem._records.select(0, np.arange(PEOPLE))
         with torch.no_grad():

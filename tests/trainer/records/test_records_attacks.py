@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from labelguard_trainer.gradient import loop
 from labelguard_trainer.records import stages
+from labelguard_trainer.records.people import Part
 from support import tiny_models
 from support.whole_records import PEOPLE, RECIPE, SFT, follow, write
 
@@ -108,6 +109,16 @@ def test_a_base_model_that_knows_private_data_is_no_public_one(records):
         with pytest.raises(LabelguardError, match=told):
             follow(model=name)
     assert usage() == []
+
+
+def test_no_text_is_read_before_everybody_is_charged(records, monkeypatch):
+    read = Part.read_texts
+    charged: list[object] = []
+    monkeypatch.setattr(
+        Part, "read_texts", lambda *given: (charged.append(usage()), read(*given))[1]
+    )
+    follow(recipe=SFT)
+    assert charged == [[(1, 1, PEOPLE)]]
 
 
 # Who sees everything that is not noised.

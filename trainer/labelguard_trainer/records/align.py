@@ -44,7 +44,7 @@ from labelguard.text import Progress, no_progress, pluralize
 from labelguard_trainer.records import card
 from labelguard_trainer.records.people import Part, read_people
 from labelguard_trainer.records.recipe import RecordsRecipe, StageName, check_terms
-from labelguard_trainer.records.stages import RewardModel, Stage, StageRuns
+from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
 from labelguard_trainer.training import models
 
 MECHANISM = "align"
@@ -93,13 +93,13 @@ def align_records(
     place = None if output is None else Path(output)
     home = locate_project(project)
     with attempts.record_attempt(home), explain_full_disk(home):
-        asked = RecordsRecipe.read(Path(recipe))
+        request = RecordsRecipe.read(Path(recipe))
         check_output(place)
         with OpenProject.job(home) as opened:
-            return _Run(opened, asked, place, progress).go()
+            return RecordsRun(opened, request, place, progress).go()
 
 
-class _Run:
+class RecordsRun:
     """One run, under the project's lock."""
 
     def __init__(
@@ -145,7 +145,7 @@ class _Run:
         self.ledger.policies.ceiling().check(Total(policy.epsilon, policy.delta))
         return policy
 
-    def _prepare_stages(self) -> dict[StageName, Stage]:
+    def _prepare_stages(self) -> dict[StageName, RecordStage]:
         """Return the stages that read records; of one that begins from another, as of its base."""
         recipe, reward = self.recipe, self.recipe.reward
         for model in (recipe.model, *((reward.base, reward.public) if reward else ())):
@@ -156,7 +156,7 @@ class _Run:
             bases["reward"] = reward.base
         terms = recipe.records_a_step, recipe.updates
         return {
-            name: Stage.of(name, bases[name], recipe.decisive(name), *terms)
+            name: RecordStage.of(name, bases[name], recipe.decisive(name), *terms)
             for name, *_ in recipe.sources()
         }
 
@@ -248,7 +248,7 @@ class _Run:
 
     def _train(self, part: Part, runs: StageRuns, grant: Grant) -> None:
         """Train a stage from what the stage before left."""
-        stage, sft = self.stages[part.name], runs.finished("sft")
+        stage, sft = self.stages[part.name], runs.find_finished("sft")
         reward = self.recipe.reward
         begun = part.name == "rl" or not (reward and reward.base)
         if sft and part.name != "sft" and begun:
@@ -260,7 +260,7 @@ class _Run:
             if part.name != "rl":
                 return None
             assert reward is not None
-            return RewardModel(reward.public or str(runs.finished("reward")), stage.model)
+            return RewardModel(reward.public or str(runs.find_finished("reward")), stage.model)
 
         runs.train(stage, part, self.people.admission.columns["labeler_id"], _price(grant), judge)
 
@@ -276,7 +276,7 @@ class _Run:
         facts = card.facts(self.opened, self.policy, grant, self.people, self.stages)
         work = fresh_directory(project.work / "models")
         with ReleaseWriter(grant, project.releases) as writer:
-            for path in card.copy_models(work, [runs.finished(name) for name in names], facts):
+            for path in card.copy_models(work, [runs.find_finished(name) for name in names], facts):
                 writer.take(path)
         self.ledger.commit(grant, epoch, 0, writer.hashes)
         project.clear(grant.release.id)

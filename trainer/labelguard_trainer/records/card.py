@@ -21,7 +21,7 @@ from labelguard.text import escape_controls, format_budget, pluralize
 from labelguard_trainer.gradient.mechanism import DISCRETE
 from labelguard_trainer.records.people import People
 from labelguard_trainer.records.recipe import StageName
-from labelguard_trainer.records.stages import Stage
+from labelguard_trainer.records.stages import RecordStage
 from labelguard_trainer.training.settings import public_name
 
 _TEMPLATE = Path(__file__).with_name("records_card.md.j2")
@@ -43,7 +43,7 @@ def facts(
     policy: Policy,
     grant: Grant,
     people: People,
-    stages: Mapping[StageName, Stage],
+    stages: Mapping[StageName, RecordStage],
 ) -> dict[str, Any]:
     """Return the card: what was done and promised, from public values alone."""
     release, unit, ledger = grant.release, policy.unit, opened.ledger

@@ -1,4 +1,4 @@
-"""Whose records there are: the ids of files, which are public, and nothing of what was written.
+"""Find whose records there are: by the ids of files, which are public, and nothing of their texts.
 
 Files are Parquet, whose columns have types: nothing that a person wrote can make a row a bad one,
 or an error. A record of which any text is null is null as a whole, and teaches nothing.

@@ -20,7 +20,6 @@ rl:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -41,7 +40,7 @@ _AtLeast1: TypeAlias = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class StageConfig(SettingsTable):
-    """How a stage learns; its steps and cohorts are those of the policy."""
+    """Settings by which a stage learns; its steps and cohorts are those of the policy."""
 
     learning_rate: _Positive | None = Field(default=None, description="1e-3 with LoRA, else 1e-5")
     max_grad_norm: _Positive = Field(default=0.1, description="clip norm of a user's gradient")
@@ -53,25 +52,25 @@ class StageConfig(SettingsTable):
 
 
 class PolicyConfig(StageConfig):
-    """How a policy learns from responses that it draws."""
+    """Settings by which a policy learns from responses that it draws."""
 
     num_generations: int = Field(default=4, ge=2, le=256, description="responses to a prompt")
     max_completion_length: _AtLeast1 = Field(default=64, description="tokens of a response")
     beta: float = Field(default=0.05, ge=0, le=1e6, description="price of KL, in the reward")
 
 
-class _Stage(SettingsTable):
+class StageRecipe(SettingsTable):
     lora: Text | None = Field(default="r=16,alpha=32", description="adapters; null: whole model")
 
 
-class SftStage(_Stage):
+class SftStage(StageRecipe):
     """Supervised fine-tuning on demonstrations."""
 
     demonstrations: Text = Field(description="Parquet: an id, prompt, response")
     config: StageConfig = StageConfig()
 
 
-class RewardStage(_Stage):
+class RewardStage(StageRecipe):
     """A reward model of preferences, or a public one."""
 
     preferences: Text | None = Field(default=None, description="Parquet: id, prompt, sides")
@@ -80,7 +79,7 @@ class RewardStage(_Stage):
     config: StageConfig = StageConfig()
 
 
-class RlStage(_Stage):
+class RlStage(StageRecipe):
     """Optimization of a policy on prompts."""
 
     prompts: Text = Field(description="Parquet: an id, prompt")
@@ -148,15 +147,6 @@ def is_private(path: Path) -> bool:
     return "private" in loader.read_file(path)
 
 
-@dataclass(frozen=True)
-class PolicyTerm:
-    """A term that a policy fixed and a recipe states: its name there, and both values."""
-
-    name: str
-    has: Any
-    asked: Any
-
-
 def check_terms(recipe: RecordsRecipe, policy: Policy) -> None:
     """Raise `PolicyError` where a recipe states other terms than the policy in force has.
 
@@ -164,19 +154,19 @@ def check_terms(recipe: RecordsRecipe, policy: Policy) -> None:
     """
     one, other = policy.allowance(RECORDS.name), recipe.policy.allowances[0]
     assert one.sampling is not None and other.sampling is not None
-    terms = (
-        PolicyTerm("epsilon", policy.epsilon, recipe.epsilon),
-        PolicyTerm("delta", policy.delta, recipe.delta),
-        PolicyTerm("unit", policy.unit, recipe.unit),
-        PolicyTerm("stages", one.allowed, other.allowed),
-        PolicyTerm("q", one.sampling.probability, other.sampling.probability),
-        PolicyTerm("steps", one.sampling.steps, other.sampling.steps),
-        PolicyTerm("updates", one.sampling.updates, other.sampling.updates),
-    )
-    for term in terms:
-        if term.has != term.asked:
+    terms = {
+        "epsilon": (policy.epsilon, recipe.epsilon),
+        "delta": (policy.delta, recipe.delta),
+        "unit": (policy.unit, recipe.unit),
+        "stages": (one.allowed, other.allowed),
+        "q": (one.sampling.probability, other.sampling.probability),
+        "steps": (one.sampling.steps, other.sampling.steps),
+        "updates": (one.sampling.updates, other.sampling.updates),
+    }
+    for name, (has, wanted) in terms.items():
+        if has != wanted:
             raise PolicyError(
-                f"this project's policy has {term.name}: {term.has}, fixed and priced when it was "
-                f"made; the recipe asks for {term.asked}; take what the policy has, make another "
-                "(labelguard policy new), or use another project"
+                f"this project's policy has {name}: {has}, fixed and priced when it was made; the "
+                f"recipe asks for {wanted}; take what the policy has, make another (labelguard "
+                "policy new), or use another project"
             )

@@ -47,8 +47,8 @@ Seal = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
-class Stage:
-    """How one stage learns: from `model`, by `config`, `records` of a person a step at most."""
+class RecordStage:
+    """One stage of a run: it begins from `model`, and looks at `records` of a person in a step."""
 
     name: StageName
     model: str
@@ -63,7 +63,7 @@ class Stage:
     @classmethod
     def of(
         cls, name: StageName, model: str, stage: Mapping[str, Any], records: int, updates: int
-    ) -> Stage:
+    ) -> RecordStage:
         """Return a stage of a recipe that begins from a model; `LabelguardError` if it cannot."""
         lora = parse_lora(stage["lora"]) if stage["lora"] else None
         if lora and lora.get("lora_dropout"):
@@ -180,7 +180,7 @@ class StageRuns:
 
     def train(
         self,
-        stage: Stage,
+        stage: RecordStage,
         part: Part,
         column: str,
         price: Mapping[str, Any],
@@ -191,7 +191,7 @@ class StageRuns:
         PRIVATE until it is there; what is there is (ε, δ)-private by `accounting.zero_out`, as its
         price says. A run that was killed goes on. `column` has the ids of people.
         """
-        if done := self.finished(stage.name):
+        if done := self.find_finished(stage.name):
             return done
         run = NoisyRun.from_price(price, stage.clip, len(part.people))
         work = self.directory / f"{stage.name}.steps"
@@ -207,10 +207,10 @@ class StageRuns:
             problem = stage.problem(texts, part.unit, present, len(part.people), reward())
             loop.train(problem, np.ones(len(part.unit)), run, checkpoints, watch)
             problem.export(self.directory / stage.name)
-        write_atomically(self._note(stage.name), self._sealed(stage.name), mode=0o600)
+        write_atomically(self._note(stage.name), self._seal_model(stage.name), mode=0o600)
         return self.directory / stage.name
 
-    def finished(self, name: StageName) -> Path | None:
+    def find_finished(self, name: StageName) -> Path | None:
         """Return the model of a stage that is done; None before.
 
         Raises `ProjectError` for one that is not as this run left it.
@@ -218,7 +218,9 @@ class StageRuns:
         if not self._note(name).exists():
             return None
         whole = (self.directory / name).is_dir()
-        if not whole or not hmac.compare_digest(self._note(name).read_bytes(), self._sealed(name)):
+        if not whole or not hmac.compare_digest(
+            self._note(name).read_bytes(), self._seal_model(name)
+        ):
             raise ProjectError(
                 f"{self.directory / name} is not the model that this run trained; remove it and "
                 f"{self._note(name)}, and the same command trains the stage anew"
@@ -228,7 +230,7 @@ class StageRuns:
     def _note(self, name: StageName) -> Path:
         return self.directory / f"{name}.done"
 
-    def _sealed(self, name: StageName) -> bytes:
+    def _seal_model(self, name: StageName) -> bytes:
         hashes = files.hashes_of(self.directory / name)
         return self.seal(f"{name} {json.dumps(hashes, sort_keys=True)}".encode())
 
