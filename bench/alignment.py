@@ -173,15 +173,16 @@ def whole_records(scale: records_runs.RecordsScale, work: Path, workers: int) ->
     _ = problem.base, problem.public_reward  # made once, before several need them
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         begun = [
-            pool.submit(_run_records, scale, seed, work / f"seed-{seed}")
+            pool.submit(_run_records, scale, seed, work / f"seed-{seed}", setting)
+            for setting in records_runs.settings()
             for seed in range(scale.seeds)
         ]
-        return [record for one in begun for record in one.result()]
+        return [one.result() for one in begun]
 
 
-def _run_records(scale: records_runs.RecordsScale, seed: int, work: Path) -> list[dict[str, Any]]:
+def _run_records(scale: records_runs.RecordsScale, seed: int, work: Path, setting: Any) -> Any:
     torch.set_num_threads(1)
-    return list(records_runs.run(scale, seed, work))
+    return records_runs.run(scale, seed, work, setting)
 
 
 def table_of_records(found: Sequence[dict[str, Any]], by: str) -> list[Sequence[str]]:

@@ -1,6 +1,6 @@
 """Alignment with whole records private: demonstrations, preferences and prompts of people.
 
-Everybody is in one of three parts, 6,000 people each: they show a response of one
+Everybody is in one of three parts, 3,000 people each: they show a response of one
 sentence in one of the three best styles, prefer one of two, or ask. *True reward*: as for
 `language`, of responses to fresh public prompts. The stages without privacy are the same, clip
 included, without noise.
@@ -48,10 +48,10 @@ _GPT2 = base.Size(width=64, layers=2)
 class RecordsScale:
     """How large everything is."""
 
-    people: int = 6000  # of each part
+    people: int = 3000  # of each part
     records: int = 1  # of each person
-    q: float = 0.01
-    steps: int = 40
+    q: float = 1 / 60
+    steps: int = 24
     prompts: int = 512
     seeds: int = 3
     public: int = 8000  # pairs of texts for the public reward
@@ -61,7 +61,7 @@ class RecordsScale:
 TINY_RECORDS = RecordsScale(
     people=20, records=2, q=0.3, steps=2, prompts=8, seeds=1, public=50, model=base.TINY
 )
-_RATES = {"sft": 5e-3, "reward": 5e-3, "rl": 1e-2}
+_RATES = {"sft": 5e-3, "reward": 5e-3, "rl": 1.5e-2}
 
 
 @dataclass(frozen=True)
@@ -253,26 +253,26 @@ def settings() -> Iterator[tuple[float, int, str]]:
     yield from ((epsilon, 1, "people") for epsilon in (4.0, float("inf")))
 
 
-def run(scale: RecordsScale, seed: int, directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield a record of each run of a seed: true rewards before, after SFT, after RL."""
+def run(
+    scale: RecordsScale, seed: int, directory: Path, setting: tuple[float, int, str]
+) -> dict[str, Any]:
+    """Return the record of a run, from its file if it was done: true rewards of each stage."""
     directory.mkdir(parents=True, exist_ok=True)
+    name = "-".join(map(str, setting))
+    file = directory / f"{name}.json"
+    if file.exists():
+        record: dict[str, Any] = json.loads(file.read_text())
+        return record
     problem = RecordsProblem(scale, seed, directory)
-    file = directory / "records.jsonl"
-    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    known = {(one["epsilon"], one["updates"], one["reward"]): one for one in done}
-    for setting in settings():
-        if setting not in known:
-            trained = problem.models(*setting)
-            record = {
-                "seed": seed,
-                **dict(zip(("epsilon", "updates", "reward"), setting, strict=True)),
-                "untrained": float(problem.measure(problem.base).mean()),
-                "sft": float(problem.measure(trained / "sft").mean()),
-                "rl": float(problem.measure(trained / "rl").mean()),
-            }
-            if setting[2] == "people":
-                record["accuracy"] = problem.accuracy(trained / "reward")
-            with file.open("a") as lines:
-                lines.write(json.dumps(record) + "\n")
-            known[setting] = record
-        yield known[setting]
+    trained = problem.models(*setting)
+    record = {
+        "seed": seed,
+        **dict(zip(("epsilon", "updates", "reward"), setting, strict=True)),
+        "untrained": float(problem.measure(problem.base).mean()),
+        "sft": float(problem.measure(trained / "sft").mean()),
+        "rl": float(problem.measure(trained / "rl").mean()),
+    }
+    if setting[2] == "people":
+        record["accuracy"] = problem.accuracy(trained / "reward")
+    file.write_text(json.dumps(record))
+    return record

@@ -42,7 +42,7 @@ class Part:
     name: StageName
     file: Path
     columns: tuple[str, ...]
-    ids: Sequence[str] = field(repr=False)
+    ids: pa.Array = field(repr=False)
     people: Blocks = field(repr=False)
     unit: Indices = field(repr=False)
 
@@ -59,7 +59,7 @@ class Part:
         file has the records of others by now.
         """
         table = pq.read_table(self.file, columns=[column, *self.columns])
-        if _ids(table[column]) != list(self.ids):
+        if not _ids(table[column]).equals(self.ids):
             raise ProjectError(f"{self.file} has changed since its ids were read; run this again")
         texts = [table[name].combine_chunks().cast(pa.large_string()) for name in self.columns]
         present = np.ones(len(table), bool)
@@ -91,7 +91,8 @@ def read_people(recipe: RecordsRecipe, opened: OpenProject) -> People:
     columns = {"labeler_id": column}
     sources.check(ledger.people.sources(), namespace, columns)
     read = [(*source, _read_ids(source[1], column, source[2])) for source in recipe.sources()]
-    names = sorted({name for *_, ids in read for name in ids})
+    every = pc.unique(pa.chunked_array([ids for *_, ids in read]))
+    names = sorted(every.to_pylist())
     labelers = opened.keys.labeler_keys(namespace, names)
     identities = Identities.of(opened.keys, namespace, names, labelers)
     groups = UnitGroups(*ledger.people.members())
@@ -102,11 +103,10 @@ def read_people(recipe: RecordsRecipe, opened: OpenProject) -> People:
             f"{pluralize(gone, recipe.unit)} of these files left the project; take their records "
             "out"
         )
-    key_of = dict(zip(names, range(len(names)), strict=True))
     units = groups.unit_of(labelers)
     parts = []
     for name, file, texts, ids in read:
-        rows = np.array([key_of[one] for one in ids], np.intp)
+        rows = pc.index_in(ids, pa.array(names, ids.type)).to_numpy()
         people, unit = blocks.unique(units[rows])
         parts.append(Part(name, file, texts, ids, people, unit))
     everybody, place = blocks.unique(np.concatenate([part.people for part in parts]))
@@ -118,7 +118,7 @@ def read_people(recipe: RecordsRecipe, opened: OpenProject) -> People:
     )
 
 
-def _read_ids(file: Path, column: str, texts: Sequence[str]) -> list[str]:
+def _read_ids(file: Path, column: str, texts: Sequence[str]) -> pa.Array:
     try:
         schema = pq.read_schema(file)
     except (OSError, pa.ArrowException):
@@ -134,13 +134,12 @@ def _read_ids(file: Path, column: str, texts: Sequence[str]) -> list[str]:
         if not (text or (name == column and pa.types.is_integer(kind))):
             raise InvalidLabels(f"{file}: column {name} must hold texts, found {kind}")
     ids = _ids(pq.read_table(file, columns=[column])[column])
-    if not ids:
+    if not len(ids):
         raise InvalidLabels(f"{file} holds no record")
-    for row, one in enumerate(ids):
-        if not one.strip():
-            raise InvalidLabels(f"{file}: row {row + 1} has no {column}")
+    if (row := pc.index(pc.utf8_trim_whitespace(ids), "").as_py()) >= 0:
+        raise InvalidLabels(f"{file}: row {row + 1} has no {column}")
     return ids
 
 
-def _ids(column: pa.ChunkedArray) -> list[str]:
-    return ["" if one is None else str(one) for one in column.to_pylist()]
+def _ids(column: pa.ChunkedArray) -> pa.Array:
+    return pc.fill_null(column.cast(pa.large_string()), "").combine_chunks()
