@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -47,6 +48,9 @@ def test_three_models_come_out_and_everybody_pays_for_their_part(aligned):
     assert (privacy["unit"], privacy["adjacency"]) == ("user", "zero_out")
     assert (privacy["epsilon"], privacy["delta"]) == (4.0, 1e-5)
     assert "parallel composition" in privacy["accounting"]
+    begun = {one["stage"]: one["base"] for one in card["training"]["stages"]}
+    assert begun == {"sft": "base", "reward": "sft", "rl": "sft"}
+    assert "base_model" not in Path("aligned/rl/TRAINING_CARD.md").read_text(), "it is a directory"
     [learned] = base_of("aligned/rl", private=True)
     assert (learned.release, learned.epsilon, learned.unit) == (card["release"], 4.0, "user")
     assert not list(Path("project/.labelguard/props").glob("r*")), "no checkpoint is left"
@@ -86,6 +90,16 @@ def test_people_in_all_parts_are_protected_by_prices_that_add(records):
     quote = lg.policies.show(project="project").quote
     assert quote.epsilon <= 4.0 and result.epsilon == 4.0
     assert "adaptive composition" in Path("out/CARD.md").read_text()
+
+
+@pytest.mark.slow
+def test_single_records_are_protected_where_the_recipe_says_so(records):
+    table = pq.read_table("demonstrations.parquet").drop_columns("user_id")
+    ids = pa.array(range(len(table)))
+    pq.write_table(table.append_column("record_id", ids), "demonstrations.parquet")
+    result = follow(recipe=SFT, unit="record")
+    assert result.unit == "record"
+    assert charged() == [(1, 1, 2 * PEOPLE)]
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,7 @@ class RecordsRun:
             identity = models.identity(str(sft))
             config = {**stage.config, "model_init_kwargs": {}}
             stage = replace(stage, model=str(sft), identity=identity, config=config)
+            self.stages[part.name] = stage
 
         def judge() -> Any:
             if part.name != "rl":
@@ -276,7 +277,8 @@ class RecordsRun:
         facts = card.facts(self.opened, self.policy, grant, self.people, self.stages)
         work = fresh_directory(project.work / "models")
         with ReleaseWriter(grant, project.releases) as writer:
-            for path in card.copy_models(work, [runs.find_finished(name) for name in names], facts):
+            finished = [runs.find_finished(name) for name in names]
+            for path in card.copy_models(work, finished, facts, self.recipe.model):
                 writer.take(path)
         self.ledger.commit(grant, epoch, 0, writer.hashes)
         project.clear(grant.release.id)

@@ -101,9 +101,12 @@ def facts(
 
 
 def copy_models(
-    work: Path, finished: Sequence[Path | None], facts: Mapping[str, Any]
+    work: Path, finished: Sequence[Path | None], facts: Mapping[str, Any], model: str
 ) -> list[Path]:
-    """Copy finished models into a directory, with a card each, and the card of all; return them."""
+    """Copy finished models into a directory, with a card each, and the card of all; return them.
+
+    `model` is what the first of them began from.
+    """
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -112,15 +115,13 @@ def copy_models(
     privacy, sums = facts["privacy"], facts["sums"]
     own = {name: value for name, value in facts.items() if name != "sums"}
     terms = privacy["epsilon"], privacy["delta"], privacy["unit"]
-    learned = (LearnedRelease(facts["release"], sums, *terms),)
+    matter = front_matter((LearnedRelease(facts["release"], sums, *terms),), model)
     paths = []
     for stage, path in zip(facts["training"]["stages"], finished, strict=True):
         assert path is not None
         paths.append(Path(shutil.copytree(path, work / path.name)))
-        matter = front_matter(learned, "" if Path(stage["base"]).exists() else stage["base"])
         text = template.render(card=own, privacy=privacy, matter=matter, one=stage)
         (paths[-1] / "TRAINING_CARD.md").write_text(text, encoding="utf-8")
-    matter = front_matter(learned, facts["training"]["stages"][-1]["base"])
     text = template.render(card=own, privacy=privacy, matter=matter, one=None)
     (work / "CARD.md").write_text(text, encoding="utf-8")
     (work / "card.json").write_text(cards.to_json(own), encoding="utf-8")
