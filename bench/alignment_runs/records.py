@@ -35,6 +35,8 @@ EPSILONS = (1.0, 4.0, 8.0, float("inf"))
 UPDATES = (1, 2, 4)  # of each cohort, at ε = 4
 # Of a public reward; of one that learned from people, which is about 4 times as large.
 _BETA = {"public": 0.02, "people": 0.5}
+# Without noise a policy that is as fast runs away from what its reward knows.
+_RATE_WITHOUT_NOISE, _LEAST_BETA_WITHOUT_NOISE = 1e-2, 0.1
 _SENTENCES = (1, 1)
 _TOKENS = 10
 _EVALUATION, _PUBLIC = 10**6, 10**7
@@ -128,7 +130,7 @@ class RecordsProblem:
             )
         common = {"seed": self.seed, "use_cpu": True, "bf16": False}
         lora = "r=4,alpha=8"
-        recipe = {
+        recipe: dict[str, Any] = {
             "private": "records",
             "unit": "user",
             "model": str(self.base),
@@ -159,6 +161,10 @@ class RecordsProblem:
                 },
             },
         }
+        if np.isinf(epsilon):
+            config = recipe["rl"]["config"]
+            config["learning_rate"] = _RATE_WITHOUT_NOISE
+            config["beta"] = max(_BETA[reward], _LEAST_BETA_WITHOUT_NOISE)
         if reward == "public":
             recipe["reward"] = {"public": str(self.public_reward)}
         path = self.directory / f"recipe-{epsilon:g}-{updates}-{reward}.yaml"
