@@ -2,6 +2,7 @@
 
     python bench/alignment.py --markdown        # about 40 minutes on two idle cores; resumable
     python bench/alignment.py --tiny            # every method once, in a minute
+    python bench/alignment.py --private records # whole records private, by ε; then T_PPO
 
 A GPT-2 of 0.4 million parameters, pretrained on a made-up language, learns what 500 simulated
 labelers with ten labels each prefer, from one release at (ε, 1e-5). *True reward*: what the
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from alignment_runs import records as records_runs
 from alignment_runs.methods import METHODS
 from alignment_runs.problem import TINY, Problem, Scale
 from utility.tables import markdown, plain
@@ -164,9 +166,46 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
         figure.savefig(path.with_suffix(".png"), dpi=120, metadata={"Software": None})
 
 
+def whole_records(scale: records_runs.RecordsScale, work: Path, workers: int) -> list[Any]:
+    """Return the records of all runs with whole records private; those that are missing are run."""
+    work.mkdir(parents=True, exist_ok=True)
+    problem = records_runs.RecordsProblem(scale, 0, work / "seed-0")
+    _ = problem.base, problem.public_reward  # made once, before several need them
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        begun = [
+            pool.submit(_run_records, scale, seed, work / f"seed-{seed}", setting)
+            for setting in records_runs.settings()
+            for seed in range(scale.seeds)
+        ]
+        return [one.result() for one in begun]
+
+
+def _run_records(scale: records_runs.RecordsScale, seed: int, work: Path, setting: Any) -> Any:
+    torch.set_num_threads(1)
+    return records_runs.run(scale, seed, work, setting)
+
+
+def table_of_records(found: Sequence[dict[str, Any]], by: str) -> list[Sequence[str]]:
+    """Return a line for each ε, or for each number of updates at one ε: means over seeds."""
+    rows: list[Sequence[str]] = [(by, "fine-tuned", "policy", "by seed")]
+    for value in sorted({one[by] for one in found}):
+        here = [one for one in found if one[by] == value]
+        rows.append(
+            (
+                "∞" if np.isinf(value) else f"{value:g}",
+                f"{np.mean([one['sft'] for one in here]):+.2f}",
+                f"{np.mean([one['rl'] for one in here]):+.2f}",
+                ", ".join(f"{one['rl']:+.2f}" for one in here),
+            )
+        )
+    return rows
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing; print the table, and the comparison at equal KL."""
     options = _parser().parse_args(arguments)
+    if options.private:
+        return _main_of_records(options)
     scale = TINY if options.tiny else Scale()
     work = options.work / ("tiny" if options.tiny else "full")
     found = records(options.epsilon, scale, work, options.workers)
@@ -187,11 +226,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if beats or options.tiny else 1
 
 
+def _main_of_records(options: argparse.Namespace) -> int:
+    shown = markdown if options.markdown else plain
+    scale = records_runs.TINY_RECORDS if options.tiny else records_runs.RecordsScale()
+    work = options.work / ("records-tiny" if options.tiny else "records")
+    found = whole_records(scale, work, options.workers)
+    print(f"untrained {np.mean([one['untrained'] for one in found]):+.2f}")
+    public = [one for one in found if one["reward"] == "public"]
+    once = [one for one in public if one["updates"] == 1]
+    print(shown(table_of_records(once, "epsilon")))
+    print(shown(table_of_records([one for one in public if one["epsilon"] == 4], "updates")))
+    people = [one for one in found if one["reward"] == "people"]
+    print(shown(table_of_records(people, "epsilon")))
+    for one in people:
+        print(
+            f"reward model, seed {one['seed']}, ε = {one['epsilon']:g}: {one['accuracy']:.3f} right"
+        )
+    means = [
+        np.mean([one["rl"] for one in once if one["epsilon"] == epsilon])
+        for epsilon in records_runs.EPSILONS
+    ]
+    before = np.mean([one["untrained"] for one in once])
+    gains = bool(min(means) > before)
+    print(json.dumps({"ordered_by_epsilon": means == sorted(means), "every_epsilon_gains": gains}))
+    return 0 if gains or options.tiny else 1
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     work = Path(tempfile.gettempdir()) / "labelguard-alignment"
     parser.add_argument("--work", type=Path, default=work, help="models, releases, finished runs")
     parser.add_argument("--epsilon", type=float, default=1.0, help="of the release")
+    parser.add_argument("--private", choices=["records"], help="whole records, in place of labels")
     parser.add_argument("--tiny", action="store_true", help="a few pairs, to see that it runs")
     parser.add_argument("--workers", type=int, default=2, help="seeds at a time")
     parser.add_argument("--markdown", action="store_true", help="the table for the documentation")

@@ -31,9 +31,9 @@ def _numbers(words: NDArray[np.str_]) -> dict[str, int]:
 _NOUNS, _ADJECTIVES, _VERBS = (_numbers(words) for words in grammar.words())
 
 
-def pairs(count: int, seed: int) -> grammar.Pairs:
+def pairs(count: int, seed: int, sentences: tuple[int, int] = SENTENCES) -> grammar.Pairs:
     """Return fresh pairs, whose labels are noisier than the reward."""
-    drawn = grammar.pairs(count, seed, SENTENCES)
+    drawn = grammar.pairs(count, seed, sentences)
     sides = (true_rewards(drawn.prompt, side) for side in (drawn.first, drawn.second))
     first, second = sides
     return replace(drawn, advantage=SHARPNESS * (first - second))

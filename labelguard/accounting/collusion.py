@@ -20,7 +20,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from labelguard.accounting import joint
-from labelguard.accounting.components import Component, Gaussians, RandomizedBlocks, Unproven
+from labelguard.accounting.components import (
+    Component,
+    Gaussians,
+    RandomizedBlocks,
+    Unproven,
+    WholeRecords,
+)
 
 _SHARES = (0.5, 0.9, 0.99)
 _PURE = 1 + 2.0**-40
@@ -60,7 +66,7 @@ def epsilon(components: Sequence[Component], delta: float) -> float | None:
 
 @lru_cache(maxsize=256)
 def _epsilon(components: tuple[Component, ...], delta: float) -> float:
-    if any(isinstance(one, Unproven) for one in components):
+    if any(isinstance(one, Unproven | WholeRecords) for one in components):
         return math.inf
     doubled: list[Component] = []
     for one in components:

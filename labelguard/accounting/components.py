@@ -19,6 +19,7 @@ from labelguard.accounting import (
     group,
     mixture,
     subsampled,
+    zero_out,
 )
 from labelguard.accounting import randomized_response as rr
 
@@ -238,6 +239,64 @@ class Unproven(Converted):
         )
 
 
+@dataclass(frozen=True)
+class WholeRecords:
+    """At most `count` stages of training on whole records, under `zero_out` (`zero_out`).
+
+    It has a price by itself alone: what else a policy pays for is under `replace_labels`.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    steps: int
+    updates: int
+    count: int
+
+    distribution: ClassVar[str] = "subsampled Gaussian, zero-out"
+
+    def __post_init__(self) -> None:
+        zero_out.check(*self._run)
+        _validate.at_least_one(count=self.count)
+
+    @classmethod
+    def calibrate(
+        cls,
+        epsilon: float,
+        delta: float,
+        count: int,
+        *,
+        sampling_probability: float,
+        steps: int,
+        updates: int,
+    ) -> Self:
+        """Return `count` stages with as little noise as (epsilon, delta) allows them together."""
+        terms = sampling_probability, steps * count, updates
+        return cls(
+            zero_out.calibrate(epsilon, delta, *terms), sampling_probability, steps, updates, count
+        )
+
+    @property
+    def _run(self) -> tuple[float, float, int, int]:
+        """All of them as one run."""
+        steps = self.steps * self.count
+        return self.noise_multiplier, self.sampling_probability, steps, self.updates
+
+    def delta(self, epsilon: float) -> float:
+        """Return the δ of all of them at this epsilon."""
+        return zero_out.delta(*self._run, epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        """Return the ε of all of them at this delta."""
+        return zero_out.epsilon(*self._run, delta)
+
+
 Component: TypeAlias = (
-    RandomizedBlocks | Gaussians | Balls | Subsampled | SampledRecords | Groups | Unproven
+    RandomizedBlocks
+    | Gaussians
+    | Balls
+    | Subsampled
+    | SampledRecords
+    | Groups
+    | Unproven
+    | WholeRecords
 )

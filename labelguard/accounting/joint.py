@@ -49,6 +49,7 @@ from labelguard.accounting.components import (
     SampledRecords,
     Subsampled,
     Unproven,
+    WholeRecords,
 )
 from labelguard.accounting.losses import (
     Losses,
@@ -117,6 +118,8 @@ def delta(components: Sequence[Component], epsilon: float) -> float:
     for a converted run with less noise than its (epsilon, delta) takes.
     """
     _validate.nonnegative(epsilon=epsilon)
+    if records := _whole_records(components):
+        return records.delta(epsilon)
     return _delta(_merge(components), epsilon)
 
 
@@ -130,6 +133,8 @@ def epsilon(components: Sequence[Component], delta: float) -> float:
     Raises ValueError unless 0 <= delta < 1, and >= `gaussian.SMALLEST_DELTA` with Gaussians.
     """
     _validate.delta_below_one(delta)
+    if records := _whole_records(components):
+        return records.epsilon(delta)
     merged = _merge(components)
     if merged.runs:
         return _epsilon_of_runs(merged, delta)
@@ -220,6 +225,20 @@ def noise_distance(gaussians: Sequence[Gaussians]) -> float:
 
 
 # --- components ----------------------------------------------------------------------------------
+
+
+def _whole_records(components: Sequence[Component]) -> WholeRecords | None:
+    """Return stages of whole records, which have a price by themselves; None of other events.
+
+    Raises ValueError where anything else stands beside them: it is about other neighbours.
+    """
+    if not any(isinstance(one, WholeRecords) for one in components):
+        return None
+    first = components[0]
+    terms = {replace(one, count=1) for one in components}
+    if not isinstance(first, WholeRecords) or len(terms) > 1:
+        raise ValueError("whole records, under zero_out, have no price together with anything else")
+    return replace(first, count=sum(one.count for one in components))
 
 
 def _merge(components: Sequence[Component]) -> MergedComponents:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 MOST_STEPS = 100_000
 MOST_RECORDS = 10_000
+MOST_UPDATES = 100
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Sampling:
     steps: int
     # els, els-group: labels of a labeler that are in a run at most
     records: int | None = None
+    # records: noised sums of the cohort of each step
+    updates: int = 1
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.probability) and 1e-6 <= self.probability <= 1):
@@ -35,6 +38,7 @@ class Sampling:
         for name, value, most in (
             ("steps", self.steps, MOST_STEPS),
             ("records", self.records, MOST_RECORDS),
+            ("updates", self.updates, MOST_UPDATES),
         ):
             if value is not None and not 1 <= value <= most:
                 raise PolicyError(f"{name} must be between 1 and {most:,}, found {value}")
@@ -95,6 +99,10 @@ class EventKind(ABC):
     default_ties: ClassVar[Ties]
     # True if a label that was drawn keeps its value in later releases, which is free.
     keeps_values: ClassVar[bool] = False
+    # What neighbours differ in.
+    adjacency: ClassVar[str] = "replace_labels"
+    # What it protects as a whole, one of these.
+    units: ClassVar[tuple[str, ...]] = ("labeler", "item", "group")
 
     @property
     def key(self) -> str:

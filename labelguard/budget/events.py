@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -170,13 +171,16 @@ class TrainingRuns(ClippedSums):
         """Return that of runs with this sampling."""
         sampling = allowance.sampling
         assert sampling is not None
-        records = {"records": sampling.records} if self.by_record else {}
         return partial(
             self._run().calibrate,
             sampling_probability=sampling.probability,
             steps=sampling.steps,
-            **records,
+            **self._further_terms(sampling),
         )
+
+    def _further_terms(self, sampling: Sampling) -> dict[str, Any]:
+        """Return what its price depends on beside q and steps."""
+        return {"records": sampling.records} if self.by_record else {}
 
     def parse_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
         """`q=0.2,steps=100`, and `records=8` where labels are sampled."""
@@ -253,6 +257,46 @@ class AdaptiveUserWise(TrainingRuns):
     proven = False
 
 
+class WholeRecordStages(TrainingRuns):
+    """Stages of an alignment on whole records: demonstrations, preferences or prompts.
+
+    A use is one stage that a person has records in. Where one is allowed, everybody is in one part
+    of the data, and all stages together cost what one does (parallel composition); where several
+    are, the price is that of so many of them (adaptive composition).
+    """
+
+    name, counts, run = "records", "stages", "WholeRecords"
+    noun = shortage_noun = "record stage"
+    form = "records:stages=1,q=0.2,steps=50, or records:stages=3,q=0.2,steps=50,updates=4"
+    adjacency = "zero_out"
+    units = ("user", "record")
+
+    def _further_terms(self, sampling: Sampling) -> dict[str, Any]:
+        return {"updates": sampling.updates}
+
+    def parse_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
+        """`q=0.2,steps=50`, and `updates=4` where a step takes several."""
+        rest = {name: value for name, value in terms.items() if name != "updates"}
+        sampling = super().parse_terms(rest)["sampling"]
+        return {"sampling": replace(sampling, updates=int(terms.get("updates", 1)))}
+
+    def format_terms(self, allowance: AllowanceTerms) -> dict[str, Any]:
+        """Return the inverse of `parse_terms`."""
+        assert allowance.sampling is not None
+        updates = allowance.sampling.updates
+        return super().format_terms(allowance) | ({"updates": updates} if updates > 1 else {})
+
+    def discretization_delta(self, epsilon: float, allowance: AllowanceTerms) -> float:
+        """Of a draw in every update."""
+        assert allowance.sampling is not None
+        return allowance.sampling.updates * super().discretization_delta(epsilon, allowance)
+
+    def noise(self, price: Price) -> dict[str, Any]:
+        """With the updates of a step."""
+        return super().noise(price) | {"updates": price["updates"]}
+
+
+RECORDS = WholeRecordStages()
 ULS, ELS, ELS_GROUP, AUP = UserWise(), RecordWise(), GroupPrivacy(), AdaptiveUserWise()
 TRAINING_RUNS: tuple[TrainingRuns, ...] = (ULS, ELS, ELS_GROUP, AUP)
 
@@ -260,7 +304,7 @@ TRAINING_RUNS: tuple[TrainingRuns, ...] = (ULS, ELS, ELS_GROUP, AUP)
 RANDOMIZED_LABELS = RandomizedLabels()
 STATISTIC_RELEASES = StatisticReleases()
 EVENTS: Mapping[str, EventKind] = {
-    event.name: event for event in (RANDOMIZED_LABELS, STATISTIC_RELEASES, *TRAINING_RUNS)
+    event.name: event for event in (RANDOMIZED_LABELS, STATISTIC_RELEASES, *TRAINING_RUNS, RECORDS)
 }
 
 

@@ -15,6 +15,8 @@ from labelguard.errors import PolicyError
 from labelguard.text import format_budget
 
 Unit = Literal["labeler", "item", "group"]
+# Of policies for labels, and of those for whole records.
+AnyUnit = Literal["labeler", "item", "group", "user", "record"]
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -90,6 +92,9 @@ class Allowance(AllowanceTerms):
 class Policy:
     """(ε, δ) of each labeler under `replace_labels`, and the events that it pays for.
 
+    Of whole records it is (ε, δ) of each user, or record, under `zero_out`; such a policy pays for
+    nothing else.
+
     All allowances together, used in any adaptive order, compose to at most (epsilon, delta). That
     is what the policy costs, used or not: crediting what is left at a moment chosen after seeing
     releases is unsound (docs/guarantees.md).
@@ -110,7 +115,7 @@ class Policy:
     # whether it is no secret which labels are ties
     tie_status_public: bool = False
     # what is protected as a whole
-    unit: Unit = "labeler"
+    unit: AnyUnit = "labeler"
     # the domain of labels (`LabelValues`); empty: the default
     label_values: str = ""
     # what becomes of blank labels
@@ -136,7 +141,7 @@ class Policy:
         check_budget(self.epsilon, self.delta)
         object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         object.__setattr__(self, "public_columns", parse_public_columns(self.public_columns))
-        for name, allowed in (("ties", Ties), ("unit", Unit), ("skips", Skips)):
+        for name, allowed in (("ties", Ties), ("unit", AnyUnit), ("skips", Skips)):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
                     f"{name} must be one of {', '.join(get_args(allowed))}, "
@@ -164,7 +169,17 @@ class Policy:
         if not self.events or len(set(self.events)) != len(self.events):
             raise PolicyError("a policy allows each kind of event once, and at least one")
         alone = len(self.allowances) == 1
+        if len({allowance.kind.adjacency for allowance in self.allowances}) > 1:
+            raise PolicyError(
+                "whole records (records) and labels are protected under different adjacencies, "
+                "which have no price together; use another project for one of them"
+            )
         for allowance in self.allowances:
+            if self.unit not in allowance.kind.units:
+                raise PolicyError(
+                    f"a policy for {allowance.event} protects one "
+                    f"{' or '.join(allowance.kind.units)} as a whole, found unit {self.unit}"
+                )
             allowance.kind.check(self.delta, self.ties, alone=alone)
             if not (allowance.kind.proven or self.accept_unproven):
                 raise PolicyError(
@@ -177,6 +192,11 @@ class Policy:
     def events(self) -> tuple[str, ...]:
         """The kinds of events it pays for."""
         return tuple(allowance.event for allowance in self.allowances)
+
+    @property
+    def adjacency(self) -> str:
+        """Return what neighbours differ in."""
+        return self.allowances[0].kind.adjacency
 
     def allowance(self, event: str) -> Allowance:
         """Return the allowance for a kind of event; `PolicyError` if there is none."""

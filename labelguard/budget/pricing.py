@@ -54,6 +54,8 @@ class EventPrice:
     sampling_probability: float | None = None
     # of a training run: T
     steps: int | None = None
+    # of stages on whole records: noised sums of one cohort
+    updates: int | None = None
 
     def in_words(self) -> str:
         """Return its noise, for people."""
@@ -61,7 +63,7 @@ class EventPrice:
             return (
                 f"Gaussian σ = {self.noise_multiplier:.4f} × clip norm, {self.steps:,} steps, "
                 f"q = {self.sampling_probability:g}"
-            )
+            ) + (f", {self.updates} updates each" if (self.updates or 1) > 1 else "")
         if self.scale is not None:
             return f"ball {self.scale:.4f} × sensitivity, d ≥ {self.components}"
         if self.noise_multiplier is not None:
@@ -142,7 +144,7 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     """Return the quote of a policy, as the ledger keeps it, and the prices in it."""
     from labelguard.accounting import joint
 
-    common: dict[str, Any] = {"versions": _versions(), "adjacency": "replace_labels"}
+    common: dict[str, Any] = {"versions": _versions(), "adjacency": policy.adjacency}
     by_event: Prices = {event: prices(policy, event) for event in policy.events}
     parts = components(policy, by_event)
     laws = " × ".join(part.distribution for part in parts.values())

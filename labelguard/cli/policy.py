@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from labelguard.budget.events import TRAINING_RUNS
 from labelguard.budget.label_values import DEFAULT_TEXT
+from labelguard.budget.policy import AnyUnit
 from labelguard.budget.request import PolicyRequest
 from labelguard.cli.options import HELP, complete_files, complete_policies, declared_options
 from labelguard.cli.terminal import echo, print_facts, print_table, prints, wants_json
@@ -55,7 +56,7 @@ def _print_policy(value: PolicyDetails) -> None:
     quote, unit = value.quote, value.unit
     facts = [
         ("policy", f"{value.name} ({_STATES.get(value.state, value.state)})"),
-        ("budget", f"{format_budget(value)} for each {unit}, under replace_labels"),
+        ("budget", f"{format_budget(value)} for each {unit}, under {quote.adjacency}"),
         ("pays for", " and ".join(allowance_fact(one, unit) for one in value.allowances)),
         ("ties", f"{TIES[value.ties]}{', tie status public' * value.tie_status_public}"),
         ("label values", value.label_values or DEFAULT_TEXT),
@@ -103,6 +104,8 @@ def _activation_cost(value: Activation) -> str:
 def allowance_fact(allowance: Allowance, unit: str) -> str:
     """Return what an allowance pays for."""
     text = pluralize(allowance.allowed, allowance.kind.noun)
+    if allowance.kind.adjacency == "zero_out":
+        return f"{text}, each of all records that a {unit} has in it"
     if allowance.kind.keeps_values:
         text += ", each" if allowance.allowed > 1 else ","
         if allowance.block == 1:
@@ -127,7 +130,9 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     "statistic:releases=N, or statistic:releases=1,ball=D (ball noise, for D components or more); "
     "uls:runs=N,q=Q,steps=T (training runs: T steps, a labeler in each with probability Q; aup "
     "likewise); els:runs=N,q=Q,steps=T,records=G (of a labeler's labels G, in each step with "
-    "probability Q; els-group likewise); give it once for each.",
+    "probability Q; els-group likewise); records:stages=N,q=Q,steps=T (align with private: "
+    "records, --unit user or record: N stages that one of them may be in; updates=K: noised sums "
+    "of a cohort); give it once for each.",
 )
 @click.option(
     "--shares",
@@ -141,7 +146,7 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     *("ties", "tie_status_public", "label_values", "skips", "assignment_reactive"),
     *("public_columns", "accept_unproven", "unit"),
     tie_status_public={"default": False},
-    unit={"default": "labeler", "show_default": True},
+    unit={"type": click.Choice(get_args(AnyUnit)), "default": "labeler", "show_default": True},
 )
 @click.option(
     "--held-out",

@@ -17,7 +17,7 @@ from pathlib import Path
 from labelguard.budget import events, pricing
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.label_values import Skips, Ties, parse_public_columns
-from labelguard.budget.policy import Allowance, Policy, Unit
+from labelguard.budget.policy import Allowance, AnyUnit, Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import PolicyError
@@ -67,7 +67,7 @@ def new(
     shares: str = "",
     ties: Ties | None = None,
     tie_status_public: bool = False,
-    unit: Unit = "labeler",
+    unit: AnyUnit = "labeler",
     label_values: str | None = None,
     skips: Skips | None = None,
     assignment_reactive: bool | None = None,

@@ -13,7 +13,7 @@ from typing import Any
 
 from labelguard.budget import events, pricing
 from labelguard.budget.label_values import public_column_options
-from labelguard.budget.policy import Policy, Unit
+from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Quote, Total
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import Ceiling, PolicyRecord, check_raise
@@ -47,7 +47,7 @@ class Activation:
     # its δ
     delta: float
     # what it protects as a whole
-    unit: Unit
+    unit: AnyUnit
     # the policy that was in force before; null if none was, or it is in force already
     closes: Closed | None
     # what all policies cost then
@@ -77,7 +77,7 @@ class PolicyLine(PolicyState):
     # δ of a labeler, all events together
     delta: float
     # what is protected as a whole
-    unit: Unit
+    unit: AnyUnit
     # share of units whose labels evaluate and never train
     held_out: float
     # how many of each kind of event it allows

@@ -257,6 +257,10 @@ def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the counts of cards of all mechanisms."""
     counts, unit = card["counts"], card["privacy"]["unit"]
     yield f"{unit}s", f"{counts['labelers']:,}"
+    if card["kind"] == "models":
+        yield "records", f"{counts['rows_read']:,}, of which none is released"
+        yield "  newly charged", pluralize(counts["charged"], "stage")
+        return
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
     if (other := counts.get("of_other_part")) and other["labels"]:
         why = "not held out" if card["kind"] == "evaluation" else "held out"

@@ -16,7 +16,7 @@ from labelguard.budget import events
 from labelguard.budget.event_kind import EventKind, Price, Sampling
 from labelguard.budget.events import RANDOMIZED_LABELS
 from labelguard.budget.label_values import Ties
-from labelguard.budget.policy import Policy, Unit
+from labelguard.budget.policy import AnyUnit, Policy
 from labelguard.budget.pricing import Total
 from labelguard.budget.request import PolicyRequest
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
@@ -220,7 +220,7 @@ class Preview:
     # which of epsilon and delta nobody asked for
     usual: Sequence[str]
     # what is protected as a whole
-    unit: Unit
+    unit: AnyUnit
     # how many there are in this release
     units: int
     # how labels are released

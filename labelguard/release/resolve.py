@@ -178,6 +178,11 @@ def resolve_from_ledger(request: ReleaseRequest, opened: OpenProject) -> Resolve
     """
     ledger = opened.ledger
     record = policies.in_force(ledger)
+    if record and record.policy.adjacency != "replace_labels":
+        raise PolicyError(
+            "this project protects whole records (labelguard align with private: records), and "
+            "releases no labels; use another project for labels"
+        )
     name: str | None = request.mechanism
     if name == AUTO:
         name = _mechanism_in_use(ledger, record) if record else None

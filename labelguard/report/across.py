@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from labelguard.budget import pricing
-from labelguard.budget.policy import Unit
+from labelguard.budget.policy import AnyUnit
 from labelguard.budget.pricing import Total
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.ledger.records import UnitGroups
@@ -25,7 +25,7 @@ class ProjectSpending:
     # the project's directory, as it was named
     project: str
     # what it protects as a whole; null before its first policy
-    unit: Unit | None
+    unit: AnyUnit | None
     # whether it knows the person
     known: bool
     # how many budgets of theirs were charged: 1, or more where their ids are not linked

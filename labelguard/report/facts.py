@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labelguard import clock
-from labelguard.errors import LedgerError
+from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
@@ -43,8 +43,15 @@ class ReportFacts:
 
     @classmethod
     def collect(cls, release_id: str | None, where: Where) -> ReportFacts:
-        """Collect the facts. Raises `LedgerError` for a release that was not committed."""
+        """Collect the facts. Raises `LedgerError` for a release that was not committed,
+        `PolicyError` for a project of whole records.
+        """
         opened = OpenProject.open(where)
+        if any(one.adjacency != "replace_labels" for one in opened.ledger.policies.history()):
+            raise PolicyError(
+                "a report is of released labels, and this project protects whole records: the card "
+                "of each alignment says what holds (labelguard release show)"
+            )
         releases = tuple(opened.ledger.releases.all())
         return cls(
             opened,

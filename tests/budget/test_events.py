@@ -26,6 +26,7 @@ TERMS = {
     "els": ",q=0.125,steps=10,records=3",
     "els-group": ",q=0.125,steps=10,records=3",
     "aup": ",q=0.25,steps=50",
+    "records": ",q=0.25,steps=50,updates=4",
 }
 """Terms of an allowance of each kind."""
 
@@ -123,12 +124,13 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(kind
         1e-5,
         (allowance(kind, uses),),
         ties=kind.default_ties,
+        unit=kind.units[0],
         accept_unproven=not kind.proven,
     )
     price = pricing.parse_price(pricing.format_price(pricing.prices(policy, kind.name)[uses]))
     part = kind.component(price, uses)
     epsilon = joint.epsilon([part], pricing.continuous_delta(policy))
-    least = 2 - (1e-6 if not kind.name.startswith(("uls", "els")) else 1e-2)
+    least = 2 - (1e-6 if not kind.name.startswith(("uls", "els", "records")) else 1e-2)
     assert least < epsilon <= 2 + 1e-9
     assert next(iter(kind.noise(price))) in ("flip_probability", "noise")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelguard_trainer.gradient.language import Adam, Sgd
+from labelguard_trainer.gradient.model import Adam, Sgd
 from labelguard_trainer.gradient.records import Records, Sides
 from labelguard_trainer.gradient.sums import ClippedSum, add_normals, norm, uniforms
 from scipy import stats

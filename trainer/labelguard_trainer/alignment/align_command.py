@@ -17,12 +17,15 @@ from labelguard.text import format_budget, no_progress
 if TYPE_CHECKING:
     from labelguard_trainer.alignment.align import AlignmentResult
     from labelguard_trainer.alignment.stages import AlignmentStage
+    from labelguard_trainer.records.align import RecordsResult
 
 _STAGES = ("sft", "reward", "rl")
 
 
-def _print_result(value: AlignmentResult) -> None:
-    print_facts(_facts(value))
+def _print_result(value: AlignmentResult | RecordsResult) -> None:
+    from labelguard_trainer.alignment.align import AlignmentResult
+
+    print_facts(_facts(value) if isinstance(value, AlignmentResult) else _facts_of_records(value))
     for note in value.notes:
         echo(f"labelguard: note: {note}", err=True)
 
@@ -34,6 +37,16 @@ def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
         for name, after in stage.after.items():
             yield f"  {name}", f"{stage.before[name]:.3f} before, {after:.3f} after"
     yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, as {value.release}"
+
+
+def _facts_of_records(value: RecordsResult) -> Iterator[tuple[str, str]]:
+    yield "models", relative_path(value.path)
+    for stage in value.stages:
+        whose = f"{stage['records']:,} records of {stage['people']:,} {value.unit}s"
+        yield f"  {stage['stage']}", f"{stage['steps']:,} steps on {whose}"
+    made = ", made before: nothing was read or charged" * value.reused
+    yield "release", f"{value.release}{made}"
+    yield "guarantee", f"{format_budget(vars(value))} for every {value.unit}, under zero_out"
 
 
 def _steps(stage: AlignmentStage) -> str:
@@ -53,13 +66,19 @@ def _steps(stage: AlignmentStage) -> str:
 @directory_option("models", required=True, help="Directory for the stages; made if missing.")
 @project_option
 @prints(_print_result)
-def align(stage_and_recipe: tuple[str, ...], output: Path, project: Path | None) -> AlignmentResult:
+def align(
+    stage_and_recipe: tuple[str, ...], output: Path, project: Path | None
+) -> AlignmentResult | RecordsResult:
     """Align a language model with a release, by the RECIPE in a YAML file.
 
     Supervised fine-tuning (DIR/sft), a reward model if the recipe names a base for one
     (DIR/reward), and reinforcement learning of a policy (DIR/rl); or one stage alone. Nothing is
     charged, and the models carry the release's guarantee: TRAINING_CARD.md says which. After an
     interruption the same command goes on; what is done is not done again.
+
+    With `private: records` in it the recipe names people's own demonstrations, preferences and
+    prompts: all stages are trained by noisy gradients, and everybody is charged for the stages that
+    they have records in. The models stay in the project; -o gets a copy.
 
     \b
     Example:
@@ -73,6 +92,14 @@ def align(stage_and_recipe: tuple[str, ...], output: Path, project: Path | None)
     first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
     with progress(at_once=True) if first else nullcontext(no_progress) as report:
         report("reading the recipe", None)
+        from labelguard_trainer.records.recipe import is_private
+
+        if is_private(Path(recipe)):
+            from labelguard_trainer.records.align import align_records
+
+            if stage or not first:
+                raise click.UsageError("a recipe with private: records is done whole, by a process")
+            return align_records(recipe, output=output, project=project, progress=report)
         from labelguard_trainer.alignment.align import align as align_model
 
         result = align_model(recipe, output=output, stage=stage, project=project, progress=report)

@@ -56,9 +56,6 @@ class Problem(Protocol):
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of `state`."""
 
-    def margins(self) -> Floats:
-        """Log-odds that the first side is preferred, for every distinct pair, (pairs,)."""
-
 
 COIN_RANGE = 2**64
 
@@ -92,6 +89,7 @@ class NoisyRun:
     In every step each of `units` is in with probability `threshold`/2^64, by a secret coin; the
     clipped gradients of the cohort are summed, noise of deviation `noise_multiplier` · `clip` is
     added, and the sum is divided by q · `units`, never by the size of the cohort, which is secret.
+    A step may take several such sums of its cohort, one after the other: `updates`.
     """
 
     threshold: int
@@ -99,12 +97,14 @@ class NoisyRun:
     noise_multiplier: float
     clip: float
     units: int
+    updates: int = field(default=1, kw_only=True)
 
     @classmethod
     def from_price(cls, price: Mapping[str, Any], clip: float, units: int) -> Self:
         """Return the run that a price pays for, of so many units, clipped at this norm."""
         q = threshold(float(price["sampling_probability"]))
-        return cls(q, int(price["steps"]), float(price["noise_multiplier"]), clip, units)
+        sampled = q, int(price["steps"]), float(price["noise_multiplier"])
+        return cls(*sampled, clip, units, updates=int(price.get("updates", 1)))
 
     @property
     def probability(self) -> float:
@@ -188,16 +188,18 @@ def train(
 
     PRIVATE: labels (n,), in the order of the problem's records. What the problem has become is
     private until its release is committed, and may be published then. Guarantee: that of
-    `accounting.subsampled` for `run`; randomness is fresh for every step and never stored, so
-    that nothing visible depends on more than `run.steps` noised sums.
+    `accounting.subsampled` for `run`, of `accounting.zero_out` where whole records are null in one
+    of two worlds; randomness is fresh for every step and never stored, so
+    that nothing visible depends on more than `run.steps` times `run.updates` noised sums.
 
     Source: user-level-dp-finetuning, algorithm 2; aup-rlhf, algorithm 4.
     """
     for step in range(checkpoints.restore(problem), run.steps):
         members = cohort(keyring.random_bytes(SECRET_BYTES), run.threshold, run.units)
-        total = problem.clipped_sum(members, labels, run.clip)
-        noisy_sum = problem.add_noise(total, run.deviation, keyring.random_bytes(SECRET_BYTES))
-        problem.step(noisy_sum / run.divisor)
+        for _ in range(run.updates):
+            total = problem.clipped_sum(members, labels, run.clip)
+            noisy_sum = problem.add_noise(total, run.deviation, keyring.random_bytes(SECRET_BYTES))
+            problem.step(noisy_sum / run.divisor)
         checkpoints.save(step + 1, problem, last=step + 1 == run.steps)
         report_progress(watch, step + 1, run.steps)
 

@@ -46,6 +46,8 @@ class Records:
     population: int
     limit: int
     weighting: Weighting
+    # which records are there, (n,): null ones add nothing; None: all of them
+    present: NDArray[np.bool_] | None = None
 
     def select(self, step: int, cohort: Indices) -> StepRecords:
         """Return the records of `cohort`, distinct labelers, at a step counted from 0."""
@@ -56,7 +58,10 @@ class Records:
         turn = (step * self.limit + place) % counts[owners]
         rows = self._order[self._starts[cohort][owners] + turn]
         power = 1.0 if self.weighting == "mean" else 0.5
-        return StepRecords(rows, owners, (1.0 / used[owners]) ** power)
+        weights = (1.0 / used[owners]) ** power
+        return StepRecords(
+            rows, owners, weights if self.present is None else weights * self.present[rows]
+        )
 
     @cached_property
     def _counts(self) -> Indices:

@@ -1,0 +1,1 @@
+"""Alignment with whole records private: demonstrations, preferences and prompts of people."""

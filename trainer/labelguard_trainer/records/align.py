@@ -1,0 +1,302 @@
+"""Alignment on whole records: demonstrations, preferences and prompts of people are private.
+
+The order is read who there is → check → charge → read what they wrote → train → publish. Everybody
+pays for each stage that they have records in, whoever a step happened to draw: a policy that allows
+one stage is parallel composition, and refuses a person in two parts; one that allows three adds.
+The same recipe and the same people are the same request: it is answered once, whatever the files
+hold by then, and a run that was killed goes on (see `gradient.loop`).
+
+Nothing on the way depends on what people wrote: not charges, names, errors, sizes or times of
+steps. What comes out is noised models and a card.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.budget import pricing
+from labelguard.budget.event_kind import Price
+from labelguard.budget.events import RECORDS
+from labelguard.budget.policy import Policy
+from labelguard.budget.pricing import Total
+from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
+from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.project import attempts, opening, policies, policy_facts
+from labelguard.project.opening import OpenProject, Where, locate_project
+from labelguard.release.model_card import base_of
+from labelguard.release.privatize import explain_full_disk
+from labelguard.release.writer import (
+    ReleaseWriter,
+    check_new_output,
+    check_output,
+    deliver,
+    read_card,
+)
+from labelguard.storage.files import find_changed_file, fresh_directory
+from labelguard.text import Progress, no_progress, pluralize
+from labelguard_trainer.records import card
+from labelguard_trainer.records.people import Part, read_people
+from labelguard_trainer.records.recipe import RecordsRecipe, StageName, check_terms
+from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
+from labelguard_trainer.training import models
+
+MECHANISM = "align"
+_MARK = "models.json"
+
+
+@dataclass(frozen=True)
+class RecordsResult:
+    """Models that learned from people's records."""
+
+    # their directory: one model for each stage, card.json and CARD.md
+    path: str
+    # the release that was charged for them
+    release: str
+    # ε of each user or record, all stages together
+    epsilon: float
+    # its δ
+    delta: float
+    # user or record
+    unit: str
+    # whether the same recipe had made them before: nothing was read or charged
+    reused: bool
+    # each stage: its name, people, records and steps
+    stages: list[dict[str, Any]]
+    # what the user should know
+    notes: list[str]
+
+
+def align_records(
+    recipe: str | Path,
+    *,
+    output: str | Path | None = None,
+    project: Where = None,
+    progress: Progress = no_progress,
+) -> RecordsResult:
+    """Align a language model on whole records of people, by the recipe in a YAML file.
+
+    Guarantee: (ε, δ) of the recipe for each user, or record, under `zero_out`: all their records in
+    all parts are there or null; who takes part, and with how many records, is public
+    (docs/mechanisms.md). The models stay in the project, and a copy goes to `output`.
+
+    Raises `PolicyError` for terms that the project's policy does not have, or a person in more
+    stages than it allows, `BudgetExceeded` for people who lack allowance, `InvalidLabels` for files
+    that are no records, `LabelguardError` for models and settings; then nothing was charged.
+    """
+    place = None if output is None else Path(output)
+    home = locate_project(project)
+    with attempts.record_attempt(home), explain_full_disk(home):
+        request = RecordsRecipe.read(Path(recipe))
+        check_output(place)
+        with OpenProject.job(home) as opened:
+            return RecordsRun(opened, request, place, progress).go()
+
+
+class RecordsRun:
+    """One run, under the project's lock."""
+
+    def __init__(
+        self, opened: OpenProject, recipe: RecordsRecipe, output: Path | None, progress: Progress
+    ) -> None:
+        self.opened, self.recipe, self.output, self.progress = opened, recipe, output, progress
+        self.ledger = opened.ledger
+        self.policy = self._resolve_policy()
+        progress("reading ids", None)
+        self.people = read_people(recipe, opened)
+        self.stages = self._prepare_stages()
+        self.key = self._identify()
+        self.record = self.ledger.releases.find(self.key)
+
+    def go(self) -> RecordsResult:
+        """Do what is to be done, or return what this request made before."""
+        record = self.record
+        if record and record.state == "committed":
+            self.opened.project.clear(record.id)
+            return self._deliver(record, [], reused=True)
+        check_new_output(self.output)
+        epoch = self.ledger.begin_job()
+        notes = opening.settle_leftovers(self.opened, record.id if record else None, epoch)
+        for stage in self.stages.values():
+            self.progress(f"trying out the model, stage {stage.name}", None)
+            stage.rehearse()
+        grant = self._charge(epoch)
+        self.ledger.start(grant, epoch, self.people.admission)
+        runs = self._runs(grant)
+        for part in self.people.parts:
+            self._train(part, runs, grant)
+        self._publish(runs, grant, epoch)
+        done = self.ledger.releases.get(grant.release.id)
+        assert done is not None
+        return self._deliver(done, notes, reused=False)
+
+    def _resolve_policy(self) -> Policy:
+        active = policies.in_force(self.ledger)
+        if active is not None:
+            check_terms(self.recipe, active.policy)
+            return active.policy
+        policy = self.recipe.policy
+        self.ledger.policies.ceiling().check(Total(policy.epsilon, policy.delta))
+        return policy
+
+    def _prepare_stages(self) -> dict[StageName, RecordStage]:
+        """Return the stages that read records; of one that begins from another, as of its base."""
+        recipe, reward = self.recipe, self.recipe.reward
+        for model in (recipe.model, *((reward.base, reward.public) if reward else ())):
+            if model:
+                self._check_base(model)
+        bases: dict[StageName, str] = dict.fromkeys(("sft", "reward", "rl"), recipe.model)
+        if reward and reward.base:
+            bases["reward"] = reward.base
+        terms = recipe.records_a_step, recipe.updates
+        return {
+            name: RecordStage.of(name, bases[name], recipe.decisive(name), *terms)
+            for name, *_ in recipe.sources()
+        }
+
+    def _check_base(self, model: str) -> None:
+        """Raise `LabelguardError` for a base that learned from private data of another project."""
+        for learned in base_of(model, private=True):
+            if self.ledger.releases.get(learned.release) is None:
+                raise LabelguardError(
+                    f"{model} learned from {learned.release}, which is not of this project: what "
+                    "both promise does not add up; begin from a public model"
+                )
+
+    def _identify(self) -> str:
+        """Return the idempotency key: what decides the models, but for what people wrote."""
+        active = policies.in_force(self.ledger)
+        public = self.recipe.reward.public if self.recipe.reward else None
+        decisive = {
+            "policy": active.id if active else 1,
+            "records_a_step": self.recipe.records_a_step,
+            "reward": public and models.identity(public),
+            "stages": {
+                name: [stage.identity, self.recipe.decisive(name)]
+                for name, stage in self.stages.items()
+            },
+            "people": {part.name: part.digest for part in self.people.parts},
+        }
+        text = json.dumps(decisive, sort_keys=True).encode()
+        return self.opened.keys.mac("records", text).hex()
+
+    def _charge(self, epoch: int) -> Grant:
+        """Charge everybody for each stage that they are in, or take up what was charged."""
+        people, event = self.people, RECORDS.name
+        allowed = self.policy.allowance(event).allowed
+        capacity = np.full(len(people.units), allowed, np.int64)
+        if self.record is None:
+            self._check_allowance(capacity)
+        prices = self.ledger.policies.prices(event)
+        if not prices:
+            self.progress("calibrating", None)
+            prices = pricing.prices(self.policy, event)
+        settings = {
+            "mechanism": MECHANISM,
+            "mechanism_version": 1,
+            "choices": {name: self.recipe.decisive(name) for name in self.stages},
+            "parameters": {},
+            "labelers": len(people.units),
+        }
+        charge = Charge(
+            *(MECHANISM, event, self.key, settings),
+            *(people.units, capacity, people.stages, prices),
+        )
+        return self.ledger.charge(charge, self.policy, epoch, resumed=self.record)
+
+    def _check_allowance(self, capacity: NDArray[np.int64]) -> None:
+        """Raise what is wrong with who would be charged."""
+        people, unit = self.people, self.recipe.unit
+        if self.policy.delta >= 1 / len(people.units):
+            raise PolicyError(
+                f"delta {self.policy.delta:g} is not below 1/{len(people.units)}, one over the "
+                f"number of {unit}s: that much δ allows giving one of them away; take less"
+            )
+        several = int((people.stages > capacity).sum())
+        if several:
+            raise PolicyError(
+                f"{pluralize(several, unit)} of {len(people.units):,} would be in more stages than "
+                f"the {capacity[0]} that the policy pays for; give everybody one part, by their "
+                f"ids, or state stages: {people.stages.max()} in a project's first recipe, which "
+                "adds the prices"
+            )
+        _, used = self.ledger.releases.labelers(RECORDS.name).of(people.units)
+        short = int((used + people.stages > capacity).sum())
+        if short:
+            most = int(people.stages.max())
+            offer = policy_facts.describe_next_policy(self.ledger, self.policy, RECORDS.name, most)
+            raise BudgetExceeded(
+                f"{short:,} of {pluralize(len(people.units), unit)} have no stage left that this "
+                f"project's policy pays for; nothing was charged or trained; pay for more: {offer}",
+                requested=int(people.stages.sum()),
+                left=0,
+            )
+
+    def _runs(self, grant: Grant) -> StageRuns:
+        keys, identity = self.opened.keys, grant.release.id.encode()
+        directory = self.opened.project.stages / grant.release.id
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return StageRuns(
+            directory, lambda data: keys.mac("stage", identity + b" " + data), self.progress
+        )
+
+    def _train(self, part: Part, runs: StageRuns, grant: Grant) -> None:
+        """Train a stage from what the stage before left."""
+        stage, sft = self.stages[part.name], runs.find_finished("sft")
+        reward = self.recipe.reward
+        begun = part.name == "rl" or not (reward and reward.base)
+        if sft and part.name != "sft" and begun:
+            identity = models.identity(str(sft))
+            config = {**stage.config, "model_init_kwargs": {}}
+            stage = replace(stage, model=str(sft), identity=identity, config=config)
+            self.stages[part.name] = stage
+
+        def judge() -> Any:
+            if part.name != "rl":
+                return None
+            assert reward is not None
+            return RewardModel(reward.public or str(runs.find_finished("reward")), stage.model)
+
+        runs.train(stage, part, self.people.admission.columns["labeler_id"], _price(grant), judge)
+
+    def _publish(self, runs: StageRuns, grant: Grant, epoch: int) -> None:
+        """Write models and card as a release, and commit it."""
+        project, private_map = self.opened.project, self.opened.private_map
+        names = [part.name for part in self.people.parts]
+        if grant.release.state != "drawn":
+            directory = private_map.begin(grant.release.id)
+            (directory / _MARK).write_text(json.dumps(names))
+            digest = private_map.complete(grant.release.id, directory)
+            grant = self.ledger.mark_drawn(grant, epoch, digest, grant.release.charged)
+        facts = card.facts(self.opened, self.policy, grant, self.people, self.stages)
+        work = fresh_directory(project.work / "models")
+        with ReleaseWriter(grant, project.releases) as writer:
+            finished = [runs.find_finished(name) for name in names]
+            for path in card.copy_models(work, finished, facts, self.recipe.model):
+                writer.take(path)
+        self.ledger.commit(grant, epoch, 0, writer.hashes)
+        project.clear(grant.release.id)
+
+    def _deliver(self, record: ReleaseRecord, notes: list[str], *, reused: bool) -> RecordsResult:
+        path = self.opened.project.releases / record.id
+        if broken := find_changed_file(path, record.files) if reused else None:
+            raise LabelguardError(f"release {record.id}: {broken}; restore it from a backup")
+        if self.output:
+            deliver(path, self.output, record.files)
+        made = read_card(path)
+        privacy = made["privacy"]
+        return RecordsResult(
+            *(str(self.output or path), record.id, privacy["epsilon"], privacy["delta"]),
+            *(privacy["unit"], reused, made["training"]["stages"], notes),
+        )
+
+
+def _price(grant: Grant) -> Price:
+    [price] = grant.prices.values()
+    return price

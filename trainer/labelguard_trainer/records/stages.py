@@ -1,0 +1,250 @@
+"""Stages of a recipe on whole records: what each learns from, its problem, its finished model.
+
+Each is trained by the gradient loop of `uls` in a directory of the run, and appears there whole
+under its name, with a seal: what another run, or somebody, put there is no model of this one. What
+a stage begins from is public, or the noised model of a stage before (post-processing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hmac
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.storage import files
+from labelguard.storage.files import write_atomically
+from labelguard.text import Progress
+from labelguard_trainer.gradient import loop
+from labelguard_trainer.gradient.demonstrations import DemonstrationProblem, demonstration_tokens
+from labelguard_trainer.gradient.language import LanguageProblem
+from labelguard_trainer.gradient.loop import Checkpoints, NoisyRun
+from labelguard_trainer.gradient.model import ModelProblem
+from labelguard_trainer.gradient.records import Records
+from labelguard_trainer.gradient.rloo import PolicyProblem, RewardFunction
+from labelguard_trainer.records.people import Part
+from labelguard_trainer.records.recipe import StageName
+from labelguard_trainer.training import models
+from labelguard_trainer.training.models import check_whole, one_line
+from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.settings import Kind, parse_lora
+from labelguard_trainer.training.stage_training import StageTraining, tokenize
+
+_STEPS_BETWEEN = 10  # steps between two checkpoints
+# Makes a few bytes of all others, for one stage of one run alone.
+Seal = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True)
+class RecordStage:
+    """One stage of a run: it begins from `model`, and looks at `records` of a person in a step."""
+
+    name: StageName
+    model: str
+    identity: str
+    lora: Mapping[str, Any] | None
+    config: Mapping[str, Any]
+    records: int
+    updates: int
+
+    _KINDS: ClassVar[Mapping[StageName, Kind]] = {"sft": "dpo", "reward": "reward", "rl": "dpo"}
+
+    @classmethod
+    def of(
+        cls, name: StageName, model: str, stage: Mapping[str, Any], records: int, updates: int
+    ) -> RecordStage:
+        """Return a stage of a recipe that begins from a model; `LabelguardError` if it cannot."""
+        lora = parse_lora(stage["lora"]) if stage["lora"] else None
+        if lora and lora.get("lora_dropout"):
+            raise LabelguardError("LoRA's dropout must be 0 here; leave dropout out")
+        given = {key: value for key, value in stage["config"].items() if value is not None}
+        with quiet(), one_line(f"{model} cannot be trained (stage {name})"):
+            identity, fixed = models.fix_version(model, given)
+            check_whole(cls._KINDS[name], model, fixed["model_init_kwargs"])
+        longest = models.usual_length(model, fixed["model_init_kwargs"])
+        if not 2 <= fixed["max_length"] <= longest:
+            raise LabelguardError(f"max_length of stage {name} must be between 2 and {longest:,}")
+        if name == "rl" and fixed["max_completion_length"] >= fixed["max_length"]:
+            raise LabelguardError("max_completion_length must be below max_length")
+        return cls(name, model, identity, lora, fixed, records, updates)
+
+    @property
+    def clip(self) -> float:
+        """The norm to which a person's gradient is clipped."""
+        return float(self.config["max_grad_norm"])
+
+    def rehearse(self) -> None:
+        """Compute the gradient of a made-up record: raise what is wrong with model and settings."""
+        texts = [pa.array(["a ", "b "], pa.large_string())] * 3
+        some = np.arange(2)
+
+        def reward(prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> Tensor:
+            return torch.arange(len(responses), dtype=torch.float32)
+
+        with quiet(), one_line(f"{self.model} cannot be trained (stage {self.name})"):
+            problem = self.problem(texts, some, np.ones(2, bool), 2, reward)
+            problem.norms(some[:1], np.ones(2))
+
+    def problem(
+        self,
+        texts: Sequence[pa.Array],
+        unit: NDArray[np.intp],
+        present: NDArray[np.bool_],
+        population: int,
+        reward: RewardFunction,
+    ) -> ModelProblem:
+        """Return the model before its first step, and the records, (n,), that it will learn from.
+
+        Texts are cut to the tokens that a stage takes: none is too long.
+        """
+        gc.collect()
+        rows = np.arange(len(unit))
+        records = Records(rows, unit, population, self.records, "mean", present)
+        tokenizer = models.load_tokenizer(self.model)
+        base = StageTraining(
+            *(self._KINDS[self.name], self.model, self.identity, self.lora, self.config),
+            *(tokenizer, pa.table({})),
+        )
+        limit = int(self.config["max_length"])
+        if self.name == "sft":
+            base = replace(base, tokens=demonstration_tokens(tokenizer, *texts[:2]))
+            return DemonstrationProblem(base, records, updates=self.updates)
+        if self.name == "reward":
+            pairs = pa.table(dict(zip(("prompt", "first", "second"), texts, strict=True)))
+            base = replace(base, tokens=tokenize("reward", pairs, tokenizer, limit))
+            return LanguageProblem(base, records, updates=self.updates)
+        room = limit - int(self.config["max_completion_length"])
+        first = tokenizer.bos_token_id
+        nothing = [tokenizer.eos_token_id if first is None else first]
+        written = tokenizer(texts[0].to_pylist(), verbose=False)["input_ids"]
+        prompts = [ids[-room:] or nothing for ids in written]
+        return PolicyProblem(base, records, prompts, reward, updates=self.updates)
+
+
+class RewardModel:
+    """The reward of responses by a model in a directory, or of a hub: a `RewardFunction`.
+
+    Every prompt's responses are passed through it by themselves, in texts.
+    """
+
+    def __init__(self, model: str, policy: str) -> None:
+        self._writer, self._reader = map(models.load_tokenizer, (policy, model))
+        self._limit = models.usual_length(model, {})
+        on_gpu = torch.cuda.is_available()
+        with quiet():
+            self._model = models.load_model("reward", model).eval().to("cuda" if on_gpu else "cpu")
+        self._model.config.get_text_config().pad_token_id = self._reader.pad_token_id
+
+    def __call__(self, prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> Tensor:
+        """Return the rewards of responses, (k,), float32."""
+        end = self._reader.eos_token or ""
+        texts = [
+            self._writer.decode(list(prompt), skip_special_tokens=True)
+            + self._writer.decode(list(response), skip_special_tokens=True)
+            + end
+            for response in responses
+        ]
+        encoded = self._reader(
+            *(texts,),
+            return_tensors="pt",
+            padding=True,
+            padding_side="right",
+            truncation=True,
+            max_length=self._limit,
+            verbose=False,
+        ).to(self._model.device)
+        inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        with torch.no_grad():
+            rewards: Tensor = self._model(**inputs).logits.squeeze(-1).float()
+        return rewards
+
+
+@dataclass(frozen=True)
+class StageRuns:
+    """The directory of a run, where stages are trained and finished models wait."""
+
+    directory: Path
+    seal: Seal = field(repr=False)
+    progress: Progress
+
+    def train(
+        self,
+        stage: RecordStage,
+        part: Part,
+        column: str,
+        price: Mapping[str, Any],
+        reward: Callable[[], RewardFunction],
+    ) -> Path:
+        """Return the model of a stage, trained on the records of everybody in its part.
+
+        PRIVATE until it is there; what is there is (ε, δ)-private by `accounting.zero_out`, as its
+        price says. A run that was killed goes on. `column` has the ids of people.
+        """
+        if done := self.find_finished(stage.name):
+            return done
+        run = NoisyRun.from_price(price, stage.clip, len(part.people))
+        work = self.directory / f"{stage.name}.steps"
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        prefix = f"{stage.name} {run!r} ".encode()
+        checkpoints = Checkpoints(work, _STEPS_BETWEEN, lambda data: self.seal(prefix + data))
+
+        def watch(share: float) -> None:
+            self.progress(f"training, stage {stage.name}", share)
+
+        with _without_words(stage.name):
+            texts, present = part.read_texts(column)
+            problem = stage.problem(texts, part.unit, present, len(part.people), reward())
+            loop.train(problem, np.ones(len(part.unit)), run, checkpoints, watch)
+            problem.export(self.directory / stage.name)
+        write_atomically(self._note(stage.name), self._seal_model(stage.name), mode=0o600)
+        return self.directory / stage.name
+
+    def find_finished(self, name: StageName) -> Path | None:
+        """Return the model of a stage that is done; None before.
+
+        Raises `ProjectError` for one that is not as this run left it.
+        """
+        if not self._note(name).exists():
+            return None
+        whole = (self.directory / name).is_dir()
+        if not whole or not hmac.compare_digest(
+            self._note(name).read_bytes(), self._seal_model(name)
+        ):
+            raise ProjectError(
+                f"{self.directory / name} is not the model that this run trained; remove it and "
+                f"{self._note(name)}, and the same command trains the stage anew"
+            )
+        return self.directory / name
+
+    def _note(self, name: StageName) -> Path:
+        return self.directory / f"{name}.done"
+
+    def _seal_model(self, name: StageName) -> bytes:
+        hashes = files.hashes_of(self.directory / name)
+        return self.seal(f"{name} {json.dumps(hashes, sort_keys=True)}".encode())
+
+
+@contextlib.contextmanager
+def _without_words(name: StageName) -> Iterator[None]:
+    """Raise `LabelguardError` for whatever a library raises, whose words may hold a record's."""
+    try:
+        with quiet():
+            yield
+    except LabelguardError:
+        raise
+    except Exception as error:
+        raise LabelguardError(
+            f"stage {name} failed ({type(error).__name__}); what was charged stays charged, and "
+            "the same command goes on from the last checkpoint"
+        ) from None
