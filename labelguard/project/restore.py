@@ -116,6 +116,10 @@ def restore(
     source, home = Path(path), Path(directory)
     newest = Anchor.parse(anchor) if anchor else None
     state, partial = home / STATE, home / f"{STATE}.partial"
+    if home.name == STATE:
+        raise ProjectError(
+            f"a backup is restored into the directory that will hold {STATE}: name {home.parent}"
+        )
     if state.exists():
         raise ProjectError(f"{state} exists; restore into a directory without a project")
     try:
@@ -179,6 +183,9 @@ def _prepare(
     head = Anchor.parse(manifest["anchor"])
     with ledger.snapshot() as connection:
         _check_history(connection, head, [*([anchor] if anchor else []), *seen], nothing_since)
+    for record in ledger.releases.all():
+        if record.map:  # one without new labels has no file, and a backup has files alone
+            (partial / "released" / record.id).mkdir(mode=0o700, exist_ok=True)
     closed, abandoned = _settle(ledger, nothing_since)
     for release in abandoned:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)

@@ -56,8 +56,14 @@ def verify_records(opened: OpenProject, anchor: Anchor | None) -> Verification:
     lost = anchor and not any(Anchor(e.number, e.digest) == anchor for e in entries)
     broken = ledger_fault(opened, records)
     if anchor and lost and not broken:
+        restored = [e.at for e in entries if e.kind == "restored" and e.number <= anchor.number]
         broken = (
             f"the journal does not hold entry {anchor.number} of the anchor: it was cut or changed"
+        ) + (
+            f", unless the anchor is from before {restored[-1]}, when the project was restored from"
+            " a backup without that entry"
+            if restored
+            else ""
         )
     broken = broken or release_fault(opened, records) or opened.answers.fault()
     committed = sum(record.state == "committed" for record in records)

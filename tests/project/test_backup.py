@@ -141,6 +141,32 @@ def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone
             assert path.stat().st_mode & 0o077 == 0, path
 
 
+def test_a_release_that_drew_nothing_new_is_restored_too(project, tmp_path):
+    again = lg.privatize(TABLE.slice(0, 20), **PRICE, project=project)
+    assert again.card["counts"]["charged"] == 0
+    made = backup(tmp_path / "backup.tar.zst", project=project)
+    restored = restore_beside(made, project, nothing_since=True)
+    assert overview.verify(restored.state).ok
+    lg.privatize(TABLE, **PRICE, project=restored)
+
+
+def test_an_anchor_that_a_restore_made_void_is_told_from_a_cut_journal(made, project):
+    lg.privatize(TABLE, **PRICE, project=project)
+    after = OpenProject.open(project).ledger.head()
+    restored = restore_beside(made, project)
+    for name in "abc":
+        policies.new(name, epsilon=1, delta=1e-6, allow=["rr:uses=1,block=1"], project=restored)
+    said = overview.verify(restored.state, anchor=str(Anchor(*after))).fault
+    assert "cut or changed, unless the anchor is from before 20" in said
+    cut = str(Anchor(1, "0" * 64))
+    assert overview.verify(restored.state, anchor=cut).fault.endswith("it was cut or changed")
+
+
+def test_a_backup_is_not_restored_into_the_state_of_a_project(made, project, tmp_path):
+    with pytest.raises(ProjectError, match=rf"name {tmp_path}$"):
+        restore(made.path, tmp_path / ".labelguard", keys=project.keys)
+
+
 def test_what_may_have_followed_is_paid_in_full(tmp_path):
     home = lg.init(tmp_path / "project")
     options: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:uses=64,block=1"], "project": home}
