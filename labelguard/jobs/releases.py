@@ -60,6 +60,7 @@ class ReleaseOutcome:
     notes: tuple[str, ...] = ()
 
 
+NOTHING_NEW = "nothing is new since it was made"
 NO_ALLOWANCE = ReleaseOutcome(None, "labelers lack allowance for what is new", exhausted=True)
 
 
@@ -175,7 +176,7 @@ def _describe_reused(record: ReleaseRecord, min_new_labels: int) -> ReleaseOutco
     """Return the outcome of a request that an earlier release answers."""
     left_out = record.settings.get("dropped_by_bound", 0)
     if left_out < min_new_labels:
-        return ReleaseOutcome(record.id, "nothing is new since it was made")
+        return ReleaseOutcome(record.id, NOTHING_NEW)
     labels = f"{pluralize(left_out, 'label')} {'is' if left_out == 1 else 'are'}"
     why = f"nothing new can be released: {labels} beyond their labelers' allowance"
     return ReleaseOutcome(record.id, why, exhausted=True)

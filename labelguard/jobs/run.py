@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labelguard.answers import connector as connectors
-from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.errors import LabelguardError, NothingIngested, PolicyError, ProjectBusy
 from labelguard.jobs import finish, gates, releases
 from labelguard.jobs.releases import JobRelease, ReleaseOutcome, preview_release
 from labelguard.jobs.settings import Job, load_job, make_job
@@ -252,6 +252,12 @@ class JobExecution:
             answers += ingestion.ingest(self.home, self.progress).answers
         return {"answers": answers}
 
+    def count_waiting(self) -> int:
+        """Return how many answers wait in the inbox for the step that pulls."""
+        if self.job.source is not None or not self.home.connectors:
+            return 0
+        return OpenProject.open(self.home).answers.count().waiting
+
     def _release(self, run: RunInProgress) -> Facts:
         outcome = releases.make_release(self.release_request, self.home, run, self.progress)
         return asdict(outcome) | {"learn_from": outcome.release or self.newest_release()}
@@ -341,6 +347,8 @@ class RunPreview:
     under_way: int | None
     # connectors that would be pulled first; what they hold that is new is not counted here
     pulls: Sequence[str]
+    # answers that wait in the hook's inbox and would be ingested first; not counted here either
+    ingests: int
     # whether there would be a release
     releases: bool
     # why, or why not
@@ -374,9 +382,11 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     begun = run.state.run_in_progress()
     begun = begun if begun and begun.is_of(job) else None
     done = begun.steps if begun else {}
-    releases, outcome, left = _preview_release(run, begun)
+    pulls = () if "pull" in done else job.settings.pull
+    ingests = 0 if "pull" in done else run.count_waiting()
+    makes, outcome, left = _preview_release(run, begun, more=bool(pulls or ingests))
     has_ended = begun is not None and begun.end_entry is not None
-    trains = "train" not in done and not has_ended and (releases or _is_new(run, begun))
+    trains = "train" not in done and not has_ended and (makes or _is_new(run, begun))
     judges = trains or ("train" in done and not has_ended)
     promotes = judges and done.get("judge", {}).get("promote", True) and "promote" not in done
     intent = begun.intent("promote") if begun else None
@@ -385,8 +395,9 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     return RunPreview(
         job=job.name,
         under_way=begun.number if begun else None,
-        pulls=() if "pull" in done else job.settings.pull,
-        releases=releases,
+        pulls=pulls,
+        ingests=ingests,
+        releases=makes,
         why=f"run {begun.number} would be taken up: {outcome.why}" if begun else outcome.why,
         mechanism=job.settings.release.mechanism,
         new_labels=outcome.new_labels,
@@ -401,13 +412,24 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
 
 
 def _preview_release(
-    run: JobExecution, begun: RunInProgress | None
+    run: JobExecution, begun: RunInProgress | None, *, more: bool
 ) -> tuple[bool, ReleaseOutcome, Mapping[str, float]]:
-    """Return whether the step would make a release, its outcome, and what is left of allowances."""
+    """Return whether the step would make a release, its outcome, and what is left of allowances.
+
+    `more` may be pulled or ingested before it.
+    """
     if begun and "release" in begun.steps:
         exhausted = bool(begun.steps["release"]["exhausted"])
         return False, ReleaseOutcome(None, "its release is made", exhausted=exhausted), {}
-    return preview_release(run.release_request, run.home, begun, run.progress)
+    try:
+        made, outcome, left = preview_release(run.release_request, run.home, begun, run.progress)
+    except NothingIngested:
+        if not more:
+            raise
+        return False, ReleaseOutcome(None, "nothing was ingested so far"), {}
+    if more and outcome.why == releases.NOTHING_NEW:
+        outcome = replace(outcome, why="what was ingested before is released")
+    return made, outcome, left
 
 
 def _is_new(run: JobExecution, begun: RunInProgress | None) -> bool:

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import yaml
+from support.commands import run
 from support.job_projects import desk
 from support.receivers import SECRET, as_text, receiver
 from support.tools import connected, deliver
@@ -170,10 +171,17 @@ def test_a_job_of_what_was_pulled_pulls(pulled):
 
 def test_what_a_hook_heard_is_released_without_a_pull(pulled):
     small, project, tool = pulled
-    events = [tool.answer(f"annotator {n % 3}", n, "left") for n in range(20, 33)]
-    deliver(project, *events)
     small.asks(input=None)
-    assert retrain(small.job).new_labels == 13
+    for first, why in ((20, "nothing was ingested so far"), (40, "what was ingested before")):
+        numbers = range(first, first + 13)
+        deliver(project, *(tool.answer(f"annotator {n % 3}", n, "left") for n in numbers))
+        said = dry_run(small.job)
+        assert (said.ingests, said.releases, said.charged) == (13, False, 0)
+        assert said.why.startswith(why)
+        shown = run("retrain", str(small.job), "--dry-run").stdout
+        assert "13 answers waiting in the inbox; what is new there is not" in shown
+        assert "nothing is new" not in shown and "nothing new" not in shown
+        assert retrain(small.job).new_labels == 13
 
 
 def test_a_connector_that_there_is_not_is_said_before_anything_is_pulled(pulled, monkeypatch):
