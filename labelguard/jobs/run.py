@@ -235,7 +235,7 @@ class JobExecution:
             gates.check_comparable(mechanism, self.home, self.models.current)
         self.step.check(mechanism, self._gate_coordinates())
         for name in self.settings.pull:
-            connectors.read_settings(self.home.connectors, name)
+            connectors.check_access(connectors.read_settings(self.home.connectors, name))
 
     def _gate_coordinates(self) -> Path | None:
         if self.settings.gate.by != "held-out":

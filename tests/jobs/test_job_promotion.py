@@ -24,6 +24,7 @@ from labelguard.jobs import start
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState, Models
 from labelguard.project import project as projects
+from labelguard.project.project import CONFIG
 from labelguard.project.project import waiting as patient
 
 FACTS = {"run": 1, "release": "r0001"}
@@ -190,6 +191,21 @@ def test_a_connector_that_there_is_not_is_said_before_anything_is_pulled(pulled,
     small.asks(input=None, pull=["desk", "nowhere"])
     with pytest.raises(ConnectorError, match="nowhere"):
         retrain(small.job)
+
+
+@pytest.mark.parametrize("kind", ["label-studio", "argilla"])
+def test_a_key_that_is_missing_is_said_by_the_check(kind, pulled, monkeypatch):
+    small, project, _ = pulled
+    own = {"label-studio": "project = 1", "argilla": 'dataset = "a"\nworkspace = "b"'}[kind]
+    with (project.state / CONFIG).open("a") as file:
+        file.write(f'\n[connectors.ours]\nkind = "{kind}"\nurl = "http://localhost:1"\n{own}\n')
+    small.asks(input=None, pull=["ours"])
+    for begin in (dry_run, retrain):
+        with pytest.raises(ConnectorError, match="connector ours: no api_key"):
+            begin(small.job)
+    assert not (small.state / "history.jsonl").exists()  # none was begun
+    monkeypatch.setenv("LABELGUARD_OURS_API_KEY", "0123456789")
+    assert dry_run(small.job).pulls == ("ours",)
 
 
 def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(pulled, monkeypatch):
