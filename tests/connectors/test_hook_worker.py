@@ -139,10 +139,30 @@ def test_no_release_is_made_where_labelers_are_exhausted(make):
     assert worker.turn().failed == []
 
 
-def test_a_machine_agrees_to_no_policy(project, tmp_path, monkeypatch):
-    found, _ = tools.connected(project, tmp_path, monkeypatch, '[hook.release]\nwhen = "daily"')
-    with pytest.raises(PolicyError, match="there is none: make one"):
+def test_a_machine_agrees_to_no_policy_and_releases_once_there_is_one(
+    project, tmp_path, monkeypatch
+):
+    found, desk = tools.connected(
+        project, tmp_path, monkeypatch, '[hook.release]\nwhen = "every:2"\nmechanism = "rr"'
+    )
+    worker = Worker(found)
+    assert worker.outlook[0].startswith("nothing is released, for no policy is in force")
+    assert worker.turn() == Worker(found).turn()  # nothing is due
+    tools.deliver(found, *(desk.answer("ann", n, "left") for n in (1, 2)))
+    done = worker.turn()
+    assert (done.answers, done.releases, overview.releases(found)) == (2, [], [])
+    assert done.failed[0].startswith("release desk: nothing is released, for no policy is in")
+    first = doctor.examine(found)[0]
+    assert not first.ok and "no policy is in force" in first.detail
+    policies.new("late", project=found, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
+    policies.activate("late", found)
+    later = Worker(found)
+    assert len(later.turn().releases) == 1
+    assert (
         Worker(found)
+        .outlook[1]
+        .endswith("of the median labeler are left; 0 labelers have none left")
+    )
 
 
 def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make):

@@ -23,15 +23,16 @@ from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
 from labelguard.answers.store import WorkerState
 from labelguard.cli.terminal import StopSignal
-from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
+from labelguard.errors import ConnectorError, LabelguardError, PolicyError, ProjectBusy
 from labelguard.ledger import sources
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release import publication
 from labelguard.release.privatize import privatize
+from labelguard.report import overview
 from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.schedule import CountsCompletion, Schedule
+from labelguard_connectors.hook.schedule import NO_POLICY, CountsCompletion, Schedule
 
 TURN_SECONDS = 15.0
 # How often a tool is asked whether all is answered; and how long nothing is taken in at most.
@@ -55,14 +56,19 @@ class Turn:
 
 
 class Worker:
-    """Works for one project. Raises at its making what `Schedule` raises."""
+    """Works for one project, by whose `name` its log lines are known where a server has several.
 
-    def __init__(self, where: Where = None, today: Callable[[], str] | None = None) -> None:
+    Raises at its making what `Schedule` raises.
+    """
+
+    def __init__(
+        self, where: Where = None, today: Callable[[], str] | None = None, name: str = ""
+    ) -> None:
         self._project: Project = locate_project(where)
         self._schedule = Schedule.of(self._project.hook)
         self._settings: Mapping[str, Settings] = connectors.read_all(self._project.connectors)
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
-        self._log = logs.logger()
+        self._log = logs.logger(name)
         self._ended = threading.Event()
         self._ingested = -math.inf
         self._missed: set[str] = set()
@@ -140,6 +146,7 @@ class Worker:
         last, new = self._new_answers(progress, source)
         if not new or not self._is_release_due(new, progress, source):
             return
+        self._check_policy()
         options = self._schedule.options
         release = privatize(None, namespace=source, project=self._project, **options)
         progress.segments[source], progress.days[source] = last, self._today()
@@ -148,6 +155,15 @@ class Worker:
         if not release.reused:
             turn.releases.append(release.id)
             self._log.info("released", source=source, release=release.id)
+
+    def _check_policy(self) -> None:
+        """Raise `PolicyError` where no policy is in force, and note it: a machine agrees to
+        nothing.
+        """
+        if overview.budget(self._project).policy is None:
+            error = PolicyError(NO_POLICY)
+            attempts.fail(self._project, error)
+            raise error
 
     def _new_answers(self, progress: WorkerState, source: str) -> tuple[int, int]:
         """Return the last segment, and how many answers of a source came since its last release."""
@@ -218,13 +234,13 @@ def work_once(where: Where = None) -> Turn:
     return Worker(where).turn()
 
 
-def run_forever(where: Where = None, *, attached: bool = False) -> Turn:
+def run_forever(where: Where = None, *, attached: bool = False, name: str = "") -> Turn:
     """Work until SIGTERM, Ctrl-C or, `attached`, the end of standard input.
 
     A release that is under way is stopped, and finished by the next worker at no further charge.
     """
     logs.configure()
-    worker, ended = Worker(where), threading.Event()
+    worker, ended = Worker(where, name=name), threading.Event()
     if attached:
         threading.Thread(target=_end_with_standard_input, daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -236,7 +252,7 @@ def run_forever(where: Where = None, *, attached: bool = False) -> Turn:
     except Exception:
         if not ended.is_set():
             raise
-    logs.logger().info("worker ended")
+    logs.logger(name).info("worker ended")
     return Turn()
 
 
