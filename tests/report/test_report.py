@@ -166,6 +166,7 @@ def test_the_hook_is_told_in_counts(project):
     assert dict(hook.facts) == {"waiting in the inbox": "2", "dead letters": "1"}
     assert hook.table and ("desk", "reconciled", "2026-01-05") in hook.table.rows
     assert "secret words" not in words(document)
+    assert any(one.startswith("1 dead letter waits") for one in section(document, "to-do").points)
     (project.state / "worker.json").write_text("{")
     assert "cannot be read" in section(report(project=project), "hook").alert
 

@@ -117,8 +117,18 @@ class Worker:
 
     def _reconcile(self, turn: Turn, progress: WorkerState, name: str) -> None:
         """Ingest what the hook missed: once a day, and when it was down."""
-        turn.answers += ingestion.reconcile(name, self._project).answers
+        try:
+            turn.answers += ingestion.reconcile(name, self._project).answers
+        except ProjectBusy:
+            raise
+        except Exception as error:
+            if not self._ended.is_set():
+                since = progress.unreconciled.get(name, {}).get("since", self._today())
+                progress.unreconciled[name] = {"since": since, "why": _describe_error(error)}
+                progress.write(self._project.state)
+            raise
         self._missed.discard(name)
+        progress.unreconciled.pop(name, None)
         progress.reconciled[name] = self._today()
         progress.write(self._project.state)
         self._log.info("reconciled", connector=name)
@@ -204,9 +214,7 @@ class Worker:
                 raise
             if what == "ingest":  # nothing new is released while it fails
                 attempts.fail(self._project, error)
-            # What another package says may hold a label: its kind and its place are enough.
-            is_ours = isinstance(error, LabelguardError)
-            why = str(error) if is_ours else type(error).__name__
+            is_ours, why = isinstance(error, LabelguardError), _describe_error(error)
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
             places = {} if is_ours else {"at": logs.places(error)}
@@ -215,6 +223,11 @@ class Worker:
         else:
             if self._failures.pop((what, of), None) and what == "ingest":
                 attempts.clear(self._project)
+
+
+def _describe_error(error: Exception) -> str:
+    """Return what an error says, if it is ours: what another package says may hold a label."""
+    return str(error) if isinstance(error, LabelguardError) else type(error).__name__
 
 
 def _open_countable(settings: Settings) -> CountsCompletion:
