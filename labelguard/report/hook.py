@@ -50,7 +50,7 @@ class HookState:
         return cls(waiting, letters, worker, overdue)
 
     def reconciliations(self) -> Iterator[tuple[str, str]]:
-        """Yield each connector, with the day of its last reconciliation and since when they fail."""
+        """Yield connectors with the day of the last reconciliation, and since when they fail."""
         done, failing = self.worker.reconciled, self.worker.unreconciled
         for name in sorted({*done, *failing}):
             fails = f" (attempts fail since {failing[name]['since']})" if name in failing else ""

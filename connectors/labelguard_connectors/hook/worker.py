@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import signal
 import threading
 import time
@@ -37,6 +38,8 @@ from labelguard_connectors.hook.schedule import NO_POLICY, CountsCompletion, Sch
 TURN_SECONDS = 15.0
 # How often a tool is asked whether all is answered; and how long nothing is taken in at most.
 _COMPLETED_SECONDS, _LONGEST_SECONDS = 300.0, 3_600.0
+# How often the end of standard input is looked for.
+_WATCH_SECONDS = 0.2
 # Events that are taken in whatever the schedule says.
 _MANY = 10_000
 
@@ -58,7 +61,7 @@ class Turn:
 class Worker:
     """Works for one project, by whose `name` its log lines are known where a server has several.
 
-    Raises at its making what `Schedule` raises.
+    `total` is what came of its turns so far. Raises at its making what `Schedule` raises.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Worker:
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
         self._log = logs.logger(name)
         self._ended = threading.Event()
+        self.total = Turn()
         self._ingested = -math.inf
         self._missed: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
@@ -93,7 +97,12 @@ class Worker:
     def turn(self) -> Turn:
         """Do what is due; return what came of it."""
         turn = Turn()
-        self._attempt(turn, lambda: self._take_turn(turn), "worker")
+        try:
+            self._attempt(turn, lambda: self._take_turn(turn), "worker")
+        finally:  # a signal may end it
+            self.total.answers += turn.answers
+            self.total.releases += turn.releases
+            self.total.published += turn.published
         return turn
 
     def _take_turn(self, turn: Turn) -> None:
@@ -254,8 +263,9 @@ def run_forever(where: Where = None, *, attached: bool = False, name: str = "") 
     """
     logs.configure()
     worker, ended = Worker(where, name=name), threading.Event()
+    watcher = threading.Thread(target=_end_with_standard_input, args=(ended,))
     if attached:
-        threading.Thread(target=_end_with_standard_input, daemon=True).start()
+        watcher.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         _set_on_signal(number, ended)
     try:
@@ -265,8 +275,12 @@ def run_forever(where: Where = None, *, attached: bool = False, name: str = "") 
     except Exception:
         if not ended.is_set():
             raise
+    finally:
+        ended.set()
+        if attached:  # a thread that outlives this one keeps what duckdb would complain of
+            watcher.join()
     logs.logger(name).info("worker ended")
-    return Turn()
+    return worker.total
 
 
 def _set_on_signal(number: int, ended: threading.Event) -> None:
@@ -282,10 +296,12 @@ def _set_on_signal(number: int, ended: threading.Event) -> None:
         signal.signal(number, set_and_handle)
 
 
-def _end_with_standard_input() -> None:
+def _end_with_standard_input(ended: threading.Event) -> None:
     """End this process when the server does, which holds the other end open."""
     # Not by sys.stdin: a thread that waits in it holds its lock, which the interpreter wants when
     # it ends.
-    while os.read(0, 4_096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    while not ended.is_set():
+        if select.select([0], [], [], _WATCH_SECONDS)[0] and not os.read(0, 4_096):
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+            return
