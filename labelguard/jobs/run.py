@@ -26,13 +26,12 @@ from labelguard.jobs.releases import JobRelease, ReleaseOutcome, preview_release
 from labelguard.jobs.settings import Job, load_job, make_job
 from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
-from labelguard.project import ingestion, policies
+from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
-from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
 from labelguard.release.mechanisms import open_mechanism
-from labelguard.report import overview
+from labelguard.report.overview import Usage
 from labelguard.text import Progress, no_progress
 
 
@@ -68,6 +67,8 @@ class Retrained:
     judgement: Mapping[str, Any] | None
     # what else to know
     notes: tuple[str, ...]
+    # how far labelers have used what the mechanism charges; null before the first charge
+    allowance: Usage | None = None
 
 
 def retrain(path: Path, *, project: Where = None, progress: Progress = no_progress) -> Retrained:
@@ -166,7 +167,13 @@ class JobExecution:
         notes = notes + list(run.steps.get("release", {}).get("notes", ()))
         notes += finish.finish(self.job, self.home, run)
         same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
-        return Retrained(**same, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
+        return Retrained(
+            **same,
+            resumed=resumed,
+            model=self.models.in_use,
+            notes=tuple(notes),
+            allowance=releases.find_usage(self.settings.release.mechanism, self.home),
+        )
 
     def _run_steps(self, run: RunInProgress) -> JobRun:
         run.step("check", self._check)
@@ -213,7 +220,7 @@ class JobExecution:
         """
         mechanism, gate = self.settings.release.mechanism, self.settings.gate
         finish.check_notify(self.settings.notify)
-        policy = policy_in_force(self.home)
+        policy = releases.policy_in_force(self.home)
         paid = {f"release.mechanism: {mechanism}": mechanism}
         if gate.by == "held-out":
             paid["gate.by: held-out"] = gates.EVALUATION
@@ -311,24 +318,6 @@ _ENTRY_FIELDS = (
 )
 
 
-def policy_in_force(home: Project) -> PolicyDetails:
-    """Return the policy in force. Raises `PolicyError` where there is none."""
-    policy = overview.budget(home).policy
-    if policy is not None:
-        return policy
-    drafts = [draft.name for draft in policies.listing(home) if draft.state == "draft"]
-    if drafts:
-        raise PolicyError(
-            "a job releases under a policy in force, and there are only drafts: look at "
-            f"{' or '.join(drafts)} (labelguard policy show {drafts[-1]}), then labelguard "
-            f"policy activate {drafts[-1]}"
-        )
-    raise PolicyError(
-        "a job releases under a policy in force, and there is none: make one (labelguard "
-        "policy new, policy activate), or a first release by hand (labelguard privatize)"
-    )
-
-
 _GATES = {
     "released": "released labels of items that are kept apart; costs nothing",
     "probes": "public pairs; costs nothing",
@@ -371,6 +360,8 @@ class RunPreview:
     replaces: str | None
     # where a model that the gate lets pass would be; null if there would be none
     promotes: str | None
+    # how far labelers have used what the mechanism charges by now; null before the first charge
+    allowance: Usage | None
 
 
 def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> RunPreview:
@@ -408,6 +399,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
         gate=f"{gate}: {_GATES[gate]}" if judges and "judge" not in done else "not asked",
         replaces=run.models.in_use,
         promotes=str(Path(job.settings.promote.directory) / name) if promotes else None,
+        allowance=releases.find_usage(job.settings.release.mechanism, run.home),
     )
 
 
