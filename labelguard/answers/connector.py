@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from labelguard import plugins
 from labelguard.configuration import project_file
@@ -152,6 +152,15 @@ class Connector(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksAccess(Protocol):
+    """A connector that can tell, without its tool, whether it could speak to it."""
+
+    def check_access(self) -> None:
+        """Raise `ConnectorError` where a key or a package is missing. Never speaks to the tool."""
+        ...
+
+
 def kinds() -> list[str]:
     """Return the connectors that are installed."""
     return plugins.available(DOOR)
@@ -176,6 +185,12 @@ def read_settings(tables: Mapping[str, Any], name: str) -> Settings:
         names = f"there are: {', '.join(sorted(tables))}" if tables else "see docs/connectors.md"
         raise ConnectorError(f"labelguard.toml has no [connectors.{name}]; {names}")
     return Settings.of(name, table)
+
+
+def check_access(settings: Settings) -> None:
+    """Raise `ConnectorError` for whatever would keep a pull from beginning, unasked of the tool."""
+    if isinstance(made := connector(settings), ChecksAccess):
+        made.check_access()
 
 
 def read_all(tables: Mapping[str, Any]) -> dict[str, Settings]:

@@ -209,8 +209,9 @@ class WorkerState:
     """Progress of the hook's worker.
 
     By source: the last segment that was released (`segments`), by which release (`releases`) and on
-    which day (`days`). By connector: the day of its last reconciliation (`reconciled`), and the
-    release that was published last (`pushed`).
+    which day (`days`). By connector: the day of its last reconciliation (`reconciled`), `since`
+    which day they fail and `why` the last did (`unreconciled`), and the release that was published
+    last (`pushed`).
     """
 
     segments: dict[str, int] = field(default_factory=dict)
@@ -218,6 +219,7 @@ class WorkerState:
     days: dict[str, str] = field(default_factory=dict)
     reconciled: dict[str, str] = field(default_factory=dict)
     pushed: dict[str, str] = field(default_factory=dict)
+    unreconciled: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, state: Path) -> Self:

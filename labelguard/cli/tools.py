@@ -192,6 +192,18 @@ def push(name: str, release_id: str, title: str | None, project: Path | None) ->
 _OUTCOMES = {"promoted": "promoted (in use from now on)"}
 
 
+def _describe_budget(result: Retrained | RunPreview) -> str:
+    """Return how much labelers have left, by the counts of the ledger."""
+    if (use := result.allowance) is None:
+        return result.budget
+    few, most = (use.left_per_labeler[name] for name in ("min", "max"))
+    left = f"{few:,}" if few == most else f"{few:,} to {most:,}"
+    shown = f"{left} left of each labeler"
+    if use.exhausted_labelers:
+        shown += f"; {use.exhausted_labelers:,} of {use.labelers:,} have nothing left"
+    return shown if result.budget == "left" else f"{result.budget}: {shown}"
+
+
 def _print_result(result: Retrained) -> None:
     from labelguard.budget.events import describe_uses
 
@@ -207,7 +219,7 @@ def _print_result(result: Retrained) -> None:
     if result.judgement:
         judgement = result.judgement
         facts.append(("judged by", f"{judgement['by']}, which cost {judgement['cost']}"))
-    facts += [("model in use", result.model or "none yet"), ("budget", result.budget)]
+    facts += [("model in use", result.model or "none yet"), ("budget", _describe_budget(result))]
     print_facts(facts)
     print_notes(result.notes)
 
@@ -216,21 +228,26 @@ def _preview_facts(preview: RunPreview) -> Iterator[tuple[str, str]]:
     yield "job", preview.job
     if preview.under_way:
         yield "", f"run {preview.under_way} was begun and would be resumed"
+    uncounted = "what is new there is not counted below"
     if preview.pulls:
-        yield "pulls", f"{', '.join(preview.pulls)}; what is new there is not counted below"
+        yield "pulls", f"{', '.join(preview.pulls)}; {uncounted}"
+    if preview.ingests:
+        waiting = pluralize(preview.ingests, "answer")
+        yield "ingests", f"{waiting} waiting in the inbox; {uncounted}"
+    nothing = "nothing of what is here" if preview.pulls or preview.ingests else "nothing"
     if preview.releases:
         yield "releases", f"{pluralize(preview.new_labels, 'new label')} by {preview.mechanism}"
         yield "charges", f"{preview.charged:,}" if preview.charged else "nothing more"
     else:
-        yield "releases", f"nothing: {preview.why}"
+        yield "releases", f"{nothing}: {preview.why}"
     if preview.left:
         few, most = (f"{preview.left[name]:,.0f}" for name in ("min", "max"))
         yield "left then", f"{few if few == most else f'{few} to {most}'} of each labeler"
-    yield "budget", preview.budget
-    yield "trains", preview.trains or "nothing: there is nothing new to learn from"
+    yield "budget", _describe_budget(preview)
+    yield "trains", preview.trains or f"{nothing}: no release that was not learned from"
     yield "judged by", preview.gate
     in_use = preview.replaces or "none yet"
-    yield "puts into use", f"{preview.promotes or 'nothing'}; in use is {in_use}"
+    yield "puts into use", f"{preview.promotes or nothing}; in use is {in_use}"
 
 
 def _print_job_file(result: JobFile) -> None:

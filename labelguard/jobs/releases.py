@@ -13,15 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labelguard.errors import BudgetExceeded, LabelguardError
+from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
 from labelguard.inputs.sources import Input
 from labelguard.jobs.state import RunInProgress
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.options import Exhausted
+from labelguard.project import policies
 from labelguard.project.opening import OpenProject, abandon
+from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
+from labelguard.release.mechanisms import open_mechanism
 from labelguard.release.plan import Preview
 from labelguard.release.privatize import plan, privatize
+from labelguard.report import overview
+from labelguard.report.overview import Usage
 from labelguard.text import Progress, pluralize
 
 
@@ -60,6 +65,7 @@ class ReleaseOutcome:
     notes: tuple[str, ...] = ()
 
 
+NOTHING_NEW = "nothing is new since it was made"
 NO_ALLOWANCE = ReleaseOutcome(None, "labelers lack allowance for what is new", exhausted=True)
 
 
@@ -175,7 +181,32 @@ def _describe_reused(record: ReleaseRecord, min_new_labels: int) -> ReleaseOutco
     """Return the outcome of a request that an earlier release answers."""
     left_out = record.settings.get("dropped_by_bound", 0)
     if left_out < min_new_labels:
-        return ReleaseOutcome(record.id, "nothing is new since it was made")
+        return ReleaseOutcome(record.id, NOTHING_NEW)
     labels = f"{pluralize(left_out, 'label')} {'is' if left_out == 1 else 'are'}"
     why = f"nothing new can be released: {labels} beyond their labelers' allowance"
     return ReleaseOutcome(record.id, why, exhausted=True)
+
+
+def find_usage(mechanism: str, home: Project) -> Usage | None:
+    """Return how far what a mechanism charges is used; None before it charged anybody."""
+    event = str(open_mechanism(mechanism).priced)
+    used = (one for one in overview.budget(home).allowances if one.event == event and one.labelers)
+    return next(used, None)
+
+
+def policy_in_force(home: Project) -> PolicyDetails:
+    """Return the policy in force. Raises `PolicyError` where there is none."""
+    policy = overview.budget(home).policy
+    if policy is not None:
+        return policy
+    drafts = [draft.name for draft in policies.listing(home) if draft.state == "draft"]
+    if drafts:
+        raise PolicyError(
+            "a job releases under a policy in force, and there are only drafts: look at "
+            f"{' or '.join(drafts)} (labelguard policy show {drafts[-1]}), then labelguard "
+            f"policy activate {drafts[-1]}"
+        )
+    raise PolicyError(
+        "a job releases under a policy in force, and there is none: make one (labelguard "
+        "policy new, policy activate), or a first release by hand (labelguard privatize)"
+    )

@@ -14,25 +14,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from labelguard.answers import connector as connectors
-from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.errors import LabelguardError, NothingIngested, PolicyError, ProjectBusy
 from labelguard.jobs import finish, gates, releases
 from labelguard.jobs.releases import JobRelease, ReleaseOutcome, preview_release
 from labelguard.jobs.settings import Job, load_job, make_job
 from labelguard.jobs.state import Facts, JobState, Models, RunInProgress
 from labelguard.jobs.steps import Step, TrainingTask, open_step
-from labelguard.project import ingestion, policies
+from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
-from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
 from labelguard.release.mechanisms import open_mechanism
-from labelguard.report import overview
+from labelguard.report.overview import Usage
 from labelguard.text import Progress, no_progress
 
 
@@ -68,6 +67,8 @@ class Retrained:
     judgement: Mapping[str, Any] | None
     # what else to know
     notes: tuple[str, ...]
+    # how far labelers have used what the mechanism charges; null before the first charge
+    allowance: Usage | None = None
 
 
 def retrain(path: Path, *, project: Where = None, progress: Progress = no_progress) -> Retrained:
@@ -166,7 +167,13 @@ class JobExecution:
         notes = notes + list(run.steps.get("release", {}).get("notes", ()))
         notes += finish.finish(self.job, self.home, run)
         same = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
-        return Retrained(**same, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
+        return Retrained(
+            **same,
+            resumed=resumed,
+            model=self.models.in_use,
+            notes=tuple(notes),
+            allowance=releases.find_usage(self.settings.release.mechanism, self.home),
+        )
 
     def _run_steps(self, run: RunInProgress) -> JobRun:
         run.step("check", self._check)
@@ -213,7 +220,7 @@ class JobExecution:
         """
         mechanism, gate = self.settings.release.mechanism, self.settings.gate
         finish.check_notify(self.settings.notify)
-        policy = policy_in_force(self.home)
+        policy = releases.policy_in_force(self.home)
         paid = {f"release.mechanism: {mechanism}": mechanism}
         if gate.by == "held-out":
             paid["gate.by: held-out"] = gates.EVALUATION
@@ -235,7 +242,7 @@ class JobExecution:
             gates.check_comparable(mechanism, self.home, self.models.current)
         self.step.check(mechanism, self._gate_coordinates())
         for name in self.settings.pull:
-            connectors.read_settings(self.home.connectors, name)
+            connectors.check_access(connectors.read_settings(self.home.connectors, name))
 
     def _gate_coordinates(self) -> Path | None:
         if self.settings.gate.by != "held-out":
@@ -251,6 +258,12 @@ class JobExecution:
         if not names and self.home.connectors:  # deliveries to the hook wait in the inbox
             answers += ingestion.ingest(self.home, self.progress).answers
         return {"answers": answers}
+
+    def count_waiting(self) -> int:
+        """Return how many answers wait in the inbox for the step that pulls."""
+        if self.job.source is not None or not self.home.connectors:
+            return 0
+        return OpenProject.open(self.home).answers.count().waiting
 
     def _release(self, run: RunInProgress) -> Facts:
         outcome = releases.make_release(self.release_request, self.home, run, self.progress)
@@ -305,24 +318,6 @@ _ENTRY_FIELDS = (
 )
 
 
-def policy_in_force(home: Project) -> PolicyDetails:
-    """Return the policy in force. Raises `PolicyError` where there is none."""
-    policy = overview.budget(home).policy
-    if policy is not None:
-        return policy
-    drafts = [draft.name for draft in policies.listing(home) if draft.state == "draft"]
-    if drafts:
-        raise PolicyError(
-            "a job releases under a policy in force, and there are only drafts: look at "
-            f"{' or '.join(drafts)} (labelguard policy show {drafts[-1]}), then labelguard "
-            f"policy activate {drafts[-1]}"
-        )
-    raise PolicyError(
-        "a job releases under a policy in force, and there is none: make one (labelguard "
-        "policy new, policy activate), or a first release by hand (labelguard privatize)"
-    )
-
-
 _GATES = {
     "released": "released labels of items that are kept apart; costs nothing",
     "probes": "public pairs; costs nothing",
@@ -341,6 +336,8 @@ class RunPreview:
     under_way: int | None
     # connectors that would be pulled first; what they hold that is new is not counted here
     pulls: Sequence[str]
+    # answers that wait in the hook's inbox and would be ingested first; not counted here either
+    ingests: int
     # whether there would be a release
     releases: bool
     # why, or why not
@@ -363,6 +360,8 @@ class RunPreview:
     replaces: str | None
     # where a model that the gate lets pass would be; null if there would be none
     promotes: str | None
+    # how far labelers have used what the mechanism charges by now; null before the first charge
+    allowance: Usage | None
 
 
 def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progress) -> RunPreview:
@@ -374,9 +373,11 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     begun = run.state.run_in_progress()
     begun = begun if begun and begun.is_of(job) else None
     done = begun.steps if begun else {}
-    releases, outcome, left = _preview_release(run, begun)
+    pulls = () if "pull" in done else job.settings.pull
+    ingests = 0 if "pull" in done else run.count_waiting()
+    makes, outcome, left = _preview_release(run, begun, more=bool(pulls or ingests))
     has_ended = begun is not None and begun.end_entry is not None
-    trains = "train" not in done and not has_ended and (releases or _is_new(run, begun))
+    trains = "train" not in done and not has_ended and (makes or _is_new(run, begun))
     judges = trains or ("train" in done and not has_ended)
     promotes = judges and done.get("judge", {}).get("promote", True) and "promote" not in done
     intent = begun.intent("promote") if begun else None
@@ -385,8 +386,9 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
     return RunPreview(
         job=job.name,
         under_way=begun.number if begun else None,
-        pulls=() if "pull" in done else job.settings.pull,
-        releases=releases,
+        pulls=pulls,
+        ingests=ingests,
+        releases=makes,
         why=f"run {begun.number} would be taken up: {outcome.why}" if begun else outcome.why,
         mechanism=job.settings.release.mechanism,
         new_labels=outcome.new_labels,
@@ -397,17 +399,29 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = no_progre
         gate=f"{gate}: {_GATES[gate]}" if judges and "judge" not in done else "not asked",
         replaces=run.models.in_use,
         promotes=str(Path(job.settings.promote.directory) / name) if promotes else None,
+        allowance=releases.find_usage(job.settings.release.mechanism, run.home),
     )
 
 
 def _preview_release(
-    run: JobExecution, begun: RunInProgress | None
+    run: JobExecution, begun: RunInProgress | None, *, more: bool
 ) -> tuple[bool, ReleaseOutcome, Mapping[str, float]]:
-    """Return whether the step would make a release, its outcome, and what is left of allowances."""
+    """Return whether the step would make a release, its outcome, and what is left of allowances.
+
+    `more` may be pulled or ingested before it.
+    """
     if begun and "release" in begun.steps:
         exhausted = bool(begun.steps["release"]["exhausted"])
         return False, ReleaseOutcome(None, "its release is made", exhausted=exhausted), {}
-    return preview_release(run.release_request, run.home, begun, run.progress)
+    try:
+        made, outcome, left = preview_release(run.release_request, run.home, begun, run.progress)
+    except NothingIngested:
+        if not more:
+            raise
+        return False, ReleaseOutcome(None, "nothing was ingested so far"), {}
+    if more and outcome.why == releases.NOTHING_NEW:
+        outcome = replace(outcome, why="what was ingested before is released")
+    return made, outcome, left
 
 
 def _is_new(run: JobExecution, begun: RunInProgress | None) -> bool:

@@ -22,6 +22,7 @@ from labelguard.errors import InvalidLabels, LabelguardError, NoProject, Project
 from labelguard.inputs.left_out import SKIP
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, locate_project
+from labelguard.report.hook import HookState
 from labelguard.text import LABEL_SKIP, pluralize
 
 if TYPE_CHECKING:
@@ -153,9 +154,25 @@ def _project_checks(project: Where) -> list[Finding]:
         segments = f"{pluralize(held.answers, 'row')} in {pluralize(held.segments, 'sealed file')}"
         return f"{segments}, {pluralize(held.waiting, 'answer')} waiting; connectors: {names}"
 
+    def hook() -> str:
+        state = HookState.read(OpenProject.open(home))
+        if state is None:
+            return "no inbox so far"
+        if state.overdue:
+            why = {name: one["why"] for name, one in state.worker.unreconciled.items()}
+            raise LabelguardError(
+                "; ".join(
+                    f"reconciliation of {name}: {since}; {why.get(name, 'no worker runs')}"
+                    for name, since in state.overdue.items()
+                )
+            )
+        days = [f"{name} reconciled: {when}" for name, when in state.reconciliations()]
+        letters = pluralize(state.letters, "dead letter")
+        return "; ".join([*days, f"{letters} (labelguard hook dead-letters list)"])
+
     checks = (
         *(("project", writable), ("keys", keys), ("ledger", ledger)),
-        *(("private maps", maps), ("ingested answers", answers)),
+        *(("private maps", maps), ("ingested answers", answers), ("hook", hook)),
     )
     return _report_once([_check(name, work) for name, work in checks])
 

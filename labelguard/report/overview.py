@@ -36,6 +36,9 @@ from labelguard.project.verification import (
 from labelguard.storage import blocks
 from labelguard.storage.files import check_new_file
 
+# Weeks from the first release until use has a rate.
+_RATE_WEEKS = 2
+
 
 @dataclass(frozen=True)
 class Lifetime(Total):
@@ -66,8 +69,8 @@ class Usage:
     # the same of what was used
     used_per_labeler: Mapping[str, int]
     # weeks until the median unit has nothing left, at the rate of the median unit since the first
-    # release under this policy, its week included; null: nothing was charged, or contents are
-    # protected, which are labelled once and have no rate
+    # release under this policy, its week included; null: nothing was charged, that was less than
+    # two weeks ago, or contents are protected, which are labelled once and have no rate
     weeks_left: int | None
 
 
@@ -208,7 +211,10 @@ def budget(project: Where) -> Budget:
 
 
 def _weeks(ledger: Ledger, event: str) -> int | None:
-    """Return the weeks begun since the first release under the policy in force, or None."""
+    """Return the weeks begun since the first release under the policy in force.
+
+    None where two are not over, or there is no rate at all.
+    """
     active = ledger.policies.active()
     if active is None or active.policy.unit == "item":
         return None
@@ -218,7 +224,8 @@ def _weeks(ledger: Ledger, event: str) -> int | None:
     first = next((clock.parse_time(one.created_at) for one in mine), None)
     if first is None:
         return None
-    return max(0, (clock.parse_time(clock.now()) - first) // timedelta(weeks=1)) + 1
+    over = (clock.parse_time(clock.now()) - first) // timedelta(weeks=1)
+    return over + 1 if over >= _RATE_WEEKS else None
 
 
 def _usage(event: str, rows: list[tuple[int, int, int]], weeks: int | None) -> Usage:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-from labelguard.answers.inbox import Inbox
-from labelguard.answers.store import WorkerState
 from labelguard.budget.policy import Allowance
 from labelguard.configuration.project_file import OrganisationTable
 from labelguard.errors import LabelguardError
@@ -17,6 +16,7 @@ from labelguard.project.verification import Verification
 from labelguard.release import card as cards
 from labelguard.release.sections import Section
 from labelguard.report.facts import ReportFacts, guess_accuracy, odds_factor
+from labelguard.report.hook import HookState
 from labelguard.report.render import format_small, format_time, section
 from labelguard.text import DEFAULT_AGREEMENT, pluralize
 
@@ -27,7 +27,11 @@ _LEFT = 25
 
 def describe_actions(facts: ReportFacts, verification: Verification) -> Section:
     """Faults, allowances that are used up, and what was begun and not finished."""
-    part = section("to_do", facts=facts, verification=verification)
+    hook = None
+    with contextlib.suppress(LabelguardError):  # which the hook's section tells
+        hook = HookState.read(facts.opened)
+    troubles = list(hook.describe_troubles()) if hook else []
+    part = section("to_do", facts=facts, verification=verification, troubles=troubles)
     return part if part.points else replace(part, text=("Nothing to do.",))
 
 
@@ -206,25 +210,20 @@ def describe_releases(facts: ReportFacts) -> Section:
 
 def describe_hook(facts: ReportFacts) -> Section | None:
     """Return how the hook stands, in counts; None for a project without one."""
-    home = facts.opened.project
     try:
-        inbox = Inbox.find(home.state, home.ledger_url, facts.opened.keys)
-        worker = WorkerState.read(home.state)
-        if inbox is None:
-            return None
-        try:
-            waiting, letters = inbox.waiting(), len(inbox.letters())
-        finally:
-            inbox.close()
+        hook = HookState.read(facts.opened)
     except LabelguardError as error:
         return section("hook_unread", "hook", error=str(error))
-    rows = [(name, "reconciled", at) for name, at in sorted(worker.reconciled.items())]
+    if hook is None:
+        return None
+    worker = hook.worker
+    rows = [(name, "reconciled", when) for name, when in hook.reconciliations()]
     rows += [(name, "published", one) for name, one in sorted(worker.pushed.items())]
     rows += [
         (name, "released", f"{one}, {worker.days.get(name, '')}".rstrip(", "))
         for name, one in sorted(worker.releases.items())
     ]
-    return section("hook", rows=rows, waiting=waiting, letters=letters)
+    return section("hook", rows=rows, waiting=hook.waiting, letters=hook.letters)
 
 
 def describe_verification(

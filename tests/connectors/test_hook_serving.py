@@ -123,15 +123,20 @@ def read_refusal(made, *options):
     return ran.stderr
 
 
-@pytest.mark.slow
-def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
+def test_without_a_policy_deliveries_are_kept_and_the_worker_says_that_none_is_released(
     project, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("LABELGUARD_DESK_HOOK_SECRET", hooks.SECRET)
-    made, _ = tools.connected(project, tmp_path, monkeypatch, RELEASE)
-    assert read_refusal(made).startswith("labelguard: the hook releases under a policy in force")
-    with hooks.serving(made, "--no-worker") as server:
+    made, desk = tools.connected(project, tmp_path, monkeypatch, RELEASE)
+    body = json.dumps(desk.answer("ann", 1, "left")).encode()
+    with hooks.serving(made) as server:
+        sent = httpx2.post(f"{server.url}/hooks/desk", content=body, headers=hooks.headers())
+        assert sent.status_code == 200
+        wait("no word", 60, lambda: any("no policy is in force" in one for one in server.lines))
+        wait("not read", 60, lambda: any('"reconciled"' in one for one in server.lines))
         assert server.stop() == 0
+    lines = "".join(server.lines)
+    assert "1 answer ingested; 0 releases." in lines and "leaked" not in lines
 
 
 @pytest.mark.slow

@@ -25,8 +25,9 @@ from support.pages import DOCS
 from labelguard.errors import ConnectorError, LabelguardError
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import find
+from labelguard.project.project import CONFIG, find
 
+_STANDING = re.compile(r'"project": "(\w+)", .*"event": "standing"')
 SECRETS = {"clinic": "of-the-clinic-and-long-enough", "survey": "of-the-survey-and-long-enough"}
 
 
@@ -137,6 +138,14 @@ def test_a_ledger_of_one_project_serves_no_other(projects, tmp_path, monkeypatch
         server.serve(*projects.values(), port=0)
 
 
+def test_settings_that_cannot_be_are_said_of_their_project(projects):
+    with (projects["survey"].state / CONFIG).open("a") as file:
+        file.write('\n[hook.release]\nmechanism = "magic"\n')
+    opened = [find(made.state.parent) for made in projects.values()]
+    with pytest.raises(ConnectorError, match=r"^survey: .*mechanism: expected one of"):
+        server.serve(*opened, port=0, worker=["true"])
+
+
 def test_the_command_of_the_page_serves_both_with_a_worker_each(projects, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")
@@ -151,10 +160,11 @@ def test_the_command_of_the_page_serves_both_with_a_worker_each(projects, tmp_pa
     )
     with started as process:
         assert process.stderr and process.stdout
-        lines = []
+        lines, standing = [], set[str]()
         for text in process.stderr:
             lines.append(text)
-            if "startup complete" in text:
+            standing |= set(_STANDING.findall(text))
+            if len(standing) == 2 and any("startup complete" in line for line in lines):
                 break
         [address] = re.findall(r"http://127\.0\.0\.1:\d+", "".join(lines))
         for name, secret in SECRETS.items():
@@ -167,6 +177,7 @@ def test_the_command_of_the_page_serves_both_with_a_worker_each(projects, tmp_pa
         process.terminate()
         summary = json.loads(process.stdout.read())
         rest = process.stderr.read()
+    assert standing == {"clinic", "survey"}  # without a policy, and each by its name
     assert summary["connectors"] == ["clinic/clinic", "survey/survey"]
     assert (summary["deliveries"], summary["events"], started.returncode) == (2, 2, 0)
     assert not any(secret in "".join(lines) + rest for secret in SECRETS.values())

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from support import hooks, tools
 from support.clients import client
 
 import labelguard as lg
+from labelguard import clock
 from labelguard.answers.inbox import FILE
 from labelguard.answers.store import WorkerState
 from labelguard.errors import ConnectorError, InvalidLabels, PolicyError, ProjectError
 from labelguard.project import attempts, policies
 from labelguard.project.opening import OpenProject
 from labelguard.report import doctor, overview
-from labelguard.report.page import write
+from labelguard.report.page import report, write
 
 
 class Clinic:
@@ -139,10 +141,30 @@ def test_no_release_is_made_where_labelers_are_exhausted(make):
     assert worker.turn().failed == []
 
 
-def test_a_machine_agrees_to_no_policy(project, tmp_path, monkeypatch):
-    found, _ = tools.connected(project, tmp_path, monkeypatch, '[hook.release]\nwhen = "daily"')
-    with pytest.raises(PolicyError, match="there is none: make one"):
+def test_a_machine_agrees_to_no_policy_and_releases_once_there_is_one(
+    project, tmp_path, monkeypatch
+):
+    found, desk = tools.connected(
+        project, tmp_path, monkeypatch, '[hook.release]\nwhen = "every:2"\nmechanism = "rr"'
+    )
+    worker = Worker(found)
+    assert worker.outlook[0].startswith("nothing is released, for no policy is in force")
+    assert worker.turn() == Worker(found).turn()  # nothing is due
+    tools.deliver(found, *(desk.answer("ann", n, "left") for n in (1, 2)))
+    done = worker.turn()
+    assert (done.answers, done.releases, overview.releases(found)) == (2, [], [])
+    assert done.failed[0].startswith("release desk: nothing is released, for no policy is in")
+    first = doctor.examine(found)[0]
+    assert not first.ok and "no policy is in force" in first.detail
+    policies.new("late", project=found, epsilon=3, delta=1e-5, allow=["rr:uses=4,block=1"])
+    policies.activate("late", found)
+    later = Worker(found)
+    assert len(later.turn().releases) == 1
+    assert (
         Worker(found)
+        .outlook[1]
+        .endswith("of the median labeler are left; 0 labelers have none left")
+    )
 
 
 def test_statistics_after_so_many_answers_must_be_named_by_the_policy(make):
@@ -272,6 +294,35 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
     assert after == bad | {"labelguard_last_release_timestamp": pytest.approx(time.time(), abs=60)}
     assert status["releases"] == "ok"
     assert doctor.examine(project)[0].name != "releases"
+
+
+def check(clinic):
+    return next(one for one in doctor.examine(clinic.project) if one.name == "hook")
+
+
+def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypatch):
+    clinic = make('when = "manual"')
+    clinic.annotate(1)
+
+    def refuse(*_):
+        raise ConnectorError("connector desk: no api_key")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tools.DeskConnector, "pull", refuse)
+        clinic.worker().turn()
+    for day, overdue in ((2, False), (3, True)):
+        with clock.simulate_time(datetime(2026, 11, day, tzinfo=UTC)):
+            shown = {one.id: one for one in report(project=clinic.project).sections}
+            checked = check(clinic)
+        never = ("desk", "reconciled", "never (attempts fail since 2026-11-01)")
+        assert shown["hook"].table and never in shown["hook"].table.rows
+        assert any("missed of desk" in one for one in shown["to-do"].points) == overdue
+        assert checked.ok != overdue and ("no api_key" in checked.detail) == overdue
+    clinic.day = 3
+    clinic.worker().turn()
+    with clock.simulate_time(datetime(2026, 11, 3, tzinfo=UTC)):
+        checked = check(clinic)
+    assert checked.ok and "desk reconciled: 2026-11-03; 0 dead letters" in checked.detail
 
 
 def test_of_a_files_label_outside_the_domain_no_trace_is_kept(project):

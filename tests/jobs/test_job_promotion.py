@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import yaml
+from support.commands import run
 from support.job_projects import desk
 from support.receivers import SECRET, as_text, receiver
 from support.tools import connected, deliver
@@ -23,6 +24,7 @@ from labelguard.jobs import start
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState, Models
 from labelguard.project import project as projects
+from labelguard.project.project import CONFIG
 from labelguard.project.project import waiting as patient
 
 FACTS = {"run": 1, "release": "r0001"}
@@ -170,10 +172,17 @@ def test_a_job_of_what_was_pulled_pulls(pulled):
 
 def test_what_a_hook_heard_is_released_without_a_pull(pulled):
     small, project, tool = pulled
-    events = [tool.answer(f"annotator {n % 3}", n, "left") for n in range(20, 33)]
-    deliver(project, *events)
     small.asks(input=None)
-    assert retrain(small.job).new_labels == 13
+    for first, why in ((20, "nothing was ingested so far"), (40, "what was ingested before")):
+        numbers = range(first, first + 13)
+        deliver(project, *(tool.answer(f"annotator {n % 3}", n, "left") for n in numbers))
+        said = dry_run(small.job)
+        assert (said.ingests, said.releases, said.charged) == (13, False, 0)
+        assert said.why.startswith(why)
+        shown = run("retrain", str(small.job), "--dry-run").stdout
+        assert "13 answers waiting in the inbox; what is new there is not" in shown
+        assert "nothing is new" not in shown and "nothing new" not in shown
+        assert retrain(small.job).new_labels == 13
 
 
 def test_a_connector_that_there_is_not_is_said_before_anything_is_pulled(pulled, monkeypatch):
@@ -182,6 +191,21 @@ def test_a_connector_that_there_is_not_is_said_before_anything_is_pulled(pulled,
     small.asks(input=None, pull=["desk", "nowhere"])
     with pytest.raises(ConnectorError, match="nowhere"):
         retrain(small.job)
+
+
+@pytest.mark.parametrize("kind", ["label-studio", "argilla"])
+def test_a_key_that_is_missing_is_said_by_the_check(kind, pulled, monkeypatch):
+    small, project, _ = pulled
+    own = {"label-studio": "project = 1", "argilla": 'dataset = "a"\nworkspace = "b"'}[kind]
+    with (project.state / CONFIG).open("a") as file:
+        file.write(f'\n[connectors.ours]\nkind = "{kind}"\nurl = "http://localhost:1"\n{own}\n')
+    small.asks(input=None, pull=["ours"])
+    for begin in (dry_run, retrain):
+        with pytest.raises(ConnectorError, match="connector ours: no api_key"):
+            begin(small.job)
+    assert not (small.state / "history.jsonl").exists()  # none was begun
+    monkeypatch.setenv("LABELGUARD_OURS_API_KEY", "0123456789")
+    assert dry_run(small.job).pulls == ("ours",)
 
 
 def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(pulled, monkeypatch):

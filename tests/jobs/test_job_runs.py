@@ -36,6 +36,7 @@ def test_new_labels_make_a_release_and_a_model_in_use(small):
     [entry] = small.registry()
     assert entry["release"] == done.release and entry["epsilon"] == 3.0
     assert entry["unit"] == "labeler" and set(entry["files"]) == {"head.npz", "TRAINING_CARD.md"}
+    assert done.allowance and done.allowance.left_per_labeler["max"] > 0
     [run] = small.history()
     assert (run.outcome, run.model, run.release) == ("promoted", "0001", done.release)
     assert run.settings["step"] == "head" and not (small.state / "run.json").exists()
@@ -140,6 +141,7 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path):
     retrain(small.job)
     small.label(2)
 
+    assert "0 left of each labeler; 5 of 5 have nothing left" in run("retrain", small.job).stdout
     for options, code in (((), 0), (("--strict",), 3), (("--dry-run", "--strict"), 3)):
         said = run("retrain", small.job, "--json", *options, code=code)
         assert json.loads(said.stdout)["budget"] == "exhausted"

@@ -65,10 +65,17 @@ def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each):
     assert "12 left, " in CliRunner().invoke(main, ["budget", "show", *place]).output
 
 
-def test_a_clock_that_was_set_back_counts_as_the_first_week(project):
+def test_there_is_no_rate_until_two_weeks_are_over_nor_by_a_clock_that_was_set_back(project):
     policy(project, "rr:uses=20,block=1")
     weekly(project, range(1), PACES)
-    assert weeks_left(project, -3) == weeks_left(project, 0) == [9]
+    for week in (-3, 0, 1):
+        assert weeks_left(project, week) == [None]
+    assert weeks_left(project, 2) == [27], "18 of 20 are left, at 2 in 3 weeks"
+    place = ["--project", str(project.state.parent)]
+    for week, shown in ((1, False), (2, True)):
+        with clock.simulate_time(MONDAY + timedelta(weeks=week, hours=1)):
+            said = CliRunner().invoke(main, ["budget", "show", *place]).output
+        assert ("at the present rate" in said) == shown
 
 
 @pytest.mark.slow
@@ -78,7 +85,7 @@ def test_each_allowance_has_its_rate_under_the_policy_in_force(project):
     policy(project, "rr:uses=20,block=1", "statistic:releases=12", name="next")
     weekly(project, range(2, 4), PACES)
     weekly(project, range(3, 4), {"even": 2}, **STATISTIC)
-    assert weeks_left(project, 3) == [8, 11], "16 labels at 2 a week; 11 releases at 1"
+    assert weeks_left(project, 5) == [16, 33], "16 labels at 4 in 4 weeks; 11 releases at 1 in 3"
 
 
 def test_contents_have_no_rate(project):

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -166,6 +166,7 @@ def test_the_hook_is_told_in_counts(project):
     assert dict(hook.facts) == {"waiting in the inbox": "2", "dead letters": "1"}
     assert hook.table and ("desk", "reconciled", "2026-01-05") in hook.table.rows
     assert "secret words" not in words(document)
+    assert any(one.startswith("1 dead letter waits") for one in section(document, "to-do").points)
     (project.state / "worker.json").write_text("{")
     assert "cannot be read" in section(report(project=project), "hook").alert
 
@@ -202,7 +203,10 @@ def test_labelers_near_their_cap_are_counted_and_some_are_named(released, monkey
     beyond = document.chart.series[1].values
     assert sum(value for value in beyond if value is not None) == near
     assert "have used all of it" in document.chart.message
-    assert facts["the median labeler has"].endswith(" at the present rate")
+    assert "the median labeler has" not in facts  # two weeks are not over
+    with clock.simulate_time(datetime.now(UTC) + timedelta(weeks=3)):
+        later = dict(section(report(project=released[0]), "used-rr").facts)
+    assert later["the median labeler has"].endswith(" at the present rate")
     used = dict(whole.summary)["randomized blocks used"]
     assert used.endswith(f"% of the allowance of {facts['labelers']} labelers")
 

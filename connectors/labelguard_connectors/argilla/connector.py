@@ -114,6 +114,11 @@ class Argilla:
         dataset = create_dataset(where, self._url, key, identity, title, release, pairs, progress)
         return f"{self._url}/dataset/{dataset}/annotation-mode"
 
+    def check_access(self) -> None:
+        """Raise `ConnectorError` where its key or a package is missing."""
+        with self._client():
+            pass
+
     def _client(self) -> ArgillaClient:
         extras.require("argilla", "the connector to Argilla")
         from labelguard_connectors.argilla.rest import ArgillaClient

@@ -74,8 +74,9 @@ def _print_turn(value: Turn) -> None:
 @hook.command("work", short_help="Ingest and release what the hook received.")
 @click.option("--once", is_flag=True, help="Do what is due now, and exit.")
 @click.option("--attached", is_flag=True, hidden=True, help="Exit when standard input ends.")
+@click.option("--named", default="", hidden=True, help="Its name in log lines.")
 @prints(_print_turn, code=lambda value: 1 if value.failed else 0, project=True)
-def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
+def hook_work(once: bool, attached: bool, named: str, project: Path | None) -> Turn:
     """Ingest what the hook received, once a day what it missed, and release as [hook.release] says.
 
     `labelguard serve` does this too, unless it runs with --no-worker.
@@ -87,7 +88,9 @@ def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
     extras.require(_EXTRA, "labelguard hook work")
     from labelguard_connectors.hook import worker
 
-    return worker.work_once(project) if once else worker.run_forever(project, attached=attached)
+    if once:
+        return worker.work_once(project)
+    return worker.run_forever(project, attached=attached, name=named)
 
 
 @hook.group("dead-letters", context_settings=HELP)

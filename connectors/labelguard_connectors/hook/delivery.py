@@ -165,7 +165,8 @@ _QUIET_SECONDS = 1.0
 class Hook:
     """Takes deliveries for the connectors that are served, into one inbox. An ASGI application.
 
-    Hooks of one server share the `bodies` that they read, which have one bound.
+    Hooks of one server share the `bodies` that they read, which have one bound; the log tells them
+    apart by `name`.
     """
 
     def __init__(
@@ -175,14 +176,15 @@ class Hook:
         limits: Limits,
         attempts: Callable[[], Attempts] = Attempts,
         bodies: Bodies | None = None,
+        name: str = "",
     ) -> None:
         self._endpoints, self._inbox, self._limits = endpoints, inbox, limits
         self._attempts, self._waiting = attempts, 0
         self.metrics = Metrics(attempts)
         self.writer = BatchWriter(inbox, self.metrics)
         self._bodies = bodies or Bodies(limits)
-        self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
-        self._log = logs.logger()
+        self._refusals = logs.Sparse(logs.logger(name), "refused", _QUIET_SECONDS)
+        self._log = logs.logger(name)
         self._checked: tuple[float, asyncio.Task[bool]] | None = None
         self._counted: asyncio.Task[None] | None = None
 

@@ -78,10 +78,10 @@ class _Stderr(logging.Handler):
             sys.stderr.flush()
 
 
-def logger() -> Logger:
-    """Return the hook's own logger."""
+def logger(project: str = "") -> Logger:
+    """Return the hook's own logger; its lines name the project where a server has several."""
     logger: Logger = structlog.get_logger("labelguard.hook")
-    return logger
+    return logger.bind(project=project) if project else logger
 
 
 class Sparse:

@@ -19,6 +19,10 @@ from labelguard.text import pluralize
 
 _WHERE = f"{FILE}: hook.release"
 _STATISTIC = "statistic"
+NO_POLICY = (
+    "nothing is released, for no policy is in force; what is delivered is kept until there is one "
+    "(labelguard policy new, policy activate), or a first release by hand (labelguard privatize)"
+)
 
 
 @runtime_checkable
@@ -57,18 +61,14 @@ class Schedule:
         """Return how long the allowance of the policy in force lasts for these releases, as
         sentences.
 
-        Raises `PolicyError` where there is no policy in force, or one that does not name what these
-        releases would use up: a machine agrees to nothing.
+        Raises `PolicyError` where the policy in force does not name what these releases would use
+        up: a machine agrees to nothing.
         """
         if self.when == "manual":
             return ["nothing is released automatically"]
         budget = overview.budget(where)
         if (policy := budget.policy) is None:
-            raise PolicyError(
-                "the hook releases under a policy in force, and there is none: make one "
-                "(labelguard policy new, policy activate), or a first release by hand (labelguard "
-                "privatize)"
-            )
+            return [NO_POLICY]
         mechanism = self._mechanism(policy, where)
         self._check_statistic(mechanism, policy)
         event = _STATISTIC if mechanism == _STATISTIC else "rr"
@@ -117,4 +117,6 @@ def _describe_allowance(event: str, policy: PolicyDetails, usage: Usage | None) 
         count = pluralize(allowed[0], noun)
         return f"no labeler was charged yet; it lasts for {count} of each labeler"
     left = pluralize(usage.left_per_labeler["median"], noun)
-    return f"{left} of the median labeler are left; {usage.exhausted_labelers:,} spent"
+    spent = pluralize(usage.exhausted_labelers, "labeler")
+    spent += " has" if usage.exhausted_labelers == 1 else " have"
+    return f"{left} of the median labeler are left; {spent} none left"

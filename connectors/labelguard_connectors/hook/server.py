@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from labelguard.cli.terminal import StopSignal
-from labelguard.errors import ConnectorError
+from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import STATE
@@ -70,9 +70,10 @@ def serve(
     bounds, projects = bounds or Limits(), _name_projects(places or (None,))
     endpoints = {name: Endpoints.of(opened.project) for name, opened in projects.items()}
     _check_secrets(endpoints)
-    for opened in projects.values() if worker else ():
+    for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
-        Schedule.of(opened.project.hook).describe(opened.project)
+        with _name_in_errors(name):
+            Schedule.of(opened.project.hook).describe(opened.project)
     logs.configure()
     log = logs.logger()
     with contextlib.ExitStack() as stack:
@@ -80,7 +81,7 @@ def serve(
         for name, opened in projects.items():
             inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
             state = partial(attempts.read, opened.project)
-            hooks[name] = Hook(endpoints[name].served, inbox, bounds, state, bodies)
+            hooks[name] = Hook(endpoints[name].served, inbox, bounds, state, bodies, name)
         listener = stack.enter_context(contextlib.closing(_listen(host, port)))
         address = _address(listener)
         for name, each in endpoints.items():
@@ -92,9 +93,9 @@ def serve(
         log.info("serving", address=address, connectors=served)
         if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
             log.warning("not loopback", why="deliveries are unencrypted; put TLS in front of it")
-        for opened in projects.values() if worker else ():
-            place = str(opened.project.state)
-            stack.enter_context(_run_beside([*worker, "--project", place]))
+        for name, opened in projects.items() if worker else ():
+            own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
+            stack.enter_context(_run_beside([*worker, *own], name))
         only = hooks.get("")
         _run(app.application(only) if only else app.application_of_several(hooks), listener, bounds)
         log.info("ended", address=address)
@@ -120,6 +121,15 @@ def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
             raise ConnectorError(f"two projects are called {name}, or one is named twice")
         projects[name] = opened
     return projects
+
+
+@contextlib.contextmanager
+def _name_in_errors(project: str) -> Iterator[None]:
+    """Name the project in what is raised inside, where a server has several."""
+    try:
+        yield
+    except (ConnectorError, PolicyError) as error:
+        raise type(error)(f"{project}: {error}" if project else str(error)) from None
 
 
 def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
@@ -177,10 +187,11 @@ def _address(listener: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def _run_beside(command: Sequence[str]) -> Iterator[None]:
+def _run_beside(command: Sequence[str], name: str) -> Iterator[None]:
     """Keep a worker running meanwhile: it ends with this process, however this ends."""
     ended = threading.Event()
-    keeper = threading.Thread(target=_keep_running, args=(command, ended), name="labelguard-worker")
+    arguments = (command, ended, logs.logger(name))
+    keeper = threading.Thread(target=_keep_running, args=arguments, name="labelguard-worker")
     keeper.start()
     try:
         yield
@@ -189,8 +200,7 @@ def _run_beside(command: Sequence[str]) -> Iterator[None]:
         keeper.join()
 
 
-def _keep_running(command: Sequence[str], ended: threading.Event) -> None:
-    log = logs.logger()
+def _keep_running(command: Sequence[str], ended: threading.Event, log: logs.Logger) -> None:
     pause, most = _RESTART_SECONDS
     while not ended.is_set():
         # The worker ends when its standard input does, which this process alone holds open.

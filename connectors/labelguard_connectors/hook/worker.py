@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import signal
 import threading
 import time
@@ -23,19 +24,22 @@ from labelguard.answers import connector as connectors
 from labelguard.answers.connector import Settings
 from labelguard.answers.store import WorkerState
 from labelguard.cli.terminal import StopSignal
-from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
+from labelguard.errors import ConnectorError, LabelguardError, PolicyError, ProjectBusy
 from labelguard.ledger import sources
 from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release import publication
 from labelguard.release.privatize import privatize
+from labelguard.report import overview
 from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.schedule import CountsCompletion, Schedule
+from labelguard_connectors.hook.schedule import NO_POLICY, CountsCompletion, Schedule
 
 TURN_SECONDS = 15.0
 # How often a tool is asked whether all is answered; and how long nothing is taken in at most.
 _COMPLETED_SECONDS, _LONGEST_SECONDS = 300.0, 3_600.0
+# How often the end of standard input is looked for.
+_WATCH_SECONDS = 0.2
 # Events that are taken in whatever the schedule says.
 _MANY = 10_000
 
@@ -55,15 +59,21 @@ class Turn:
 
 
 class Worker:
-    """Works for one project. Raises at its making what `Schedule` raises."""
+    """Works for one project, by whose `name` its log lines are known where a server has several.
 
-    def __init__(self, where: Where = None, today: Callable[[], str] | None = None) -> None:
+    `total` is what came of its turns so far. Raises at its making what `Schedule` raises.
+    """
+
+    def __init__(
+        self, where: Where = None, today: Callable[[], str] | None = None, name: str = ""
+    ) -> None:
         self._project: Project = locate_project(where)
         self._schedule = Schedule.of(self._project.hook)
         self._settings: Mapping[str, Settings] = connectors.read_all(self._project.connectors)
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
-        self._log = logs.logger()
+        self._log = logs.logger(name)
         self._ended = threading.Event()
+        self.total = Turn()
         self._ingested = -math.inf
         self._missed: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
@@ -87,7 +97,12 @@ class Worker:
     def turn(self) -> Turn:
         """Do what is due; return what came of it."""
         turn = Turn()
-        self._attempt(turn, lambda: self._take_turn(turn), "worker")
+        try:
+            self._attempt(turn, lambda: self._take_turn(turn), "worker")
+        finally:  # a signal may end it
+            self.total.answers += turn.answers
+            self.total.releases += turn.releases
+            self.total.published += turn.published
         return turn
 
     def _take_turn(self, turn: Turn) -> None:
@@ -111,8 +126,18 @@ class Worker:
 
     def _reconcile(self, turn: Turn, progress: WorkerState, name: str) -> None:
         """Ingest what the hook missed: once a day, and when it was down."""
-        turn.answers += ingestion.reconcile(name, self._project).answers
+        try:
+            turn.answers += ingestion.reconcile(name, self._project).answers
+        except ProjectBusy:
+            raise
+        except Exception as error:
+            if not self._ended.is_set():
+                since = progress.unreconciled.get(name, {}).get("since", self._today())
+                progress.unreconciled[name] = {"since": since, "why": _describe_error(error)}
+                progress.write(self._project.state)
+            raise
         self._missed.discard(name)
+        progress.unreconciled.pop(name, None)
         progress.reconciled[name] = self._today()
         progress.write(self._project.state)
         self._log.info("reconciled", connector=name)
@@ -140,6 +165,7 @@ class Worker:
         last, new = self._new_answers(progress, source)
         if not new or not self._is_release_due(new, progress, source):
             return
+        self._check_policy()
         options = self._schedule.options
         release = privatize(None, namespace=source, project=self._project, **options)
         progress.segments[source], progress.days[source] = last, self._today()
@@ -148,6 +174,15 @@ class Worker:
         if not release.reused:
             turn.releases.append(release.id)
             self._log.info("released", source=source, release=release.id)
+
+    def _check_policy(self) -> None:
+        """Raise `PolicyError` where no policy is in force, and note it: a machine agrees to
+        nothing.
+        """
+        if overview.budget(self._project).policy is None:
+            error = PolicyError(NO_POLICY)
+            attempts.fail(self._project, error)
+            raise error
 
     def _new_answers(self, progress: WorkerState, source: str) -> tuple[int, int]:
         """Return the last segment, and how many answers of a source came since its last release."""
@@ -188,9 +223,7 @@ class Worker:
                 raise
             if what == "ingest":  # nothing new is released while it fails
                 attempts.fail(self._project, error)
-            # What another package says may hold a label: its kind and its place are enough.
-            is_ours = isinstance(error, LabelguardError)
-            why = str(error) if is_ours else type(error).__name__
+            is_ours, why = isinstance(error, LabelguardError), _describe_error(error)
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
             places = {} if is_ours else {"at": logs.places(error)}
@@ -199,6 +232,11 @@ class Worker:
         else:
             if self._failures.pop((what, of), None) and what == "ingest":
                 attempts.clear(self._project)
+
+
+def _describe_error(error: Exception) -> str:
+    """Return what an error says, if it is ours: what another package says may hold a label."""
+    return str(error) if isinstance(error, LabelguardError) else type(error).__name__
 
 
 def _open_countable(settings: Settings) -> CountsCompletion:
@@ -218,15 +256,16 @@ def work_once(where: Where = None) -> Turn:
     return Worker(where).turn()
 
 
-def run_forever(where: Where = None, *, attached: bool = False) -> Turn:
+def run_forever(where: Where = None, *, attached: bool = False, name: str = "") -> Turn:
     """Work until SIGTERM, Ctrl-C or, `attached`, the end of standard input.
 
     A release that is under way is stopped, and finished by the next worker at no further charge.
     """
     logs.configure()
-    worker, ended = Worker(where), threading.Event()
+    worker, ended = Worker(where, name=name), threading.Event()
+    watcher = threading.Thread(target=_end_with_standard_input, args=(ended,))
     if attached:
-        threading.Thread(target=_end_with_standard_input, daemon=True).start()
+        watcher.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         _set_on_signal(number, ended)
     try:
@@ -236,8 +275,12 @@ def run_forever(where: Where = None, *, attached: bool = False) -> Turn:
     except Exception:
         if not ended.is_set():
             raise
-    logs.logger().info("worker ended")
-    return Turn()
+    finally:
+        ended.set()
+        if attached:  # a thread that outlives this one keeps what duckdb would complain of
+            watcher.join()
+    logs.logger(name).info("worker ended")
+    return worker.total
 
 
 def _set_on_signal(number: int, ended: threading.Event) -> None:
@@ -253,10 +296,12 @@ def _set_on_signal(number: int, ended: threading.Event) -> None:
         signal.signal(number, set_and_handle)
 
 
-def _end_with_standard_input() -> None:
+def _end_with_standard_input(ended: threading.Event) -> None:
     """End this process when the server does, which holds the other end open."""
     # Not by sys.stdin: a thread that waits in it holds its lock, which the interpreter wants when
     # it ends.
-    while os.read(0, 4_096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    while not ended.is_set():
+        if select.select([0], [], [], _WATCH_SECONDS)[0] and not os.read(0, 4_096):
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+            return

@@ -84,6 +84,10 @@ class LabelStudio:
         project = releases.push_to_label_studio(client, self._address, release, name, progress)
         return self._address(project)
 
+    def check_access(self) -> None:
+        """Raise `ConnectorError` where its key or a package is missing."""
+        _ = self._client
+
     @cached_property
     def _client(self) -> LabelStudioClient:
         extras.require("label-studio", f"connector {self._name}")
