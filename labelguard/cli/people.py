@@ -243,8 +243,9 @@ def labeler_retire(
 ) -> RemovalReport:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
-    LABELER_ID is the id in your files, or a pseudonym. Their rows are removed from the private maps
-    of earlier releases, which stay as they are. Spent budget stays in the ledger.
+    LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
+    pseudonym. Their rows are removed from the private maps of earlier releases, which stay as they
+    are. Spent budget stays in the ledger.
 
     \b
     Example:
@@ -263,8 +264,9 @@ def labeler_erase(
 ) -> RemovalReport:
     """Retire a labeler and remove the project's copies of their raw rows.
 
-    LABELER_ID is the id in your files, or a pseudonym. Earlier releases stay as they are: this
-    shows which ones used their labels, and what else it cannot undo.
+    LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
+    pseudonym. Earlier releases stay as they are: this shows which ones used their labels, and what
+    else it cannot undo. Repeat it in every project that they label in.
 
     \b
     Example:
@@ -304,8 +306,9 @@ def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -
     """Write a letter, in Markdown: what was recorded of a labeler, what was used by which releases,
     what that means in words, what stays when they leave, and whom to write to.
 
-    LABELER_ID is the id in your files, or a pseudonym. Names and addresses are those of
-    `[organisation]` in labelguard.toml. Nothing is changed, and no label is read.
+    LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
+    pseudonym. Names and addresses are those of `[organisation]` in labelguard.toml. Nothing is
+    changed, and no label is read.
 
     \b
     Example:

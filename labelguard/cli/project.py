@@ -122,9 +122,9 @@ def _print_labeler(value: LabelerBudget) -> None:
 @click.argument("labeler_id")
 @prints(_print_labeler, project=True)
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
-    """Show what one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
+    """Show what one labeler has spent, and whether they left, which a tombstone keeps known.
 
-    It also shows whether they left: retired and erased labelers stay known by a tombstone.
+    LABELER_ID is the id in your files, SOURCE:ID where there are several sources, or a pseudonym.
 
     \b
     Example:
