@@ -110,12 +110,12 @@ def _print_labeler(value: LabelerBudget) -> None:
         echo("Nothing has been charged yet.")
         return
     echo()
-    names = ("policy", "event", "allowed", "used", "left")
-    rows = (
-        (a.policy, a.event, a.allowed, a.used, "closed" if a.state == "closed" else a.left)
-        for a in value.allowances
-    )
+    names, rows = ("policy", "event", "allowed", "used", "left"), []
+    for a in value.allowances:
+        left = "closed" if a.state == "closed" else None if gone else a.left
+        rows.append((a.policy, a.event, a.allowed, a.used, left))
     print_table(names, rows, right=names[2:])
+    echo(f"\nspent: {format_budget(value)} (all policies, at their full price)")
 
 
 @budget.command("labeler", short_help="What one labeler has spent, and whether they left.")

@@ -175,6 +175,9 @@ def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project
     for name in (WHO, pseudonym(project)):
         found = overview.labeler(name, project)
         assert found.departure in erasure.listing(project) and found.allowances[0].used == 1
+        *_, row, _, spent = invoke(project, "budget", "labeler", name).stdout.splitlines()
+        assert spent == "spent: ε = 3, δ = 1e-5 (all policies, at their full price)"
+        assert row.endswith("–")
     found = overview.labeler("worker of the past", project)
     assert found.pseudonym == pseudonym(project, "worker of the past") and not found.allowances
     shown = invoke(project, "budget", "labeler", "worker of the past").stdout
