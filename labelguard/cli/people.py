@@ -215,10 +215,12 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         rows = pluralize(value.rows_remembered, "row")
         yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
     erased = value.kind == "erased"
-    if value.rows_set_aside:
-        rows = pluralize(value.rows_set_aside, "row")
-        removed = "removed" if done else "to be removed"
-        yield "quarantine", f"{rows} of theirs {removed if erased else 'kept'}"
+    becomes = "kept" if not erased else "removed" if done else "to be removed"
+    if rows := value.rows_set_aside - value.stored_answers:
+        yield "quarantine", f"{pluralize(rows, 'row')} of theirs {becomes}"
+    if value.stored_answers:
+        stored = pluralize(value.stored_answers, "answer")
+        yield "ingested", f"{stored} of theirs, or waiting in the inbox, {becomes}"
     for name in value.unreadable_files if erased else ():
         yield "", f"{name} cannot be read and goes whole"
     for release_id in value.given_up:
