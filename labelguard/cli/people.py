@@ -10,7 +10,16 @@ import click
 
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import policy
-from labelguard.cli.terminal import bullet_facts, echo, print_facts, print_table, prints, wants_json
+from labelguard.cli.terminal import (
+    ask,
+    bullet_facts,
+    confirm,
+    echo,
+    print_facts,
+    print_table,
+    prints,
+    wants_json,
+)
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -55,7 +64,7 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
 
     if people is None:
         question = f"Are all people in {name} new to this project (nobody of them has labels under "
-        agreed = click.confirm(f"{question}another source)?", err=True)
+        agreed = ask(f"{question}another source)?", "say it: --people new, or --people known")
         people = "new" if agreed else "known"
     return linking.add_source(name, people, project)
 
@@ -332,5 +341,5 @@ def _remove_labeler(
             _print_departure(shown, done=False)
         verb = "Retire" if kind == "retired" else "Erase"
         who = f"{labeler_id!r}, labeler {shown.labeler},"
-        click.confirm(f"{verb} {who} for good?", abort=True, err=True)
+        confirm(f"{verb} {who} for good?")
     return erasure.remove_labeler(labeler_id, kind, project, never_seen=never_seen)

@@ -11,6 +11,7 @@ import click
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import TIES, allowance_fact, ceiling_fact, total_fact
 from labelguard.cli.terminal import (
+    confirm,
     echo,
     format_cell,
     print_bullets,
@@ -103,9 +104,8 @@ def budget_show(project: Path | None) -> Budget:
 
 def _print_labeler(value: LabelerBudget) -> None:
     gone = value.departure
-    print_facts(
-        [("pseudonym", value.pseudonym), *([("left", f"{gone.kind} on {gone.at}")] if gone else [])]
-    )
+    facts = [("left", f"{gone.kind} on {gone.at}")] if gone else []
+    print_facts([("pseudonym", value.pseudonym), *facts])
     if not value.allowances:
         echo("Nothing has been charged yet.")
         return
@@ -446,5 +446,5 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> Ceil
     shown = policy_facts.show_ceiling(project, ceiling)
     if not yes:
         _print_ceiling(shown, err=True)
-        click.confirm("Raise the ceiling, for good?", abort=True, err=True)
+        confirm("Raise the ceiling, for good?")
     return policy_facts.raise_ceiling(ceiling, project)
