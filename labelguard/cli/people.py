@@ -16,6 +16,7 @@ from labelguard.cli.terminal import (
     confirm,
     echo,
     print_facts,
+    print_notes,
     print_table,
     prints,
     wants_json,
@@ -306,6 +307,9 @@ def labeler_list(project: Path | None) -> list[Departure]:
 
 
 def _print_letter(value: LabelerLetter) -> None:
+    if missing := ", ".join(value.not_stated):
+        where = "labelguard.toml, in [organisation] and [project]"
+        print_notes([f'the letter says "not stated" of {missing}: state them in {where}'])
     echo(f"Letter: {value.path}" if value.path else value.text.rstrip("\n"))
 
 
