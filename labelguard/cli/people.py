@@ -226,8 +226,8 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
     erased = value.kind == "erased"
     becomes = "kept" if not erased else "removed" if done else "to be removed"
-    if rows := value.rows_set_aside - value.stored_answers:
-        yield "quarantine", f"{pluralize(rows, 'row')} of theirs {becomes}"
+    if quarantined := value.rows_set_aside - value.stored_answers:
+        yield "quarantine", f"{pluralize(quarantined, 'row')} of theirs {becomes}"
     if value.stored_answers:
         stored = pluralize(value.stored_answers, "answer")
         yield "ingested", f"{stored} of theirs, or waiting in the inbox, {becomes}"
@@ -239,10 +239,13 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         yield "given up", f"{lost}charged{keep}"
     if value.releases:
         whose = "of their group" if value.group else "of theirs"
-        labels = pluralize(value.randomized_blocks, "randomized block")
-        statistics = pluralize(value.statistic_releases, "statistic release")
-        under = f"under {format_budget(value)} over the project's life"
-        yield "earlier", f"{labels} {whose}, part of {statistics}, {under}"
+        took = []
+        if value.randomized_blocks:
+            took.append(f"{pluralize(value.randomized_blocks, 'randomized block')} {whose}")
+        if value.statistic_releases:
+            took.append(f"part of {pluralize(value.statistic_releases, 'statistic release')}")
+        used = ", ".join(took) or f"part of {pluralize(len(value.releases), 'release')}"
+        yield "earlier", f"{used}, under {format_budget(value)} over the project's life"
 
 
 @labeler.command("retire", short_help="Refuse a labeler's labels, forget earlier ones.")
@@ -288,8 +291,12 @@ def labeler_erase(
 
 
 def _print_departures(values: Sequence[Departure]) -> None:
-    rows = ((value.pseudonym, value.kind, value.at) for value in values)
-    print_table(("labeler", "is", "since"), rows, empty="No labeler was retired or erased.")
+    rows = ((value.pseudonym, value.kind, value.at, value.retired_at) for value in values)
+    print_table(
+        ("labeler", "is", "since", "retired before"),
+        rows,
+        empty="No labeler was retired or erased.",
+    )
 
 
 @labeler.command("list")

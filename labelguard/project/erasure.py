@@ -361,6 +361,7 @@ def _remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
     remains += [
         "earlier backups still contain the private maps of their time",
         "raw input files, and exports made outside labelguard, are untouched",
+        "other projects know nothing of it: repeat it in every project that they label in",
     ]
     if report.group:
         remains.append("the charges are those of their group, which keeps what it spent")
