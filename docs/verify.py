@@ -121,9 +121,7 @@ def verify(card):
     """Print what a card claims beside what follows from it; refuse it where that is more."""
     privacy, event = card["privacy"], EVENTS.get(card["mechanism"])
     policies = (event or card["mechanism"] == "synthesis") and privacy.get("policies")
-    known = policies and all(
-        EVENTS.get(name) == name for one in policies for name in one["allowances"]
-    )
+    known = policies and all(EVENTS.get(n) == n for one in policies for n in one["allowances"])
     require(known, f"{card['mechanism']}, or a policy, has no closed form here", 3)
     require(privacy["adjacency"] == "replace_labels", "adjacency is not replace_labels")
     if event:
@@ -133,15 +131,18 @@ def verify(card):
         check_noise(card, event, prices)
     values, newly = [*map(epsilon_of, policies)], privacy.get("newly_charged", policies[-1])
     values += [values[-1], mp.fsum(values)]
-    for claim, value in zip([*policies, newly, privacy], values, strict=True):
-        claimed, found = f"claimed ε = {claim['epsilon']}", f"recomputed ε = {mp.nstr(value, 12)}"
-        print(f"{claimed}, δ = {claim['delta']}; {found}")
+    names = [*(f"policy {one['policy']}" for one in policies), "newly charged", "all policies"]
+    for name, claim, value in zip(names, [*policies, newly, privacy], values, strict=True):
+        claimed = f"{name}: claimed ε = {claim['epsilon']}, δ = {claim['delta']}"
+        print(f"{claimed}; recomputed ε = {mp.nstr(value, 12)}")
         require(value <= mpf(claim["epsilon"]) * (1 + CLOSE), "this ε is larger than claimed")
     total = mp.fsum(mpf(policy["delta"]) for policy in policies)
     require(total <= mpf(privacy["delta"]) * (1 + CLOSE), f"δ of all policies is {total}")
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or Path(sys.argv[1]).is_dir():
+        sys.exit(print("usage: python docs/verify.py CARD.json") or 2)
     try:
         verify(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     except Exception as error:

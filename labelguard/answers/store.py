@@ -169,7 +169,7 @@ class AnswerStore:
                 rewritten[segment.name] = self.files.rewrite(segment, changed)
         if rewritten and epoch is not None:
             self.files.settle(self.ledger.write(epoch, sources.replace_segments, rewritten))
-        return RawRows(count)
+        return RawRows(count, answers=count)
 
     def _remove_waiting(self, departed: DepartedLabelers, *, remove: bool) -> RawRows:
         """Remove their answers from the inbox, and all dead letters."""
@@ -198,7 +198,7 @@ class AnswerStore:
                 inbox.remove(letter.number)
         names = [f"dead letter {letter.number} for {letter.connector}" for letter in letters]
         names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
-        return RawRows(count, tuple(names))
+        return RawRows(count, tuple(names), answers=count)
 
 
 _WORKER_FILE = "worker.json"

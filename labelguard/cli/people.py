@@ -10,7 +10,17 @@ import click
 
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import policy
-from labelguard.cli.terminal import bullet_facts, echo, print_facts, print_table, prints, wants_json
+from labelguard.cli.terminal import (
+    ask,
+    bullet_facts,
+    confirm,
+    echo,
+    print_facts,
+    print_notes,
+    print_table,
+    prints,
+    wants_json,
+)
 from labelguard.text import format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -55,7 +65,7 @@ def source_add(name: str, people: People | None, project: Path | None) -> Source
 
     if people is None:
         question = f"Are all people in {name} new to this project (nobody of them has labels under "
-        agreed = click.confirm(f"{question}another source)?", err=True)
+        agreed = ask(f"{question}another source)?", "say it: --people new, or --people known")
         people = "new" if agreed else "known"
     return linking.add_source(name, people, project)
 
@@ -215,10 +225,12 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         rows = pluralize(value.rows_remembered, "row")
         yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
     erased = value.kind == "erased"
-    if value.rows_set_aside:
-        rows = pluralize(value.rows_set_aside, "row")
-        removed = "removed" if done else "to be removed"
-        yield "quarantine", f"{rows} of theirs {removed if erased else 'kept'}"
+    becomes = "kept" if not erased else "removed" if done else "to be removed"
+    if quarantined := value.rows_set_aside - value.stored_answers:
+        yield "quarantine", f"{pluralize(quarantined, 'row')} of theirs {becomes}"
+    if value.stored_answers:
+        stored = pluralize(value.stored_answers, "answer")
+        yield "ingested", f"{stored} of theirs, or waiting in the inbox, {becomes}"
     for name in value.unreadable_files if erased else ():
         yield "", f"{name} cannot be read and goes whole"
     for release_id in value.given_up:
@@ -227,10 +239,13 @@ def _departure_facts(value: RemovalReport, done: bool) -> Iterator[tuple[str, st
         yield "given up", f"{lost}charged{keep}"
     if value.releases:
         whose = "of their group" if value.group else "of theirs"
-        labels = pluralize(value.randomized_blocks, "randomized block")
-        statistics = pluralize(value.statistic_releases, "statistic release")
-        under = f"under {format_budget(value)} over the project's life"
-        yield "earlier", f"{labels} {whose}, part of {statistics}, {under}"
+        took = []
+        if value.randomized_blocks:
+            took.append(f"{pluralize(value.randomized_blocks, 'randomized block')} {whose}")
+        if value.statistic_releases:
+            took.append(f"part of {pluralize(value.statistic_releases, 'statistic release')}")
+        used = ", ".join(took) or f"part of {pluralize(len(value.releases), 'release')}"
+        yield "earlier", f"{used}, under {format_budget(value)} over the project's life"
 
 
 @labeler.command("retire", short_help="Refuse a labeler's labels, forget earlier ones.")
@@ -243,8 +258,9 @@ def labeler_retire(
 ) -> RemovalReport:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
-    LABELER_ID is the id in your files, or a pseudonym. Their rows are removed from the private maps
-    of earlier releases, which stay as they are. Spent budget stays in the ledger.
+    LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
+    pseudonym. Their rows are removed from the private maps of earlier releases, which stay as they
+    are. Spent budget stays in the ledger.
 
     \b
     Example:
@@ -263,8 +279,9 @@ def labeler_erase(
 ) -> RemovalReport:
     """Retire a labeler and remove the project's copies of their raw rows.
 
-    LABELER_ID is the id in your files, or a pseudonym. Earlier releases stay as they are: this
-    shows which ones used their labels, and what else it cannot undo.
+    LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
+    pseudonym. Earlier releases stay as they are: this shows which ones used their labels, and what
+    else it cannot undo. Repeat it in every project that they label in.
 
     \b
     Example:
@@ -274,8 +291,12 @@ def labeler_erase(
 
 
 def _print_departures(values: Sequence[Departure]) -> None:
-    rows = ((value.pseudonym, value.kind, value.at) for value in values)
-    print_table(("labeler", "is", "since"), rows, empty="No labeler was retired or erased.")
+    rows = ((value.pseudonym, value.kind, value.at, value.retired_at) for value in values)
+    print_table(
+        ("labeler", "is", "since", "retired before"),
+        rows,
+        empty="No labeler was retired or erased.",
+    )
 
 
 @labeler.command("list")
@@ -293,6 +314,9 @@ def labeler_list(project: Path | None) -> list[Departure]:
 
 
 def _print_letter(value: LabelerLetter) -> None:
+    if missing := ", ".join(value.not_stated):
+        where = "labelguard.toml, in [organisation] and [project]"
+        print_notes([f'the letter says "not stated" of {missing}: state them in {where}'])
     echo(f"Letter: {value.path}" if value.path else value.text.rstrip("\n"))
 
 
@@ -304,8 +328,9 @@ def labeler_letter(labeler_id: str, output: Path | None, project: Path | None) -
     """Write a letter, in Markdown: what was recorded of a labeler, what was used by which releases,
     what that means in words, what stays when they leave, and whom to write to.
 
-    LABELER_ID is the id in your files, or a pseudonym. Names and addresses are those of
-    `[organisation]` in labelguard.toml. Nothing is changed, and no label is read.
+    LABELER_ID is the id in your files, SOURCE:ID where the project has several sources, or a
+    pseudonym. Names and addresses are those of `[organisation]` in labelguard.toml. Nothing is
+    changed, and no label is read.
 
     \b
     Example:
@@ -327,5 +352,5 @@ def _remove_labeler(
             _print_departure(shown, done=False)
         verb = "Retire" if kind == "retired" else "Erase"
         who = f"{labeler_id!r}, labeler {shown.labeler},"
-        click.confirm(f"{verb} {who} for good?", abort=True, err=True)
+        confirm(f"{verb} {who} for good?")
     return erasure.remove_labeler(labeler_id, kind, project, never_seen=never_seen)

@@ -13,7 +13,7 @@ from labelguard.budget.label_values import DEFAULT_TEXT
 from labelguard.budget.policy import AnyUnit
 from labelguard.budget.request import PolicyRequest
 from labelguard.cli.options import HELP, complete_files, complete_policies, declared_options
-from labelguard.cli.terminal import echo, print_facts, print_table, prints, wants_json
+from labelguard.cli.terminal import confirm, echo, print_facts, print_table, prints, wants_json
 from labelguard.text import Budgeted, escape_controls, format_budget, pluralize
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     if not (wants_json() and yes):
         _print_activation(shown, err=wants_json())
     if not yes:
-        click.confirm("Put it into force?", abort=True, err=True)
+        confirm("Put it into force?")
     return policies.activate(name, project, agreed=shown)
 
 
@@ -315,7 +315,7 @@ def policy_close(yes: bool, project: Path | None) -> Closed:
     from labelguard.project import policies
 
     if not yes:
-        click.confirm("Close the policy in force, for good?", abort=True, err=True)
+        confirm("Close the policy in force, for good?")
     return policies.close(project)
 
 

@@ -11,6 +11,7 @@ import click
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import TIES, allowance_fact, ceiling_fact, total_fact
 from labelguard.cli.terminal import (
+    confirm,
     echo,
     format_cell,
     print_bullets,
@@ -103,28 +104,27 @@ def budget_show(project: Path | None) -> Budget:
 
 def _print_labeler(value: LabelerBudget) -> None:
     gone = value.departure
-    print_facts(
-        [("pseudonym", value.pseudonym), *([("left", f"{gone.kind} on {gone.at}")] if gone else [])]
-    )
+    facts = [("left", f"{gone.kind} on {gone.at}")] if gone else []
+    print_facts([("pseudonym", value.pseudonym), *facts])
     if not value.allowances:
         echo("Nothing has been charged yet.")
         return
     echo()
-    names = ("policy", "event", "allowed", "used", "left")
-    rows = (
-        (a.policy, a.event, a.allowed, a.used, "closed" if a.state == "closed" else a.left)
-        for a in value.allowances
-    )
+    names, rows = ("policy", "event", "allowed", "used", "left"), []
+    for a in value.allowances:
+        left = "closed" if a.state == "closed" else None if gone else a.left
+        rows.append((a.policy, a.event, a.allowed, a.used, left))
     print_table(names, rows, right=names[2:])
+    echo(f"\nspent: {format_budget(value)} (all policies, at their full price)")
 
 
 @budget.command("labeler", short_help="What one labeler has spent, and whether they left.")
 @click.argument("labeler_id")
 @prints(_print_labeler, project=True)
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
-    """Show what one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
+    """Show what one labeler has spent, and whether they left, which a tombstone keeps known.
 
-    It also shows whether they left: retired and erased labelers stay known by a tombstone.
+    LABELER_ID is the id in your files, SOURCE:ID where there are several sources, or a pseudonym.
 
     \b
     Example:
@@ -446,5 +446,5 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> Ceil
     shown = policy_facts.show_ceiling(project, ceiling)
     if not yes:
         _print_ceiling(shown, err=True)
-        click.confirm("Raise the ceiling, for good?", abort=True, err=True)
+        confirm("Raise the ceiling, for good?")
     return policy_facts.raise_ceiling(ceiling, project)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 import click
 
 from labelguard.cli.options import json_option, project_option, wait_option
+from labelguard.errors import NotAgreed
 from labelguard.text import escape_controls as escape_controls
 
 if TYPE_CHECKING:
@@ -68,6 +69,23 @@ def wants_json() -> bool:
 def verification_code(verdict: Any) -> int:
     """The exit code of what does not hold."""
     return 0 if verdict.ok else 1
+
+
+def ask(question: str, otherwise: str) -> bool:
+    """Ask on standard error; raise `NotAgreed` where no answer can come, saying what does else."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        echo(err=True)
+        raise NotAgreed(f"nothing was changed: no terminal to ask at; {otherwise}") from None
+
+
+def confirm(question: str) -> None:
+    """Ask, and stop the command at a no; see `ask`."""
+    if not ask(question, "continue with --yes"):
+        raise click.Abort
 
 
 def width() -> int:

@@ -74,14 +74,16 @@ class RawRows:
     """Raw rows of labelers who leave: how many, and files that may hold any.
 
     `unreadable` are files that cannot be read any more, as paths within what was searched: nobody
-    can tell what is in them.
+    can tell what is in them. `answers` of the rows are ingested, or wait in the inbox.
     """
 
     rows: int = 0
     unreadable: tuple[str, ...] = ()
+    answers: int = 0
 
     def __add__(self, other: RawRows) -> RawRows:
-        return RawRows(self.rows + other.rows, self.unreadable + other.unreadable)
+        both = self.unreadable + other.unreadable
+        return RawRows(self.rows + other.rows, both, self.answers + other.answers)
 
 
 def find(directory: Path, departed: DepartedLabelers) -> RawRows:

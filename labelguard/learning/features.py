@@ -152,9 +152,34 @@ def open_fitted(spec: str, pairs: pa.Table, progress: Progress) -> PairFeatures:
     return provider
 
 
+def open_usable(
+    spec: str, pairs: pa.Table, progress: Progress
+) -> tuple[str, PairFeatures, list[str]]:
+    """Return the parts of `spec` that say something of these public pairs as a specification and
+    fitted on them, and the names of the others; raise as `open_fitted` where no part does.
+    """
+    try:
+        return spec, open_fitted(spec, pairs, progress), []
+    except InvalidLabels:
+        usable, others = [], []
+        for name in spec.split("+"):
+            try:
+                open_fitted(name, pairs, progress)
+            except InvalidLabels:
+                others.append(name)
+            else:
+                usable.append(name)
+        if not usable:
+            raise InvalidLabels(
+                f"features {spec} cannot tell the two sides of any pair apart; choose other "
+                "features; labels can be released without any: --mechanism rr"
+            ) from None
+        return "+".join(usable), open_fitted("+".join(usable), pairs, progress), others
+
+
 def left_out_note(names: Iterable[str]) -> str:
     """Return the note on parts of features that say nothing of any pair."""
-    return f"left out of the features, since they are 0 for every pair: {', '.join(names)}"
+    return f"left out of the features, since they tell no pair's sides apart: {', '.join(names)}"
 
 
 class PairFeatures:

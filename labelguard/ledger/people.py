@@ -246,13 +246,21 @@ class Departure:
     kind: Leaving
     # when, UTC
     at: str
+    # when somebody who is erased was retired before; null if they never were
+    retired_at: str | None = None
 
 
 def read_departures(connection: sa.Connection) -> list[Departure]:
     """Return everybody who left, the first one first."""
-    own = schema.tombstones.c
+    own, entry = schema.tombstones.c, schema.journal.c
     query = sa.select(own.labeler, own.kind, own.at).order_by(own.at, own.labeler)
-    return [Departure(bytes(key).hex(), kind, at) for key, kind, at in connection.execute(query)]
+    noted = sa.select(entry.body, entry.at).where(entry.kind == "retired")
+    retired = {json.loads(body)["labeler"]: at for body, at in connection.execute(noted)}
+    rows = ((bytes(key).hex(), kind, at) for key, kind, at in connection.execute(query))
+    return [
+        Departure(name, kind, at, retired.get(name) if kind == "erased" else None)
+        for name, kind, at in rows
+    ]
 
 
 def read_known(connection: sa.Connection) -> Identities:

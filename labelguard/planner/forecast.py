@@ -16,7 +16,12 @@ from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import PolicyError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input, command_arguments
-from labelguard.learning.features import default_features, left_out_note, open_fitted
+from labelguard.learning.features import (
+    default_features,
+    left_out_note,
+    open_fitted,
+    open_usable,
+)
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, components, tuning
@@ -87,8 +92,9 @@ def plan(
     `source`, `columns`, `question`, `format`, `split`, `public_columns` and `max_input_bytes` are
     those of `privatize`; columns of labels may be missing, and may be named: they are not read.
     `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
-    (`policy.usual_delta`), `features` the best that this installation can compute. `agreement` is
-    how often two labelers agree on a strict label, in [0.55, 0.9]; without it a range is simulated.
+    (`policy.usual_delta`), `features` the best that this installation can compute, less those that
+    tell no pair's sides apart. `agreement` is how often two labelers agree on a strict label, in
+    [0.55, 0.9]; without it a range is simulated.
     The budget is for `periods` releases, which each bring as many new labels of each labeler as the
     input holds.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
@@ -105,7 +111,7 @@ def plan(
     budgets = sorted({float(epsilon) for epsilon in several_epsilons})
     tuning.check_budgets(budgets, MOST_DELTA if delta is None else delta)
     _check(unit, max_labels_per_labeler, bad_rows, periods)
-    prior, features = Prior(agreement), features or default_features()
+    named, prior, features = bool(features), Prior(agreement), features or default_features()
     pairs = read_pairs(
         source,
         columns=columns,
@@ -119,7 +125,11 @@ def plan(
         max_input_bytes=max_input_bytes,
         progress=progress,
     )
-    provider = open_fitted(features, pairs.table, progress)
+    unusable: list[str] = []
+    if named:
+        provider = open_fitted(features, pairs.table, progress)
+    else:
+        features, provider, unusable = open_usable(features, pairs.table, progress)
     x, rows = provider(pairs.table), pairs.rows
     units = len(np.unique(rows.unit))
     delta = usual_delta(units) if delta is None else delta
@@ -152,7 +162,7 @@ def plan(
     )
     noises = {epsilon: components.smaller_noise(epsilon, delta, periods) for epsilon in budgets}
     left_out = [f"{pluralize(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
-    left_out += [left_out_note(names)] if (names := provider.left_out()) else []
+    left_out += [left_out_note(names)] if (names := (*unusable, *provider.left_out())) else []
     return PlanResult(
         *("replace_labels", delta, features, agreement, unit, periods),
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),

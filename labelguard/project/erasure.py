@@ -81,6 +81,8 @@ class RemovalReport:
     delta: float
     # raw rows of theirs: in quarantine, ingested, waiting in the inbox
     rows_set_aside: int = 0
+    # of these, answers that were ingested, or wait in the inbox
+    stored_answers: int = 0
     # files and dead letters that cannot be read, and go whole if the labeler is erased
     unreadable_files: list[str] = field(default_factory=list)
     # what leaving does not undo
@@ -298,9 +300,12 @@ def _other_ids(leaver: _Leaver) -> list[str]:
 
 def _complete(report: RemovalReport, leaver: _Leaver, raw: RawRows) -> RemovalReport:
     """Return the report with raw rows and what remains."""
-    known = report.known or raw.rows > 0
     report = replace(
-        report, known=known, rows_set_aside=raw.rows, unreadable_files=list(raw.unreadable)
+        report,
+        known=report.known or raw.rows > 0,
+        rows_set_aside=raw.rows,
+        stored_answers=raw.answers,
+        unreadable_files=list(raw.unreadable),
     )
     return replace(report, remains=_remains(report, leaver))
 
@@ -356,6 +361,7 @@ def _remains(report: RemovalReport, leaver: _Leaver) -> list[str]:
     remains += [
         "earlier backups still contain the private maps of their time",
         "raw input files, and exports made outside labelguard, are untouched",
+        "other projects know nothing of it: repeat it in every project that they label in",
     ]
     if report.group:
         remains.append("the charges are those of their group, which keeps what it spent")

@@ -111,6 +111,7 @@ def common_card(
             "further_pairs": further,
             "of_other_part": {"units": plan.other_units, "labels": plan.other_labels},
             "dropped_by_bound": plan.over_bound,
+            "beyond_allowance": plan.over_allowance,
             "duplicates": plan.duplicates,
             "identical_sides": staged.identical_sides,
             "skipped": staged.skipped,
@@ -270,7 +271,10 @@ def _counts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
     yield "  newly charged", pluralize(counts["charged"], "use")
     yield "  released before", f"{counts['released_before']:,} (same value, no charge)"
-    yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
+    beyond = counts.get("beyond_allowance", 0)
+    yield "  dropped by the bound", f"{counts['dropped_by_bound'] - beyond:,}"
+    if beyond:
+        yield "  beyond the allowance", f"{beyond:,} (left out)"
     yield "  duplicates", f"{counts['duplicates']:,}"
     yield "  identical sides", f"{counts['identical_sides']:,}"
     if counts["skipped"]:

@@ -323,8 +323,7 @@ def card_context(context: ReleaseContext, plan: PlannedRows, grant: Grant) -> di
     """
     ledger = context.opened.ledger
     capacity, used = ledger.releases.labelers(grant.release.event).of(plan.units)
-    met = capacity > 0  # who was never charged has no budget yet
-    capacity, used = capacity[met], used[met]
+    capacity = np.where(capacity > 0, capacity, plan.capacity)  # of who was never charged: all
     return {
         "privacy": policy_facts.card_facts(ledger),
         "budget": {

@@ -109,9 +109,9 @@ def check_plan(
         )
     if not plan.rows and not short and not resumed:
         raise PolicyError(
-            f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
-            f"{policy.unit} (a ranking is kept or dropped whole): raise --max-labels-per-labeler, "
-            "or allow more uses or larger blocks (labelguard policy new)"
+            f"no label fits: all {plan.over_bound:,} are beyond the bound or the allowance of "
+            f"their {policy.unit} (a ranking is kept or dropped whole): raise "
+            "--max-labels-per-labeler, or allow more uses or larger blocks (labelguard policy new)"
         )
     use = events.kind(event)
     if short and not drop:
@@ -168,9 +168,10 @@ def _notes(
     short = int(plan.short.sum())
     if short:
         yield f"{pluralize(short, use.shortage_noun)} of exhausted {policy.unit}s left out"
-    beyond = plan.over_bound if use.keeps_values or policy.unit == "item" else 0
-    if beyond > 0:
-        yield f"{pluralize(beyond, 'label')} beyond the bound of their {policy.unit} left out"
+    beyond = {"bound": plan.over_bound - plan.over_allowance, "allowance": plan.over_allowance}
+    for limit, count in beyond.items() if use.keeps_values or policy.unit == "item" else ():
+        if count:
+            yield f"{pluralize(count, 'label')} beyond the {limit} of their {policy.unit} left out"
     if _reveals_one(people, policy):
         yield _large_delta(people, policy)
 

@@ -131,7 +131,8 @@ class Selection:
 
     `units` (n, 2) are the labelers, or groups of them, with `capacity` (k, uses in all), `charged`
     (new uses) and `short` (uses beyond the allowance, of labelers who were charged before), each
-    of shape (n,). `drawn` of the `rows` are new. `other_labels` of `other_units` are of the other
+    of shape (n,). `drawn` of the `rows` are new. `over_bound` labels are left out, of which
+    `over_allowance` for want of allowance alone. `other_labels` of `other_units` are of the other
     part: held out where this trains, and the reverse. `unit_pairs` are pairs of answers that one
     unit gave to one item: under several ids, or by members of a group.
     """
@@ -144,6 +145,7 @@ class Selection:
     drawn: int
     duplicates: int
     over_bound: int
+    over_allowance: int
     changed_items: int
     other_units: int
     other_labels: int
@@ -153,7 +155,7 @@ class Selection:
     def empty(cls) -> Selection:
         """Return the selection of no bucket."""
         none = np.zeros(0, np.int64)
-        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 8)
+        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 9)
 
 
 def select(task: SelectionTask, bucket: int) -> Selection | None:
@@ -173,6 +175,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
         released = np.bincount(labels.unit[taken & ~new], minlength=len(labels.units))
         room = np.maximum(task.bound.most_labels - released, 0)
         taken &= ~new | _fit(labels, order, new & taken, room)
+    bounded = int(taken.sum())
     wanted = count_uses(labels.unit[new & taken], len(labels.units), task.bound)
     left = capacity - used
     over = new & taken & (wanted > left)[labels.unit]
@@ -190,6 +193,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
         drawn=int(rows.new.sum()),
         duplicates=labels.duplicates,
         over_bound=int((~taken).sum()),
+        over_allowance=bounded - int(taken.sum()),
         changed_items=int(
             (labels.is_released & (labels.of_map("content", 0) != labels.content)).sum()
         ),
@@ -411,6 +415,7 @@ def counts_of(plan: PlannedRows) -> dict[str, int]:
         "rows_planned": plan.rows,
         "duplicates": plan.duplicates,
         "dropped_by_bound": plan.over_bound,
+        "beyond_allowance": plan.over_allowance,
     }
 
 

@@ -15,7 +15,7 @@ from labelguard.project import erasure
 from labelguard.project.opening import OpenProject, Where
 from labelguard.report.facts import guess_accuracy, odds_factor
 from labelguard.report.render import Report, format_time, markdown, section
-from labelguard.report.sections import state_organisation
+from labelguard.report.sections import NOT_STATED, state_organisation
 from labelguard.storage.files import write_atomically
 
 _CONTACTS = ("controller", "contact", "purpose", "legal basis", "recipients", "retention")
@@ -31,6 +31,8 @@ class LabelerLetter:
     text: str
     # the file that it was written to; null without one
     path: str | None
+    # what labelguard.toml does not say of the organisation, so that the letter does not either
+    not_stated: list[str]
 
 
 def write_letter(
@@ -61,6 +63,7 @@ def write_letter(
         "report": report,
         "of_contents": any(one.unit == "item" for one in opened.ledger.policies.history()),
         "used": events.describe_uses(used),
+        "events": [name for name, number in used.items() if number],
         "factor": odds_factor(report.epsilon),
         "right": guess_accuracy(report.epsilon, report.delta),
         "stated": {name: stated[name] for name in _CONTACTS},
@@ -75,4 +78,5 @@ def write_letter(
     text = markdown(document)
     if output:
         write_atomically(output, text.encode(), mode=0o600)
-    return LabelerLetter(report.labeler, text, str(output) if output else None)
+    missing = [name for name in _CONTACTS if stated[name] == NOT_STATED]
+    return LabelerLetter(report.labeler, text, str(output) if output else None, missing)

@@ -116,6 +116,10 @@ class LabelerBudget:
     departure: Departure | None
     # under every policy that charged them; none if they left before any did
     allowances: list[LabelerAllowance]
+    # what all policies, at their full price, may have told of them; 0 if nothing was charged
+    epsilon: float
+    # and with which δ
+    delta: float
 
 
 @dataclass(frozen=True)
@@ -291,6 +295,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
         raise LedgerError(
             f"no labeler {labeler_id!r} in this project has been charged, and none has left"
         )
+    spent = pricing.total(ledger.policies.history() if rows else ())
     return LabelerBudget(
         rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
         gone,
@@ -302,6 +307,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
             )
             for row in rows
         ],
+        *(spent.epsilon, spent.delta),
     )
 
 

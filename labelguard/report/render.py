@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _PROSE = 32
 _BUDGET = re.compile("([εδ]) = ")
 _NUMBER = re.compile(r"[−-]?[\d.,]+(e-?\d+)?( ?%)?|–|")
-_MARKS = re.compile(r"([\\`*_\[\]<>|~#&$!@])|(:)(?=//)|(?<=www)(\.)", re.IGNORECASE)
+_MARKS = re.compile(
+    r"([\\`*_\[\]<>|~#&$!])|(?<!\w)@|@(?!\w)|(:)(?=//)|(?<=www)(\.)", re.IGNORECASE
+)  # of @ those outside an address
 _LIST = re.compile(r"^(?:(?=[-+=])|(\d+)(?=[.)]\s))")
 
 

@@ -94,11 +94,14 @@ def describe_processing(facts: ReportFacts) -> Section:
     )
 
 
+NOT_STATED = "not stated"
+
+
 def state_organisation(project: Project) -> dict[str, str]:
     """Return what `[organisation]` says, in its order; "not stated" where it says nothing."""
     stated = {"contact": project.about.get("contact")} | dict(project.organisation)
     return {
-        name.replace("_", " "): " ".join((stated.get(name) or "not stated").split())
+        name.replace("_", " "): " ".join((stated.get(name) or NOT_STATED).split())
         for name in OrganisationTable.model_fields
     }
 

@@ -117,6 +117,26 @@ def test_a_project_that_has_a_policy_is_not_asked_again():
     assert later.exit_code == 0 and "for the life of the project" not in later.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "otherwise"),
+    [
+        ("policy activate clinic", "--yes"),
+        ("policy close", "--yes"),
+        ("project ceiling --raise 20,1e-4", "--yes"),
+        ("labeler erase nobody --never-seen", "--yes"),
+        ("labeler retire nobody --never-seen", "--yes"),
+        ("source add tool", "--people"),
+    ],
+)
+def test_where_no_answer_can_come_a_question_names_the_option_that_answers_it(command, otherwise):
+    lg.init(Path())
+    new = "policy new clinic --epsilon 3 --delta 1e-5 --allow rr:uses=5"
+    assert run(*new.split()).exit_code == 0
+    result = run(*command.split())
+    assert result.exit_code == 2 and "no terminal to ask at" in result.stderr
+    assert otherwise in result.stderr and len(overview.journal(None)) == 2
+
+
 @pytest.mark.parametrize("more", [("--yes",), ()])
 def test_a_project_is_never_made_for_a_script(more):
     result = run(*ASKED, *more)

@@ -349,6 +349,19 @@ def test_relative_links_lead_to_files_and_headings(page):
         assert not anchor or anchor in _anchors(file.resolve()), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_running_text_and_their_options_exist(page):
+    for line in re.findall(r"`(labelguard\s[^`]*)`", _without_code(page)):
+        command = main
+        for word in line.split()[1:]:
+            if isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*", word):
+                command = command.get_command(click.Context(command), word)
+                assert command, f"{word} in {line}"
+            elif word.startswith("-") and word != "--help":
+                known = {name for one in command.params for name in one.opts + one.secondary_opts}
+                assert word.partition("=")[0] in known, f"{word} in {line}"
+
+
 def test_anchors_that_the_code_names_are_headings():
     rooms = ("labelguard", "trainer", "connectors")
     texts = (path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))

@@ -67,6 +67,31 @@ def test_a_plan_is_the_same_with_other_labels_and_without_any(labels, tmp_path):
     assert outputs == outputs[:1] * 4
 
 
+def numbered(first, second):
+    """900 pairs of responses without a word, of 30 labelers."""
+    return pa.table(
+        {
+            "labeler_id": [f"w{row % 30}" for row in range(900)],
+            "prompt": [f"question {row // 3}" for row in range(900)],
+            "response_a": [first(row // 3) for row in range(900)],
+            "response_b": [second(row // 3) for row in range(900)],
+            "label": [row % 2 for row in range(900)],
+        }
+    )
+
+
+def test_without_named_features_those_that_tell_no_pair_apart_are_left_out(monkeypatch):
+    monkeypatch.setattr(planner, "default_features", lambda: "length+text")
+    table = numbered(lambda item: "7 " * (1 + item % 5), lambda item: "8 " * (1 + item % 3))
+    found = planner.plan(table, epsilons=(3,))
+    assert found.features == "length" and {"rr"} < {one.mechanism for one in found.forecasts}
+    assert "apart: text" in found.notes[0]
+    with pytest.raises(InvalidLabels, match="no response holds a word"):
+        planner.plan(table, epsilons=(3,), features="length+text")
+    with pytest.raises(InvalidLabels, match="--mechanism rr"):
+        planner.plan(numbered(lambda _: "7", lambda _: "8"), epsilons=(3,))
+
+
 _FILES = ("plan.html", "accuracy.png", "plan.json")
 
 

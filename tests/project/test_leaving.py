@@ -172,9 +172,17 @@ def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project
     assert overview.labeler(WHO, project).departure is None
     erasure.remove_labeler(WHO, "erased", project)
     erasure.remove_labeler("worker of the past", "retired", project, never_seen=True)
+    erasure.remove_labeler("worker 1", "retired", project)
+    erasure.remove_labeler("worker 1", "erased", project)
+    gone = overview.labeler("worker 1", project).departure
+    assert gone and gone.retired_at and gone.retired_at <= gone.at
+    assert gone.retired_at in invoke(project, "labeler", "list").stdout
     for name in (WHO, pseudonym(project)):
         found = overview.labeler(name, project)
         assert found.departure in erasure.listing(project) and found.allowances[0].used == 1
+        *_, row, _, spent = invoke(project, "budget", "labeler", name).stdout.splitlines()
+        assert spent == "spent: ε = 3, δ = 1e-5 (all policies, at their full price)"
+        assert row.endswith("–")
     found = overview.labeler("worker of the past", project)
     assert found.pseudonym == pseudonym(project, "worker of the past") and not found.allowances
     shown = invoke(project, "budget", "labeler", "worker of the past").stdout
@@ -277,6 +285,8 @@ def test_the_command_shows_what_will_happen_and_asks(project):
     assert files(project.state) == before
     assert pseudonym(project) in refused.stderr and "cannot be recalled" in refused.stdout
     done = invoke(project, "labeler", "erase", WHO, said="y\n")
+    assert "1 randomized block of theirs, under" in done.stdout
+    assert "repeat it in every project" in done.stdout and "statistic release" not in done.stdout
     assert not where(project.state, WHO)
     told = json.loads(invoke(project, "labeler", "erase", WHO, "--yes", "--json").stdout)
     assert told["before"] == "erased" and told["rows_set_aside"] == 0

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import databases, preferences, world
+from support.commands import run
 from support.crashes import crash, killed
 from support.leaving import (
     ASKED,
@@ -279,6 +280,8 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(filled):
     before = erasure.preview(ZUZANNA, "erased", project)
     assert (before.rows_set_aside, before.unreadable_files) == (5, ["dead letter 1 for desk"])
     assert (rows_of(project, ZUZANNA), inbox.waiting(), len(inbox.letters())) == (4, 2, 1)
+    kept = run("labeler", "retire", f"desk:{ZUZANNA}", project=project, code=1, input="n\n").stdout
+    assert "5 answers of theirs" in kept and "quarantine" not in kept
 
     found = erasure.remove_labeler(ZUZANNA, "erased", project)
     assert (found.rows_set_aside, found.unreadable_files) == (5, ["dead letter 1 for desk"])

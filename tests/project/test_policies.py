@@ -225,6 +225,14 @@ def test_neither_a_policys_name_nor_the_order_of_events_changes_a_table(
     assert released[0] == released[1]
 
 
+def test_a_card_counts_labelers_whom_the_policy_in_force_never_charged(table, project):
+    for name, rows in (("first", table.slice(0, 400)), ("second", table)):
+        make_policy(project, name, "rr:uses=9")
+        card = lg.privatize(rows, mechanism="rr", project=project).card
+    assert 0 < card["counts"]["charged"] < card["counts"]["labelers"]
+    assert (card["budget"]["used"]["min"], card["budget"]["left"]["max"]) == (0, 9)
+
+
 def test_a_request_without_a_budget_takes_the_policys(table, project):
     make_policy(project, "p", "rr:uses=30,block=1")
     made_now = lg.privatize(table, mechanism="rr", project=project, exhausted="drop")

@@ -23,6 +23,7 @@ from labelguard.accounting.blocks import Block
 from labelguard.budget import pricing
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.project import policies
+from labelguard.release.card import facts
 
 FALSE_FAILURE = 1e-6
 SIZES = (3, 4, 6)
@@ -200,6 +201,7 @@ def test_a_bound_counts_choices(project):
     made = release_choices(rows(), project, max_labels_per_labeler=4, **PRICE)
     assert made.card["counts"]["charged"] == 4
     assert made.card["counts"]["dropped_by_bound"] == 4 * (PER_LABELER - 4)
+    assert made.card["counts"]["beyond_allowance"] == 0
     for (_, _), own in lg.load(made).group_by("item_id", "chosen"):
         item = int(own["prompt"][0].split()[1])
         assert len(own) % (size(item) - 1) == 0
@@ -213,6 +215,11 @@ def test_labelers_who_are_exhausted_do_not_stop_others(project):
     everybody = [{**row, "prompt": row["prompt"] + "?"} for row in rows(labelers=4)]
     made = release_choices(everybody, project, exhausted="drop")
     assert made.card["counts"]["charged"] == 1
+    shown = dict(facts(made.card))
+    assert shown["  beyond the allowance"] == f"{3 * PER_LABELER} (left out)"
+    assert shown["  dropped by the bound"] == "0"
+    whose = f"{3 * PER_LABELER} labels beyond the allowance of their labeler left out"
+    assert [note for note in made.notes if "beyond" in note] == [whose]
 
 
 # --- the price -----------------------------------------------------------------------------------

@@ -241,8 +241,16 @@ def test_an_auditor_reads_the_command_and_what_it_prints(cards, tmp_path):
     page = (SCRIPT.parent / "privacy-officer.md").read_text(encoding="utf-8")
     shown = page.partition("python docs/verify.py release/card.json\n```\n\n```text\n")[2]
     _, said = verify(cards("rr, label by label"), tmp_path)
-    assert said.splitlines()[-1] == shown.splitlines()[1] == "HOLDS"
-    assert said.splitlines()[0].startswith(shown.splitlines()[0])
+    for line, expected in zip(said.splitlines(), shown.splitlines()[:4], strict=True):
+        assert line.startswith(expected)
+    assert said.splitlines()[-1] == "HOLDS"
+
+
+@pytest.mark.parametrize("arguments", [[], ["."], ["a.json", "b.json"]])
+def test_who_names_no_card_is_told_how_to(arguments):
+    command = [sys.executable, "-I", str(SCRIPT), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (NO_CARD, "usage: python docs/verify.py CARD.json\n")
 
 
 def test_the_program_is_short_and_imports_nothing_of_labelguard():

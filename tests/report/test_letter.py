@@ -43,6 +43,10 @@ def test_a_letter_says_what_was_used_and_what_that_means(released):
     assert "a factor of 20.1" in text and "95.3%" in text and "r0001" in text
     assert "| controller | Clinic |" in text and "| contact | not stated |" in text
     assert "| purpose | training an assistant |" in text
+    assert letter.not_stated == ["contact", "legal basis", "recipients", "retention"]
+    assert "Each statistic release" not in text and "training run" not in text
+    note = 'says "not stated" of contact, legal basis, recipients, retention'
+    assert note in run("labeler", "letter", WHO, project=released).stderr
     assert write_letter(letter.labeler, project=released).text.count(WHO) == 0
 
 
@@ -55,6 +59,15 @@ def test_who_left_is_told_what_became_of_their_answers(leave, words, released):
     text = write_letter(WHO, project=released).text
     assert words in text and "You left. This stays:" in text
     assert "are known to be yours" not in text and "1 randomized block." in text
+
+
+def test_a_letter_explains_the_releases_there_were_and_has_addresses_as_they_are(project):
+    project = state(project, 'contact = "privacy@clinic.example, or @clinic"\n')
+    sums = {"mechanism": "statistic", "features": "length", "epsilon": 3, "delta": 1e-5}
+    lg.privatize(labels_table(), project=project, **sums)
+    text = write_letter(WHO, project=project).text
+    assert "Each statistic release adds" in text and "randomized block" not in text
+    assert "privacy@clinic.example, or \\@clinic" in text
 
 
 def test_who_left_before_any_label_came_gets_a_letter_too(released):
@@ -78,7 +91,7 @@ def test_a_letter_is_for_its_reader_alone(released, tmp_path):
     assert not file.is_symlink() and file.stat().st_mode & 0o777 == 0o600
     assert (released.keys / "project.key").read_bytes() == before
     printed = json.loads(run("labeler", "letter", WHO, "--json", project=released).stdout)
-    assert set(printed) == {"labeler", "text", "path"}
+    assert set(printed) == {"labeler", "text", "path", "not_stated"}
 
 
 def test_an_id_that_is_markdown_is_a_word_in_a_letter(project):
