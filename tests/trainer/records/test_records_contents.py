@@ -129,3 +129,52 @@ def test_of_a_text_no_more_is_read_than_a_stage_could_take(records):
         tokenizer = AutoTokenizer.from_pretrained("base")
         table = stage._read(tokenizer, [texts("x" * 1_000_000)] * 3)
         assert table.nbytes < 8 * 3 * 64 * stage.config["max_length"]
+
+
+def problem_of(name, written, reward=None):
+    """A stage's problem on two records of each of three people; `written` is what the second has.
+
+    Coins are the same each time.
+    """
+    Path("recipe.yaml").write_text(str(RECIPE))
+    recipe = RecordsRecipe.read(Path("recipe.yaml"))
+    stage = RecordStage.of(name, "base", {**recipe.decisive(name)}, 8, 2)
+    values = ["tea is good", "rain", written, written, "no, never", "salt and bread"]
+    columns = [texts(*(value or "" for value in values)) for _ in range(3)]
+    columns[1] = texts(*(f"{value or ''}!" for value in values))
+    present = np.array([value is not None for value in values])
+    judge = reward or (lambda prompt, responses: torch.arange(float(len(responses))))
+    unit = np.array([0, 0, 1, 1, 2, 2])
+    problem = stage.problem(columns, unit, present, 3, judge)
+    if name == "rl":
+        problem._make_secret = lambda: bytes(32)
+    return problem
+
+
+def summed(problem, *people):
+    return problem.clipped_sum(np.array(people), np.ones(6), 0.1)
+
+
+@pytest.mark.parametrize("name", ["sft", "reward", "rl"])
+@pytest.mark.parametrize("written", ["x" * 4000, "", "\x00<pad><eos>", "tea"])
+def test_what_others_add_is_the_same_to_the_last_bit_whoever_is_beside_them(records, name, written):
+    null, there = problem_of(name, None), problem_of(name, written)
+    others = summed(null, 0, 2)
+    assert others.abs().sum() > 0
+    assert torch.equal(summed(null, 0, 1, 2), others), "a null person adds zero"
+    own = summed(there, 1)
+    assert torch.equal(summed(there, 0, 1, 2) - own, summed(there, 0, 2))
+    assert torch.equal(summed(there, 0, 2), others)
+    assert float(own.norm()) <= 0.1
+
+
+@pytest.mark.parametrize("worth", [float("nan"), float("inf"), 1e30])
+def test_a_reward_that_is_no_number_poisons_no_sum(records, worth):
+    def reward(prompt, responses):
+        mine = bytes(prompt[:5]) == b"zebra"[:5] or 89 in prompt
+        return torch.arange(float(len(responses))) * (worth if mine else 1.0)
+
+    there, null = problem_of("rl", "zebra", reward), problem_of("rl", None, reward)
+    total = summed(there, 0, 1, 2)
+    assert bool(total.isfinite().all())
+    assert float((total - summed(null, 0, 2)).norm()) <= 0.1 * (1 + 1e-12)

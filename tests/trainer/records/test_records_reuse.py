@@ -10,6 +10,7 @@ from labelguard_trainer.records.stages import RecordStage
 from support import tiny_models
 from support.whole_records import PEOPLE, RECIPE, SFT, follow, write_all
 
+import labelguard as lg
 from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError, ProjectError
 from labelguard.project import linking, opening
 from labelguard.project.opening import OpenProject
@@ -118,3 +119,19 @@ def test_a_public_reward_that_was_exchanged_meanwhile_judges_nothing(records, mo
     recipe = {name: RECIPE[name] for name in RECIPE if name != "sft"}
     with pytest.raises(LabelguardError, match="judge has changed"):
         follow(recipe=recipe, reward={"public": "judge"})
+
+
+@pytest.mark.slow
+def test_a_model_that_waits_to_be_published_is_no_base(records, monkeypatch):
+    """It has no card yet: another project would have named its own price alone."""
+    run = killed_in(2, monkeypatch)
+    lg.init("other")
+    with pytest.raises(LabelguardError, match="private until its run is finished"):
+        follow(project="other", recipe=SFT, model=str(run / "sft"))
+
+
+def test_nobody_is_held_out_of_whole_records(records):
+    """They would have been trained on: no file tells who they are."""
+    terms = {"unit": "user", "allow": ["records:stages=1,q=0.5,steps=2"], "held_out": 0.2}
+    with pytest.raises(PolicyError, match="leave --held-out out"):
+        lg.policies.new("half", epsilon=4, delta=1e-5, project="project", **terms)

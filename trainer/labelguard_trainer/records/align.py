@@ -30,6 +30,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts, opening, policies, policy_facts
 from labelguard.project.opening import OpenProject, Where, locate_project
+from labelguard.project.project import STATE
 from labelguard.release.model_card import LearnedRelease, base_of
 from labelguard.release.privatize import explain_full_disk
 from labelguard.release.writer import (
@@ -165,8 +166,15 @@ class RecordsRun:
     def _learned_from(self, model: str) -> tuple[LearnedRelease, ...]:
         """Return the releases of this project that a base learned from.
 
-        Raises `LabelguardError` for one that learned from private data of another project.
+        Raises `LabelguardError` for one that learned from private data of another project, or from
+        a run that has not published it: what it learned from, no card says yet.
         """
+        _, *inside = Path(model).resolve().as_posix().split(f"/{STATE}/")
+        if inside and not inside[-1].startswith("releases/"):
+            raise LabelguardError(
+                f"{model} is private until its run is finished; begin from a model that was "
+                "published"
+            )
         releases = base_of(model, private=True)
         for learned in releases:
             if self.ledger.releases.get(learned.release) is None:
