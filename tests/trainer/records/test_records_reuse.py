@@ -111,8 +111,8 @@ def test_a_public_reward_that_was_exchanged_meanwhile_judges_nothing(records, mo
     shutil.copytree(Path("base").resolve(), "judge")
     rehearse = RecordStage.rehearse
 
-    def exchanged(self):
-        rehearse(self)
+    def exchanged(self, judge):
+        rehearse(self, judge)
         tiny_models.gpt2(seed=7).save_pretrained("judge")
 
     monkeypatch.setattr(RecordStage, "rehearse", exchanged)

@@ -126,9 +126,10 @@ class RecordsRun:
         notes = opening.settle_leftovers(self.opened, record.id if record else None, epoch)
         for stage in self.stages.values():
             self.progress(f"trying out the model, stage {stage.name}", None)
-            stage.rehearse()
-        if "rl" in self.stages and (reward := self.recipe.reward) and reward.public:
-            RewardModel(reward.public, self.stages["rl"].model)
+            judge = None
+            if stage.name == "rl" and (reward := self.recipe.reward):
+                judge = RewardModel(reward.public or self.stages["reward"].model, stage.model)
+            stage.rehearse(judge)
         grant = self._charge(epoch)
         self.ledger.start(grant, epoch, self.people.admission)
         runs = self._runs(grant)

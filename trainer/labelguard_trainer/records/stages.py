@@ -87,10 +87,11 @@ class RecordStage:
         """The norm to which a person's gradient is clipped."""
         return float(self.config["max_grad_norm"])
 
-    def rehearse(self) -> None:
+    def rehearse(self, judge: RewardFunction | None = None) -> None:
         """Compute the gradient of made-up records: raise what is wrong with model and settings.
 
-        They are as many and as long as anybody's in a step, so that memory does not tell of those.
+        They are as many and as long as anybody's in a step, so that memory does not tell of those;
+        `judge` is as large as the reward.
         """
         count = min(self.records, _TOGETHER)
         texts = [pa.array(["a " * int(self.config["max_length"])] * count, pa.large_string())] * 3
@@ -100,7 +101,7 @@ class RecordStage:
             return torch.arange(len(responses), dtype=torch.float32)
 
         with quiet(), one_line(f"{self.model} cannot be trained (stage {self.name})"):
-            problem = self.problem(texts, some, np.ones(count, bool), 1, reward)
+            problem = self.problem(texts, some, np.ones(count, bool), 1, judge or reward)
             problem.norms(some[:1], np.ones(count))
 
     def problem(
