@@ -174,6 +174,10 @@ class Policy:
                 "whole records (records) and labels are protected under different adjacencies, "
                 "which have no price together; use another project for one of them"
             )
+        if self.held_out and self.adjacency == "zero_out":
+            raise PolicyError(
+                "whole records (records) are trained on, whoever's they are: leave --held-out out"
+            )
         for allowance in self.allowances:
             if self.unit not in allowance.kind.units:
                 raise PolicyError(

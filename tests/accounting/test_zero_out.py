@@ -77,3 +77,10 @@ def test_whole_records_have_no_price_beside_anything_else():
 def test_numbers_that_no_run_has_are_refused(terms):
     with pytest.raises(ValueError):
         zero_out.delta(*terms, 1.0)
+
+
+@pytest.mark.parametrize(("q", "delta"), [(1e-6, 1e-5), (1e-3, 0.5), (1e-4, 2e-3)])
+def test_noise_is_not_looked_for_where_delta_covers_whoever_is_drawn(q, delta):
+    """The search ended in an OverflowError; who is drawn would be given away."""
+    with pytest.raises(ValueError, match="take no noise"):
+        zero_out.calibrate(4, delta, q, 10, 1)

@@ -13,7 +13,7 @@ steps. What comes out is noised models and a card.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts, opening, policies, policy_facts
 from labelguard.project.opening import OpenProject, Where, locate_project
-from labelguard.release.model_card import base_of
+from labelguard.project.project import STATE
+from labelguard.release.model_card import LearnedRelease, base_of
 from labelguard.release.privatize import explain_full_disk
 from labelguard.release.writer import (
     ReleaseWriter,
@@ -125,7 +126,10 @@ class RecordsRun:
         notes = opening.settle_leftovers(self.opened, record.id if record else None, epoch)
         for stage in self.stages.values():
             self.progress(f"trying out the model, stage {stage.name}", None)
-            stage.rehearse()
+            judge = None
+            if stage.name == "rl" and (reward := self.recipe.reward):
+                judge = RewardModel(reward.public or self.stages["reward"].model, stage.model)
+            stage.rehearse(judge)
         grant = self._charge(epoch)
         self.ledger.start(grant, epoch, self.people.admission)
         runs = self._runs(grant)
@@ -148,9 +152,9 @@ class RecordsRun:
     def _prepare_stages(self) -> dict[StageName, RecordStage]:
         """Return the stages that read records; of one that begins from another, as of its base."""
         recipe, reward = self.recipe, self.recipe.reward
-        for model in (recipe.model, *((reward.base, reward.public) if reward else ())):
-            if model:
-                self._check_base(model)
+        begun = (recipe.model, *((reward.base, reward.public) if reward else ()))
+        learned = [one for model in begun if model for one in self._learned_from(model)]
+        self.learned = tuple({one.sums: one for one in learned}.values())
         bases: dict[StageName, str] = dict.fromkeys(("sft", "reward", "rl"), recipe.model)
         if reward and reward.base:
             bases["reward"] = reward.base
@@ -160,23 +164,36 @@ class RecordsRun:
             for name, *_ in recipe.sources()
         }
 
-    def _check_base(self, model: str) -> None:
-        """Raise `LabelguardError` for a base that learned from private data of another project."""
-        for learned in base_of(model, private=True):
+    def _learned_from(self, model: str) -> tuple[LearnedRelease, ...]:
+        """Return the releases of this project that a base learned from.
+
+        Raises `LabelguardError` for one that learned from private data of another project, or from
+        a run that has not published it: what it learned from, no card says yet.
+        """
+        _, *inside = Path(model).resolve().as_posix().split(f"/{STATE}/")
+        if inside and not inside[-1].startswith("releases/"):
+            raise LabelguardError(
+                f"{model} is private until its run is finished; begin from a model that was "
+                "published"
+            )
+        releases = base_of(model, private=True)
+        for learned in releases:
             if self.ledger.releases.get(learned.release) is None:
                 raise LabelguardError(
                     f"{model} learned from {learned.release}, which is not of this project: what "
                     "both promise does not add up; begin from a public model"
                 )
+        return releases
 
     def _identify(self) -> str:
         """Return the idempotency key: what decides the models, but for what people wrote."""
         active = policies.in_force(self.ledger)
         public = self.recipe.reward.public if self.recipe.reward else None
+        self.judge = models.identity(public) if public else ""
         decisive = {
             "policy": active.id if active else 1,
             "records_a_step": self.recipe.records_a_step,
-            "reward": public and models.identity(public),
+            "reward": self.judge,
             "stages": {
                 name: [stage.identity, self.recipe.decisive(name)]
                 for name, stage in self.stages.items()
@@ -261,6 +278,8 @@ class RecordsRun:
             if part.name != "rl":
                 return None
             assert reward is not None
+            if reward.public:
+                models.check_unchanged(reward.public, self.judge)
             return RewardModel(reward.public or str(runs.find_finished("reward")), stage.model)
 
         runs.train(stage, part, self.people.admission.columns["labeler_id"], _price(grant), judge)
@@ -275,6 +294,8 @@ class RecordsRun:
             digest = private_map.complete(grant.release.id, directory)
             grant = self.ledger.mark_drawn(grant, epoch, digest, grant.release.charged)
         facts = card.facts(self.opened, self.policy, grant, self.people, self.stages)
+        if self.learned:
+            facts["learned_from"] = [asdict(one) for one in self.learned]
         work = fresh_directory(project.work / "models")
         with ReleaseWriter(grant, project.releases) as writer:
             finished = [runs.find_finished(name) for name in names]

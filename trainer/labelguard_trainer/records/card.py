@@ -115,7 +115,8 @@ def copy_models(
     privacy, sums = facts["privacy"], facts["sums"]
     own = {name: value for name, value in facts.items() if name != "sums"}
     terms = privacy["epsilon"], privacy["delta"], privacy["unit"]
-    matter = front_matter((LearnedRelease(facts["release"], sums, *terms),), model)
+    before = (LearnedRelease(**one) for one in facts.get("learned_from", ()))
+    matter = front_matter((*before, LearnedRelease(facts["release"], sums, *terms)), model)
     paths = []
     for stage, path in zip(facts["training"]["stages"], finished, strict=True):
         assert path is not None

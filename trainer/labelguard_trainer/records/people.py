@@ -61,7 +61,7 @@ class Part:
         table = pq.read_table(self.file, columns=[column, *self.columns])
         if not _ids(table[column]).equals(self.ids):
             raise ProjectError(f"{self.file} has changed since its ids were read; run this again")
-        texts = [table[name].combine_chunks().cast(pa.large_string()) for name in self.columns]
+        texts = [table[name].cast(pa.large_string()).combine_chunks() for name in self.columns]
         present = np.ones(len(table), bool)
         for each in texts:
             present &= ~each.is_null().to_numpy(zero_copy_only=False)

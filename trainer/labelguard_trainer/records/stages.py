@@ -12,9 +12,10 @@ import gc
 import hmac
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,8 @@ from labelguard_trainer.training.settings import Kind, parse_lora
 from labelguard_trainer.training.stage_training import StageTraining, tokenize
 
 _STEPS_BETWEEN = 10  # steps between two checkpoints
+_TOGETHER = 16  # records that are passed through a model at once
+_CHARACTERS = 64  # of a text are read, for each token that a stage takes
 # Makes a few bytes of all others, for one stage of one run alone.
 Seal = Callable[[bytes], bytes]
 
@@ -84,17 +87,22 @@ class RecordStage:
         """The norm to which a person's gradient is clipped."""
         return float(self.config["max_grad_norm"])
 
-    def rehearse(self) -> None:
-        """Compute the gradient of a made-up record: raise what is wrong with model and settings."""
-        texts = [pa.array(["a ", "b "], pa.large_string())] * 3
-        some = np.arange(2)
+    def rehearse(self, judge: RewardFunction | None = None) -> None:
+        """Compute the gradient of made-up records: raise what is wrong with model and settings.
+
+        They are as many and as long as anybody's in a step, so that memory does not tell of those;
+        `judge` is as large as the reward.
+        """
+        count = min(self.records, _TOGETHER)
+        texts = [pa.array(["a " * int(self.config["max_length"])] * count, pa.large_string())] * 3
+        some = np.zeros(count, np.intp)
 
         def reward(prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> Tensor:
             return torch.arange(len(responses), dtype=torch.float32)
 
         with quiet(), one_line(f"{self.model} cannot be trained (stage {self.name})"):
-            problem = self.problem(texts, some, np.ones(2, bool), 2, reward)
-            problem.norms(some[:1], np.ones(2))
+            problem = self.problem(texts, some, np.ones(count, bool), 1, judge or reward)
+            problem.norms(some[:1], np.ones(count))
 
     def problem(
         self,
@@ -106,30 +114,85 @@ class RecordStage:
     ) -> ModelProblem:
         """Return the model before its first step, and the records, (n,), that it will learn from.
 
-        Texts are cut to the tokens that a stage takes: none is too long.
+        Texts are cut to the tokens that a stage takes: none is too long. A record that cannot be
+        read (bytes that are no text, a tokenizer that fails) is as one that is null.
         """
         gc.collect()
-        rows = np.arange(len(unit))
-        records = Records(rows, unit, population, self.records, "mean", present)
         tokenizer = models.load_tokenizer(self.model)
+        check_vocabulary(self.model, tokenizer)
+        tokens, readable = read_records(partial(self._read, tokenizer), texts)
+        rows = np.arange(len(unit))
+        records = Records(rows, unit, population, self.records, "mean", present & readable)
         base = StageTraining(
             *(self._KINDS[self.name], self.model, self.identity, self.lora, self.config),
-            *(tokenizer, pa.table({})),
+            *(tokenizer, tokens),
         )
-        limit = int(self.config["max_length"])
         if self.name == "sft":
-            base = replace(base, tokens=demonstration_tokens(tokenizer, *texts[:2]))
             return DemonstrationProblem(base, records, updates=self.updates)
         if self.name == "reward":
-            pairs = pa.table(dict(zip(("prompt", "first", "second"), texts, strict=True)))
-            base = replace(base, tokens=tokenize("reward", pairs, tokenizer, limit))
             return LanguageProblem(base, records, updates=self.updates)
-        room = limit - int(self.config["max_completion_length"])
-        first = tokenizer.bos_token_id
-        nothing = [tokenizer.eos_token_id if first is None else first]
-        written = tokenizer(texts[0].to_pylist(), verbose=False)["input_ids"]
-        prompts = [ids[-room:] or nothing for ids in written]
+        prompts = tokens["prompt_ids"].to_pylist()
         return PolicyProblem(base, records, prompts, reward, updates=self.updates)
+
+    def _read(self, tokenizer: Any, texts: Sequence[pa.Array]) -> pa.Table:
+        """Return the tokens of records. PRIVATE, as every error is."""
+        limit = int(self.config["max_length"])
+        longest = limit * _CHARACTERS
+        if self.name == "rl":
+            room = limit - int(self.config["max_completion_length"])
+            first = tokenizer.bos_token_id
+            nothing = [tokenizer.eos_token_id if first is None else first]
+            prompts = [text[-longest:] for text in texts[0].to_pylist()]
+            written = tokenizer(prompts, verbose=False)["input_ids"]
+            return pa.table({"prompt_ids": [ids[-room:] or nothing for ids in written]})
+        cut = [
+            pa.array([text[:longest] for text in column.to_pylist()], pa.large_string())
+            for column in texts
+        ]
+        if self.name == "sft":
+            return demonstration_tokens(tokenizer, *cut[:2])
+        pairs = pa.table(dict(zip(("prompt", "first", "second"), cut, strict=True)))
+        return tokenize("reward", pairs, tokenizer, limit)
+
+
+def check_vocabulary(model: str, tokenizer: Any) -> None:
+    """Raise `LabelguardError` for a tokenizer with tokens that its model has no row for.
+
+    Whoever writes one of them would make training fail, which shows that they did.
+    """
+    text = models.load_config(model).get_text_config()
+    if max(tokenizer.get_vocab().values()) >= text.vocab_size:
+        raise LabelguardError(
+            f"the tokenizer of {model} has tokens beyond the {text.vocab_size:,} of its model; "
+            "take those out, or enlarge the model"
+        )
+
+
+def read_records(
+    read: Callable[[Sequence[pa.Array]], pa.Table], texts: Sequence[pa.Array]
+) -> tuple[pa.Table, NDArray[np.bool_]]:
+    """Return what `read` makes of n records, and which it can read, (n,): of others, of nothing.
+
+    Whatever it raises of somebody's texts would show that they are there. PRIVATE.
+    """
+    readable = np.ones(len(texts[0]), bool)
+    nothing = read([pa.array([""], pa.large_string())] * len(texts))
+
+    def read_or_fail(some: Sequence[pa.Array]) -> pa.Table | None:
+        try:
+            return read(some)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of tokenizers is no Exception
+            return None
+
+    if (together := read_or_fail(texts)) is not None:
+        return together, readable
+    each = [
+        read_or_fail([column.slice(row, 1) for column in texts]) for row in range(len(readable))
+    ]
+    readable = np.array([one is not None for one in each])
+    return pa.concat_tables([nothing if one is None else one for one in each]), readable
 
 
 class RewardModel:
@@ -140,6 +203,7 @@ class RewardModel:
 
     def __init__(self, model: str, policy: str) -> None:
         self._writer, self._reader = map(models.load_tokenizer, (policy, model))
+        check_vocabulary(model, self._reader)
         self._limit = models.usual_length(model, {})
         on_gpu = torch.cuda.is_available()
         with quiet():
@@ -196,7 +260,7 @@ class StageRuns:
         run = NoisyRun.from_price(price, stage.clip, len(part.people))
         work = self.directory / f"{stage.name}.steps"
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
-        prefix = f"{stage.name} {run!r} ".encode()
+        prefix = f"{stage.name} {run!r} ".encode() + self._seals_before(stage.name)
         checkpoints = Checkpoints(work, _STEPS_BETWEEN, lambda data: self.seal(prefix + data))
 
         def watch(share: float) -> None:
@@ -232,7 +296,18 @@ class StageRuns:
 
     def _seal_model(self, name: StageName) -> bytes:
         hashes = files.hashes_of(self.directory / name)
-        return self.seal(f"{name} {json.dumps(hashes, sort_keys=True)}".encode())
+        own = f"{name} {json.dumps(hashes, sort_keys=True)}".encode()
+        return self.seal(own + self._seals_before(name))
+
+    def _seals_before(self, name: StageName) -> bytes:
+        """Return the seals of the stages before one, which it may have learned from.
+
+        If one of them is trained anew, those after it are of another run: with a model that learned
+        from its first model two looks at the same people would be published.
+        """
+        order = get_args(StageName)
+        notes = map(self._note, order[: order.index(name)])
+        return b"".join(note.read_bytes() for note in notes if note.exists())
 
 
 @contextlib.contextmanager
