@@ -169,9 +169,7 @@ class Checkpoints:
 
 
 SECRET_BYTES = 32
-_PROGRESS_UPDATES = (
-    20  # progress is shown so often: how long a single step took tells its cohort's size
-)
+_PROGRESS_UPDATES = 20
 
 # Called with the share of a run that is done.
 Watch: TypeAlias = Callable[[float], None]
@@ -205,6 +203,8 @@ def train(
 
 
 def report_progress(watch: Watch, done: int, steps: int) -> None:
-    """Report how far a run is, after one step in 20 of all: no single step's time is shown."""
-    if done * _PROGRESS_UPDATES % steps < _PROGRESS_UPDATES:
+    """Report how far a run is, 20 times at most: never after one step, whose time tells how large
+    its cohort was.
+    """
+    if done % max(-(-steps // _PROGRESS_UPDATES), 2) == 0:
         watch(done / steps)
