@@ -165,25 +165,3 @@ def test_a_first_release_is_public_in_all_it_fixes(tmp_path, monkeypatch):
         return asdict(policies.show(project=project))
 
     assert policy(SMALL, "one") == policy(flip(SMALL), "other")
-
-
-@pytest.mark.slow
-def test_who_does_not_want_to_wait_for_an_encoder_is_charged_nothing(
-    project, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("LABELGUARD_CACHE", str(tmp_path / "cache"))
-    told: list[float] = []
-
-    def wait(seconds):
-        told.append(seconds)
-        if len(told) == 1:
-            raise NotAgreed("no")
-
-    options: dict[str, Any] = {"mechanism": "auto", "features": "minilm", "wait": wait}
-    with pytest.raises(NotAgreed):
-        lg.privatize(SMALL, project=project, **options)
-    assert told[0] > 0 and dump(project.state)["releases"] == []
-    lg.privatize(SMALL, project=project, **options)
-    other = lg.init(tmp_path / "other")
-    lg.privatize(SMALL, project=other, **options)
-    assert told[1] > 0 and told[2] == 0  # what is in the cache takes no time
