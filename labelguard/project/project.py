@@ -283,8 +283,11 @@ def find(directory: str | Path | None = None) -> Project:
     named = directory or os.environ.get("LABELGUARD_PROJECT")
     if named:
         for state in (Path(named) / STATE, Path(named)):
-            if (state / CONFIG).is_file():
-                return _open(state)
+            try:
+                if (state / CONFIG).is_file():
+                    return _open(state)
+            except PermissionError as error:
+                raise ProjectError(f"{state} cannot be looked into: {error.strerror}") from None
         raise NoProject(f"{named} holds no labelguard project; make one: labelguard init {named}")
     here = Path.cwd()
     for parent in (here, *here.parents):
