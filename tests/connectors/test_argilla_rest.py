@@ -228,7 +228,7 @@ def chat(*messages):
     return list(messages)
 
 
-def said(text="text", role="user"):
+def build_message(text="text", role="user"):
     return {"role": role, "content": text}
 
 
@@ -266,10 +266,10 @@ def test_one_pair_under_two_questions_is_two_records():
 
 
 def test_chats_have_an_order_of_their_own():
-    one, other = chat(said("a", "assistant")), chat(said("b", "assistant"))
+    one, other = chat(build_message("a", "assistant")), chat(build_message("b", "assistant"))
     frames = [
-        release_rows([chat(said())] * 2, [one, other], [other, one]),
-        release_rows([chat(said())] * 2, [other, one], [one, other]),
+        release_rows([chat(build_message())] * 2, [one, other], [other, one]),
+        release_rows([chat(build_message())] * 2, [other, one], [one, other]),
     ]
     pairs = [argilla_pairs(frame) for frame in frames]
     assert pairs[0].equals(pairs[1])
@@ -280,17 +280,17 @@ def test_chats_have_an_order_of_their_own():
     "chosen",
     [
         chat(),
-        chat(said("")),
-        chat(said(None), said()),
-        chat(said(role="")),
-        chat(said(role="r" * 21)),
-        chat(*[said()] * 501),
-        chat({**said(), "name": "somebody"}),
-        chat(said([{"type": "text", "text": "part"}])),
+        chat(build_message("")),
+        chat(build_message(None), build_message()),
+        chat(build_message(role="")),
+        chat(build_message(role="r" * 21)),
+        chat(*[build_message()] * 501),
+        chat({**build_message(), "name": "somebody"}),
+        chat(build_message([{"type": "text", "text": "part"}])),
     ],
 )
 def test_chats_that_cannot_be_shown_are_refused_before_anything_is_made(chosen, tmp_path):
-    frame = release_rows([chat(said())], [chosen], [chat(said("other"))])
+    frame = release_rows([chat(build_message())], [chosen], [chat(build_message("other"))])
     if chosen == []:
         frame = frame.with_columns(pl.col("chosen").cast(frame.schema["prompt"]))
     frame.write_parquet(tmp_path / "data.parquet")

@@ -18,7 +18,7 @@ def records(base):
 
 
 @pytest.fixture(scope="session")
-def _made(base, tmp_path_factory):
+def _build_alignment(base, tmp_path_factory):
     home = tmp_path_factory.mktemp("records")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(home)
@@ -30,9 +30,9 @@ def _made(base, tmp_path_factory):
 
 
 @pytest.fixture
-def aligned(_made):
+def aligned(_build_alignment):
     """A copy of a directory in which the recipe was followed, to work in."""
-    for path in _made.iterdir():
+    for path in _build_alignment.iterdir():
         if path.is_symlink():
             Path(path.name).symlink_to(path.resolve())
         elif path.is_dir():
