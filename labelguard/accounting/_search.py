@@ -78,14 +78,14 @@ def multiplier(price: Price, delta: float, guess: float) -> float:
     Raises ValueError where no noise multiplier below 2^23 is enough.
     """
 
-    def bounded(noise_multiplier: float, coarse: bool) -> float:
+    def cap_price(noise_multiplier: float, coarse: bool) -> float:
         try:
             return price(noise_multiplier, coarse)
         except OverflowError:  # e to the power of a loss
             return 1.0
 
     def excess(logarithm: float, coarse: bool) -> float:
-        return math.log(bounded(math.exp(logarithm), coarse) / delta)
+        return math.log(cap_price(math.exp(logarithm), coarse) / delta)
 
     low = high = math.log(guess)
     step = 0.1
@@ -102,7 +102,7 @@ def multiplier(price: Price, delta: float, guess: float) -> float:
             high, step = low, 2 * step
     about = crossing(lambda at: excess(at, True), low, high, 1e-4)
     slope = min(-1.0, (excess(about + 0.01, True) - excess(about - 0.01, True)) / 0.02)
-    return _refine_multiplier(bounded, delta, round(math.exp(about) * PER_ONE), slope)
+    return _refine_multiplier(cap_price, delta, round(math.exp(about) * PER_ONE), slope)
 
 
 def _refine_multiplier(price: Price, delta: float, whole: int, slope: float) -> float:

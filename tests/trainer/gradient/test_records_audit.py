@@ -186,7 +186,7 @@ def prove_by_prompts(bigrams, directory, *, updates, priced, steps=1):
     train(problem, np.zeros(0), run, checkpoints, lambda share: None)
     moved = read_rows(problem.state()["parameters"]) - before
     score = (moved * aim(bigrams)).sum(1) * run.divisor / (POLICY["learning_rate"] * CLIP)
-    thresholds = np.array([1, 1.5, 2, 2.5]) * noise * np.sqrt(steps * updates)
+    thresholds = np.array([1, 1.5, 2, 2.5, 4]) * noise * np.sqrt(steps * updates)
     return bounds.epsilon_of_thresholds(
         score[there], score[~there], thresholds, COARSE, FALSE_ALARM
     )
