@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The parts of the evaluation that want a GPU, each of at most eight minutes on one H100:
 #
-#     bench/gpu.sh pretrain|compare|throughput|alignment|lora-utility|props-time|uls-time [options]
+#     bench/gpu.sh pretrain|compare|throughput|alignment|alignment-records|lora-utility|props-time|uls-time [options]
 #
-# `compare`, `alignment` and `lora-utility` need what `pretrain` leaves. Results go into $OUT (gpu-results). The
-# same commands run on a CPU with --tiny. PYTHON names an interpreter that has labelguard[train].
+# `compare`, `alignment`, `alignment-records` and `lora-utility` need what `pretrain` leaves. Results go into $OUT
+# (gpu-results). The same commands run on a CPU with --tiny. PYTHON names an interpreter that has labelguard[train].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
@@ -12,8 +12,8 @@ export OUT="${OUT:-gpu-results}" HF_HUB_OFFLINE=1
 part="${1:-}"
 shift || true
 case "$part" in
-pretrain | compare | throughput | alignment)
-    PYTHONPATH="bench${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "gpu.$part" "$@"
+pretrain | compare | throughput | alignment | alignment-records | lora-utility)
+    PYTHONPATH="bench${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "gpu.${part//-/_}" "$@"
     ;;
 props-time)
     shapes="gpt2-medium gpt2-large"
@@ -25,9 +25,6 @@ props-time)
     for shape in $shapes; do
         "$python" bench/props_time.py --shape "$shape" --rounds 1 "$@" | tee "$OUT/props-time-$shape.txt"
     done
-    ;;
-lora-utility)
-    PYTHONPATH="bench${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m gpu.lora_utility "$@"
     ;;
 uls-time)
     if [[ "${1:-}" == --tiny ]]; then

@@ -21,7 +21,7 @@ import torch
 import yaml
 from dpo import base, grammar
 from labelguard_trainer.records.align import align_records
-from labelguard_trainer.records.people import read_people
+from labelguard_trainer.records.people import Part, read_people
 from labelguard_trainer.records.recipe import RecordsRecipe
 from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
 from labelguard_trainer.training import models
@@ -29,6 +29,7 @@ from labelguard_trainer.training import models
 import labelguard as lg
 from alignment_runs import language
 from alignment_runs.problem import sample
+from labelguard.project.opening import OpenProject
 from labelguard.text import no_progress
 
 EPSILONS = (1.0, 4.0, 8.0, float("inf"))
@@ -182,27 +183,9 @@ class RecordsProblem:
         if np.isfinite(epsilon):
             align_records(recipe, output=output, project=project)
             return output
-        return self._without_noise(RecordsRecipe.read(recipe), project, output)
-
-    def _without_noise(self, recipe: RecordsRecipe, project: Any, output: Path) -> Path:
-        from labelguard.project.opening import OpenProject
-
         begun = output.with_suffix(".partial")
-        price = {"noise_multiplier": 0.0, "sampling_probability": recipe.q, "steps": recipe.steps}
-        runs = StageRuns(begun, lambda data: bytes(32), no_progress)
-        start = recipe.model
-        for part in read_people(recipe, OpenProject.open(project)).parts:
-            stage = RecordStage.of(
-                part.name, start, recipe.decisive(part.name), recipe.records_a_step, 1
-            )
-
-            def judge(start: str = start) -> Any:
-                public = recipe.reward.public if recipe.reward else None
-                reward = public or runs.find_finished("reward")
-                return reward and RewardModel(str(reward), start)
-
-            trained = runs.train(stage, part, "user_id", price, judge)
-            start = str(trained) if part.name == "sft" else start
+        for _ in train_stages(RecordsRecipe.read(recipe), project, begun, noise=0.0):
+            pass
         return begun.rename(output)
 
     def measure(self, model: Path) -> language.Floats:
@@ -224,6 +207,28 @@ class RecordsProblem:
             first, second = judge(tokenizer(prompt)["input_ids"], ids).tolist()
             right.append((first > second) == (better > 0))
         return float(np.mean(right))
+
+
+def train_stages(
+    recipe: RecordsRecipe, project: Any, directory: Path, *, noise: float
+) -> Iterator[Part]:
+    """Train each stage of a recipe at this noise multiplier; yield its part when it is done."""
+    price = {"noise_multiplier": noise, "sampling_probability": recipe.q, "steps": recipe.steps}
+    runs = StageRuns(directory, lambda data: bytes(32), no_progress)
+    start = recipe.model
+    for part in read_people(recipe, OpenProject.open(project)).parts:
+        stage = RecordStage.of(
+            part.name, start, recipe.decisive(part.name), recipe.records_a_step, 1
+        )
+
+        def judge(start: str = start) -> Any:
+            public = recipe.reward.public if recipe.reward else None
+            reward = public or runs.find_finished("reward")
+            return reward and RewardModel(str(reward), start)
+
+        trained = runs.train(stage, part, "user_id", price, judge)
+        start = str(trained) if part.name == "sft" else start
+        yield part
 
 
 def _spoiled(text: str, draw: np.random.Generator) -> str:

@@ -1,6 +1,7 @@
 """Fine-tuning and reinforcement learning at 124M parameters, from one release at ε = 1.
 
     bench/gpu.sh alignment           # after `bench/gpu.sh pretrain`
+    bench/gpu.sh alignment-records   # all stages with whole records private
 
 Simulated labelers give ten labels each on one half of the dialogues; a statistic release of their
 labels is the reward. Told of each stage: seconds, rows a second and the most memory that torch
@@ -15,7 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from dpo.labels import STATISTIC, Budget, released
@@ -28,6 +29,8 @@ from labelguard.text import no_progress
 
 BUDGET = Budget(epsilon=1.0, labels=10)
 _NAME = "alignment"
+
+T = TypeVar("T")
 
 
 def configs(*, tiny: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -89,20 +92,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def measure(stage: Callable[[], AlignmentStage]) -> dict[str, Any]:
     """Return what a stage took, and what it says of its model."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    start = time.perf_counter()
-    result = stage()
-    seconds = time.perf_counter() - start
-    memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+    result, took = watch(stage)
     return {
-        "seconds": round(seconds, 1),
-        "steps_per_second": round(result.steps / seconds, 3),
-        "memory_gib": memory and round(memory, 2),
+        **took,
+        "steps_per_second": round(result.steps / took["seconds"], 3),
         "rows": result.rows,
         "before": result.before,
         "after": result.after,
     }
+
+
+def watch(work: Callable[[], T]) -> tuple[T, dict[str, Any]]:
+    """Return what `work` returns, its seconds and the most memory that torch held."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    result = work()
+    seconds = max(round(time.perf_counter() - start, 1), 0.1)
+    memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+    return result, {"seconds": seconds, "memory_gib": memory and round(memory, 2)}
 
 
 def _no_card(*_: Any) -> None:

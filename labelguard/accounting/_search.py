@@ -73,13 +73,19 @@ def multiplier(price: Price, delta: float, guess: float) -> float:
     `delta`.
 
     The price at the result, not the rough one, is at most `delta`, and 2e-5 below it, relative, or
-    what rounding up leaves.
+    what rounding up leaves. Where a price overflows, its noise is taken to give everything away.
 
     Raises ValueError where no noise multiplier below 2^23 is enough.
     """
 
+    def cap_price(noise_multiplier: float, coarse: bool) -> float:
+        try:
+            return price(noise_multiplier, coarse)
+        except OverflowError:  # e to the power of a loss
+            return 1.0
+
     def excess(logarithm: float, coarse: bool) -> float:
-        return math.log(price(math.exp(logarithm), coarse) / delta)
+        return math.log(cap_price(math.exp(logarithm), coarse) / delta)
 
     low = high = math.log(guess)
     step = 0.1
@@ -96,7 +102,7 @@ def multiplier(price: Price, delta: float, guess: float) -> float:
             high, step = low, 2 * step
     about = crossing(lambda at: excess(at, True), low, high, 1e-4)
     slope = min(-1.0, (excess(about + 0.01, True) - excess(about - 0.01, True)) / 0.02)
-    return _refine_multiplier(price, delta, round(math.exp(about) * PER_ONE), slope)
+    return _refine_multiplier(cap_price, delta, round(math.exp(about) * PER_ONE), slope)
 
 
 def _refine_multiplier(price: Price, delta: float, whole: int, slope: float) -> float:

@@ -73,8 +73,8 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
     computed numbers; the smallest such one within 1e-5, relative. Kept for the process.
 
     Raises ValueError unless epsilon is finite and > 0, `gaussian.SMALLEST_DELTA` <= delta < 1,
-    sampling_probability in (0, 1] and steps an integer >= 1, and where the margin for rounding
-    leaves nothing of delta.
+    sampling_probability in (0, 1] and steps an integer >= 1, where the margin for rounding leaves
+    nothing of delta, and where `check_drawn` does.
     """
     _validate.positive(epsilon=epsilon)
     gaussian.attainable(delta)
@@ -82,6 +82,7 @@ def calibrate(epsilon: float, delta: float, sampling_probability: float, steps: 
     # Of numpy's they may have less precision.
     epsilon, delta, sampling_probability = map(float, (epsilon, delta, sampling_probability))
     steps = int(steps)
+    check_drawn(sampling_probability, steps, delta)
     alone = gaussian.calibrate(epsilon, delta, steps)
     if sampling_probability == 1:
         return math.ceil(2 * alone * _search.PER_ONE) / _search.PER_ONE
@@ -125,6 +126,19 @@ def _interval(noise_multiplier: float, sampling_probability: float, steps: int) 
         mean=sampling_probability * shift / noise_multiplier,
         steps=steps,
     )
+
+
+def check_drawn(sampling_probability: float, steps: int, delta: float) -> None:
+    """Raise ValueError where somebody is drawn at all with probability delta at most.
+
+    There no noise is too little: whoever is drawn may be given away.
+    """
+    q = sampling_probability
+    if q < 1 and -math.expm1(steps * math.log1p(-q)) <= delta:
+        raise ValueError(
+            f"one person is drawn at all with probability delta = {delta!r} at most, which would "
+            "take no noise; expected a smaller delta, or more steps"
+        )
 
 
 def check(noise_multiplier: float, sampling_probability: float, steps: int) -> None:

@@ -74,18 +74,14 @@ def calibrate(
     delta)-private.
 
     A multiple of 2^-20, rounded up, at which the computed `delta` is at most delta; the smallest
-    such one within 1e-5, relative. Raises ValueError as `subsampled.calibrate`, and where somebody
-    is drawn at all with probability delta at most: then no noise is too little.
+    such one within 1e-5, relative. Raises ValueError as `subsampled.calibrate`, and unless updates
+    is an integer >= 1.
     """
     _validate.positive(epsilon=epsilon)
     gaussian.attainable(delta)
     check(1.0, sampling_probability, steps, updates)
     epsilon, delta, q = map(float, (epsilon, delta, sampling_probability))
-    if q < 1 and -math.expm1(steps * math.log1p(-q)) <= delta:
-        raise ValueError(
-            f"one person is drawn at all with probability delta = {delta!r} at most, which would "
-            "take no noise; expected a smaller delta, or more steps"
-        )
+    subsampled.check_drawn(q, steps, delta)
     alone = gaussian.calibrate(epsilon, delta, steps) * math.sqrt(updates) * (1 + 4 * ROUNDING)
     if q == 1:
         return math.ceil(alone * _search.PER_ONE) / _search.PER_ONE

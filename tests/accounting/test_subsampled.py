@@ -175,6 +175,14 @@ def test_numbers_that_no_run_has_are_refused(arguments, message):
         subsampled.epsilon(*arguments, 1e-5)
 
 
+@pytest.mark.parametrize(("q", "delta", "steps"), [(1e-6, 1e-5, 5), (1e-5, 1e-5, 1), (0.1, 0.3, 3)])
+def test_noise_is_not_looked_for_where_delta_covers_whoever_is_drawn(q, delta, steps):
+    """The search ended in an OverflowError; who is drawn would be given away."""
+    with pytest.raises(ValueError, match="take no noise"):
+        subsampled.calibrate(1.0, delta, q, steps)
+    assert subsampled.calibrate(1.0, delta / 4, q, steps) > 0
+
+
 def test_pure_privacy_is_refused():
     with pytest.raises(ValueError, match="Gaussian noise gives no pure privacy"):
         subsampled.calibrate(1.0, 0.0, 0.1, 10)

@@ -27,6 +27,17 @@ def test_every_method_runs_once(bench, tmp_path, capsys):
     assert len(found) == len(bench.METHODS)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("trl")
+def test_every_setting_of_whole_records_runs_once(bench, tmp_path, capsys):
+    options = ["--private", "records", "--tiny", "--work", str(tmp_path), "--workers", "1"]
+    assert bench.main(options) == 0
+    printed = capsys.readouterr().out
+    assert "every_epsilon_gains" in printed and "reward model, seed 0, ε = 4" in printed
+    runs = list((tmp_path / "records-tiny" / "seed-0").glob("*-*-*.json"))
+    assert len(runs) == len(list(bench.records_runs.settings()))
+
+
 def test_what_is_no_sentence_is_worth_least(bench):
     from alignment_runs import language
 

@@ -78,9 +78,12 @@ def results(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABELGUARD_SHARED_DATA", str(data))
         patch.syspath_prepend(str(BENCH))
-        from gpu import alignment, compare, lora_utility, pretrain, throughput
+        from gpu import alignment, alignment_records, compare, lora_utility, pretrain, throughput
 
-        for part in (pretrain, compare, throughput, alignment, lora_utility):
+        for part in (
+            *(pretrain, compare, throughput),
+            *(alignment, alignment_records, lora_utility),
+        ):
             part.main(["--tiny", "--out", str(out)])
         yield out
 
@@ -149,8 +152,17 @@ def test_stages_of_an_alignment_say_what_they_took(results):
     assert told["rl"]["after"].keys() == {"reward", "kl", "distance", "length"}
 
 
+def test_stages_of_whole_records_say_what_one_person_takes(results):
+    told = _read(results, "alignment-records")
+    assert told["noise_multiplier"] > 0
+    for stage in ("sft", "reward", "rl"):
+        assert told[stage]["people"] > 0 and told[stage]["seconds_a_person"] > 0
+        assert told[stage]["memory_gib"] is None or told[stage]["memory_gib"] > 0
+
+
 def test_no_text_is_written_outside_models_and_releases(results):
-    assert "secretword" not in (results / "alignment.json").read_text()
+    for name in ("alignment", "alignment-records"):
+        assert "secretword" not in (results / f"{name}.json").read_text()
 
 
 SCRIPT = "uls_time"

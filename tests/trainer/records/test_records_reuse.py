@@ -5,10 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from huggingface_hub import constants
 from labelguard_trainer.gradient import loop
-from labelguard_trainer.records.stages import RecordStage
+from labelguard_trainer.records.stages import RecordStage, RewardModel
+from labelguard_trainer.training import models
 from support import tiny_models
 from support.whole_records import PEOPLE, RECIPE, SFT, follow, write_all
+from transformers import GPT2ForSequenceClassification, set_seed
 
 import labelguard as lg
 from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError, ProjectError
@@ -119,6 +123,48 @@ def test_a_public_reward_that_was_exchanged_meanwhile_judges_nothing(records, mo
     recipe = {name: RECIPE[name] for name in RECIPE if name != "sft"}
     with pytest.raises(LabelguardError, match="judge has changed"):
         follow(recipe=recipe, reward={"public": "judge"})
+
+
+def test_a_public_reward_of_a_hub_is_that_of_the_commit_that_was_identified(
+    base, tmp_path, monkeypatch
+):
+    repository = tmp_path / "models--org--judge"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    def push(commit):
+        place = repository / "snapshots" / commit
+        tiny_models.tokenizer().save_pretrained(place)
+        set_seed(int(commit, 16) % 1000)
+        settings = tiny_models.config()
+        settings.num_labels = 1
+        GPT2ForSequenceClassification(settings).save_pretrained(place)
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / "main").write_text(commit)
+        return str(place)
+
+    asked = [5, 6], [[7, 8], [9]]
+    first = push("a" * 40)
+    identity = models.identity("org/judge")
+    assert identity == f"org/judge@{'a' * 40}"
+    push("b" * 40)
+    with pytest.raises(LabelguardError, match="org/judge has changed"):
+        models.check_unchanged("org/judge", identity)
+    pinned = RewardModel("org/judge", base, identity)(*asked)
+    assert torch.equal(pinned, RewardModel(first, base)(*asked))
+    assert not torch.equal(pinned, RewardModel("org/judge", base)(*asked))
+
+
+def test_the_card_says_which_public_reward_it_was(records):
+    recipe = {name: RECIPE[name] for name in RECIPE if name != "sft"}
+    follow("out", recipe=recipe, reward={"public": "base"})
+    card = json.loads(Path("out/card.json").read_text())
+    assert card["training"]["reward"] == {"model": "base", "identity": models.identity("base")}
+    for page in ("CARD.md", "rl/TRAINING_CARD.md"):
+        assert (
+            f"| public reward | `base`, `{models.identity('base')}` |"
+            in Path("out", page).read_text()
+        )
 
 
 @pytest.mark.slow

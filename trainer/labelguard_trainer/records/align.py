@@ -47,6 +47,7 @@ from labelguard_trainer.records.people import Part, read_people
 from labelguard_trainer.records.recipe import RecordsRecipe, StageName, check_terms
 from labelguard_trainer.records.stages import RecordStage, RewardModel, StageRuns
 from labelguard_trainer.training import models
+from labelguard_trainer.training.settings import public_name
 
 MECHANISM = "align"
 _MARK = "models.json"
@@ -126,10 +127,8 @@ class RecordsRun:
         notes = opening.settle_leftovers(self.opened, record.id if record else None, epoch)
         for stage in self.stages.values():
             self.progress(f"trying out the model, stage {stage.name}", None)
-            judge = None
-            if stage.name == "rl" and (reward := self.recipe.reward):
-                judge = RewardModel(reward.public or self.stages["reward"].model, stage.model)
-            stage.rehearse(judge)
+            judge = self.stages["reward"].model if "reward" in self.stages else None
+            stage.rehearse(self._reward(judge, stage) if stage.name == "rl" else None)
         grant = self._charge(epoch)
         self.ledger.start(grant, epoch, self.people.admission)
         runs = self._runs(grant)
@@ -277,12 +276,19 @@ class RecordsRun:
         def judge() -> Any:
             if part.name != "rl":
                 return None
-            assert reward is not None
-            if reward.public:
+            if reward and reward.public:
                 models.check_unchanged(reward.public, self.judge)
-            return RewardModel(reward.public or str(runs.find_finished("reward")), stage.model)
+            return self._reward(str(runs.find_finished("reward")), stage)
 
         runs.train(stage, part, self.people.admission.columns["labeler_id"], _price(grant), judge)
+
+    def _reward(self, trained: str | None, stage: RecordStage) -> RewardModel:
+        """Return the recipe's public reward, as it was identified; else that in a directory."""
+        reward = self.recipe.reward
+        if reward and reward.public:
+            return RewardModel(reward.public, stage.model, self.judge)
+        assert trained is not None
+        return RewardModel(trained, stage.model)
 
     def _publish(self, runs: StageRuns, grant: Grant, epoch: int) -> None:
         """Write models and card as a release, and commit it."""
@@ -294,6 +300,8 @@ class RecordsRun:
             digest = private_map.complete(grant.release.id, directory)
             grant = self.ledger.mark_drawn(grant, epoch, digest, grant.release.charged)
         facts = card.facts(self.opened, self.policy, grant, self.people, self.stages)
+        if self.recipe.reward and (reward := self.recipe.reward.public):
+            facts["training"]["reward"] = {"model": public_name(reward), "identity": self.judge}
         if self.learned:
             facts["learned_from"] = [asdict(one) for one in self.learned]
         work = fresh_directory(project.work / "models")

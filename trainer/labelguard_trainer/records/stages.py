@@ -155,12 +155,14 @@ class RecordStage:
         return tokenize("reward", pairs, tokenizer, limit)
 
 
-def check_vocabulary(model: str, tokenizer: Any) -> None:
+def check_vocabulary(model: str, tokenizer: Any, **options: Any) -> None:
     """Raise `LabelguardError` for a tokenizer with tokens that its model has no row for.
+
+    `options` are as for `models.load_config`.
 
     Whoever writes one of them would make training fail, which shows that they did.
     """
-    text = models.load_config(model).get_text_config()
+    text = models.load_config(model, **options).get_text_config()
     if max(tokenizer.get_vocab().values()) >= text.vocab_size:
         raise LabelguardError(
             f"the tokenizer of {model} has tokens beyond the {text.vocab_size:,} of its model; "
@@ -198,16 +200,20 @@ def read_records(
 class RewardModel:
     """The reward of responses by a model in a directory, or of a hub: a `RewardFunction`.
 
+    With an `identity` (`models.identity`), of a hub it is the very commit that this names.
     Every prompt's responses are passed through it by themselves, in texts.
     """
 
-    def __init__(self, model: str, policy: str) -> None:
-        self._writer, self._reader = map(models.load_tokenizer, (policy, model))
-        check_vocabulary(model, self._reader)
-        self._limit = models.usual_length(model, {})
+    def __init__(self, model: str, policy: str, identity: str | None = None) -> None:
+        pinned = models.pin_revision(model, identity, {}) if identity else {}
+        self._writer = models.load_tokenizer(policy)
+        self._reader = models.load_tokenizer(model, **pinned)
+        check_vocabulary(model, self._reader, **pinned)
+        self._limit = models.usual_length(model, pinned)
         on_gpu = torch.cuda.is_available()
         with quiet():
-            self._model = models.load_model("reward", model).eval().to("cuda" if on_gpu else "cpu")
+            loaded = models.load_model("reward", model, **pinned)
+        self._model = loaded.eval().to("cuda" if on_gpu else "cpu")
         self._model.config.get_text_config().pad_token_id = self._reader.pad_token_id
 
     def __call__(self, prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> Tensor:
@@ -318,8 +324,9 @@ def _without_words(name: StageName) -> Iterator[None]:
             yield
     except LabelguardError:
         raise
-    except Exception as error:
+    except Exception:
         raise LabelguardError(
-            f"stage {name} failed ({type(error).__name__}); what was charged stays charged, and "
-            "the same command goes on from the last checkpoint"
+            f"stage {name} stopped at an error, of which nothing is shown: it may hold what "
+            "somebody wrote; look for room in memory and on disk; what was charged stays charged, "
+            "and the same command goes on from the last checkpoint"
         ) from None

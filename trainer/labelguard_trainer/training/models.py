@@ -84,14 +84,25 @@ def identity(name: str, **options: Any) -> str:
     """
     directory = Path(name)
     if not directory.is_dir():
-        commit = getattr(load_config(name, **options), "_commit_hash", None)
-        return f"{name}@{commit or options.get('revision') or 'main'}"
+        load_config(name, **options)
+        revision = options.get("revision")
+        return f"{name}@{_find_commit(name, revision) or revision or 'main'}"
     digest = hashlib.sha256()
     for path in _files(directory):
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{content} ".encode() + os.fsencode(path.relative_to(directory)) + b"\0")
     return f"sha256:{digest.hexdigest()}"
+
+
+def _find_commit(name: str, revision: str | None) -> str | None:
+    """Return the commit of which a hub's model is in the cache, which names a directory by it."""
+    from transformers.utils import cached_file
+
+    with opening(name, "a model"):
+        path = cached_file(name, "config.json", revision=revision)
+    _, *inside = Path(path or "").as_posix().split("/snapshots/")
+    return inside[-1].split("/")[0] if inside else None
 
 
 def fix_version(name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
