@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import labelguard
-from labelguard import plugins
+from labelguard import plugins, processes
 from labelguard.cli.account import account, audit
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import labeler, people, source
@@ -83,6 +83,8 @@ class Main(click.Group):
 
 _EXTRA = "labelguard.commands"
 _TYPED = "labelguard.typed"
+# Commands that say themselves what of them several processes may do together.
+_BY_SEVERAL = ("align", "train")
 
 
 def _fail(
@@ -120,6 +122,9 @@ class Failure:
 @click.version_option(labelguard.__version__, prog_name="labelguard")
 def main() -> None:
     """Release preference labels with labeler-level label differential privacy."""
+    command = click.get_current_context().invoked_subcommand
+    if command not in _BY_SEVERAL:
+        processes.require_one_process(f"labelguard {command}")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 from croniter import croniter
@@ -22,7 +21,6 @@ from support.doors import install
 from support.job_projects import SETTINGS
 from support.pages import check_command, script
 
-from labelguard import __version__
 from labelguard.configuration.loader import field_names
 from labelguard.errors import BudgetExceeded, LabelguardError, ProjectBusy
 from labelguard.jobs import settings
@@ -263,25 +261,6 @@ def test_systemd_accepts_the_units_and_their_optional_settings(tmp_path):
 def test_the_service_runs_the_job():
     [line] = re.findall(r"(?m)^ExecStart=(.*)$", (FILES / SERVICE).read_text())
     check_retrain(shlex.split(line))
-
-
-def test_kubernetes_accepts_the_cronjob_and_runs_one_job_at_a_time():
-    text = (FILES / "cronjob.yaml").read_text()
-    whole = re.sub(r"(?m)^( *)# (env:|  - name|    valueFrom)", r"\1\2", text)
-    for manifest in map(yaml.safe_load, (text, whole)):
-        kubernetes_validate.validate(manifest, "1.31", strict=True)
-    spec = manifest["spec"]
-    assert spec["concurrencyPolicy"] == "Forbid" and croniter.is_valid(spec["schedule"])
-    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    assert container["env"][0]["valueFrom"]
-    assert container["image"] == f"labelguard:{__version__}"
-    assert pod["restartPolicy"] == "Never" and pod["securityContext"]["runAsNonRoot"]
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    check_retrain(container["args"])
-    mounts = {one["mountPath"] for one in container["volumeMounts"]}
-    assert {"/project", "/keys"} <= mounts
-    assert f"--uid {pod['securityContext']['runAsUser']}" in (ROOT / "Dockerfile").read_text()
 
 
 # The example examples/simulate_year.py: models follow preferences that drift.

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from labelguard import extras
 from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.errors import LabelguardError
+from labelguard.processes import is_first_process, require_one_process
 from labelguard.project.opening import Where
 from labelguard.release.card import guarantee
 from labelguard.release.head import FILE
@@ -70,6 +71,7 @@ def align(
 
     Stages `sft`, `reward` and `rl`, or one `stage` alone, on what the others left in the directory
     `output`. The same call goes on after an interruption, and does nothing again that is done.
+    Under `accelerate launch` every process calls it, for `sft` or `reward` alone.
 
     Guarantee: post-processing. It reads a release, public files and no raw label, so the models
     have the release's (ε, δ), if their base is public too. Raises `LabelguardError` for a recipe
@@ -78,6 +80,10 @@ def align(
     if stage not in (None, *get_args(StageName)):
         raise LabelguardError(f"a stage is sft, reward or rl, found {stage!r}")
     extras.require("train", "labelguard align")
+    if stage in (None, "rl"):  # each process would draw responses of its own, and stop on its own
+        require_one_process(
+            "the stage rl (several may do sft and reward, each alone: labelguard align sft)"
+        )
     run = _Alignment(Recipe.read(Path(recipe)), Path(output), project, progress)
     return run.go([stage] if stage else list(get_args(StageName)))
 
@@ -184,11 +190,13 @@ class _Alignment:
             eval_pairs=1000,
             probes=None,
         )
-        write_atomically(record, text)
+        if is_first_process():
+            write_atomically(record, text)
         fitting.fit(
             replace(request, config=dict(recipe.config)), RunDirectory(output), self.progress
         )
-        write_atomically(record, text)  # again: another recipe may have been refused meanwhile
+        if is_first_process():
+            write_atomically(record, text)  # again: another recipe may have been refused meanwhile
 
     def _train_policy(self) -> AlignmentStage:
         model = self.recipe.model

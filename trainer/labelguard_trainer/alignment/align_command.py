@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from labelguard.cli.options import directory_option, project_option
 from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
+from labelguard.processes import is_first_process
 from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def align(
     if len(stages) > 1 or not set(stages) <= set(_STAGES):
         raise click.UsageError(f"expected {' or '.join(_STAGES)}, and a recipe")
     stage: Any = stages[0] if stages else None
-    first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
+    first = is_first_process()  # of several it alone speaks
     with progress(at_once=True) if first else nullcontext(no_progress) as report:
         report("reading the recipe", None)
         from labelguard_trainer.records.recipe import is_private
@@ -97,8 +97,8 @@ def align(
         if is_private(Path(recipe)):
             from labelguard_trainer.records.align import align_records
 
-            if stage or not first:
-                raise click.UsageError("a recipe with private: records is done whole, by a process")
+            if stage:
+                raise click.UsageError("a recipe with private: records is done whole")
             return align_records(recipe, output=output, project=project, progress=report)
         from labelguard_trainer.alignment.align import align as align_model
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from labelguard.analysis.reward import Content, ReleaseReward, public_reward, reward
 from labelguard.errors import LabelguardError
+from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import evaluation
 from labelguard.release.head import FILE, Head
@@ -129,6 +130,7 @@ def best_of(
     Post-processing: nothing is charged. Raises `LabelguardError` for a file without candidates, and
     for a judge that is the reward itself.
     """
+    require_one_process("best of n")
     if output is not None:
         check_rows_file(Path(output), "best.parquet")
     source = reward(release, mix=mix, project=project)

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from labelguard.errors import LabelguardError
+from labelguard.processes import require_one_process
 from labelguard.release.model_card import base_of
 from labelguard.text import Progress, no_progress
 from labelguard_trainer.alignment.contents import (
@@ -58,6 +59,7 @@ def write_candidates(
 
     Raises `LabelguardError` for a model that was trained on raw labels: what it writes tells them.
     """
+    require_one_process("writing candidates")
     path = Path(output)
     check_rows_file(path, "candidates.parquet")
     if n < 1 + pairs:

@@ -31,7 +31,13 @@ from labelguard.text import Progress
 from labelguard_trainer.alignment.recipe import RlRecipe, SftRecipe
 from labelguard_trainer.alignment.sampling import Content
 from labelguard_trainer.training import guard, models, settings
-from labelguard_trainer.training.fitting import DEFAULTS, begin
+from labelguard_trainer.training.fitting import (
+    DEFAULTS,
+    UNPUBLISHED,
+    begin,
+    is_sharded,
+    save_whole,
+)
 from labelguard_trainer.training.models import check_whole, one_line
 from labelguard_trainer.training.reporting import TrainingCallback, metrics_of, quiet
 from labelguard_trainer.training.runs import RunDirectory
@@ -220,8 +226,10 @@ class _Stage:
                     before,
                     after,
                 )
+                self.progress("saving the model", None)
+                self._save(run, trainer)
                 if trainer.is_world_process_zero():
-                    self._save(run, trainer, result, decisive)
+                    self._describe(run, trainer, result, decisive)
                 trainer.accelerator.wait_for_everyone()
         return result
 
@@ -301,17 +309,27 @@ class _Stage:
             if f"eval_{key}" in values
         }
 
-    def _save(
+    def _save(self, run: RunDirectory, trainer: Any) -> None:
+        """Write the model whole, adapters merged into it; all processes call it."""
+        if not self.lora or is_sharded(trainer):
+            save_whole(trainer, run.finished_path)
+        if self.lora and trainer.is_world_process_zero():
+            with guard.saving(run.finished_path):
+                if is_sharded(trainer):
+                    models.merge_adapters("dpo", self.model, run.finished_path, trainer)
+                    return
+                model = trainer.accelerator.unwrap_model(trainer.model)
+                deepcopy(model).merge_and_unload().save_pretrained(run.finished_path)
+                trainer.processing_class.save_pretrained(run.finished_path)
+
+    def _describe(
         self, run: RunDirectory, trainer: Any, result: AlignmentStage, parameters: Mapping[str, Any]
     ) -> None:
-        self.progress("saving the model", None)
+        """Write everything beside the model, and publish it."""
         lines = metrics_of(trainer.state)
         with guard.saving(run.finished_path):
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            if self.lora:
-                model = deepcopy(model).merge_and_unload()
-            model.save_pretrained(run.finished_path)
-            trainer.processing_class.save_pretrained(run.finished_path)
+            for name in UNPUBLISHED:
+                (run.finished_path / name).unlink(missing_ok=True)
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             write_atomically(run.finished_path / "metrics.jsonl", text.encode())
             draw(lines, run.finished_path, _PANELS[self.name])

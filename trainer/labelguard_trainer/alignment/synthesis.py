@@ -26,6 +26,7 @@ from labelguard.analysis.reward import ReleaseReward, reward
 from labelguard.clock import format_time
 from labelguard.errors import LabelguardError
 from labelguard.inputs.pairs import read_pairs
+from labelguard.processes import require_one_process
 from labelguard.project.opening import Where
 from labelguard.release import card as cards
 from labelguard.release.model_card import LearnedRelease, base_of, releases_of_card
@@ -112,6 +113,7 @@ def synthesize(
         >>> synthesize("r0001", "prompts.parquet", "base", 4, "synthesis", max_new_tokens=128)
     """
     extras.require("train", "labelguard synthesize")
+    require_one_process("synthesis")
     if n < 2:
         raise LabelguardError(f"a pair takes two responses, found n = {n}")
     run, settings, name = RunDirectory(Path(output)), SamplingSettings(**sampling), str(model)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import ProjectError
 from labelguard.keys import keyring
+from labelguard.processes import require_one_process
 from labelguard.storage import arrays
 from labelguard.storage.files import write_atomically
 
@@ -192,6 +193,7 @@ def train(
 
     Source: user-level-dp-finetuning, algorithm 2; aup-rlhf, algorithm 4.
     """
+    require_one_process("a run of noisy steps")  # noise of each would be less than is priced
     for step in range(checkpoints.restore(problem), run.steps):
         members = cohort(keyring.random_bytes(SECRET_BYTES), run.threshold, run.units)
         for _ in range(run.updates):

@@ -26,6 +26,7 @@ from labelguard.learning.learners import LearnerOptions
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import Prior
+from labelguard.processes import require_one_process
 from labelguard.release import card as cards
 from labelguard.release.agreement import released_agreement
 from labelguard.release.mechanisms.props import HEAD, difference
@@ -116,6 +117,7 @@ class GradientMechanism(Mechanism[GradientRun]):
         self, context: ReleaseContext, plan: PlannedRows, recorded: Mapping[str, Any] | None
     ) -> GradientRun:
         """Coordinates or tokens, clip norm and rates, from public columns only."""
+        require_one_process(f"--mechanism {self.name}")
         sampling = context.allowance.sampling
         assert sampling is not None
         self.options.check(sampling)

@@ -28,6 +28,7 @@ from labelguard.budget.pricing import Total
 from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.processes import require_one_process
 from labelguard.project import attempts, opening, policies, policy_facts
 from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import STATE
@@ -92,6 +93,7 @@ def align_records(
     stages than it allows, `BudgetExceeded` for people who lack allowance, `InvalidLabels` for files
     that are no records, `LabelguardError` for models and settings; then nothing was charged.
     """
+    require_one_process("alignment on whole records")  # each would draw noise of its own
     place = None if output is None else Path(output)
     home = locate_project(project)
     with attempts.record_attempt(home), explain_full_disk(home):

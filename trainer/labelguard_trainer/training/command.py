@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from labelguard.cli.options import (
     project_option,
 )
 from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
+from labelguard.processes import is_first_process, require_one_process
 from labelguard.text import format_budget, no_progress
 
 if TYPE_CHECKING:
@@ -188,6 +188,7 @@ def train_publish(
     """
     from labelguard_trainer.training.training_card import publish_model
 
+    require_one_process("labelguard train publish")
     with progress() as report:
         return publish_model(
             model, to, base=base, public=public, non_private=non_private, progress=report
@@ -197,7 +198,7 @@ def train_publish(
 def _run(
     kind: Any, release: str, model: str, output: Path, options: dict[str, Any]
 ) -> TrainingResult:
-    first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
+    first = is_first_process()  # of several it alone speaks
     with progress(at_once=True) if first else nullcontext(no_progress) as report:
         report("reading the release", None)
         from labelguard_trainer.training.run import train

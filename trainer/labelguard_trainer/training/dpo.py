@@ -128,10 +128,13 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             sides = (log_ratios / inputs["completion_mask"].sum(1).clamp(min=1)).chunk(2)
         else:
             loss_of_rows, sides = self.preference_loss, rewards.chunk(2)
-        loss = noise.mean(loss_of_rows, sides[0] - sides[1])
+        each = noise.weigh(loss_of_rows, sides[0] - sides[1])
+        loss = each.mean()
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * outputs.aux_loss
         self._record_rows(noise, rewards.detach(), log_probs.detach())
+        if self._mode == "eval" and not self.aux_loss_enabled:
+            self._record(loss=each.detach())
         self._record_tokens(inputs, outputs)
         return loss
 

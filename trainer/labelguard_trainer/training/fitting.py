@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PrinterCallback
@@ -29,6 +31,8 @@ from labelguard_trainer.training.training_card import draw, to_markdown
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
 _COLUMNS = ("prompt", "chosen", "rejected")
 _ROW = "held_out_row"
+# Of what trainers write beside a model: a pickle with paths of here, and an empty form of peft's.
+UNPUBLISHED = ("training_args.bin", "README.md")
 DEFAULTS = {
     "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
     "logging_first_step": True,
@@ -71,8 +75,7 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
                 evaluation = _evaluate(request, trainer, probes, progress)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if log.prompt_differs else [])]
-            with guard.saving(run.finished_path):
-                trainer.save_model(str(run.finished_path))
+            save_whole(trainer, run.finished_path)
             held_out = int(request.held_out.sum())
             privacy = (request.source.card or {}).get("privacy", {})
             trained = TrainingResult(
@@ -94,6 +97,8 @@ def fit(request: TrainingRequest, run: RunDirectory, progress: Progress) -> Trai
                 notes=notes,
             )
             if trainer.is_world_process_zero():
+                if request.kind == "reward" and request.lora and is_sharded(trainer):
+                    models.merge_adapters("reward", request.model, run.finished_path, trainer)
                 _describe(request, run, parameters, trained, metrics_of(trainer.state))
                 run.publish()
             trainer.accelerator.wait_for_everyone()
@@ -116,10 +121,36 @@ def _run_parameters(request: TrainingRequest, identity: str) -> dict[str, Any]:
 
 @contextmanager
 def begin(run: RunDirectory, parameters: Mapping[str, Any], args: Any) -> Iterator[None]:
-    """The run's directory, held by the first process; the others wait until it is there."""
+    """The run's directory, held by the first process; the others wait until it is there.
+
+    Raises `LabelguardError` where processes read other files or settings than the first."""
+    guard.check_processes(args)
+    if args.world_size > 1:  # they decide what a batch is
+        parameters = {**parameters, "processes": args.world_size}
     with nullcontext() if args.process_index else run.begin(parameters):
-        args.distributed_state.wait_for_everyone()
+        text = json.dumps(parameters, sort_keys=True, default=str)
+        if len(set(gather_object([hashlib.sha256(text.encode()).hexdigest()]))) > 1:
+            raise LabelguardError(
+                "the processes do not read the same release, model or settings: give each of them "
+                "the same files, and the same versions of labelguard and its libraries"
+            )
         yield
+
+
+def save_whole(trainer: Any, directory: Path) -> None:
+    """Write what a trainer has trained; all processes call it, and the first one writes.
+
+    Weights that are sharded over processes are gathered.
+    """
+    if trainer.is_fsdp_enabled:  # of shards nothing would be saved
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    with guard.saving(directory):
+        trainer.save_model(str(directory))
+
+
+def is_sharded(trainer: Any) -> bool:
+    """Return True if each process has a part of the weights."""
+    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
 
 
 def _trainer(
@@ -165,15 +196,20 @@ def _evaluate(
         margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
     probed = None if probes is None else trainer.margins(probes)
     _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
+    margins_of_others: list[Any] = [None, None]  # one process asks the teacher, for all of them
+    if trainer.is_world_process_zero():
+        margins_of_others[0] = evaluate.release_baselines(request, progress)
+        margins_of_others[1] = evaluate.probe_baselines(request, progress)
+    baselines, probe_baselines = broadcast_object_list(margins_of_others)
     flips = (request.source.card or {}).get("flip_probability") or {}
     return evaluate.evaluate(
         margins,
         flip_probability=request.noise_columns["flip_probability"][rows],
         label_probability=request.noise_columns["label_probability"][rows],
         items=request.items[rows],
-        baselines=evaluate.release_baselines(request, progress),
+        baselines=baselines,
         probes=probed,
-        probe_baselines=evaluate.probe_baselines(request, progress),
+        probe_baselines=probe_baselines,
         blocks=flips.get("blocks", ()),
     )
 
@@ -201,10 +237,8 @@ def _describe(
     metrics: list[Mapping[str, Any]],
 ) -> None:
     """Write everything beside the model."""
-    (run.finished_path / "training_args.bin").unlink(
-        missing_ok=True
-    )  # a pickle, with paths of here
-    (run.finished_path / "README.md").unlink(missing_ok=True)  # peft's: an empty form
+    for name in UNPUBLISHED:
+        (run.finished_path / name).unlink(missing_ok=True)
     adapter = (run.finished_path / "adapter_config.json").exists()
     card = to_markdown(request, trained, parameters, adapter=adapter)
     lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)

@@ -26,6 +26,7 @@ from trl.data_utils import is_conversational
 from trl.trainer.utils import get_config_model_id
 
 from labelguard.errors import LabelguardError
+from labelguard.processes import count_processes
 from labelguard_trainer.training.models import load_config, load_tokenizer
 from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_of
 
@@ -46,6 +47,8 @@ def set_defaults(config: Any) -> None:
     if config.activation_checkpointing is None:
         config.activation_checkpointing = config.gradient_checkpointing
     config.dataloader_pin_memory &= torch.accelerator.is_available()
+    if count_processes() > 1 and not torch.accelerator.is_available():
+        config.use_cpu = True  # else each process would take itself for the only one
 
 
 class CorrectedDefaults:
@@ -152,14 +155,36 @@ def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
             raise LabelguardError(f"{name} cannot be used here: {reason}")
 
 
+def check_processes(args: Any) -> None:
+    """Raise `LabelguardError` for processes that would train apart, or would share no shards.
+
+    Each of several that do not know of each other trains on its own, on other batches than asked.
+    """
+    count = count_processes()
+    if args.world_size != count:
+        raise LabelguardError(
+            f"{count} processes were launched, and each would train by itself "
+            f"({args.world_size} of {count} found each other): launch as many as there are GPUs, "
+            "or set use_cpu: true"
+        )
+    if _is_fsdp_launched() and args.distributed_state.distributed_type == "MULTI_CPU":
+        raise LabelguardError(
+            "FSDP shards over GPUs, and these processes are on a CPU: launch them by a "
+            "configuration without fsdp_config"
+        )
+
+
+def _is_fsdp_launched() -> bool:
+    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
 def is_fsdp2(args: Any) -> bool:
     """Return True if a run is sharded by FSDP of version 2: by its arguments, or by accelerate
     launch.
     """
     if args.fsdp:
         return bool(args.fsdp_plugin_args["fsdp_version"] == 2)
-    launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    return launched and os.environ.get("FSDP_VERSION", "1") == "2"
+    return _is_fsdp_launched() and os.environ.get("FSDP_VERSION", "1") == "2"
 
 
 def datasets_of(train: Any, evaluation: Any) -> list[Any]:

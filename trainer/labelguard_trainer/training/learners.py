@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
+from labelguard.processes import require_one_process
 from labelguard.release.model_card import base_of
 from labelguard.text import Progress
 from labelguard_trainer.training import settings
@@ -57,6 +58,7 @@ class PreparedBase:
                 f"--learner {kind} needs a base model: --model ID_OR_PATH, of a hub or a directory"
             )
         extras.require("train", f"--learner {kind}")
+        require_one_process(f"--learner {kind}")
         before = base_of(options.model, private=True)
         lora = None if options.lora is None else settings.parse_lora(options.lora)
         config = {} if options.config is None else settings.read_config(Path(options.config))

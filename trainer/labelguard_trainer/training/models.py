@@ -128,6 +128,22 @@ def pin_revision(name: str, identity: str, init: Mapping[str, Any]) -> dict[str,
     return {**init, "revision": identity.removeprefix(f"{name}@")}
 
 
+def merge_adapters(kind: Kind, name: str, directory: Path, trainer: Any) -> None:
+    """Put the whole model in place of adapters that a trainer saved in `directory`.
+
+    For weights that are sharded, and cannot be merged where they are.
+    """
+    from peft import PeftModel
+
+    init = {"trust_remote_code": trainer.args.trust_remote_code}
+    base = load_model(kind, name, **{**init, **(trainer.args.model_init_kwargs or {})})
+    base.config.get_text_config().pad_token_id = trainer.processing_class.pad_token_id
+    merged = PeftModel.from_pretrained(base, str(directory)).merge_and_unload()
+    for path in directory.glob("adapter_*"):
+        path.unlink()
+    merged.save_pretrained(directory)
+
+
 def check_unchanged(name: str, expected: str, **options: Any) -> None:
     """Raise `LabelguardError` if a model is not the one whose identity was taken."""
     if identity(name, **options) != expected:

@@ -70,9 +70,9 @@ class BatchNoise:
         rest = {name: value for name, value in batch.items() if name not in COLUMNS}
         return cls(batch[TARGET], batch[FLIP], batch[WEIGHT]), rest
 
-    def mean(self, loss: Loss, margin: Tensor) -> Tensor:
-        """Return the weighted mean of a loss of margins of shape (n,), over the batch's n rows."""
-        return (self.weight * loss(margin, self.target, self.flip_probability)).mean()
+    def weigh(self, loss: Loss, margin: Tensor) -> Tensor:
+        """Return the weighted loss of each row, shape (n,), by margins of shape (n,)."""
+        return self.weight * loss(margin, self.target, self.flip_probability)
 
     def agreement(self, margin: Tensor) -> Tensor:
         """Return whether a margin has the sign that its target asks for; NaN where ½ asks for
@@ -162,6 +162,7 @@ class NoisyTraining(_BaseTrainer):
         args = guard.own_config(args, self._config, model)
         for dataset in guard.datasets_of(train_dataset, eval_dataset):
             guard.check_rows(dataset, args)
+        guard.check_processes(args)
         options = self._check_options(model, args, train_dataset, options)
         tokenizer = processing_class or guard.tokenizer_of(model, args)
         self._check_architecture(guard.check_model(model, tokenizer, args))
@@ -249,16 +250,18 @@ class NoisyTraining(_BaseTrainer):
     def _record(self, **rows: Any) -> None:
         """Metrics that are means over rows, each of shape (n,): one exchange between processes.
 
-        A row without a value (NaN) does not count.
+        A row without a value (NaN) does not count. Of an evaluation every row counts once, however
+        batches and processes divide them.
         """
         stacked = torch.stack(list(rows.values()), 1)
         if self._mode == "train":  # accelerate would cut each batch of the last step to the rest
-            gathered = self.accelerator.gather(stacked)
+            gathered = self.accelerator.gather(stacked).nanmean(0, keepdim=True)
         else:
             gathered = self.accelerator.gather_for_metrics(stacked)
-        for name, mean in zip(rows, gathered.nanmean(0).tolist(), strict=True):
-            if not math.isnan(mean):
-                self._metrics[self._mode][name].append(mean)
+        for name, values in zip(rows, gathered.T.tolist(), strict=True):
+            known = [value for value in values if not math.isnan(value)]
+            if known:
+                self._metrics[self._mode][name].extend(known)
 
     def _count(self, tokens: float) -> None:
         """Tokens seen so far, of all processes."""

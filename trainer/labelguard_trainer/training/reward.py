@@ -120,10 +120,13 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
         noise, inputs = BatchNoise.split(inputs)
         rewards, outputs = self._rewards(model, inputs)
         chosen, rejected = rewards.chunk(2)
-        loss = noise.mean(self.preference_loss, chosen - rejected)
+        each = noise.weigh(self.preference_loss, chosen - rejected)
         if self.args.center_rewards_coefficient is not None:
-            loss = loss + self.args.center_rewards_coefficient * ((chosen + rejected) ** 2).mean()
+            each = each + self.args.center_rewards_coefficient * (chosen + rejected) ** 2
+        loss = each.mean()
         self._record_rewards(noise, inputs, chosen.detach(), rejected.detach())
+        if self._mode == "eval":
+            self._record(loss=each.detach())
         return (loss, outputs) if return_outputs else loss
 
     def _rewards(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:

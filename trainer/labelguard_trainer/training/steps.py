@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field
 from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import TrainedModel, TrainingTask, parse_options
+from labelguard.processes import require_one_process
 from labelguard.release.model_card import base_of
 from labelguard.release.pairs_file import PAIRS
 from labelguard.storage.files import sha256
@@ -90,6 +91,7 @@ class _TrainStep:
     def check(self, mechanism: str, coordinates: Path | None) -> None:
         """The extra, the configuration, and where its base model comes from."""
         extras.require("train", f"train.step: {self.kind}")
+        require_one_process(f"train.step: {self.kind}")
         base_of(self._model, private=True)
         self._config()
         if self.options.lora is not None:
