@@ -40,8 +40,8 @@ _CONTAINER_LIMITS = tuple(
 class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `size` counts
-    bytes on disk, None for a table in memory. A `sparse` file lacks a column where no row has a
+    `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `path` and
+    `size`, in bytes, are those of a file on disk. A `sparse` file lacks a column where no row has a
     value for it. `arguments` name it in a command. `answers` is the file of answers ingested from
     a tool, in which no label stops a release.
     """
@@ -53,6 +53,7 @@ class InputFile:
     sparse: bool = False
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
+    path: Path | None = None
 
 
 def literal(text: str) -> str:

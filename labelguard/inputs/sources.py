@@ -138,8 +138,8 @@ def resolve_file(path: Path, named: Mapping[str, str] = _NOTHING, name: str = ""
     folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
     keys = frozenset(folder.partition("=")[0] for folder in folders)
     if suffix in _JSON:
-        return InputFile(name, json_opener(path, name, named), keys, size, sparse=True)
-    return InputFile(name, _FORMATS[suffix](path, name), keys, size)
+        return InputFile(name, json_opener(path, name, named), keys, size, sparse=True, path=path)
+    return InputFile(name, _FORMATS[suffix](path, name), keys, size, path=path)
 
 
 def command_arguments(source: Input) -> list[str]:

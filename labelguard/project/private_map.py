@@ -26,7 +26,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import column
-from labelguard.storage.files import fsync_path, publish_directory, sha256
+from labelguard.storage.files import attempt, fsync_path, publish_directory, sha256
 
 PARTIAL = ".partial"
 _REWRITTEN = ".new"
@@ -76,19 +76,26 @@ class PrivateMap:
         """Return an empty directory for what is about to be drawn; `complete` makes it a map.
 
         Every time another one: a worker of a job that crashed would put its coins among the new.
+        What is being written lies beside it: a worker that is behind leaves nothing in a map.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(PARTIAL, f"{release_id}.", self._directory))
+        drawn = Path(tempfile.mkdtemp(PARTIAL, f"{release_id}.", self._directory)) / "map"
+        drawn.mkdir(mode=0o700)
+        return drawn
 
     def complete(self, release_id: str, drawn: Path) -> str:
         """Flush and rename what was drawn into the directory that was begun; its digest."""
         publish_directory(drawn, self._directory / release_id)
+        shutil.rmtree(drawn.parent, ignore_errors=True)
         return self.digest(release_id)
 
     def discard(self, release_id: str) -> None:
-        """Remove a map that the ledger does not count, with all that was begun of it."""
-        begun = self._directory.glob(f"{release_id}.*{PARTIAL}")
-        for path in (self._directory / release_id, *begun):
+        """Remove a map that the ledger does not count."""
+        shutil.rmtree(self._directory / release_id, ignore_errors=True)
+
+    def discard_begun(self) -> None:
+        """Remove all that was begun and is no map: for a job that begins."""
+        for path in self._directory.glob(f"*{PARTIAL}"):
             shutil.rmtree(path, ignore_errors=True)
 
     def digest(self, release_id: str, *, rewritten: bool = False) -> str:
@@ -171,7 +178,12 @@ class PrivateMap:
 
 
 def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> RememberedLabels:
-    """Return every label of these releases in one bucket: the latest version of each row."""
+    """Return every label of these releases in one bucket: the latest version of each row.
+
+    Raises `FileNotFoundError` for a map that is not there: its labels would be taken for new ones.
+    """
+    for release_id in releases:
+        (directory / release_id).stat()
     paths = [directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
     tables = [_read(path) for path in paths if path.exists()]
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
@@ -199,7 +211,8 @@ def write_bucket(
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
     arrays = [_binary(keys[order]), _binary(labelers[order]), *numbers]
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
-    _write(table, directory / f"bucket={bucket:02d}.parquet")
+    with attempt(directory / f"bucket={bucket:02d}.parquet", directory.parent) as path:
+        _write(table, path)
 
 
 def _write(table: pa.Table, path: Path) -> None:

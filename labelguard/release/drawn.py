@@ -74,10 +74,12 @@ def publish_release(
     schema = output_schema(context.staged.content_type, questions=questions)
     sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
     task = Outcomes(sources, schema)
+    drawn = sum(buckets.count_parts(directory) for _, directory in sources)
     with ReleaseWriter(grant, context.opened.project.releases) as writer:
         for table in context.over_buckets("writing", rows_of_bucket, task):
             if table is not None:
                 writer.write(table)
+        buckets.check_rows(drawn, writer.rows)
         if not writer.rows and finished.outcomes:
             writer.write(schema.empty_table())
         common = card.common_card(
@@ -198,6 +200,7 @@ def snapshot_for_training(staged: Staged, outcomes: Path, directory: Path) -> Tr
     is numbered in the order of the secret keys of its rows instead, and holds no other rows.
     """
     snapshot, drawn_rows = replace(staged, directory=directory), directory / "outcomes"
+    drawn_rows.mkdir(mode=0o700)
     rows = [np.zeros(0, np.intp)]
     with buckets.BucketWriter(snapshot.texts_directory) as writer:
         for bucket in range(buckets.BUCKETS):

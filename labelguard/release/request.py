@@ -43,6 +43,7 @@ from labelguard.project.project import Project
 from labelguard.release.mechanisms import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
+from labelguard.storage.executor import Executor
 from labelguard.text import Progress, pluralize
 
 
@@ -127,6 +128,7 @@ class Intake(ReadingOptions):
         event: str,
         features: tuple[FeatureColumn, ...],
         progress: Progress,
+        executor: Executor,
     ) -> Staged:
         """Stage labels in the work directory, as a policy reads them for this kind of event."""
         reading = Reading(
@@ -157,6 +159,7 @@ class Intake(ReadingOptions):
             opened.keys,
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+            executor,
         )
 
     def stage_further(
@@ -282,6 +285,8 @@ class Keywords(TypedDict, total=False):
     again: bool | None
     accept_delta: bool | None
     output: str | Path | None
+    engine: str | None
+    address: str | None
     workers: int | None
     # statistic, props, and all that fit a head
     features: str | None

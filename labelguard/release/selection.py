@@ -162,6 +162,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
     """Select one bucket's labels and write them down; None if the bucket is empty."""
     table = buckets.read_bucket(task.staged, bucket)
     if table is None:
+        buckets.write_bucket(task.selected, bucket, None)
         return None
     labels = _Labels.of(task, table.select([n for n in PUBLIC if n in table.column_names]), bucket)
     capacity, used = task.ledger.of(labels.units)

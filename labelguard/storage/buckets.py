@@ -15,10 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.errors import LabelguardError
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import fresh_directory
+from labelguard.storage.files import attempt, fresh_directory
 
 BUCKETS = 16
+# Bytes of rows that wait to become a part.
+_MOST_WAITING = 256 << 20
 # Where each bucket ends in a part, as metadata of its schema.
 _ENDS = b"ends"
 
@@ -29,7 +32,10 @@ def bucket_of(keys: Blocks) -> NDArray[np.uint8]:
 
 
 class BucketWriter(ExitStack):
-    """Appends tables to 16 Arrow files by a bucket number per row; a context manager."""
+    """Appends tables to 16 Arrow files by a bucket number per row; a context manager.
+
+    Every bucket has a file at the end, which is empty where no row fell into it.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -49,6 +55,40 @@ class BucketWriter(ExitStack):
             self._writers[bucket] = self.enter_context(pa.ipc.new_stream(file, schema))
         return self._writers[bucket]
 
+    def __exit__(self, *error: Any) -> bool | None:
+        suppressed = super().__exit__(*error)
+        for bucket in set(range(BUCKETS)) - set(self._writers):
+            write_bucket(self._directory, bucket, None)
+        return suppressed
+
+
+class PartWriter(ExitStack):
+    """Collects tables by a bucket number per row and writes them as parts; a context manager.
+
+    In memory are at most 256 MB of them.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = fresh_directory(directory, mode=0o700)
+        self._tables: list[pa.Table] = []
+        self._buckets: list[NDArray[np.uint8]] = []
+        self._parts = 0
+        self.callback(self._flush)
+
+    def append(self, table: pa.Table, buckets: NDArray[np.uint8]) -> None:
+        """Add each row to its bucket, keeping the order of rows within a bucket."""
+        self._tables.append(table)
+        self._buckets.append(buckets)
+        if sum(table.nbytes for table in self._tables) > _MOST_WAITING:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._tables:
+            table, targets = pa.concat_tables(self._tables), np.concatenate(self._buckets)
+            write_part(self._directory, self._parts, table, targets)
+            self._tables, self._buckets, self._parts = [], [], self._parts + 1
+
 
 def _group_rows(
     table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]
@@ -64,16 +104,20 @@ def bucket_path(directory: Path, bucket: int) -> Path:
 
 
 def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
-    """Return one bucket, memory-mapped; None if no row fell into it."""
+    """Return one bucket, memory-mapped; None if no row fell into it.
+
+    Raises `FileNotFoundError` for a bucket that was not written, or that this machine does not see:
+    its rows would be lost without a word.
+    """
     path = bucket_path(directory, bucket)
-    if not path.exists():
+    if not path.stat().st_size:
         return None
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
         return reader.read_all()
 
 
 def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[np.uint8]) -> None:
-    """Write what the work on bucket `source` makes for other buckets, `targets` of its rows.
+    """Write what the work on bucket or piece `source` makes for buckets, `targets` of its rows.
 
     One file with an index instead of one for each target: 256 small files would cost every release
     a tenth of a second. Its name tells which targets it has rows for, so that it is opened for
@@ -85,16 +129,17 @@ def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[n
     grouped = grouped.cast(schema).combine_chunks()
     bits = sum(1 << target for target in np.flatnonzero(counts).tolist())
     path = directory / f"from={source:02d},to={bits:016x}.arrow"
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(grouped)
+    _write(grouped, path)
 
 
 def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
     """Return the rows of one bucket, or of all, in all parts (`write_part`); None if there are
     none.
+
+    Raises `FileNotFoundError` for a directory that is not there, or not seen by this machine.
     """
     tables = []
-    for path in sorted(directory.glob("from=*.arrow")):
+    for path in _list_parts(directory):
         bits = int(path.stem.partition("to=")[2], 16)
         if bucket is not None and not bits >> bucket & 1:
             continue
@@ -109,10 +154,45 @@ def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
     return pa.concat_tables(tables) if tables else None
 
 
-def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:
-    """Write one whole bucket."""
+def count_parts(directory: Path) -> int:
+    """Return how many rows all parts have."""
+    return sum(map(_rows_of_part, _list_parts(directory)))
+
+
+def check_rows(written: int, seen: int) -> None:
+    """Raise `LabelguardError` where fewer rows are seen than were written, or more."""
+    if written != seen:
+        raise LabelguardError(
+            f"{seen:,} of {written:,} rows are there; an engine needs a file system on which every "
+            "worker sees at once what another has written; run the same command again"
+        )
+
+
+def _rows_of_part(path: Path) -> int:
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        return int(np.frombuffer(reader.schema.metadata[_ENDS], "<i8")[-1])
+
+
+def _list_parts(directory: Path) -> list[Path]:
+    # Unlike `glob`, `iterdir` fails where there is no such directory.
+    return sorted(path for path in directory.iterdir() if path.name.startswith("from="))
+
+
+def write_bucket(directory: Path, bucket: int, table: pa.Table | None) -> None:
+    """Write one whole bucket; None is one without rows."""
     path = bucket_path(directory, bucket)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    if table is not None:
+        _write(table, path)
+    else:
+        path.touch(mode=0o600)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    with (
+        attempt(path) as temporary,
+        pa.OSFile(str(temporary), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
         writer.write_table(table)
 
 

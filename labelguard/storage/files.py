@@ -13,6 +13,7 @@ import glob
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -74,6 +75,17 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     fsync_path(path.parent)
+
+
+@contextmanager
+def attempt(path: Path, directory: Path | None = None) -> Iterator[Path]:
+    """Yield a fresh name in `directory`, or beside `path`, whose file becomes `path` at the end.
+
+    Work may run twice at once, and a reader sees what one of the two wrote, whole.
+    """
+    temporary = (directory or path.parent) / f".{path.name}.{secrets.token_hex(8)}"
+    yield temporary
+    temporary.replace(path)
 
 
 def publish_directory(temporary: Path, final: Path) -> None:

@@ -104,15 +104,15 @@ def draw_labels(
         context.staged.labelers,
         context.staged.choices,
     )
-    for _ in context.over_buckets("randomizing", randomize_bucket, task):
-        pass
+    written = sum(context.over_buckets("randomizing", randomize_bucket, task))
+    buckets.check_rows(written, buckets.count_parts(context.outcomes))
 
 
-def randomize_bucket(task: Randomizing, bucket: int) -> None:
-    """Draw the new labels of one bucket and write down all of its released rows, by item."""
+def randomize_bucket(task: Randomizing, bucket: int) -> int:
+    """Draw the new labels of one bucket; write down its released rows, by item, and count them."""
     selected = selection.read_selected(task.selected, task.staged, bucket)
     if selected is None:
-        return
+        return 0
     rows, table = selected
     choices = BucketChoices.of_bucket(table, labelers=task.labelers) if task.choices else None
     drawn = {name: getattr(rows, name).copy() for name in _DRAWN}
@@ -142,6 +142,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
     columns["flip_probability"] = flip_probabilities(columns["threshold"], *law)
     items = buckets.blocks(table, "item")[index]
     buckets.write_part(task.outcomes, bucket, pa.table(columns), buckets.bucket_of(items))
+    return len(items)
 
 
 # Columns of the private map that a draw decides: the value, and the law that it was drawn by.
