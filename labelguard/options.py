@@ -225,6 +225,13 @@ class RunOptions:
         metavar="ADDRESS",
         in_jobs=True,
     )
+    buckets: int = option(
+        "Parts that labels are split into, a power of 2: memory is bounded by one of them for each "
+        "worker. May change from release to release.",
+        metavar="N",
+        default=16,
+        in_jobs=True,
+    )
     workers: int | None = option(
         "Buckets processed at once on this machine; default: one per core. The output is the same.",
         least=1,

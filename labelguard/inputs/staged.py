@@ -49,6 +49,7 @@ class Staged:
     """An input on disk: its buckets, its counts, and the digest of all that is public in it."""
 
     directory: Path
+    buckets: int = buckets.BUCKETS
     chat: bool = False
     # The files as they are, and each of them under its format.
     files: tuple[InputFile, ...] = ()
@@ -118,7 +119,7 @@ class Staged:
 
     def labels_of_units(self) -> NDArray[np.int64]:
         """Return how many usable rows every unit gave, (units,); each lies whole in one bucket."""
-        tables = (buckets.read_bucket(self.rows_directory, b) for b in range(buckets.BUCKETS))
+        tables = (buckets.read_bucket(self.rows_directory, b) for b in range(self.buckets))
         units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in tables if table)
         return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 

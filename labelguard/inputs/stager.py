@@ -39,7 +39,7 @@ _FILE_BITS = 40
 class Sink(Protocol):
     """A writer of rows by their buckets."""
 
-    def append(self, table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]) -> None:
+    def append(self, table: pa.Table, buckets: NDArray[np.uint16]) -> None:
         """Take rows, each into its bucket."""
 
 
@@ -59,11 +59,13 @@ class StagingOptions:
     quarantine: bool = False
     drop_ties: bool = False
     groups: UnitGroups | None = None
+    buckets: int = buckets.BUCKETS
     refused: Blocks | None = None
     max_input_bytes: int | None = None
     spool: Path | None = None
 
     def __post_init__(self) -> None:
+        buckets.check_count(self.buckets)
         if self.reading.unit != "labeler" and (self.groups is None) == (
             self.reading.unit == "group"
         ):
@@ -190,7 +192,7 @@ class Stager:
             submission = batch["source_row"].to_numpy().astype(np.uint64)
             columns["submission"] = submission + np.uint64(self._file_number << _FILE_BITS)
         columns |= {"row": numbers, "label": label}
-        rows.append(pa.table(columns), buckets.bucket_of(units))
+        rows.append(pa.table(columns), buckets.bucket_of(units, self.options.buckets))
 
         shown = {"row": numbers} | _split_blocks("item", items)
         names = ["prompt", "first", "second"]
@@ -207,7 +209,7 @@ class Stager:
         self.staged.content_type = table.schema.field("prompt").type
         if blank.any():
             table, items = table.filter(pa.array(~blank)), items[~blank]
-        texts.append(table, buckets.bucket_of(items))
+        texts.append(table, buckets.bucket_of(items, self.options.buckets))
 
     def public_digest(self) -> bytes:
         """Return a keyed digest of the multiset of rows, by public columns: no order enters it.
@@ -233,7 +235,8 @@ class Stager:
 
     def sort(self, received: Received, executor: Executor) -> None:
         """Sort the rows, and leave out answers whose labeler skipped the same later."""
-        for removed, skips in filter(None, over_buckets(executor, sort_bucket, received)):
+        results = over_buckets(executor, sort_bucket, received, count=self.options.buckets)
+        for removed, skips in filter(None, results):
             self.staged.withdrawn += removed
             if skips is not None:
                 columns = {f"skip {name}": skips[name].to_numpy() for name in skips.column_names}

@@ -32,7 +32,8 @@ from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_in
 from labelguard.inputs.staged import Received, Staged
 from labelguard.inputs.stager import Piece, Sink, Stager, StagingOptions
 from labelguard.keys.keyring import KeyRing
-from labelguard.storage.buckets import BucketWriter, PartWriter
+from labelguard.storage import buckets
+from labelguard.storage.buckets import PartWriter
 from labelguard.storage.executor import Executor, open_executor, over_buckets, read_ahead
 from labelguard.storage.files import fresh_directory
 
@@ -56,7 +57,8 @@ def stage(
     process. Raises `InvalidLabels` for unreadable files, wrong columns and, unless bad rows are set
     aside, at the first row whose public columns are at fault.
     """
-    staged = Staged(fresh_directory(directory, mode=0o700))
+    count = options.buckets
+    staged = Staged(fresh_directory(directory, mode=0o700), count)
     reading, executor = options.reading, executor or open_executor()
     files = resolve_input(source, reading.split, reading.columns, options.spool)
     with readers.connect(directory / "spill") as connection:
@@ -69,15 +71,17 @@ def stage(
         limit = ByteLimit.for_files(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
         if executor.shares_memory or any(file.path is None or file.answers for file in files):
+            few = count <= buckets.FEW
+            where = directory if few else received
             with (
-                BucketWriter(received / "rows") as rows,
-                BucketWriter(staged.texts_directory) as texts,
+                buckets.open_writer(received / "rows", count) as rows,
+                buckets.open_writer(where / "texts", count) as texts,
             ):
                 for file, entry, layout in zip(files, formatted, layouts, strict=True):
                     stager.begin_file(entry, layout)
                     _count_left_out(stager, file, entry)
                     _read(stager, entry, layout, content, limit, rows, texts, progress)
-            task = Received(directory, received)
+            task = Received(directory, received, () if few else ((received, 0),))
         else:
             for entry, layout in zip(formatted, layouts, strict=True):
                 stager.begin_file(entry, layout)
@@ -93,7 +97,8 @@ def stage(
         left_out = staged.left_out
         why = f"nothing is a label; left out: {describe_counts(left_out)}" if left_out else ""
         raise InvalidLabels(f"{files[0].name}: {why or 'no rows in the input'}")
-    staged.rows_directory.mkdir(mode=0o700)
+    for target in (staged.rows_directory, staged.texts_directory):
+        target.mkdir(mode=0o700, exist_ok=True)
     stager.sort(task, executor)
     shutil.rmtree(received)
     staged.public_digest = stager.public_digest()
@@ -151,10 +156,12 @@ def read_piece(task: ReadingTask, number: int) -> Piece:
     path, name = task.files[number]
     directory = task.directory / f"{number:06d}-{secrets.token_hex(8)}"
     directory.mkdir(mode=0o700)
-    reading = task.options.reading
+    reading, count = task.options.reading, task.options.buckets
     with ExitStack() as stack:
         connection = stack.enter_context(readers.connect(directory / "spill"))
-        stager = Stager(Staged(directory), task.keys, task.options, connection, first_file=number)
+        stager = Stager(
+            Staged(directory, count), task.keys, task.options, connection, first_file=number
+        )
         file = resolve_file(path, reading.columns, name)
         entry = apply_format(file, connection, reading)
         layout = entry.find_layout(connection)
@@ -163,7 +170,7 @@ def read_piece(task: ReadingTask, number: int) -> Piece:
         limit = ByteLimit.for_files([entry.file], task.max_bytes)
         most = limit.left
         rows, texts = (
-            stack.enter_context(PartWriter(directory / what)) for what in ("rows", "texts")
+            stack.enter_context(PartWriter(directory / what, count)) for what in ("rows", "texts")
         )
         _read(stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None)
         return stager.piece(directory, int(most - limit.left))
@@ -180,7 +187,6 @@ def _read_by_workers(
         pieces.append((piece.directory, stager.staged.rows))
         stager.take_in(piece)
         progress(name, stager.staged.rows_read)
-    stager.staged.texts_directory.mkdir(mode=0o700)
     return Received(stager.staged.directory, task.directory, tuple(pieces))
 
 

@@ -8,6 +8,7 @@ project; a map without one (its release crashed before) counts for nothing.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -29,6 +30,7 @@ from labelguard.storage.buckets import column
 from labelguard.storage.files import attempt, fsync_path, publish_directory, sha256
 
 PARTIAL = ".partial"
+_FILE = re.compile(r"bucket=(?P<bucket>\d{4})-of-(?P<count>\d{4})\.parquet")
 _REWRITTEN = ".new"
 # `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
 # draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), of a choice the
@@ -177,15 +179,17 @@ class PrivateMap:
             yield path, table, pc.is_in(table["labeler"], value_set=_binary(labelers))
 
 
-def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> RememberedLabels:
-    """Return every label of these releases in one bucket: the latest version of each row.
+def read_bucket(
+    directory: Path, bucket: int, count: int, releases: Collection[str]
+) -> RememberedLabels:
+    """Return every label of these releases in one of `count` buckets: the latest of each row.
+
+    Of a map that was written in fewer buckets it is all that the coarser one holds.
 
     Raises `FileNotFoundError` for a map that is not there: its labels would be taken for new ones.
     """
-    for release_id in releases:
-        (directory / release_id).stat()
-    paths = [directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
-    tables = [_read(path) for path in paths if path.exists()]
+    maps = [directory / release_id for release_id in sorted(releases)]
+    tables = [_read(path) for each in maps for path in _overlapping(each, bucket, count)]
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
     distinct, row = block128.unique(keys)
@@ -199,10 +203,25 @@ def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> Reme
     return RememberedLabels(distinct, **columns)
 
 
+def _overlapping(directory: Path, bucket: int, count: int) -> Iterator[Path]:
+    """Yield the files of a map, in whatever number of buckets, that hold rows of one of `count`."""
+    for path in sorted(directory.iterdir()):
+        match = _FILE.fullmatch(path.name)
+        if match:
+            number, of = int(match["bucket"]), int(match["count"])
+            if number * count < (bucket + 1) * of and bucket * of < (number + 1) * count:
+                yield path
+
+
 def write_bucket(
-    directory: Path, bucket: int, keys: Blocks, labelers: Blocks, **columns: NDArray[Any]
+    directory: Path,
+    bucket: int,
+    count: int,
+    keys: Blocks,
+    labelers: Blocks,
+    **columns: NDArray[Any],
 ) -> None:
-    """Write one bucket of a map that was begun, sorted by row key.
+    """Write one of `count` buckets of a map that was begun, sorted by row key.
 
     `columns` are (n,), by their names in `SCHEMA`; one that lacks is 0.
     """
@@ -211,7 +230,8 @@ def write_bucket(
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
     arrays = [_binary(keys[order]), _binary(labelers[order]), *numbers]
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
-    with attempt(directory / f"bucket={bucket:02d}.parquet", directory.parent) as path:
+    name = f"bucket={bucket:04d}-of-{count:04d}.parquet"
+    with attempt(directory / name, directory.parent) as path:
         _write(table, path)
 
 

@@ -227,7 +227,14 @@ class Run:
         opened, intake, resolved = self.opened, self.request.intake, self.resolved
         policy, columns = resolved.policy, resolved.columns
         staged = intake.stage_labels(
-            opened, source, policy, resolved.event, columns, self.progress, self.executor
+            opened,
+            source,
+            policy,
+            resolved.event,
+            columns,
+            self.progress,
+            self.executor,
+            self.request.buckets,
         )
         ties = policy.ties_of(resolved.event)
         check_staged(staged, resolved.mechanism, ties, self.request.terms)

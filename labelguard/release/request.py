@@ -129,8 +129,9 @@ class Intake(ReadingOptions):
         features: tuple[FeatureColumn, ...],
         progress: Progress,
         executor: Executor,
+        count: int,
     ) -> Staged:
-        """Stage labels in the work directory, as a policy reads them for this kind of event."""
+        """Stage labels in `count` buckets, as a policy reads them for this kind of event."""
         reading = Reading(
             self.columns,
             policy.unit,
@@ -148,6 +149,7 @@ class Intake(ReadingOptions):
             self.bad_rows == "quarantine",
             policy.ties_of(event) == "drop",
             groups.groups_in_force(opened.ledger, policy.unit),
+            count,
             opened.ledger.people.tombstones(),
             self.max_input_bytes,
             spool=opened.project.work,
@@ -287,6 +289,7 @@ class Keywords(TypedDict, total=False):
     output: str | Path | None
     engine: str | None
     address: str | None
+    buckets: int | None
     workers: int | None
     # statistic, props, and all that fit a head
     features: str | None

@@ -21,7 +21,6 @@ from typing import ClassVar, Protocol, TypeVar, cast
 
 from labelguard import plugins
 from labelguard.errors import LabelguardError
-from labelguard.storage.buckets import BUCKETS
 
 GROUP = "labelguard.executors"
 LOCAL = "local"
@@ -112,9 +111,9 @@ def over_buckets(
     task: Task,
     progress: Callable[[float], None] = lambda share: None,
     *,
-    count: int = BUCKETS,
+    count: int,
 ) -> Iterator[Result]:
-    """Yield the results of `work` on all buckets, or on numbers below `count`, in order.
+    """Yield the results of `work` on `count` buckets in order.
 
     Reports the share done to `progress`. Raises `LabelguardError` if the executor gives fewer
     results than there are buckets, or more: it left work out.

@@ -206,6 +206,25 @@ def test_the_bytes_that_an_input_may_take_are_counted_over_all_workers(shards, t
     assert not fits(shards, 2 * size) and fits(shards, 4 * size)
 
 
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+def test_the_number_of_buckets_changes_no_label_and_may_change(
+    options, shards, tmp_path, monkeypatch
+):
+    seen = []
+    for count in (16, 128):
+        world.fix(monkeypatch, world.repeatable_bytes())
+        project = lg.init(tmp_path / str(count))
+        uses = BUDGET | options | {"once": None, "uses": 3}
+        first = lg.privatize(TABLE.slice(0, 20), project=project, buckets=count, **uses)
+        later = lg.privatize(shards, project=project, buckets=64, **uses)
+        last = lg.privatize(shards, project=project, buckets=16, exhausted="drop", **uses)
+        seen.append([lg.load(made).rows() for made in (first, later, last)])
+        assert last.reused
+    assert seen[0] == seen[1]
+    with pytest.raises(LabelguardError, match="power of 2 from 16 to 4096, found 48"):
+        lg.privatize(shards, project=project, buckets=48, **uses)
+
+
 class Blind(Twice):
     """Workers that do not see one directory of the work of one step."""
 
@@ -239,9 +258,7 @@ def test_a_worker_that_does_not_see_the_files_is_no_empty_bucket(
     engine, project = Blind(step, HIDDEN[step]), lg.init(tmp_path / "project")
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
-        with pytest.raises(
-            LabelguardError, match=r"does not find .* file system that every worker"
-        ):
+        with pytest.raises(LabelguardError, match=r"does not find .* that every worker"):
             lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
     made = lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
     assert made.card["counts"]["rows"] == len(TABLE)
@@ -286,8 +303,8 @@ def kill(task: Path, bucket: int) -> int:
 def test_a_process_that_dies_loses_nothing_but_the_run(tmp_path):
     engine = Processes(2)
     with pytest.raises(LabelguardError, match="a worker process died"):
-        list(over_buckets(engine, kill, tmp_path / "died"))
-    assert list(over_buckets(Processes(2), kill, tmp_path / "died")) == list(range(16))
+        list(over_buckets(engine, kill, tmp_path / "died", count=16))
+    assert list(over_buckets(Processes(2), kill, tmp_path / "died", count=16)) == list(range(16))
 
 
 def test_a_task_that_cannot_travel_is_no_release(tmp_path):
