@@ -205,12 +205,20 @@ def read_bucket(
 
 def _overlapping(directory: Path, bucket: int, count: int) -> Iterator[Path]:
     """Yield the files of a map, in whatever number of buckets, that hold rows of one of `count`."""
+    own = directory / _file_name(bucket, count)
+    if own.exists():
+        yield own
+        return
     for path in sorted(directory.iterdir()):
         match = _FILE.fullmatch(path.name)
         if match:
             number, of = int(match["bucket"]), int(match["count"])
             if number * count < (bucket + 1) * of and bucket * of < (number + 1) * count:
                 yield path
+
+
+def _file_name(bucket: int, count: int) -> str:
+    return f"bucket={bucket:04d}-of-{count:04d}.parquet"
 
 
 def write_bucket(
@@ -230,8 +238,7 @@ def write_bucket(
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
     arrays = [_binary(keys[order]), _binary(labelers[order]), *numbers]
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
-    name = f"bucket={bucket:04d}-of-{count:04d}.parquet"
-    with attempt(directory / name, directory.parent) as path:
+    with attempt(directory / _file_name(bucket, count), directory.parent) as path:
         _write(table, path)
 
 

@@ -217,7 +217,7 @@ def test_the_number_of_buckets_changes_no_label_and_may_change(
         uses = BUDGET | options | {"once": None, "uses": 3}
         first = lg.privatize(TABLE.slice(0, 20), project=project, buckets=count, **uses)
         later = lg.privatize(shards, project=project, buckets=64, **uses)
-        last = lg.privatize(shards, project=project, buckets=16, exhausted="drop", **uses)
+        last = lg.privatize(shards, project=project, buckets=16, **uses)
         seen.append([lg.load(made).rows() for made in (first, later, last)])
         assert last.reused
     assert seen[0] == seen[1]
