@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
@@ -27,6 +29,7 @@ from labelguard.inputs.columns import ANSWERS, Reading
 from labelguard.inputs.formats import FormattedFile, apply_format
 from labelguard.inputs.layouts import Layout, merge_contents
 from labelguard.inputs.left_out import describe_counts
+from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
 from labelguard.inputs.staged import Received, Staged
@@ -65,12 +68,16 @@ def stage(
         stager = Stager(staged, keys, options, connection)
         # Every file is looked at before any is read: a wrong column in the last one shows at once,
         # and chats whose members differ from file to file get one type.
-        formatted = [apply_format(file, connection, reading) for file in files]
+        # Of objects of a store that have the same columns the first stands for all.
+        looked = files if _differ(files) else files[:1]
+        formatted = [apply_format(file, connection, reading) for file in looked]
         layouts = [entry.find_layout(connection) for entry in formatted]
+        formatted += [_read_alike(formatted[0], file, reading) for file in files[len(looked) :]]
+        layouts += layouts[:1] * (len(files) - len(looked))
         content = merge_contents(files, layouts)
         limit = ByteLimit.for_files(files, options.max_input_bytes)
         received = fresh_directory(directory / "received", mode=0o700)
-        if executor.shares_memory or any(file.path is None or file.answers for file in files):
+        if not _can_travel(files, executor):
             few = count <= buckets.FEW
             where = directory if few else received
             with (
@@ -85,7 +92,7 @@ def stage(
         else:
             for entry, layout in zip(formatted, layouts, strict=True):
                 stager.begin_file(entry, layout)
-            inputs = tuple((file.path, file.name) for file in files if file.path is not None)
+            inputs = tuple((file.remote or file.path, file.name) for file in files)
             most = options.max_input_bytes
             reads = ReadingTask(received, keys, options, inputs, content, most)
             task = _read_by_workers(stager, reads, limit, executor, progress)
@@ -108,6 +115,41 @@ def stage(
     staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
     staged.identities = stager.identities()
     return staged
+
+
+def _can_travel(files: Sequence[InputFile], executor: Executor) -> bool:
+    """Return whether files are to be read by workers, and can be."""
+    remote = any(file.remote for file in files)
+    placed = all((file.path or file.remote) and not file.answers for file in files)
+    return placed and (remote or not executor.shares_memory)
+
+
+def _differ(files: Sequence[InputFile]) -> bool:
+    """Return whether not all files are objects of a store with the same columns.
+
+    Raises `InvalidLabels` for objects whose columns differ.
+    """
+    objects = [file.remote for file in files if file.remote]
+    if len(objects) < len(files):
+        return True
+    with ThreadPoolExecutor(16) as pool:
+        schemas = list(pool.map(RemoteObject.read_schema, objects))
+    for one, schema in zip(objects, schemas, strict=True):
+        if not schema.equals(schemas[0]):
+            raise InvalidLabels(
+                f"{one.uri}: its columns, or their types, differ from those of {objects[0].uri}; "
+                "objects that are privatized together have the same"
+            )
+    return False
+
+
+def _read_alike(first: FormattedFile, file: InputFile, reading: Reading) -> FormattedFile:
+    """Return a file that has the columns of the first, formatted when it is opened."""
+
+    def open_formatted(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        return apply_format(file, connection, reading).file.open(connection)
+
+    return replace(first, file=replace(file, open=open_formatted))
 
 
 def _read(
@@ -146,17 +188,19 @@ class ReadingTask:
     directory: Path
     keys: KeyRing
     options: StagingOptions
-    files: tuple[tuple[Path, str], ...]
+    files: tuple[tuple[RemoteObject | Path | None, str], ...]
     content: Content
     max_bytes: int | None
 
 
 def read_piece(task: ReadingTask, number: int) -> Piece:
     """Stage one file of an input, in a worker, into a directory that no other call writes to."""
-    path, name = task.files[number]
+    place, name = task.files[number]
     directory = task.directory / f"{number:06d}-{secrets.token_hex(8)}"
     directory.mkdir(mode=0o700)
     reading, count = task.options.reading, task.options.buckets
+    path = place.fetch(directory / "object") if isinstance(place, RemoteObject) else place
+    assert path is not None
     with ExitStack() as stack:
         connection = stack.enter_context(readers.connect(directory / "spill"))
         stager = Stager(
@@ -173,7 +217,8 @@ def read_piece(task: ReadingTask, number: int) -> Piece:
             stack.enter_context(PartWriter(directory / what, count)) for what in ("rows", "texts")
         )
         _read(stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None)
-        return stager.piece(directory, int(most - limit.left))
+    shutil.rmtree(directory / "object", ignore_errors=True)
+    return stager.piece(directory, int(most - limit.left))
 
 
 def _read_by_workers(

@@ -44,6 +44,7 @@ from labelguard.release.mechanisms import AUTO, check_options, names, open_mecha
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.storage.executor import Executor
+from labelguard.storage.files import is_remote
 from labelguard.text import Progress, pluralize
 
 
@@ -403,10 +404,17 @@ class ReleaseRequest(RunOptions):
 
 
 def _places(source: Input, home: Project) -> list[str]:
-    """Return paths and globs as seen from the project's directory; none for what is in memory."""
-    paths = [Path(text) for text in command_arguments(source) if text not in ("INPUT", "-")]
-    here = home.state.parent
-    return [os.path.relpath(Path(os.path.realpath(path.parent), path.name), here) for path in paths]
+    """Return paths and globs as seen from the project's directory, and addresses of objects as they
+    are; none for what is in memory.
+    """
+    texts = [text for text in command_arguments(source) if text not in ("INPUT", "-")]
+    return [
+        text if is_remote(text) else _seen_from(Path(text), home.state.parent) for text in texts
+    ]
+
+
+def _seen_from(path: Path, here: Path) -> str:
+    return os.path.relpath(Path(os.path.realpath(path.parent), path.name), here)
 
 
 _TERMS, _RUN, _INTAKE = map(option_declarations, (PolicyRequest, RunOptions, ReadingOptions))

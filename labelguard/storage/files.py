@@ -25,6 +25,7 @@ from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
 from labelguard.spelling import suggest
 
 SUMS = "SHA256SUMS"
+SCHEME = "s3://"
 # Cards for people: of a release, of a model.
 CARDS = ("CARD.md", "TRAINING_CARD.md")
 # What a file or a directory of a project may be called: nothing hidden, nothing that a line of
@@ -204,6 +205,11 @@ def show_path(path: Path) -> str:
     """Return a path as messages show it (a file name may hold any bytes, even line breaks)."""
     text = os.fsencode(path).decode("utf-8", "replace")
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+def is_remote(source: str) -> bool:
+    """Return whether an input is an address of objects in S3, not a path."""
+    return source.startswith(SCHEME)
 
 
 def matching_paths(pattern: str) -> list[Path]:
