@@ -262,7 +262,7 @@ def resolve_paths(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_pattern(pattern: str, base: Path) -> str:
-    """Return a path or glob relative to `base`, whose characters are no wildcards, or an address."""
+    """Return a path or glob relative to `base`, whose characters are no wildcards, or a URL."""
     if is_remote(pattern):
         return pattern
     path = base / pattern
