@@ -56,6 +56,9 @@ class Spark:
         self, work: Callable[[Task, int], Result], task: Task, buckets: Iterable[int]
     ) -> Iterator[Result]:
         """`work(task, bucket)` of every bucket, in the order of these."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         context, key = self._session.sparkContext, new_key()
         sealed = context.broadcast(seal_task(key, work, task))
         try:
@@ -76,5 +79,10 @@ class Spark:
                 results = rows.mapInArrow(run, "position bigint, result binary").toArrow()
                 for row in results.sort_by("position")["result"]:
                     yield open_result(key, row.as_buffer().to_pybytes())
+        except (PySparkException, Py4JError) as error:
+            raise LabelguardError(
+                f"Spark gave up a task ({type(error).__name__}); nothing is lost: run the same "
+                "command again"
+            ) from None
         finally:
             sealed.destroy()
