@@ -8,13 +8,14 @@ DEV := $(VENV)/.installed-dev
 AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 
 # What needs more than this clone: tools, a browser, the built wheel, the built site; and real data.
-MORE := integration or browser or dist or site
+MORE := integration or browser or clusters or dist or site
 ELSEWHERE := shared_data or $(MORE)
 SIDE_BY_SIDE := -n auto
 # Asserts are rewritten once, and not by every process in every run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-docs test-faults test-shared test-integration test-browser test-dist dist \
+.PHONY: demo test test-slow test-docs test-faults test-shared test-integration test-browser test-clusters \
+	test-dist dist \
 	lint types size docs format bench clean
 
 demo: $(INSTALLED)
@@ -42,6 +43,13 @@ test-shared: $(DEV)
 test-integration: $(DEV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --group s3
 	$(BIN)/pytest -m integration
+
+# Ray and Spark, in an environment of their own: they hold back what others need.
+test-clusters: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-clusters
+	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(VENV)-clusters/bin/pip install --quiet --disable-pip-version-check -e ".[ray,spark]" --group clusters
+	$(VENV)-clusters/bin/python -m pytest -m clusters tests/integration/test_clusters.py
 
 test-browser: $(DEV) $(AXE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group browser

@@ -83,8 +83,6 @@ ENVIRONMENT = {
     "LABELGUARD_NOTIFY_SECRET_FILE": "a file that holds it",
     "LABELGUARD_CACHE": "vectors of public texts; default `labelguard` in `XDG_CACHE_HOME` or "
     "`~/.cache`",
-    "LABELGUARD_EXECUTOR": "an entry point of `labelguard.executors`, which works on buckets; "
-    "default: threads of this process",
     "LABELGUARD_PROGRESS": "`off`: no progress on standard error",
     "XDG_STATE_HOME": "where `labelguard/projects` lists the projects you made; default "
     "`~/.local/state`",

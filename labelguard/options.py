@@ -211,8 +211,29 @@ class RunOptions:
         "Accept a δ of 1 over the number of labelers charged, or more.", default=False
     )
     output: Path | None = option("Copy the release to DIR.", metavar="DIR")
+    engine: str = option(
+        "Where buckets are processed: threads of this process (local), processes of this machine, "
+        "or a cluster of Ray or Spark whose workers see the project and its inputs under the same "
+        "paths. The output is the same.",
+        metavar="local|processes|ray|spark",
+        default="local",
+        in_jobs=True,
+    )
+    address: str | None = option(
+        "Where the cluster is: auto or HOST:PORT of Ray, the master of Spark; default: one that "
+        "is started on this machine.",
+        metavar="ADDRESS",
+        in_jobs=True,
+    )
+    buckets: int = option(
+        "Parts that labels are split into, a power of 2: memory is bounded by one of them for each "
+        "worker. May change from release to release.",
+        metavar="N",
+        default=16,
+        in_jobs=True,
+    )
     workers: int | None = option(
-        "Buckets processed at once; default: one per core. The output is the same.",
+        "Buckets processed at once on this machine; default: one per core. The output is the same.",
         least=1,
         in_jobs=True,
     )

@@ -107,7 +107,7 @@ class AnswerRows:
 
     def tables(self) -> dict[int, pa.Table]:
         """Return what goes to which place of a segment, in the order of arrival."""
-        bucket = buckets.bucket_of(self.labeler_key)
+        bucket = buckets.bucket_of(self.labeler_key, BUCKETS)
         tables = {
             place: self.table.filter(pa.array(bucket == place))
             for place in np.unique(bucket).tolist()

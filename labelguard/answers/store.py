@@ -154,7 +154,8 @@ class AnswerStore:
         """Remove their answers from segments, whichever state of them counts."""
         if epoch is not None:
             self.settle()
-        places, count, rewritten = set(buckets.bucket_of(departed.labelers).tolist()), 0, {}
+        held = buckets.bucket_of(departed.labelers, buckets.BUCKETS)
+        places, count, rewritten = set(held.tolist()), 0, {}
         for segment in self.segments():
             changed = {}
             for place, table in self.files.read(segment, places).items():

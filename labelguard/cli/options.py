@@ -26,7 +26,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 def _check_paths(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
     """Refuse paths that name nothing, before anything is loaded to read them."""
     for one in inputs:
-        if one != "-":
+        if one != "-" and not files.is_remote(one):
             files.matching_paths(one)
     return inputs
 

@@ -109,7 +109,7 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
     questions: list[pa.Array] = []
     of_row = np.full(staged.rows, -1, np.intp)
     count = 0
-    for bucket in range(buckets.BUCKETS):
+    for bucket in range(staged.buckets):
         staged_texts = buckets.read_bucket(staged.texts_directory, bucket)
         if staged_texts is None:
             continue
@@ -150,7 +150,7 @@ def find_distinct_pairs(staged: Staged, *, texts: bool = True) -> DistinctPairs:
 def read_texts(staged: Staged, rows: NDArray[np.intp]) -> pa.Table:
     """Return prompt and both sides of some staged rows, in their order."""
     texts_of: dict[int, pa.Table] = {}
-    for bucket in range(buckets.BUCKETS):
+    for bucket in range(staged.buckets):
         texts = buckets.read_bucket(staged.texts_directory, bucket)
         if texts is not None and len(texts_of) < len(rows):
             numbers = buckets.column(texts, "row").astype(np.intp)
@@ -233,7 +233,7 @@ def read_comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
     """
     tables = [
         table
-        for bucket in range(buckets.BUCKETS)
+        for bucket in range(staged.buckets)
         if (table := buckets.read_bucket(staged.rows_directory, bucket)) is not None
     ]
     table = pa.concat_tables(tables)
@@ -268,7 +268,7 @@ def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
 def find_conflicting_items(staged: Staged) -> Counter[str]:
     """Return item ids that were given to more than one content, with the number of their rows."""
     conflicts: Counter[str] = Counter()
-    for bucket in range(buckets.BUCKETS):
+    for bucket in range(staged.buckets):
         table = buckets.read_bucket(staged.texts_directory, bucket)
         if table is None:
             continue

@@ -180,7 +180,7 @@ class DepartedLabelers:
         self.labelers = nobody if labelers is None else blocks.unique(labelers)[0]
         self._keys, self._namespace = keys, namespace
         self._positions: dict[str, dict[str, int]] = {}
-        self._present: set[int] = set()
+        self.present: set[int] = set()
 
     def __repr__(self) -> str:
         return "DepartedLabelers(…)"
@@ -188,7 +188,7 @@ class DepartedLabelers:
     @property
     def count(self) -> int:
         """The number of them who had rows in what was looked at."""
-        return len(self._present)
+        return len(self.present)
 
     def rows(self, ids: pa.Array | pa.ChunkedArray, source: str = "") -> NDArray[np.bool_]:
         """Return which of these ids (text, or null) are theirs, shape (len(ids),); of another
@@ -221,7 +221,7 @@ class DepartedLabelers:
     def _note(self, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which positions are in `labelers`, and note that these had rows."""
         theirs: NDArray[np.bool_] = positions >= 0
-        self._present.update(positions[theirs].tolist())
+        self.present.update(positions[theirs].tolist())
         return theirs
 
 

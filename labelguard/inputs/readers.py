@@ -19,6 +19,7 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels, ProjectError
+from labelguard.inputs.objects import RemoteObject
 
 # Opens one file or table as a relation, from its start.
 Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
@@ -40,10 +41,10 @@ _CONTAINER_LIMITS = tuple(
 class InputFile:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `size` counts
-    bytes on disk, None for a table in memory. A `sparse` file lacks a column where no row has a
-    value for it. `arguments` name it in a command. `answers` is the file of answers ingested from
-    a tool, in which no label stops a release.
+    `partitions` are the names of its directories (`labeler_id=7/…`), in lower case; `path` and
+    `size`, in bytes, are those of a file on disk, `remote` is the object of S3 that it is. A
+    `sparse` file lacks a column where no row has a value for it. `arguments` name it in a command.
+    `answers` is the file of answers ingested from a tool, in which no label stops a release.
     """
 
     name: str
@@ -53,6 +54,8 @@ class InputFile:
     sparse: bool = False
     arguments: tuple[str, ...] = ("INPUT",)
     answers: Path | None = None
+    path: Path | None = None
+    remote: RemoteObject | None = None
 
 
 def literal(text: str) -> str:

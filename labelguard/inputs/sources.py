@@ -17,9 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO, TypeAlias
 
+import duckdb
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
+from labelguard.inputs.objects import RemoteObject, list_objects
 from labelguard.inputs.readers import COMPRESSIONS, InputFile, Opener
 from labelguard.inputs.tables import (
     ROWS,
@@ -31,10 +33,11 @@ from labelguard.inputs.tables import (
 )
 from labelguard.inputs.text_files import csv_opener, json_opener
 from labelguard.spelling import suggest
-from labelguard.storage.files import matching_paths, show_path
+from labelguard.storage.files import is_remote, matching_paths, show_path
 
-# A path or glob (str, Path), `-` for standard input, a table (pyarrow, polars, pandas, datasets),
-# splits by name, an `InputFile`, or a sequence of these; or rows, a sequence of dictionaries.
+# A path or glob (str, Path), objects of S3 (`s3://bucket/labels`, `s3://bucket/labels/*.parquet`),
+# `-` for standard input, a table (pyarrow, polars, pandas, datasets), splits by name, an
+# `InputFile`, or a sequence of these; or rows, a sequence of dictionaries.
 Input: TypeAlias = Any
 
 _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
@@ -105,6 +108,8 @@ def resolve_input(
             files.append(item)
         elif str(item) == "-" and isinstance(item, str | Path):
             files.append(resolve_file(_spool_input(spool), named, _STANDARD_INPUT))
+        elif isinstance(item, str) and is_remote(item):
+            files += [_resolve_object(one, named, spool) for one in list_objects(item)]
         elif isinstance(item, str | Path):
             for path in matching_paths(str(item)):
                 if path.is_dir():
@@ -135,11 +140,41 @@ def resolve_file(path: Path, named: Mapping[str, str] = _NOTHING, name: str = ""
     size = path.stat().st_size
     if size == 0:
         raise InvalidLabels(f"{name}: the file is empty")
-    folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
-    keys = frozenset(folder.partition("=")[0] for folder in folders)
+    keys = _partitions(path)
     if suffix in _JSON:
-        return InputFile(name, json_opener(path, name, named), keys, size, sparse=True)
-    return InputFile(name, _FORMATS[suffix](path, name), keys, size)
+        return InputFile(name, json_opener(path, name, named), keys, size, sparse=True, path=path)
+    return InputFile(name, _FORMATS[suffix](path, name), keys, size, path=path)
+
+
+def _resolve_object(
+    remote: RemoteObject, named: Mapping[str, str], spool: Path | None
+) -> InputFile:
+    """Return an object of S3, which is downloaded when it is opened, or now if it is no Parquet.
+
+    What other types hold can be told from all of their content alone.
+    """
+    if spool is None:
+        _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
+        spool = Path(_directories[-1].name)
+    kind = _type_of(Path(remote.key))
+    if kind is None or _FORMATS.get(kind) is not parquet_opener:
+        return resolve_file(remote.fetch(spool), named, remote.uri)
+    directory = spool
+
+    def open_remote(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        path = directory / remote.key
+        if not path.exists():
+            remote.fetch(directory)
+        return parquet_opener(path, remote.uri)(connection)
+
+    keys = _partitions(Path(remote.key))
+    return InputFile(remote.uri, open_remote, keys, remote.size, remote=remote)
+
+
+def _partitions(path: Path) -> frozenset[str]:
+    """Return the names of the directories of a path that name a value (`labeler_id=7`)."""
+    folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
+    return frozenset(folder.partition("=")[0] for folder in folders)
 
 
 def command_arguments(source: Input) -> list[str]:

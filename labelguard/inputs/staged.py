@@ -9,7 +9,7 @@ its labels together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,13 @@ from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.readers import InputFile
 from labelguard.keys.identities import Identities
 from labelguard.storage import blocks, buckets
-from labelguard.storage.executor import open_executor, over_buckets
+
+_ROWS, _TEXTS = "rows", "texts"
+# What `Staged.add` sums.
+_COUNTS = (
+    *("rows_read", "rows", "identical_sides", "fault_count", "fault_reasons", "label_fault_count"),
+    *("skipped", "left_out", "refused_rows"),
+)
 
 
 @dataclass
@@ -43,6 +49,7 @@ class Staged:
     """An input on disk: its buckets, its counts, and the digest of all that is public in it."""
 
     directory: Path
+    buckets: int = buckets.BUCKETS
     chat: bool = False
     # The files as they are, and each of them under its format.
     files: tuple[InputFile, ...] = ()
@@ -89,19 +96,30 @@ class Staged:
     refused_rows: int = 0
     refused_labelers: int = 0
 
+    def add(self, other: Staged) -> None:
+        """Count what another input like this one holds, as if its files came after these."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.faults = self.faults[:3] + other.faults
+        self.label_fault = self.label_fault or other.label_fault
+        self.content_type = other.content_type
+        for mine, theirs in ((self.outside, other.outside), (self.bad_rows, other.bad_rows)):
+            for name, rows in theirs.items():
+                mine.setdefault(name, []).extend(rows)
+
     @property
     def rows_directory(self) -> Path:
-        """PRIVATE: rows by unit, with labels, in canonical order (see `sort_buckets`)."""
-        return self.directory / "rows"
+        """PRIVATE: rows by unit, with labels, in canonical order (see `sort_bucket`)."""
+        return self.directory / _ROWS
 
     @property
     def texts_directory(self) -> Path:
         """Public texts by item."""
-        return self.directory / "texts"
+        return self.directory / _TEXTS
 
     def labels_of_units(self) -> NDArray[np.int64]:
         """Return how many usable rows every unit gave, (units,); each lies whole in one bucket."""
-        tables = (buckets.read_bucket(self.rows_directory, b) for b in range(buckets.BUCKETS))
+        tables = (buckets.read_bucket(self.rows_directory, b) for b in range(self.buckets))
         units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in tables if table)
         return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 
@@ -141,18 +159,43 @@ _SKIP = "skip"
 _SUBMISSION = "submission"
 
 
-def sort_buckets(directory: Path) -> Iterator[tuple[int, pa.Table | None]]:
-    """Rewrite every bucket of staged rows in canonical order, without skips.
+@dataclass(frozen=True)
+class Received:
+    """A task for `sort_bucket`: rows as they came, `rows` and `texts` of them in `directory`.
 
-    A skip that is the latest of a label's submissions takes the earlier ones with it. Yields, for
-    every bucket, how many answers went that way, and what is public of such skips.
+    `pieces` are the directories of parts (`buckets.write_part`) that workers staged, each with the
+    number of rows before it; without any, rows and texts lie in buckets.
     """
-    yield from filter(None, over_buckets(open_executor(), _sort, directory))
+
+    staged: Path
+    directory: Path
+    pieces: tuple[tuple[Path, int], ...] = ()
+
+    def read(self, what: str, bucket: int) -> pa.Table | None:
+        """Return the rows or the texts of one bucket, numbered over all pieces."""
+        if not self.pieces:
+            return buckets.read_bucket(self.directory / what, bucket)
+        tables = []
+        for directory, before in self.pieces:
+            table = buckets.read_parts(directory / what, bucket)
+            if table is not None:
+                row = pa.array(buckets.column(table, "row").astype(np.uint64) + np.uint64(before))
+                at = table.schema.get_field_index("row")
+                tables.append(table.set_column(at, "row", row))
+        return pa.concat_tables(tables) if tables else None
 
 
-def _sort(directory: Path, bucket: int) -> tuple[int, pa.Table | None] | None:
-    table = buckets.read_bucket(directory, bucket)
+def sort_bucket(task: Received, bucket: int) -> tuple[int, pa.Table | None] | None:
+    """Write one bucket of staged rows in canonical order, without skips, and its texts if need be.
+
+    A skip that is the latest of a label's submissions takes the earlier ones with it. Returns how
+    many answers went that way, and what is public of such skips; None for an empty bucket.
+    """
+    if task.pieces:
+        buckets.write_bucket(task.staged / _TEXTS, bucket, task.read(_TEXTS, bucket))
+    table = task.read(_ROWS, bucket)
     if table is None:
+        buckets.write_bucket(task.staged / _ROWS, bucket, None)
         return None
     table = table.take(pa.array(canonical_order(table)))
     if _SUBMISSION in table.column_names:  # It tells the order of the input.
@@ -171,10 +214,7 @@ def _sort(directory: Path, bucket: int) -> tuple[int, pa.Table | None] | None:
         answers = np.bincount(run, weights=~skipped)
         skips = table.select(names).filter(pa.array(ends & skipped & (answers[run] > 0)))
         table = table.filter(pa.array(~withdrawn & ~skipped))
-    if table.num_rows:
-        buckets.write_bucket(directory, bucket, table)
-    else:
-        buckets.bucket_path(directory, bucket).unlink()
+    buckets.write_bucket(task.staged / _ROWS, bucket, table if table.num_rows else None)
     return removed, skips
 
 

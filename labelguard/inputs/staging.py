@@ -11,68 +11,39 @@ rows are sorted by what is public of them, and the digest of an input is that of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import compress
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.inputs import canonical, query, readers
+from labelguard.inputs import query, readers
+from labelguard.inputs.canonical import Content
 from labelguard.inputs.columns import ANSWERS, Reading
 from labelguard.inputs.formats import FormattedFile, apply_format
 from labelguard.inputs.layouts import Layout, merge_contents
 from labelguard.inputs.left_out import describe_counts
-from labelguard.inputs.quarantine import DepartedLabelers
-from labelguard.inputs.query import LABEL_FAULT, LABEL_FAULTS, PUBLIC_FAULTS
-from labelguard.inputs.sources import ByteLimit, Input, resolve_input
-from labelguard.inputs.staged import Fault, Staged, sort_buckets
-from labelguard.keys.identities import Identities
+from labelguard.inputs.objects import RemoteObject
+from labelguard.inputs.readers import InputFile
+from labelguard.inputs.sources import ByteLimit, Input, resolve_file, resolve_input
+from labelguard.inputs.staged import Received, Staged
+from labelguard.inputs.stager import Piece, Sink, Stager, StagingOptions
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.records import UnitGroups
-from labelguard.storage import blocks, buckets
-from labelguard.storage.blocks import Blocks
-from labelguard.storage.buckets import BucketWriter
-from labelguard.storage.executor import read_ahead
-from labelguard.text import LABEL_SKIP, LABEL_TIE
+from labelguard.storage import buckets
+from labelguard.storage.buckets import PartWriter
+from labelguard.storage.executor import Executor, open_executor, over_buckets, read_ahead
+from labelguard.storage.files import fresh_directory
 
-# No file has more rows than these bits can count.
-_FILE_BITS = 40
+__all__ = ["StagingOptions", "canonical_rows", "stage"]
 
-
-@dataclass(frozen=True)
-class StagingOptions:
-    """Options of staging: names, unit, what happens to bad rows and to public ties.
-
-    `drop_ties` leaves ties out: only where tie status was declared public. `groups` says who
-    belongs together; the unit `group` needs it, and `item` has none. `refused` are the keys of
-    labelers who have left, (n, 2): their rows are treated as if they were not there.
-    `max_input_bytes` is how much an input may unpack to; by default what its files' sizes let one
-    expect. `spool` is a private directory to keep standard input in; by default one in TMPDIR.
-    """
-
-    reading: Reading
-    namespace: str
-    quarantine: bool = False
-    drop_ties: bool = False
-    groups: UnitGroups | None = None
-    refused: Blocks | None = None
-    max_input_bytes: int | None = None
-    spool: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.reading.unit != "labeler" and (self.groups is None) == (
-            self.reading.unit == "group"
-        ):
-            raise InvalidLabels(
-                "groups of labelers go with --unit group, which needs them, or labeler, where "
-                "several ids may be one person"
-            )
+# Called with the name of a file and how many rows were read of all so far.
+Rows = Callable[[str, int], None]
 
 
 def stage(
@@ -80,38 +51,51 @@ def stage(
     directory: Path,
     keys: KeyRing,
     options: StagingOptions,
-    progress: Callable[[str, int], None] = lambda name, rows: None,
+    progress: Rows = lambda name, rows: None,
+    executor: Executor | None = None,
 ) -> Staged:
     """Read `source` into `directory`.
 
-    Raises `InvalidLabels` for unreadable files, wrong columns and, unless bad rows are set aside,
-    at the first row whose public columns are at fault.
+    Files are read by workers of the `executor`, one file each, where it has any outside of this
+    process. Raises `InvalidLabels` for unreadable files, wrong columns and, unless bad rows are set
+    aside, at the first row whose public columns are at fault.
     """
-    staged = Staged(directory)
-    reading = options.reading
+    count = options.buckets
+    staged = Staged(fresh_directory(directory, mode=0o700), count)
+    reading, executor = options.reading, executor or open_executor()
     files = resolve_input(source, reading.split, reading.columns, options.spool)
-    with (
-        BucketWriter(staged.rows_directory) as rows,
-        BucketWriter(staged.texts_directory) as texts,
-        readers.connect(directory / "spill") as connection,
-    ):
-        stager = _Stager(staged, keys, options, connection)
+    with readers.connect(directory / "spill") as connection:
+        stager = Stager(staged, keys, options, connection)
         # Every file is looked at before any is read: a wrong column in the last one shows at once,
         # and chats whose members differ from file to file get one type.
-        formatted = [apply_format(file, connection, reading) for file in files]
+        # Of objects of a store that have the same columns the first stands for all.
+        looked = files if _differ(files) else files[:1]
+        formatted = [apply_format(file, connection, reading) for file in looked]
         layouts = [entry.find_layout(connection) for entry in formatted]
+        formatted += [_read_alike(formatted[0], file, reading) for file in files[len(looked) :]]
+        layouts += layouts[:1] * (len(files) - len(looked))
         content = merge_contents(files, layouts)
-        for file, entry in zip(files, formatted, strict=True):
-            reasons = readers.read_rows(file, connection, entry.left_out) if entry.left_out else []
-            staged.left_out.update(dict(reasons))
         limit = ByteLimit.for_files(files, options.max_input_bytes)
-        for entry, layout in zip(formatted, layouts, strict=True):
-            stager.begin_file(entry, layout)
-            sql = query.canonical_query(layout, content)
-            for batch in read_ahead(readers.read_batches(entry.file, connection, sql)):
-                limit.take(entry.file.name, batch.nbytes)
-                stager.append(entry.file.name, batch, rows, texts)
-                progress(entry.file.name, staged.rows_read)
+        received = fresh_directory(directory / "received", mode=0o700)
+        if not _can_travel(files, executor):
+            few = count <= buckets.FEW
+            where = directory if few else received
+            with (
+                buckets.open_writer(received / "rows", count) as rows,
+                buckets.open_writer(where / "texts", count) as texts,
+            ):
+                for file, entry, layout in zip(files, formatted, layouts, strict=True):
+                    stager.begin_file(entry, layout)
+                    _count_left_out(stager, file, entry)
+                    _read(stager, entry, layout, content, limit, rows, texts, progress)
+            task = Received(directory, received, () if few else ((received, 0),))
+        else:
+            for entry, layout in zip(formatted, layouts, strict=True):
+                stager.begin_file(entry, layout)
+            inputs = tuple((file.remote or file.path, file.name) for file in files)
+            most = options.max_input_bytes
+            reads = ReadingTask(received, keys, options, inputs, content, most)
+            task = _read_by_workers(stager, reads, limit, executor, progress)
     if not staged.rows_read and staged.refused_rows:
         raise InvalidLabels(
             "every row of the input is of labelers who were retired or erased; nothing is left"
@@ -120,7 +104,10 @@ def stage(
         left_out = staged.left_out
         why = f"nothing is a label; left out: {describe_counts(left_out)}" if left_out else ""
         raise InvalidLabels(f"{files[0].name}: {why or 'no rows in the input'}")
-    stager.remove_withdrawn(staged.rows_directory)
+    for target in (staged.rows_directory, staged.texts_directory):
+        target.mkdir(mode=0o700, exist_ok=True)
+    stager.sort(task, executor)
+    shutil.rmtree(received)
     staged.public_digest = stager.public_digest()
     staged.columns = _columns_of_roles(formatted, layouts)
     staged.files, staged.formatted = tuple(files), tuple(formatted)
@@ -128,6 +115,124 @@ def stage(
     staged.own_values = {entry.format for entry in formatted if entry.has_own_values}
     staged.identities = stager.identities()
     return staged
+
+
+def _can_travel(files: Sequence[InputFile], executor: Executor) -> bool:
+    """Return whether files are to be read by workers, and can be."""
+    remote = any(file.remote for file in files)
+    placed = all((file.path or file.remote) and not file.answers for file in files)
+    return placed and (remote or not executor.shares_memory)
+
+
+def _differ(files: Sequence[InputFile]) -> bool:
+    """Return whether not all files are objects of a store with the same columns.
+
+    Raises `InvalidLabels` for objects whose columns differ.
+    """
+    objects = [file.remote for file in files if file.remote]
+    if len(objects) < len(files):
+        return True
+    with ThreadPoolExecutor(16) as pool:
+        schemas = list(pool.map(RemoteObject.read_schema, objects))
+    for one, schema in zip(objects, schemas, strict=True):
+        if not schema.equals(schemas[0]):
+            raise InvalidLabels(
+                f"{one.uri}: its columns, or their types, differ from those of {objects[0].uri}; "
+                "objects that are privatized together have the same"
+            )
+    return False
+
+
+def _read_alike(first: FormattedFile, file: InputFile, reading: Reading) -> FormattedFile:
+    """Return a file that has the columns of the first, formatted when it is opened."""
+
+    def open_formatted(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        return apply_format(file, connection, reading).file.open(connection)
+
+    return replace(first, file=replace(file, open=open_formatted))
+
+
+def _read(
+    stager: Stager,
+    entry: FormattedFile,
+    layout: Layout,
+    content: Content,
+    limit: ByteLimit,
+    rows: Sink,
+    texts: Sink,
+    progress: Rows,
+) -> None:
+    """Read one file, which was begun, into buckets."""
+    file, staged, connection = entry.file, stager.staged, stager.connection
+    sql = query.canonical_query(layout, content)
+    for batch in read_ahead(readers.read_batches(file, connection, sql)):
+        limit.take(file.name, batch.nbytes)
+        stager.append(file.name, batch, rows, texts)
+        progress(file.name, staged.rows_read)
+
+
+def _count_left_out(stager: Stager, file: InputFile, entry: FormattedFile) -> None:
+    """Count the answers that the format of a file leaves out."""
+    if entry.left_out:
+        counts = readers.read_rows(file, stager.connection, entry.left_out)
+        stager.staged.left_out.update(dict(counts))
+
+
+@dataclass(frozen=True)
+class ReadingTask:
+    """A task for `read_piece`: the files of an input, path and name, and how they are read.
+
+    `content` is what all of them hold together. Parts go to `directory`.
+    """
+
+    directory: Path
+    keys: KeyRing
+    options: StagingOptions
+    files: tuple[tuple[RemoteObject | Path | None, str], ...]
+    content: Content
+    max_bytes: int | None
+
+
+def read_piece(task: ReadingTask, number: int) -> Piece:
+    """Stage one file of an input, in a worker, into a directory that no other call writes to."""
+    place, name = task.files[number]
+    directory = task.directory / f"{number:06d}-{secrets.token_hex(8)}"
+    directory.mkdir(mode=0o700)
+    reading, count = task.options.reading, task.options.buckets
+    path = place.fetch(directory / "object") if isinstance(place, RemoteObject) else place
+    assert path is not None
+    with ExitStack() as stack:
+        connection = stack.enter_context(readers.connect(directory / "spill"))
+        stager = Stager(
+            Staged(directory, count), task.keys, task.options, connection, first_file=number
+        )
+        file = resolve_file(path, reading.columns, name)
+        entry = apply_format(file, connection, reading)
+        layout = entry.find_layout(connection)
+        stager.begin_file(entry, layout)
+        _count_left_out(stager, file, entry)
+        limit = ByteLimit.for_files([entry.file], task.max_bytes)
+        most = limit.left
+        rows, texts = (
+            stack.enter_context(PartWriter(directory / what, count)) for what in ("rows", "texts")
+        )
+        _read(stager, entry, layout, task.content, limit, rows, texts, lambda name, rows: None)
+    shutil.rmtree(directory / "object", ignore_errors=True)
+    return stager.piece(directory, int(most - limit.left))
+
+
+def _read_by_workers(
+    stager: Stager, task: ReadingTask, limit: ByteLimit, executor: Executor, progress: Rows
+) -> Received:
+    """Have every file read by a worker, and count what they tell."""
+    pieces: list[tuple[Path, int]] = []
+    read = over_buckets(executor, read_piece, task, count=len(task.files))
+    for (_, name), piece in zip(task.files, read, strict=True):
+        limit.take(name, piece.size)
+        pieces.append((piece.directory, stager.staged.rows))
+        stager.take_in(piece)
+        progress(name, stager.staged.rows_read)
+    return Received(stager.staged.directory, task.directory, tuple(pieces))
 
 
 def _columns_of_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> dict[str, str]:
@@ -139,298 +244,6 @@ def _columns_of_roles(formatted: list[FormattedFile], layouts: list[Layout]) -> 
             key = f"{role} of {question}" if question and role in ANSWERS else role
             columns[key] = file.recorded.get(role, name)
     return columns
-
-
-class _Stager:
-    """Writer of canonical batches as bucketed rows and texts."""
-
-    def __init__(
-        self,
-        staged: Staged,
-        keys: KeyRing,
-        options: StagingOptions,
-        connection: duckdb.DuckDBPyConnection,
-    ) -> None:
-        self.staged = staged
-        self.options = options
-        self._digest = np.zeros(2, np.uint64)
-        self._keys = keys
-        self._connection = connection
-        self._departed = DepartedLabelers(keys, options.namespace, options.refused)
-        self._labelers: dict[str, int] = {}
-        self._answered: NDArray[np.bool_] = np.zeros(0, bool)
-        self._labeler_keys: Blocks = np.zeros((0, 2), np.uint64)
-        self._file_rows = self._file_number = 0
-        self._of_tool = False
-
-    def begin_file(self, formatted: FormattedFile, layout: Layout) -> None:
-        """Start a file; all files must give the same kinds of columns."""
-        staged, columns = self.staged, layout.columns
-        shape = {
-            "chat": layout.content.chat,
-            "pairs_of_rankings": layout.is_list,
-            "choices": layout.kind == "choices",
-            "rankings": layout.is_list or "ranking_id" in columns,
-            "given_ids": "item_id" in columns,
-            "questions": layout.has_questions,
-            "timed": "submitted_at" in columns,
-            "recorded": "record_id" in columns,
-            "labelers": "labeler_id" in columns,
-        }
-        if staged.layouts and any(getattr(staged, key) != value for key, value in shape.items()):
-            raise InvalidLabels(
-                f"{formatted.file.name}: its columns differ from those of the files before it; "
-                "privatize files of one kind together"
-            )
-        for key, value in shape.items():
-            setattr(staged, key, value)
-        staged.layouts.add(layout.kind)
-        self._names = {**layout.columns, **formatted.names, **_feature_names(layout)}
-        self._file_rows = 0
-        self._file_number += 1
-        self._of_tool = formatted.file.answers is not None
-
-    def append(
-        self, name: str, batch: pa.RecordBatch, rows: BucketWriter, texts: BucketWriter
-    ) -> None:
-        """Check a batch's public columns, then append its usable rows to their buckets."""
-        batch = self._usable(name, batch)
-        if not batch.num_rows:
-            return
-        blank = batch["label"].to_numpy() == LABEL_SKIP
-        content = _read_digests(batch, "content")
-        items = _read_digests(batch, "given_id") if self.staged.given_ids else content
-        labelers = self._labeler_blocks(batch)
-        units = self._units(labelers, batch)
-        # Skips have no number, no text and no digest: what they do is seen once rows are sorted.
-        numbers = np.cumsum(~blank, dtype=np.uint64) + np.uint64(self.staged.rows) - np.uint64(1)
-        self.staged.rows += int((~blank).sum())
-
-        columns = _split_blocks("unit", units) | _split_blocks("item", items)
-        columns |= self._label_authors(labelers, batch)
-        for name in ("pair", "size"):  # of rankings
-            if name in batch.schema.names:
-                columns[name] = batch[name].to_numpy()
-        if self.staged.rankings:
-            grouping = "ranking" if "ranking" in batch.schema.names else None
-            columns |= _split_blocks("group", _read_digests(batch, grouping) if grouping else items)
-        if self.staged.timed:
-            time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).min, pa.int64()))
-            columns["submitted"] = time.to_numpy()
-        if self._has_withdrawals:
-            columns["skip"] = blank.astype(np.uint8)
-        label = batch["label"].to_numpy()
-        names = [name for feature in self.options.reading.features for name in feature.columns]
-        carried = {name: batch[name] for name in names}
-        attached = {n: v.to_numpy() for n, v in carried.items() if pa.types.is_floating(v.type)}
-        if "carried" in batch.schema.names:  # the names among them
-            attached |= _split_blocks("carried", _read_digests(batch, "carried"))
-        if self.staged.given_ids:
-            attached |= _split_blocks("content", content)
-        # Times and records only say which of a labeler's rows comes first. They are in no digest of
-        # the input: numbers of rows that are sorted by label change with a label.
-        public = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
-        digests = self._keys.digests(public | attached)
-        self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
-        if self.staged.recorded:
-            digests = self._keys.digests(public | attached | _record_columns(batch))
-        if self.staged.recorded or attached or "ranking" in batch.schema.names:
-            # Rows may be equal but for these.
-            columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
-        if self.staged.given_ids:
-            columns["content"] = np.ascontiguousarray(content[:, 0])
-        if self.staged.pairs_of_rankings:
-            submission = batch["source_row"].to_numpy().astype(np.uint64)
-            columns["submission"] = submission + np.uint64(self._file_number << _FILE_BITS)
-        columns |= {"row": numbers, "label": label}
-        rows.append(pa.table(columns), buckets.bucket_of(units))
-
-        shown = {"row": numbers} | _split_blocks("item", items)
-        names = ["prompt", "first", "second"]
-        if self.staged.given_ids:
-            shown |= _split_blocks("content", content)
-            names.append("item_id")
-        if self.staged.questions:
-            names.append("question")
-        if "pair" in columns:
-            shown["pair"] = columns["pair"]
-        table = pa.table({key: pa.array(value) for key, value in shown.items()} | carried)
-        for key in names:
-            table = table.append_column(key, batch[key])
-        self.staged.content_type = table.schema.field("prompt").type
-        if blank.any():
-            table, items = table.filter(pa.array(~blank)), items[~blank]
-        texts.append(table, buckets.bucket_of(items))
-
-    def public_digest(self) -> bytes:
-        """Return a keyed digest of the multiset of rows, by public columns: no order enters it.
-
-        The sum of pseudorandom numbers, one a row (MSet-Add-Hash of Clarke et al. 2003).
-        """
-        count = np.array([self.staged.rows], np.uint64)
-        return np.concatenate([count, self._digest]).astype(">u8").tobytes()
-
-    def remove_withdrawn(self, directory: Path) -> None:
-        """Sort the rows, and leave out answers whose labeler skipped the same later."""
-        for removed, skips in sort_buckets(directory):
-            self.staged.withdrawn += removed
-            if skips is not None:
-                columns = {f"skip {name}": skips[name].to_numpy() for name in skips.column_names}
-                self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
-
-    @property
-    def _has_withdrawals(self) -> bool:
-        """True where it is known what a skip takes back: when it was, and whose."""
-        return self.staged.timed and (self.staged.labelers or self.staged.recorded)
-
-    def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Check faults; drop skips, identical sides and (if asked) public ties."""
-        staged = self.staged
-        start = self._file_rows
-        if staged.pairs_of_rankings:  # Rows are counted as the file has them, not as pairs.
-            numbers = batch["source_row"].to_numpy()
-            counted = batch["pair"].to_numpy() == 0
-        else:
-            numbers = np.arange(start, start + batch.num_rows)
-            counted = np.ones(batch.num_rows, dtype=bool)
-        self._file_rows += batch.num_rows
-        refused = self._departed.rows_of(batch)
-        if refused.any():
-            staged.refused_rows += int((refused & counted).sum())
-            staged.refused_labelers = self._departed.count
-            batch = batch.filter(pa.array(~refused))
-            numbers, counted = numbers[~refused], counted[~refused]
-        staged.rows_read += int(counted.sum())
-        skipped = batch["label"].to_numpy() == LABEL_SKIP
-        if skipped.any():
-            staged.skipped += int((skipped & counted).sum())
-            # One that is later than an answer takes it back; by time alone, value-blind.
-            sound = batch["fault"].to_numpy() == 0
-            left = ~skipped | (sound & self._has_withdrawals)
-            batch, skipped = batch.filter(pa.array(left)), skipped[left]
-            numbers, counted = numbers[left], counted[left] & ~skipped
-        fault = batch["fault"].to_numpy()
-        label = batch["label"].to_numpy()
-        sound = fault == 0
-        for index in np.flatnonzero(~sound)[: 3 if self.options.quarantine else 1].tolist():
-            staged.faults.append(
-                self._fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
-            )
-        staged.fault_count += int((~sound).sum())
-        for code, count in zip(*np.unique(fault[~sound], return_counts=True), strict=True):
-            example = self._fault(name, 0, PUBLIC_FAULTS[int(code)])
-            staged.fault_reasons[f"column {example.column}: {example.reason}"] += int(count)
-        if not self.options.quarantine:
-            staged.raise_for(staged.faults, staged.fault_count)
-        invalid = sound & (label >= LABEL_FAULT)
-        if self._of_tool:
-            staged.outside.setdefault(name, []).extend(numbers[invalid].tolist())
-        elif invalid.any():
-            index = int(np.argmax(invalid))
-            first = self._fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
-            staged.label_fault = staged.label_fault or first
-            staged.label_fault_count += int((invalid & counted).sum())
-        usable = sound
-        if self.options.quarantine:
-            bad = np.unique(numbers[~sound])
-            if len(bad):
-                staged.bad_rows.setdefault(name, []).extend(bad.tolist())
-                usable = ~np.isin(numbers, bad)
-        identical = usable & batch["identical"].to_numpy(zero_copy_only=False)
-        staged.identical_sides += int(identical.sum())
-        usable = usable & ~identical
-        if self.options.drop_ties:
-            ties = label == LABEL_TIE
-            if self._has_withdrawals:  # as a skip does
-                label = np.where(ties, np.uint8(LABEL_SKIP), label)
-            else:
-                usable = usable & ~ties
-        # Where ties are left out these stay: only that a label is a tie was declared public.
-        label = np.where(invalid & self._of_tool, np.uint8(LABEL_TIE), label)
-        batch = batch.set_column(batch.schema.get_field_index("label"), "label", pa.array(label))
-        return batch if usable.all() else batch.filter(pa.array(usable))
-
-    def _fault(self, file: str, row: int, fault: tuple[str, str]) -> Fault:
-        role, reason = fault
-        column = " or ".join(self._names.get(r, r) for r in role.split(" or "))
-        return Fault(file, row + 1, column, reason)
-
-    def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:
-        """Return the pseudonym of every row's labeler; each distinct id is hashed once."""
-        if "labeler" not in batch.schema.names:
-            return np.zeros((batch.num_rows, 2), np.uint64)
-        encoded = batch["labeler"].dictionary_encode()
-        ids = encoded.dictionary.to_pylist()
-        new = [labeler for labeler in ids if labeler not in self._labelers]
-        if new:
-            for labeler in new:
-                self._labelers[labeler] = len(self._labelers)
-            fresh = self._keys.labeler_keys(self.options.namespace, new)
-            self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
-            self._answered = np.concatenate([self._answered, np.zeros(len(new), bool)])
-        codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
-        number = codes[encoded.indices.to_numpy()]
-        self._answered[number[batch["label"].to_numpy() != LABEL_SKIP]] = True
-        keys: Blocks = self._labeler_keys[number]
-        return keys
-
-    def identities(self) -> Identities:
-        """Return everybody who gave an answer."""
-        names = list(compress(self._labelers, self._answered))  # in the order of their numbers
-        keys = self._labeler_keys[self._answered]
-        return Identities.of(self._keys, self.options.namespace, names, keys)
-
-    def _label_authors(
-        self, labelers: Blocks, batch: pa.RecordBatch
-    ) -> dict[str, NDArray[np.generic]]:
-        """Return who gave each label, where that is not the unit: the labeler, else the record."""
-        if self.options.groups is None and self.options.reading.unit != "item":
-            return {}
-        if self.staged.labelers:
-            return _split_blocks("author", labelers)
-        if self.staged.recorded:
-            return _split_blocks("author", self._keys.digests(_record_columns(batch)))
-        return {}
-
-    def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
-        """Return the unit of every row, whose uses it takes, shape (n, 2)."""
-        if self.options.groups is not None:
-            return self.options.groups.unit_of(labelers)
-        if self.options.reading.unit == "item":
-            return self._keys.content_units(
-                canonical.compute_unit_digests(batch["sides"], self._connection)
-            )
-        return labelers
-
-
-def _feature_names(layout: Layout) -> dict[str, str]:
-    """Return what messages call the columns of sources and strata."""
-    columns: dict[str, list[str]] = {"source": [], "stratum": [], "number": []}
-    for feature, names in layout.features.items():
-        columns[feature.kind] += names
-    return {f"of a {kind}": " or ".join(columns[kind]) for kind in ("source", "stratum")}
-
-
-def _split_blocks(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
-    return {
-        f"{name}_hi": np.ascontiguousarray(values[:, 0]),
-        f"{name}_lo": np.ascontiguousarray(values[:, 1]),
-    }
-
-
-def _record_columns(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
-    return _split_blocks("record", _read_digests(batch, "record"))
-
-
-def _read_digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
-    """Return the first 16 bytes of each row's SHA-256 (a binary column without nulls)."""
-    array = batch[name]
-    if array.null_count:
-        # Only an absent optional id can be null here; absent ones share one digest.
-        array = pc.fill_null(array, bytes(32))
-    offset = array.offset * 32
-    data = memoryview(array.buffers()[2])
-    return blocks.from_bytes(data[offset : offset + 32 * len(array)], 32)
 
 
 def canonical_rows(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:

@@ -48,7 +48,7 @@ _REMEDY = (
 )
 _READING_OPTIONS = (
     *("columns", "question", "format", "split", "public_columns"),
-    *("bad_rows", "max_input_bytes", "workers"),
+    *("bad_rows", "max_input_bytes", "engine", "address", "buckets", "workers"),
 )
 ACCURACY, LIKELIHOOD = "accuracy", "log-likelihood per label"
 # What a coin reaches.

@@ -25,6 +25,7 @@ from labelguard.options import (
     option_declarations,
 )
 from labelguard.release.mechanisms import of_mechanisms
+from labelguard.storage.files import is_remote
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -261,7 +262,9 @@ def resolve_paths(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_pattern(pattern: str, base: Path) -> str:
-    """Return a path or glob relative to `base`; characters of `base` are no wildcards."""
+    """Return a path or glob relative to `base`, whose characters are no wildcards, or a URL."""
+    if is_remote(pattern):
+        return pattern
     path = base / pattern
     if path.exists() or Path(pattern).is_absolute():
         return str(path)

@@ -265,6 +265,7 @@ def remove_leftovers(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> 
     given up keeps its stages until they notice.
     """
     project, private_map = opened.project, opened.private_map
+    private_map.discard_begun()
     for record in releases:
         if not record.map:
             private_map.discard(record.id)

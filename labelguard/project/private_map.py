@@ -8,6 +8,7 @@ project; a map without one (its release crashed before) counts for nothing.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -26,9 +27,10 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import column
-from labelguard.storage.files import fsync_path, publish_directory, sha256
+from labelguard.storage.files import attempt, fsync_path, publish_directory, sha256
 
 PARTIAL = ".partial"
+_FILE = re.compile(r"bucket=(?P<bucket>\d{4})-of-(?P<count>\d{4})\.parquet")
 _REWRITTEN = ".new"
 # `row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
 # draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), of a choice the
@@ -76,19 +78,26 @@ class PrivateMap:
         """Return an empty directory for what is about to be drawn; `complete` makes it a map.
 
         Every time another one: a worker of a job that crashed would put its coins among the new.
+        What is being written lies beside it: a worker that is behind leaves nothing in a map.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(PARTIAL, f"{release_id}.", self._directory))
+        drawn = Path(tempfile.mkdtemp(PARTIAL, f"{release_id}.", self._directory)) / "map"
+        drawn.mkdir(mode=0o700)
+        return drawn
 
     def complete(self, release_id: str, drawn: Path) -> str:
         """Flush and rename what was drawn into the directory that was begun; its digest."""
         publish_directory(drawn, self._directory / release_id)
+        shutil.rmtree(drawn.parent, ignore_errors=True)
         return self.digest(release_id)
 
     def discard(self, release_id: str) -> None:
-        """Remove a map that the ledger does not count, with all that was begun of it."""
-        begun = self._directory.glob(f"{release_id}.*{PARTIAL}")
-        for path in (self._directory / release_id, *begun):
+        """Remove a map that the ledger does not count."""
+        shutil.rmtree(self._directory / release_id, ignore_errors=True)
+
+    def discard_begun(self) -> None:
+        """Remove all that was begun and is no map: for a job that begins."""
+        for path in self._directory.glob(f"*{PARTIAL}"):
             shutil.rmtree(path, ignore_errors=True)
 
     def digest(self, release_id: str, *, rewritten: bool = False) -> str:
@@ -170,10 +179,17 @@ class PrivateMap:
             yield path, table, pc.is_in(table["labeler"], value_set=_binary(labelers))
 
 
-def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> RememberedLabels:
-    """Return every label of these releases in one bucket: the latest version of each row."""
-    paths = [directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
-    tables = [_read(path) for path in paths if path.exists()]
+def read_bucket(
+    directory: Path, bucket: int, count: int, releases: Collection[str]
+) -> RememberedLabels:
+    """Return every label of these releases in one of `count` buckets: the latest of each row.
+
+    Of a map that was written in fewer buckets it is all that the coarser one holds.
+
+    Raises `FileNotFoundError` for a map that is not there: its labels would be taken for new ones.
+    """
+    maps = [directory / release_id for release_id in sorted(releases)]
+    tables = [_read(path) for each in maps for path in _overlapping(each, bucket, count)]
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
     distinct, row = block128.unique(keys)
@@ -187,10 +203,33 @@ def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> Reme
     return RememberedLabels(distinct, **columns)
 
 
+def _overlapping(directory: Path, bucket: int, count: int) -> Iterator[Path]:
+    """Yield the files of a map, in whatever number of buckets, that hold rows of one of `count`."""
+    own = directory / _file_name(bucket, count)
+    if own.exists():
+        yield own
+        return
+    for path in sorted(directory.iterdir()):
+        match = _FILE.fullmatch(path.name)
+        if match:
+            number, of = int(match["bucket"]), int(match["count"])
+            if number * count < (bucket + 1) * of and bucket * of < (number + 1) * count:
+                yield path
+
+
+def _file_name(bucket: int, count: int) -> str:
+    return f"bucket={bucket:04d}-of-{count:04d}.parquet"
+
+
 def write_bucket(
-    directory: Path, bucket: int, keys: Blocks, labelers: Blocks, **columns: NDArray[Any]
+    directory: Path,
+    bucket: int,
+    count: int,
+    keys: Blocks,
+    labelers: Blocks,
+    **columns: NDArray[Any],
 ) -> None:
-    """Write one bucket of a map that was begun, sorted by row key.
+    """Write one of `count` buckets of a map that was begun, sorted by row key.
 
     `columns` are (n,), by their names in `SCHEMA`; one that lacks is 0.
     """
@@ -199,7 +238,8 @@ def write_bucket(
     numbers = [pa.array(columns.get(name, none)[order]) for name in SCHEMA.names[2:]]
     arrays = [_binary(keys[order]), _binary(labelers[order]), *numbers]
     table = pa.Table.from_arrays(arrays, names=SCHEMA.names).cast(SCHEMA)
-    _write(table, directory / f"bucket={bucket:02d}.parquet")
+    with attempt(directory / _file_name(bucket, count), directory.parent) as path:
+        _write(table, path)
 
 
 def _write(table: pa.Table, path: Path) -> None:

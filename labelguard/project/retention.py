@@ -82,7 +82,7 @@ def _released_keys(opened: OpenProject, until: str) -> Blocks:
         if record.state == "committed" and record.created_at <= until
     ]
     directory = opened.project.private_maps
-    keys = [private_map.read_bucket(directory, bucket, old).keys for bucket in range(BUCKETS)]
+    keys = [private_map.read_bucket(directory, b, BUCKETS, old).keys for b in range(BUCKETS)]
     return blocks.unique(np.concatenate(keys))[0]
 
 

@@ -74,10 +74,12 @@ def publish_release(
     schema = output_schema(context.staged.content_type, questions=questions)
     sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
     task = Outcomes(sources, schema)
+    drawn = sum(buckets.count_parts(directory) for _, directory in sources)
     with ReleaseWriter(grant, context.opened.project.releases) as writer:
         for table in context.over_buckets("writing", rows_of_bucket, task):
             if table is not None:
                 writer.write(table)
+        buckets.check_rows(drawn, writer.rows)
         if not writer.rows and finished.outcomes:
             writer.write(schema.empty_table())
         common = card.common_card(
@@ -198,22 +200,25 @@ def snapshot_for_training(staged: Staged, outcomes: Path, directory: Path) -> Tr
     is numbered in the order of the secret keys of its rows instead, and holds no other rows.
     """
     snapshot, drawn_rows = replace(staged, directory=directory), directory / "outcomes"
+    for path in (snapshot.texts_directory, drawn_rows):
+        path.mkdir(mode=0o700)
     rows = [np.zeros(0, np.intp)]
-    with buckets.BucketWriter(snapshot.texts_directory) as writer:
-        for bucket in range(buckets.BUCKETS):
-            texts = buckets.read_bucket(staged.texts_directory, bucket)
-            drawn = None if texts is None else buckets.read_parts(outcomes, bucket)
-            if texts is None or drawn is None:
-                continue
-            drawn = drawn.take(pa.array(blocks.order(buckets.blocks(drawn, "key"))))
-            old = buckets.column(drawn, "row")
-            new = sum(map(len, rows)) + np.arange(len(old), dtype=old.dtype)
-            here = np.full(len(old), bucket, np.uint8)
-            # Rows of texts are numbered in ascending order.
-            place = np.searchsorted(buckets.column(texts, "row"), old)
-            writer.append(_renumber(texts.take(pa.array(place)), new), here)
-            buckets.write_part(drawn_rows, bucket, _renumber(drawn, new), here)
-            rows.append(old.astype(np.intp))
+    for bucket in range(staged.buckets):
+        texts = buckets.read_bucket(staged.texts_directory, bucket)
+        drawn = None if texts is None else buckets.read_parts(outcomes, bucket)
+        if texts is None or drawn is None:
+            buckets.write_bucket(snapshot.texts_directory, bucket, None)
+            continue
+        drawn = drawn.take(pa.array(blocks.order(buckets.blocks(drawn, "key"))))
+        old = buckets.column(drawn, "row")
+        new = sum(map(len, rows)) + np.arange(len(old), dtype=old.dtype)
+        here = np.full(len(old), bucket, np.uint16)
+        # Rows of texts are numbered in ascending order.
+        place = np.searchsorted(buckets.column(texts, "row"), old)
+        texts = _renumber(texts.take(pa.array(place)), new)
+        buckets.write_bucket(snapshot.texts_directory, bucket, texts)
+        buckets.write_part(drawn_rows, bucket, _renumber(drawn, new), here, staged.buckets)
+        rows.append(old.astype(np.intp))
     return TrainingSnapshot(snapshot, drawn_rows, np.concatenate(rows))
 
 
@@ -263,7 +268,8 @@ class DrawnRelease:
         """Return the release with what the mechanism learned."""
         directory = self.context.opened.project.stages / self.id
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        inputs = TrainingInputs(self.context.outcomes, directory, self.context.progress)
+        count = self.context.staged.buckets
+        inputs = TrainingInputs(self.context.outcomes, count, directory, self.context.progress)
         return replace(self, prepared=self.mechanism.learn(inputs, self.prepared))
 
     def publish(self) -> tuple[int, Mapping[str, str]]:
@@ -358,6 +364,6 @@ def return_release(
 
 def _labelers_of(plan: PlannedRows) -> Blocks:
     """Return the labelers of all selected rows, sorted, (n, 2)."""
-    tables = (buckets.read_bucket(plan.directory, bucket) for bucket in range(buckets.BUCKETS))
+    tables = (buckets.read_bucket(plan.directory, bucket) for bucket in plan.first_unit)
     authors = [SelectedRows.from_arrow(table).author for table in tables if table is not None]
     return blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *authors]))[0]

@@ -177,7 +177,7 @@ class Run:
         self.opened, self.request, self.progress = opened, request, progress
         self.project, self.ledger = opened.project, opened.ledger
         self.review = review
-        self.executor = open_executor(request.workers)
+        self.executor = open_executor(request.engine, request.workers, request.address)
         self.resolved = resolve_from_ledger(request, opened)
         total = pricing.total(self.ledger.policies.history() or [self.resolved.policy])
         self.notes = check_price(self.resolved.policy_request, total)
@@ -226,7 +226,16 @@ class Run:
         """
         opened, intake, resolved = self.opened, self.request.intake, self.resolved
         policy, columns = resolved.policy, resolved.columns
-        staged = intake.stage_labels(opened, source, policy, resolved.event, columns, self.progress)
+        staged = intake.stage_labels(
+            opened,
+            source,
+            policy,
+            resolved.event,
+            columns,
+            self.progress,
+            self.executor,
+            self.request.buckets,
+        )
         ties = policy.ties_of(resolved.event)
         check_staged(staged, resolved.mechanism, ties, self.request.terms)
         self.notes += describe_input(staged)
@@ -244,6 +253,8 @@ class Run:
         self.key, self.record, self.again = identity.key, identity.record, identity.again
         if self.record is None or self.record.state != "committed":
             intake.check_usable(staged)
+        outcomes = self.project.work / "outcomes"
+        outcomes.mkdir(mode=0o700, exist_ok=True)
         self.context = ReleaseContext(
             opened,
             self.resolved.policy,
@@ -253,7 +264,7 @@ class Run:
             self.progress,
             staged,
             further,
-            self.project.work / "outcomes",
+            outcomes,
             self.resolved.featured,
         )
 

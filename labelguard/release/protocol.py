@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -112,7 +113,9 @@ class ReleaseContext:
         self, step: str, work: Callable[[Task, int], Result], task: Task
     ) -> Iterator[Result]:
         """Yield `work(task, bucket)` of all buckets in order (see `storage.executor`)."""
-        return over_buckets(self.executor, work, task, lambda share: self.progress(step, share))
+        count = self.staged.buckets
+        report = partial(self.progress, step)
+        return over_buckets(self.executor, work, task, report, count=count)
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,13 @@ class Prepared:
 class TrainingInputs:
     """The inputs of `learn`: no project, no ledger, and no label but as it was released.
 
-    `outcomes` are the rows as drawn (see `publish.Outcomes`). `directory` is the release's own: a
-    crash leaves it as it is, the same command finds it again, and it goes with the commit.
+    `outcomes` are the rows as drawn (see `publish.Outcomes`), in so many `buckets`. `directory` is
+    the release's own: a crash leaves it as it is, the same command finds it again, and it goes with
+    the commit.
     """
 
     outcomes: Path
+    buckets: int
     directory: Path
     progress: Progress
 

@@ -43,6 +43,8 @@ from labelguard.project.project import Project
 from labelguard.release.mechanisms import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.mechanisms.options import FeatureOptions
 from labelguard.release.protocol import Further, Mechanism
+from labelguard.storage.executor import Executor
+from labelguard.storage.files import is_remote
 from labelguard.text import Progress, pluralize
 
 
@@ -127,8 +129,10 @@ class Intake(ReadingOptions):
         event: str,
         features: tuple[FeatureColumn, ...],
         progress: Progress,
+        executor: Executor,
+        count: int,
     ) -> Staged:
-        """Stage labels in the work directory, as a policy reads them for this kind of event."""
+        """Stage labels in `count` buckets, as a policy reads them for this kind of event."""
         reading = Reading(
             self.columns,
             policy.unit,
@@ -146,6 +150,7 @@ class Intake(ReadingOptions):
             self.bad_rows == "quarantine",
             policy.ties_of(event) == "drop",
             groups.groups_in_force(opened.ledger, policy.unit),
+            count,
             opened.ledger.people.tombstones(),
             self.max_input_bytes,
             spool=opened.project.work,
@@ -157,6 +162,7 @@ class Intake(ReadingOptions):
             opened.keys,
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+            executor,
         )
 
     def stage_further(
@@ -282,6 +288,9 @@ class Keywords(TypedDict, total=False):
     again: bool | None
     accept_delta: bool | None
     output: str | Path | None
+    engine: str | None
+    address: str | None
+    buckets: int | None
     workers: int | None
     # statistic, props, and all that fit a head
     features: str | None
@@ -395,10 +404,17 @@ class ReleaseRequest(RunOptions):
 
 
 def _places(source: Input, home: Project) -> list[str]:
-    """Return paths and globs as seen from the project's directory; none for what is in memory."""
-    paths = [Path(text) for text in command_arguments(source) if text not in ("INPUT", "-")]
-    here = home.state.parent
-    return [os.path.relpath(Path(os.path.realpath(path.parent), path.name), here) for path in paths]
+    """Return paths and globs as seen from the project's directory, and addresses of objects as they
+    are; none for what is in memory.
+    """
+    texts = [text for text in command_arguments(source) if text not in ("INPUT", "-")]
+    return [
+        text if is_remote(text) else _seen_from(Path(text), home.state.parent) for text in texts
+    ]
+
+
+def _seen_from(path: Path, here: Path) -> str:
+    return os.path.relpath(Path(os.path.realpath(path.parent), path.name), here)
 
 
 _TERMS, _RUN, _INTAKE = map(option_declarations, (PolicyRequest, RunOptions, ReadingOptions))

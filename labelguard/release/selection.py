@@ -52,15 +52,16 @@ PUBLIC += ("item_lo", "pair", "group_hi", "group_lo", "content", "size")
 class SelectionTask:
     """A task for `select`: by what the labels of every bucket are selected.
 
-    `staged` holds the input's rows, `released` the private maps, of which those of the releases
-    `earlier` are known; selected rows go to `selected`. `labelers`: rows say whose they are;
-    `choices`: they are pairs of choices, each of which is one label.
-    Labels of units who are not of the `part` are left where they are, as if they were not there.
-    `again`: every label is drawn anew as its next version. `released_only`: take no label but those
-    that were released (a release that was drawn is being finished).
+    `staged` holds the input's rows in so many `buckets`, `released` the private maps, of which
+    those of the releases `earlier` are known; selected rows go to `selected`. `labelers`: rows say
+    whose they are; `choices`: they are pairs of choices, each of which is one label. Labels of
+    units who are not of the `part` are left where they are, as if they were not there. `again`:
+    every label is drawn anew as its next version. `released_only`: take no label but those that
+    were released (a release that was drawn is being finished).
     """
 
     staged: Path
+    buckets: int
     selected: Path
     released: Path
     earlier: tuple[str, ...]
@@ -162,6 +163,7 @@ def select(task: SelectionTask, bucket: int) -> Selection | None:
     """Select one bucket's labels and write them down; None if the bucket is empty."""
     table = buckets.read_bucket(task.staged, bucket)
     if table is None:
+        buckets.write_bucket(task.selected, bucket, None)
         return None
     labels = _Labels.of(task, table.select([n for n in PUBLIC if n in table.column_names]), bucket)
     capacity, used = task.ledger.of(labels.units)
@@ -245,7 +247,7 @@ class _Labels:
         index = latest[of_part[latest]]
         units, unit = blocks.unique(whose[index])
         ranked = "group_hi" in table.column_names
-        released = private_map.read_bucket(task.released, bucket, task.earlier)
+        released = private_map.read_bucket(task.released, bucket, task.buckets, task.earlier)
         return cls(
             index,
             units,
@@ -382,6 +384,7 @@ def plan_rows(
     """
     task = SelectionTask(
         staged=staged.rows_directory,
+        buckets=staged.buckets,
         selected=fresh_directory(project.work / "selected", mode=0o700),
         released=project.private_maps,
         earlier=(finished,) if finished and (again or finished not in earlier) else tuple(earlier),
@@ -396,7 +399,8 @@ def plan_rows(
         released_only=finished is not None,
     )
     parts, first_unit, units = [Selection.empty()], {}, 0
-    for bucket, selection in enumerate(over_buckets(executor, select, task, progress)):
+    selections = over_buckets(executor, select, task, progress, count=staged.buckets)
+    for bucket, selection in enumerate(selections):
         if selection is not None:
             parts.append(selection)
             first_unit[bucket] = units

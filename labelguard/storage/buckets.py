@@ -1,8 +1,9 @@
-"""Columns on disk, split into 16 buckets, so that memory stays bounded by one bucket.
+"""Columns on disk, split into buckets, so that memory stays bounded by one bucket.
 
 Rows that carry labels are split by unit: a labeler lies whole in one bucket, so that duplicates and
 bounds are decided inside it. Texts and released rows are split by item, so that the
-output can be sorted one bucket at a time.
+output can be sorted one bucket at a time. A bucket is a range of keys, so that two finer ones are
+one coarser one: what was written in one number of them can be read in any other.
 """
 
 from __future__ import annotations
@@ -15,30 +16,51 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.errors import LabelguardError
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import fresh_directory
+from labelguard.storage.files import attempt, fresh_directory
 
-BUCKETS = 16
+BUCKETS, MOST_BUCKETS = 16, 4096
+# The most buckets that are open files, or in the name of a part.
+FEW = 64
+# Bytes of rows that wait to become a part.
+_MOST_WAITING = 256 << 20
 # Where each bucket ends in a part, as metadata of its schema.
 _ENDS = b"ends"
 
 
-def bucket_of(keys: Blocks) -> NDArray[np.uint8]:
-    """Return the bucket of each key: its first four bits."""
-    return (keys[:, 0] >> np.uint64(60)).astype(np.uint8)
+def check_count(count: int) -> None:
+    """Raise `LabelguardError` for a number of buckets that is no power of 2, too small or large."""
+    if not BUCKETS <= count <= MOST_BUCKETS or count & (count - 1):
+        raise LabelguardError(
+            f"--buckets: expected a power of 2 from {BUCKETS} to {MOST_BUCKETS}, found {count}"
+        )
+
+
+def bucket_of(keys: Blocks, count: int) -> NDArray[np.uint16]:
+    """Return the bucket of each key: its first bits, 4 of them for 16 buckets."""
+    return (keys[:, 0] >> np.uint64(65 - count.bit_length())).astype(np.uint16)
+
+
+def open_writer(directory: Path, count: int) -> BucketWriter | PartWriter:
+    """Return what writes buckets, or parts where these would be too many open files."""
+    return BucketWriter(directory, count) if count <= FEW else PartWriter(directory, count)
 
 
 class BucketWriter(ExitStack):
-    """Appends tables to 16 Arrow files by a bucket number per row; a context manager."""
+    """Appends tables to one Arrow file a bucket, by a number per row; a context manager.
 
-    def __init__(self, directory: Path) -> None:
+    Every bucket has a file at the end, which is empty where no row fell into it.
+    """
+
+    def __init__(self, directory: Path, count: int) -> None:
         super().__init__()
-        self._directory = fresh_directory(directory, mode=0o700)
+        self._directory, self._count = fresh_directory(directory, mode=0o700), count
         self._writers: dict[int, pa.RecordBatchStreamWriter] = {}
 
-    def append(self, table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]) -> None:
+    def append(self, table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint16]) -> None:
         """Add each row to its bucket, keeping the order of rows within a bucket."""
-        grouped, counts, ends = _group_rows(table, buckets)
+        grouped, counts, ends = _group_rows(table, buckets, self._count)
         for bucket in np.flatnonzero(counts).tolist():
             rows = grouped.slice(int(ends[bucket] - counts[bucket]), int(counts[bucket]))
             self._writer(bucket, table.schema).write(rows)
@@ -49,54 +71,95 @@ class BucketWriter(ExitStack):
             self._writers[bucket] = self.enter_context(pa.ipc.new_stream(file, schema))
         return self._writers[bucket]
 
+    def __exit__(self, *error: Any) -> bool | None:
+        suppressed = super().__exit__(*error)
+        for bucket in set(range(self._count)) - set(self._writers):
+            write_bucket(self._directory, bucket, None)
+        return suppressed
+
+
+class PartWriter(ExitStack):
+    """Collects tables by a bucket number per row and writes them as parts; a context manager.
+
+    In memory are at most 256 MB of them.
+    """
+
+    def __init__(self, directory: Path, count: int) -> None:
+        super().__init__()
+        self._directory, self._count = fresh_directory(directory, mode=0o700), count
+        self._tables: list[pa.Table] = []
+        self._buckets: list[NDArray[np.uint16]] = []
+        self._parts = 0
+        self.callback(self._flush)
+
+    def append(self, table: pa.Table, buckets: NDArray[np.uint16]) -> None:
+        """Add each row to its bucket, keeping the order of rows within a bucket."""
+        self._tables.append(table)
+        self._buckets.append(buckets)
+        if sum(table.nbytes for table in self._tables) > _MOST_WAITING:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._tables:
+            table, targets = pa.concat_tables(self._tables), np.concatenate(self._buckets)
+            write_part(self._directory, self._parts, table, targets, self._count)
+            self._tables, self._buckets, self._parts = [], [], self._parts + 1
+
 
 def _group_rows(
-    table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]
+    table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint16], count: int
 ) -> tuple[Any, NDArray[np.intp], NDArray[np.intp]]:
     """Return the rows by bucket, how many each has, and where each ends."""
-    counts = np.bincount(buckets, minlength=BUCKETS)
+    counts = np.bincount(buckets, minlength=count)
     return table.take(pa.array(np.argsort(buckets, kind="stable"))), counts, np.cumsum(counts)
 
 
 def bucket_path(directory: Path, bucket: int) -> Path:
     """Return the Arrow file of one bucket."""
-    return directory / f"bucket={bucket:02d}.arrow"
+    return directory / f"bucket={bucket:04d}.arrow"
 
 
 def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
-    """Return one bucket, memory-mapped; None if no row fell into it."""
+    """Return one bucket, memory-mapped; None if no row fell into it.
+
+    Raises `FileNotFoundError` for a bucket that was not written, or that this machine does not see:
+    its rows would be lost without a word.
+    """
     path = bucket_path(directory, bucket)
-    if not path.exists():
+    if not path.stat().st_size:
         return None
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
         return reader.read_all()
 
 
-def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[np.uint8]) -> None:
-    """Write what the work on bucket `source` makes for other buckets, `targets` of its rows.
+def write_part(
+    directory: Path, source: int, table: pa.Table, targets: NDArray[np.uint16], count: int
+) -> None:
+    """Write what the work on bucket or piece `source` makes for buckets, `targets` of its rows.
 
-    One file with an index instead of one for each target: 256 small files would cost every release
-    a tenth of a second. Its name tells which targets it has rows for, so that it is opened for
-    these alone.
+    One file with an index instead of one for each of the `count` targets: 256 small files would
+    cost every release a tenth of a second. Where targets are few its name tells which it has rows
+    for, so that it is opened for these alone.
     """
     directory.mkdir(mode=0o700, exist_ok=True)
-    grouped, counts, ends = _group_rows(table, targets)
+    grouped, counts, ends = _group_rows(table, targets, count)
     schema = table.schema.with_metadata({_ENDS: ends.astype("<i8").tobytes()})
     grouped = grouped.cast(schema).combine_chunks()
     bits = sum(1 << target for target in np.flatnonzero(counts).tolist())
-    path = directory / f"from={source:02d},to={bits:016x}.arrow"
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(grouped)
+    to = f",to={bits:x}" if count <= FEW else ""
+    _write(grouped, directory / f"from={source:06d}{to}.arrow")
 
 
 def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
     """Return the rows of one bucket, or of all, in all parts (`write_part`); None if there are
     none.
+
+    Raises `FileNotFoundError` for a directory that is not there, or not seen by this machine.
     """
     tables = []
-    for path in sorted(directory.glob("from=*.arrow")):
-        bits = int(path.stem.partition("to=")[2], 16)
-        if bucket is not None and not bits >> bucket & 1:
+    for path in _list_parts(directory):
+        bits = path.stem.partition("to=")[2]
+        if bucket is not None and bits and not int(bits, 16) >> bucket & 1:
             continue
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
             table = reader.read_all()
@@ -109,10 +172,45 @@ def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
     return pa.concat_tables(tables) if tables else None
 
 
-def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:
-    """Write one whole bucket."""
+def count_parts(directory: Path) -> int:
+    """Return how many rows all parts have."""
+    return sum(map(_rows_of_part, _list_parts(directory)))
+
+
+def check_rows(written: int, seen: int) -> None:
+    """Raise `LabelguardError` where fewer rows are seen than were written, or more."""
+    if written != seen:
+        raise LabelguardError(
+            f"{seen:,} of {written:,} rows are there; an engine needs a file system on which every "
+            "worker sees at once what another has written; run the same command again"
+        )
+
+
+def _rows_of_part(path: Path) -> int:
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        return int(np.frombuffer(reader.schema.metadata[_ENDS], "<i8")[-1])
+
+
+def _list_parts(directory: Path) -> list[Path]:
+    # Unlike `glob`, `iterdir` fails where there is no such directory.
+    return sorted(path for path in directory.iterdir() if path.name.startswith("from="))
+
+
+def write_bucket(directory: Path, bucket: int, table: pa.Table | None) -> None:
+    """Write one whole bucket; None is one without rows."""
     path = bucket_path(directory, bucket)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    if table is not None:
+        _write(table, path)
+    else:
+        path.touch(mode=0o600)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    with (
+        attempt(path) as temporary,
+        pa.OSFile(str(temporary), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as writer,
+    ):
         writer.write_table(table)
 
 

@@ -1,11 +1,11 @@
-"""Work on buckets side by side, on threads of this process or wherever a package takes it.
+"""Work on buckets side by side: on threads of this process, or wherever an engine takes it.
 
 Work is a function at the top of a module, `work(task, bucket)`. Task and result can be pickled, and
-what it writes is named after its bucket, so that no two calls write one file: wherever the calls
-run, as long as they see the same files, the outcome is the same to the last byte.
+what it writes gets its name when it is complete (`files.attempt`): wherever the calls run, and
+however often, as long as they see the same files the outcome is the same to the last byte.
 
-A package adds an executor by an entry point in the group `labelguard.executors`: a callable
-(workers) → `Executor`. The environment variable LABELGUARD_EXECUTOR names the one to take.
+A package adds an engine by an entry point in the group `labelguard.executors`: a callable
+(workers, address) → `Executor`. `--engine` names the one to take.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from functools import partial
+from typing import ClassVar, Protocol, TypeVar, cast
 
 from labelguard import plugins
 from labelguard.errors import LabelguardError
-from labelguard.storage.buckets import BUCKETS
 
 GROUP = "labelguard.executors"
-VARIABLE = "LABELGUARD_EXECUTOR"
+LOCAL = "local"
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -30,7 +31,12 @@ _Item = TypeVar("_Item")
 
 
 class Executor(Protocol):
-    """Runs work on buckets. Tasks and results hold secrets, which are neither stored nor logged."""
+    """Runs work on buckets. Tasks and results hold secrets, which are neither stored nor logged.
+
+    `shares_memory`: calls run in this process.
+    """
+
+    shares_memory: bool
 
     def map(
         self, work: Callable[[Task, int], Result], task: Task, buckets: Iterable[int]
@@ -44,6 +50,11 @@ class Threads:
     """Threads of this process; at most `workers` + 1 results wait (bounded memory)."""
 
     workers: int
+    address: str | None = None
+    shares_memory: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        refuse_address(LOCAL, self.address)
 
     def map(
         self, work: Callable[[Task, int], Result], task: Task, buckets: Iterable[int]
@@ -53,33 +64,45 @@ class Threads:
             yield from (work(task, bucket) for bucket in buckets)
             return
         with ThreadPoolExecutor(self.workers) as pool:
-            waiting: deque[Future[Result]] = deque()
-            try:
-                for bucket in buckets:
-                    waiting.append(pool.submit(work, task, bucket))
-                    if len(waiting) > self.workers:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+            yield from run_ahead(pool, self.workers, partial(work, task), buckets)
 
 
-def open_executor(workers: int | None = None) -> Executor:
-    """Return the executor that LABELGUARD_EXECUTOR names, by default `Threads`.
+def refuse_address(engine: str, address: str | None) -> None:
+    """Raise `LabelguardError` for the address of an engine that is on this machine."""
+    if address is not None:
+        raise LabelguardError(f"--address goes with an engine of several machines, not {engine}")
 
-    `workers`: how many calls run at once; by default one a core. Raises `LabelguardError` for a
-    name that is not installed.
+
+def run_ahead(
+    pool: futures.Executor, most: int, work: Callable[[int], Result], buckets: Iterable[int]
+) -> Iterator[Result]:
+    """Yield `work(bucket)` of every bucket in order; at most `most` + 1 results wait."""
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for bucket in buckets:
+            waiting.append(pool.submit(work, bucket))
+            if len(waiting) > most:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def open_executor(
+    engine: str = LOCAL, workers: int | None = None, address: str | None = None
+) -> Executor:
+    """Return the executor of an engine.
+
+    `workers`: how many calls run at once; by default one a core. `address` is where the engine is
+    to be found. Raises `LabelguardError` for an engine that is not installed, or not reached.
     """
-    workers, name = workers or os.cpu_count() or 1, os.environ.get(VARIABLE)
-    if not name:
-        return Threads(workers)
-    entry = plugins.find(GROUP, name)
+    entry = plugins.find(GROUP, engine)
     if entry is None:
-        known = ", ".join(plugins.available(GROUP)) or "none"
-        raise LabelguardError(f"{VARIABLE}: there is no executor {name!r}; available: {known}")
-    return cast(Executor, entry.load()(workers))
+        known = ", ".join(plugins.available(GROUP))
+        raise LabelguardError(f"--engine: there is no engine {engine!r}; available: {known}")
+    return cast(Executor, entry.load()(workers or os.cpu_count() or 1, address))
 
 
 def over_buckets(
@@ -87,20 +110,22 @@ def over_buckets(
     work: Callable[[Task, int], Result],
     task: Task,
     progress: Callable[[float], None] = lambda share: None,
+    *,
+    count: int,
 ) -> Iterator[Result]:
-    """Yield the results of `work` on all buckets in order; report the share done to `progress`.
+    """Yield the results of `work` on `count` buckets in order.
 
-    Raises `LabelguardError` if the executor gives fewer results than there are buckets, or more: it
-    left work out.
+    Reports the share done to `progress`. Raises `LabelguardError` if the executor gives fewer
+    results than there are buckets, or more: it left work out.
     """
     done = 0
-    for done, result in enumerate(executor.map(work, task, range(BUCKETS)), 1):
-        progress(done / BUCKETS)
+    for done, result in enumerate(executor.map(work, task, range(count)), 1):
+        progress(done / count)
         yield result
-    if done != BUCKETS:
+    if done != count:
         raise LabelguardError(
-            f"the executor {os.environ.get(VARIABLE) or 'threads'} answered for {done} of "
-            f"{BUCKETS} buckets; nothing is lost: take another and run the same command again"
+            f"the engine answered for {done} of {count} buckets; nothing is lost: take another "
+            "and run the same command again"
         )
 
 

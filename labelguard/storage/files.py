@@ -13,6 +13,7 @@ import glob
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -24,6 +25,7 @@ from labelguard.errors import InvalidLabels, LabelguardError, ProjectError
 from labelguard.spelling import suggest
 
 SUMS = "SHA256SUMS"
+SCHEME = "s3://"
 # Cards for people: of a release, of a model.
 CARDS = ("CARD.md", "TRAINING_CARD.md")
 # What a file or a directory of a project may be called: nothing hidden, nothing that a line of
@@ -74,6 +76,17 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     fsync_path(path.parent)
+
+
+@contextmanager
+def attempt(path: Path, directory: Path | None = None) -> Iterator[Path]:
+    """Yield a fresh name in `directory`, or beside `path`, whose file becomes `path` at the end.
+
+    Work may run twice at once, and a reader sees what one of the two wrote, whole.
+    """
+    temporary = (directory or path.parent) / f".{path.name}.{secrets.token_hex(8)}"
+    yield temporary
+    temporary.replace(path)
 
 
 def publish_directory(temporary: Path, final: Path) -> None:
@@ -192,6 +205,11 @@ def show_path(path: Path) -> str:
     """Return a path as messages show it (a file name may hold any bytes, even line breaks)."""
     text = os.fsencode(path).decode("utf-8", "replace")
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+def is_remote(source: str) -> bool:
+    """Return whether an input is an address of objects in S3, not a path."""
+    return source.startswith(SCHEME)
 
 
 def matching_paths(pattern: str) -> list[Path]:

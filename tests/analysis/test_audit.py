@@ -36,7 +36,7 @@ from labelguard.cli.account import audit
 from labelguard.cli.terminal import to_json
 from labelguard.errors import PolicyError
 from labelguard.inputs import query as queries
-from labelguard.inputs import staging
+from labelguard.inputs import stager
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import Noise, noise_of_price
@@ -255,7 +255,7 @@ def test_noise_ten_percent_too_small_is_caught_in_both_shapes(monkeypatch):
 
 # --- mistakes that show in whole releases --------------------------------------------------------
 
-real_query, real_usable = queries.canonical_query, staging._Stager._usable
+real_query, real_usable = queries.canonical_query, stager.Stager._usable
 
 
 def sides_as_they_came(layout, content):
@@ -283,8 +283,8 @@ def no_noise(total, grid, nonce):
 WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
     "order of sides, rr": ("rr", queries, "canonical_query", sides_as_they_came, "order"),
     "order of sides": ("statistic", queries, "canonical_query", sides_as_they_came, "order"),
-    "ties dropped, rr": ("rr", staging._Stager, "_usable", without_ties, "presence"),
-    "ties dropped": ("statistic", staging._Stager, "_usable", without_ties, "presence"),
+    "ties dropped, rr": ("rr", stager.Stager, "_usable", without_ties, "presence"),
+    "ties dropped": ("statistic", stager.Stager, "_usable", without_ties, "presence"),
     "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),
     "no noise": ("statistic", statistic, "add_noise", no_noise, "end to end"),
 }

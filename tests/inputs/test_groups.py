@@ -62,7 +62,7 @@ def places(home, worker):
 def drawn(home):
     """The private map of all releases, by row key."""
     rows = [
-        row | {"bucket": int(path.stem.removeprefix("bucket="))}
+        row | {"bucket": int(path.stem.removeprefix("bucket=")[:4])}
         for path in sorted(home.private_maps.rglob("*.parquet"))
         for row in pq.read_table(path, partitioning=None).to_pylist()
     ]

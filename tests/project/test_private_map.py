@@ -63,11 +63,11 @@ def test_a_map_that_differs_in_any_one_file_is_found(damage, kept, tmp_path):
 
 
 def added_file(drawn):
-    (drawn / "bucket=99.parquet").write_bytes(b"")
+    (drawn / "bucket=0099-of-0128.parquet").write_bytes(b"")
 
 
 def added_directory(drawn):
-    (drawn / "bucket=99.parquet").mkdir()
+    (drawn / "bucket=0099-of-0128.parquet").mkdir()
 
 
 def removed(drawn):
@@ -142,7 +142,7 @@ def kept(tmp_path):
         keys = np.array([[bucket, number] for number in range(3)], np.uint64)
         labelers = np.concatenate([ME, OTHERS])
         columns = dict.fromkeys(("version", "value", "threshold", "content"), np.arange(3))
-        private_map.write_bucket(directory, bucket, keys, labelers, **columns)
+        private_map.write_bucket(directory, bucket, 16, keys, labelers, **columns)
     return found, found.complete("r1", directory)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from click.testing import CliRunner
 from support import world
 from support.commands import FIRST
 from support.doors import install
-from support.preferences import STATISTIC, TABLE, files, write
+from support.preferences import TABLE, write
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -53,25 +52,6 @@ def opened(options):
     return Stamped()
 """
 
-EXECUTOR = """
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-
-MAPS = []
-POOL = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
-
-
-class door:
-    def __init__(self, workers):
-        self.workers = workers
-
-    def map(self, work, task, buckets):
-        MAPS.append(work.__name__)
-        assert "secret" not in repr(task).lower()
-        return POOL.map(partial(work, task), buckets, chunksize=8)
-"""
-
 
 def test_a_mechanism_of_another_package_releases_with_its_options(tmp_path, monkeypatch):
     install(tmp_path / "site", "labelguard.mechanisms", "stamped", MECHANISM, monkeypatch)
@@ -98,32 +78,15 @@ def test_a_mechanism_of_another_package_releases_with_its_options(tmp_path, monk
     assert not lg.privatize(TABLE, project=project, mechanism="stamped", stamp=4).reused
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
-def test_processes_release_the_same_bytes_as_threads(options, tmp_path, monkeypatch):
-    install(tmp_path / "site", "labelguard.executors", "processes", EXECUTOR, monkeypatch)
-    seen, release = [], None
-    for name in ("", "processes"):
-        monkeypatch.setenv("LABELGUARD_EXECUTOR", name)
-        world.fix(monkeypatch, world.repeatable_bytes())
-        project = lg.init(tmp_path / f"by-{name}")
-        release = lg.privatize(TABLE, project=project, **BUDGET | options)
-        seen.append((files(release.path), files(project.private_maps)))
-    assert seen[0] == seen[1] and "data.parquet" in seen[0][0] and len(seen[0][1]) > 3
-    maps = sys.modules["processes_part"].MAPS
-    assert maps[:2] == ["_sort", "select"] and maps[-1] == "rows_of_bucket"
-    assert {"randomize_bucket", "note_labels"} & set(maps)
-    sys.modules.pop("processes_part").POOL.shutdown()
-
-
-def test_the_executor_is_named_by_the_environment(monkeypatch):
-    monkeypatch.delenv("LABELGUARD_EXECUTOR", raising=False)
-    assert open_executor(3) == Threads(3)
-    monkeypatch.setenv("LABELGUARD_EXECUTOR", "threads")
-    assert open_executor(2) == Threads(2)
-    monkeypatch.setenv("LABELGUARD_EXECUTOR", "cluster")
-    with pytest.raises(LabelguardError, match=r"no executor .cluster.; available:.*threads"):
-        open_executor()
+def test_an_engine_is_found_by_its_name():
+    assert open_executor("local", 3) == open_executor(workers=3) == Threads(3)
+    with pytest.raises(LabelguardError, match=r"no engine .cluster.; available: local, processes,"):
+        open_executor("cluster")
+    for engine in ("local", "processes"):
+        with pytest.raises(
+            LabelguardError, match="--address goes with an engine of several machines"
+        ):
+            open_executor(engine, address="auto")
 
 
 def test_keys_and_coins_travel_to_workers_without_showing_themselves(tmp_path):

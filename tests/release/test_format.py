@@ -603,7 +603,7 @@ class Stored:
         data = {path.name: path.read_bytes() for path in directory.iterdir()}
         assert self.maps[release.id] == (map_digest(self.secret, release.id, data), len(labels))
         kept = [
-            {"bucket": int(name[7:9])} | row
+            {"bucket": int(name[7:11])} | row
             for name in sorted(data)
             for row in pq.read_table(directory / name, partitioning=None).to_pylist()
         ]

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from labelguard.inputs import staged, staging
+from labelguard.inputs import staged, stager
 from labelguard.release import selection
 from labelguard.storage import buckets
 from labelguard.text import LABEL_TIE
@@ -14,12 +14,12 @@ def rows_keep_the_order_of_the_file(patch):
 
 
 def _usable(patch, change):
-    whole = staging._Stager._usable
+    whole = stager.Stager._usable
 
     def usable(self, name, batch):
         return change(self, whole(self, name, batch))
 
-    patch.setattr(staging._Stager, "_usable", usable)
+    patch.setattr(stager.Stager, "_usable", usable)
 
 
 def ties_are_dropped(patch):

@@ -120,7 +120,7 @@ class Relabelling(Mechanism[PreparedStages]):
 
     def learn(self, inputs: TrainingInputs, prepared: PreparedStages) -> PreparedStages:
         """Relabel the released rows, stage by stage."""
-        rows = _RowsByItem.read(inputs.outcomes)
+        rows = _RowsByItem.read(inputs.outcomes, inputs.buckets)
         labels = rows.labels(prepared.pairs, self.options.stages)
         results = self._stages(inputs, prepared, labels)
         public = fresh_directory(inputs.directory / "public", mode=0o700)
@@ -219,20 +219,21 @@ def _report(report: StageReport) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _RowsByItem:
-    """The released rows of all item buckets, with where each bucket begins."""
+    """The released rows of all item buckets, in so many buckets."""
 
     tables: dict[int, pa.Table]
+    count: int
 
     @classmethod
-    def read(cls, directory: Path) -> _RowsByItem:
+    def read(cls, directory: Path, count: int) -> _RowsByItem:
         """Read the rows of released labels."""
         tables = {}
-        for bucket in range(buckets.BUCKETS):
+        for bucket in range(count):
             table = buckets.read_parts(directory, bucket)
             if table is not None:
                 order = [("key_hi", "ascending"), ("key_lo", "ascending")]
                 tables[bucket] = table.sort_by(order)
-        return cls(tables)
+        return cls(tables, count)
 
     def column(self, name: str) -> NDArray[Any]:
         """Return one column of all buckets."""
@@ -279,8 +280,8 @@ class _RowsByItem:
                 columns["label_probability"] = pa.array(likelier)
             else:
                 columns["residual_flip_estimate"] = pa.array(residual[rows])
-            every = np.full(table.num_rows, bucket, np.uint8)
-            buckets.write_part(directory, bucket, pa.table(columns), every)
+            every = np.full(table.num_rows, bucket, np.uint16)
+            buckets.write_part(directory, bucket, pa.table(columns), every, self.count)
 
 
 def _stage_path(directory: Path, number: int) -> Path:

@@ -72,14 +72,15 @@ class RandomizedResponse(Mechanism[Prepared]):
 class Randomizing:
     """A task for `randomize_bucket`: where rows are, and what is drawn for them.
 
-    `selected` are a plan's rows, `staged` those of the input; released rows go to `outcomes`, the
-    map to `map_path`. Without it (the release was drawn before, and is being finished) the plan
-    holds no new label, and the label column is not read. `coins` are of this release alone and end
-    with it; `threshold` is the price of a block. `labelers`: rows say whose they are; `choices`:
-    they are pairs of choices.
+    `selected` are a plan's rows, `staged` those of the input, in so many `buckets`; released rows
+    go to `outcomes`, the map to `map_path`. Without it (the release was drawn before, and is being
+    finished) the plan holds no new label, and the label column is not read. `coins` are of this
+    release alone and end with it; `threshold` is the price of a block. `labelers`: rows say whose
+    they are; `choices`: they are pairs of choices.
     """
 
     staged: Path
+    buckets: int
     selected: Path
     outcomes: Path
     map_path: Path | None
@@ -96,6 +97,7 @@ def draw_labels(
     [price] = grant.prices.values()
     task = Randomizing(
         context.staged.rows_directory,
+        context.staged.buckets,
         prepared.plan.directory,
         context.outcomes,
         map_path,
@@ -104,15 +106,15 @@ def draw_labels(
         context.staged.labelers,
         context.staged.choices,
     )
-    for _ in context.over_buckets("randomizing", randomize_bucket, task):
-        pass
+    written = sum(context.over_buckets("randomizing", randomize_bucket, task))
+    buckets.check_rows(written, buckets.count_parts(context.outcomes))
 
 
-def randomize_bucket(task: Randomizing, bucket: int) -> None:
-    """Draw the new labels of one bucket and write down all of its released rows, by item."""
+def randomize_bucket(task: Randomizing, bucket: int) -> int:
+    """Draw the new labels of one bucket; write down its released rows, by item, and count them."""
     selected = selection.read_selected(task.selected, task.staged, bucket)
     if selected is None:
-        return
+        return 0
     rows, table = selected
     choices = BucketChoices.of_bucket(table, labelers=task.labelers) if task.choices else None
     drawn = {name: getattr(rows, name).copy() for name in _DRAWN}
@@ -123,7 +125,9 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
             drawn[name][new] = values
         columns = {name: values[new] for name, values in drawn.items()}
         columns |= {"version": fresh.version, "content": fresh.content}
-        private_map.write_bucket(task.map_path, bucket, fresh.key, fresh.author, **columns)
+        private_map.write_bucket(
+            task.map_path, bucket, task.buckets, fresh.key, fresh.author, **columns
+        )
     value, index, label_of = drawn["value"], rows.index, np.arange(len(rows.index))
     if choices is not None:
         index, label_of, value = choices.pairs_with(rows.index, value)
@@ -141,7 +145,9 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
     law = (columns[name].astype(np.int64) for name in _DRAWN[2:])
     columns["flip_probability"] = flip_probabilities(columns["threshold"], *law)
     items = buckets.blocks(table, "item")[index]
-    buckets.write_part(task.outcomes, bucket, pa.table(columns), buckets.bucket_of(items))
+    targets = buckets.bucket_of(items, task.buckets)
+    buckets.write_part(task.outcomes, bucket, pa.table(columns), targets, task.buckets)
+    return len(items)
 
 
 # Columns of the private map that a draw decides: the value, and the law that it was drawn by.

@@ -193,9 +193,10 @@ def calibrate(
 
 @dataclass(frozen=True)
 class LabelNotes:
-    """A task for `note_labels`: the staged and the selected rows, and the map that was begun."""
+    """A task for `note_labels`: staged and selected rows, their `buckets`, and the map begun."""
 
     staged: Path
+    buckets: int
     selected: Path
     map_path: Path
 
@@ -205,7 +206,9 @@ def draw_window(context: ReleaseContext, design: Design, map_path: Path) -> Wind
 
     Which labels were used is noted in the map begun at `map_path`. None if no label is new.
     """
-    task = LabelNotes(context.staged.rows_directory, design.plan.directory, map_path)
+    task = LabelNotes(
+        context.staged.rows_directory, context.staged.buckets, design.plan.directory, map_path
+    )
     parts = context.over_buckets("summing", note_labels, task)
     noted = [part for part in parts if part is not None]
     if design.bounds is None or design.grid is None:
@@ -245,7 +248,7 @@ def note_labels(task: LabelNotes, bucket: int) -> NDArray[np.uint8] | None:
     if len(new.index):
         tie = np.full(len(new.index), LABEL_TIE, np.uint8)
         private_map.write_bucket(
-            *(task.map_path, bucket, new.key, new.author),
+            *(task.map_path, bucket, task.buckets, new.key, new.author),
             version=new.version,
             value=tie,
             content=new.content,

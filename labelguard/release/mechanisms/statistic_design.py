@@ -18,6 +18,7 @@ from labelguard.budget.events import STATISTIC_RELEASES
 from labelguard.budget.pricing import prices
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs
+from labelguard.inputs.staged import Staged
 from labelguard.keys.prf import Split
 from labelguard.learning.features import PairFeatures, open_fitted, open_provider
 from labelguard.ledger.ledger import Ledger
@@ -54,14 +55,14 @@ def label_pairs(
 ) -> None:
     """Write every planned row with its pair's `probability` (pairs,) of the first side."""
     of_row = probability[pairs.of_row]
-    for bucket in range(buckets.BUCKETS):
+    for bucket in range(context.staged.buckets):
         selected = selection.read_selected(plan.directory, context.staged.rows_directory, bucket)
         if selected is None:
             continue
         rows, table = selected
         row = buckets.column(table, "row")[rows.index].astype(np.intp)
         items = buckets.blocks(table, "item")[rows.index]
-        _write_labeled(context.outcomes, bucket, row, rows.key, items, of_row[row])
+        _write_labeled(context.outcomes, bucket, context.staged, row, rows.key, items, of_row[row])
 
 
 def with_head(
@@ -101,7 +102,9 @@ def with_further(
     keys = np.zeros((len(new), 2), np.uint64)
     keys[:, 1] = new
     first = probability(new) if len(new) else np.zeros(0)
-    _write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], first)
+    _write_labeled(
+        directory, 0, context.further.staged, pairs.first_row[new], keys, pairs.items[new], first
+    )
     outcomes = (*finished.outcomes, (context.further.staged, directory))
     return replace(finished, outcomes=outcomes, further=len(new))
 
@@ -109,6 +112,7 @@ def with_further(
 def _write_labeled(
     outcomes: Path,
     source: int,
+    staged: Staged,
     row: NDArray[np.generic],
     key: Blocks,
     items: Blocks,
@@ -125,7 +129,8 @@ def _write_labeled(
             "label_probability": np.where(first, probability, 1 - probability),
         }
     )
-    buckets.write_part(outcomes, source, table, buckets.bucket_of(items))
+    targets = buckets.bucket_of(items, staged.buckets)
+    buckets.write_part(outcomes, source, table, targets, staged.buckets)
 
 
 @dataclass(frozen=True)

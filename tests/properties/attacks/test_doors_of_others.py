@@ -45,9 +45,8 @@ def test_no_package_takes_the_place_of_a_mechanism(name, tmp_path, monkeypatch):
 
 
 def test_no_package_takes_the_place_of_an_executor_or_of_features(tmp_path, monkeypatch):
-    install(tmp_path / "one", "labelguard.executors", "threads", "door = list", monkeypatch)
+    install(tmp_path / "one", "labelguard.executors", "local", "door = list", monkeypatch)
     install(tmp_path / "two", "labelguard.features", "length", "door = list", monkeypatch)
-    monkeypatch.setenv("LABELGUARD_EXECUTOR", "threads")
     with pytest.raises(LabelguardError, match="more than one thing"):
         open_executor()
     with pytest.raises(LabelguardError, match="more than one thing"):
@@ -68,6 +67,8 @@ def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(code, tmp_path, mon
 class Lazy:
     """Answers for every second bucket, when it comes to labels."""
 
+    shares_memory = True
+
     def map(self, work, task, buckets):
         found = [*buckets]
         if work.__name__ == "randomize_bucket":
@@ -78,7 +79,7 @@ class Lazy:
 def test_work_that_an_executor_left_out_is_no_release(tmp_path, monkeypatch):
     project = lg.init(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.privatize.open_executor", lambda workers: Lazy())
+        patch.setattr("labelguard.release.privatize.open_executor", lambda *place: Lazy())
         with pytest.raises(LabelguardError, match="answered for 8 of 16 buckets"):
             lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
     assert [line.state for line in overview.releases(project.state)] == ["computing"]
@@ -113,6 +114,8 @@ class Crash(BaseException):
 class Dying:
     """Its job dies when work of one kind was handed out."""
 
+    shares_memory = True
+
     def __init__(self, kind):
         self.kind = kind
         self.left: Any = None
@@ -126,6 +129,8 @@ class Dying:
 
 class Haunted:
     """Works beside the workers of an earlier job, which are behind."""
+
+    shares_memory = True
 
     def __init__(self, kind, left):
         self.kind, self.left = kind, left
@@ -145,12 +150,12 @@ class Haunted:
 def test_it_draws_no_second_coin_of_a_released_label(tmp_path, monkeypatch):
     project, dying = lg.init(tmp_path), Dying("randomize_bucket")
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.privatize.open_executor", lambda workers: dying)
+        patch.setattr("labelguard.release.privatize.open_executor", lambda *place: dying)
         with pytest.raises(Crash):
             lg.privatize(TABLE, project=project, **PRICE)
         # It comes as far as the map, and not to the released rows.
         haunted = Haunted(dying.kind, replace(dying.left, outcomes=tmp_path / "lost"))
-        patch.setattr("labelguard.release.privatize.open_executor", lambda workers: haunted)
+        patch.setattr("labelguard.release.privatize.open_executor", lambda *place: haunted)
         made = lg.privatize(TABLE, project=project, **PRICE)
     later = lg.privatize(TABLE, mechanism="rr", project=project, exhausted="drop")
     assert later.card["counts"]["charged"] == 0

@@ -198,7 +198,8 @@ class GradientMechanism(Mechanism[GradientRun]):
         """Train; what the run became goes into the map, with a note of which labels it used."""
         if map_path is None:
             return
-        task = LabelNotes(context.staged.rows_directory, prepared.plan.directory, map_path)
+        staged = context.staged
+        task = LabelNotes(staged.rows_directory, staged.buckets, prepared.plan.directory, map_path)
         parts = list(context.over_buckets("reading", note_labels, task))
         noted = np.concatenate([part for part in parts if part is not None])[prepared.row]
         labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)

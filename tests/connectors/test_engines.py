@@ -1,0 +1,312 @@
+"""Every engine releases the same bytes, whatever runs twice, is lost, or sees no files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from labelguard_connectors.clusters.processes import Processes
+from labelguard_connectors.clusters.sealing import (
+    new_key,
+    open_result,
+    run_sealed,
+    seal_task,
+    unseal,
+)
+from support import world
+from support.preferences import STATISTIC, TABLE, files
+from support.twice import Twice
+
+import labelguard as lg
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.inputs.columns import Reading
+from labelguard.inputs.staged import Staged
+from labelguard.inputs.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.report import overview
+from labelguard.storage import buckets
+from labelguard.storage.executor import over_buckets
+
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
+FRAME = pl.from_arrow(TABLE)
+
+
+@pytest.fixture
+def shards(tmp_path) -> str:
+    """Three files of labels, as a glob."""
+    assert isinstance(FRAME, pl.DataFrame)
+    (tmp_path / "labels").mkdir()
+    for number in range(3):
+        part = FRAME[number::3]
+        part.write_parquet(tmp_path / "labels" / f"{number}.parquet")
+    return str(tmp_path / "labels" / "*.parquet")
+
+
+def release(where: Path, source: Any, patch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """Release under fixed randomness; the files of the release and of its private map."""
+    world.fix(patch, world.repeatable_bytes())
+    project = lg.init(where)
+    made = lg.privatize(source, project=project, **BUDGET | options)
+    return files(made.path), files(project.private_maps)
+
+
+@pytest.mark.quick("rr-2")
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+def test_processes_release_the_bytes_of_threads(options, workers, shards, tmp_path, monkeypatch):
+    here = release(tmp_path / "here", shards, monkeypatch, **options)
+    there = release(
+        tmp_path / "there", shards, monkeypatch, **options, engine="processes", workers=workers
+    )
+    assert here == there and "data.parquet" in here[0] and len(here[1]) > 3
+
+
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+def test_what_an_engine_runs_twice_counts_once(options, shards, tmp_path, monkeypatch):
+    here = release(tmp_path / "here", shards, monkeypatch, **options)
+    engine = Twice()
+    monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
+    assert release(tmp_path / "there", shards, monkeypatch, **options) == here
+    assert engine.works[:3] == ["read_piece", "sort_bucket", "select"]
+    assert engine.works[-1] == "rows_of_bucket"
+    assert overview.verify(tmp_path / "there").ok
+
+
+ROW = {"prompt": "?", "response_a": "x", "response_b": "y", "label": "a", "labeler_id": "w"}
+
+
+def rows(**columns: list[Any]) -> list[dict[str, Any]]:
+    """Rows with other values in some columns."""
+    return [
+        ROW | dict(zip(columns, values, strict=True))
+        for values in zip(*columns.values(), strict=True)
+    ]
+
+
+# Files of one input each, and how they are read.
+INPUTS: dict[str, tuple[list[list[dict[str, Any]]], dict[str, Any]]] = {
+    "withdrawn": (
+        [
+            rows(submitted_at=["2026-01-01", "2026-01-02"], prompt=["1", "2"]),
+            rows(submitted_at=["2026-01-03", "2026-01-01"], prompt=["1", "2"], label=["skip", "b"]),
+        ],
+        {},
+    ),
+    "bad rows": (
+        [
+            rows(prompt=["1", "", "3"], labeler_id=["v", "w", "w"]),
+            rows(prompt=["1", "4"], labeler_id=["", "x"]),
+        ],
+        {"quarantine": True},
+    ),
+    "given ids": (
+        [rows(item_id=["1", "2"], prompt=["1", "2"]), rows(item_id=["3"], prompt=["1"])],
+        {},
+    ),
+    "rankings": (
+        [
+            [{"prompt": "1", "responses": ["x", "y", "z"], "ranks": [1, 2, 3], "labeler_id": "w"}],
+            [{"prompt": "1", "responses": ["x", "y", "z"], "ranks": [3, 1, 2], "labeler_id": "w"}],
+        ],
+        {},
+    ),
+    "chats": (
+        [
+            [
+                ROW
+                | {
+                    side: [{"role": "user", "content": "1"}]
+                    for side in ("prompt", "response_a", "response_b")
+                }
+            ],
+            [
+                ROW
+                | {
+                    side: [{"role": "user", "content": side, "name": "n"}]
+                    for side in ("prompt", "response_a", "response_b")
+                }
+            ],
+        ],
+        {},
+    ),
+}
+
+
+def staged_contents(staged: Staged) -> dict[str, Any]:
+    """What a staged input is, wherever it was read; texts in the order of their rows."""
+    tables = {
+        what: [
+            None if table is None else table.to_pylist()
+            for bucket in range(buckets.BUCKETS)
+            if (table := buckets.read_bucket(staged.directory / what, bucket)) or True
+        ]
+        for what in ("rows", "texts")
+    }
+    names = sorted(zip(staged.identities.labelers.tolist(), staged.identities.names, strict=True))
+    counts = {
+        name: value
+        for name, value in vars(staged).items()
+        if name not in ("directory", "files", "formatted", "identities")
+    }
+    return {**tables, "names": names, **counts}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_files_that_workers_read_are_staged_as_if_read_here(name, tmp_path):
+    parts, options = INPUTS[name]
+    for number, part in enumerate(parts):
+        path = tmp_path / f"{number}.jsonl"
+        pl.DataFrame(part).write_ndjson(path)
+    reading = StagingOptions(Reading({}), "files", **options)
+    source = str(tmp_path / "*.jsonl")
+    staged = [
+        stage(source, tmp_path / where, KeyRing.public(), reading, executor=engine)
+        for where, engine in (("here", None), ("there", Twice()))
+    ]
+    here, there = map(staged_contents, staged)
+    assert here == there and here["rows_read"]
+    assert not (tmp_path / "there" / "received").exists()
+
+
+def test_a_bad_row_stops_workers_with_the_sentence_that_it_stops_threads_with(tmp_path):
+    pl.DataFrame(rows(prompt=["1", "2"])).write_ndjson(tmp_path / "0.jsonl")
+    pl.DataFrame(rows(labeler_id=["1", ""])).write_ndjson(tmp_path / "1.jsonl")
+    texts = []
+    for engine in (None, Twice()):
+        with pytest.raises(InvalidLabels, match=r"1\.jsonl row 2: column labeler_id") as raised:
+            stage(
+                str(tmp_path / "*.jsonl"),
+                tmp_path / "staged",
+                KeyRing.public(),
+                StagingOptions(Reading({}), ""),
+                executor=engine,
+            )
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]
+
+
+def test_the_bytes_that_an_input_may_take_are_counted_over_all_workers(shards, tmp_path):
+    def fits(source: str, most: int) -> bool:
+        options = StagingOptions(Reading({}), "", max_input_bytes=most)
+        try:
+            stage(source, tmp_path / "staged", KeyRing.public(), options, executor=Twice())
+        except InvalidLabels as error:
+            assert "--max-input-bytes" in str(error)
+            return False
+        return True
+
+    one = shards.replace("*", "0")
+    size = next(size for size in range(0, 1 << 20, 500) if fits(one, size))
+    assert not fits(shards, 2 * size) and fits(shards, 4 * size)
+
+
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+def test_the_number_of_buckets_changes_no_label_and_may_change(
+    options, shards, tmp_path, monkeypatch
+):
+    seen = []
+    for count in (16, 128):
+        world.fix(monkeypatch, world.repeatable_bytes())
+        project = lg.init(tmp_path / str(count))
+        uses = BUDGET | options | {"once": None, "uses": 3}
+        first = lg.privatize(TABLE.slice(0, 20), project=project, buckets=count, **uses)
+        later = lg.privatize(shards, project=project, buckets=64, **uses)
+        last = lg.privatize(shards, project=project, buckets=16, **uses)
+        seen.append([lg.load(made).rows() for made in (first, later, last)])
+        assert last.reused
+    assert seen[0] == seen[1]
+    with pytest.raises(LabelguardError, match="power of 2 from 16 to 4096, found 48"):
+        lg.privatize(shards, project=project, buckets=48, **uses)
+
+
+class Blind(Twice):
+    """Workers that do not see one directory of the work of one step."""
+
+    def __init__(self, step: str, hidden: Callable[[Any], Path]) -> None:
+        super().__init__()
+        self.step, self.hidden = step, hidden
+
+    def map(self, work: Any, task: Any, buckets: Any) -> Iterator[Any]:
+        if work.__name__ != self.step:
+            yield from super().map(work, task, buckets)
+            return
+        hidden, key = self.hidden(task), new_key()
+        hidden.rename(hidden.with_name("elsewhere"))
+        sealed = seal_task(key, work, task)
+        for bucket in buckets:
+            yield open_result(key, run_sealed(sealed, key, bucket))
+
+
+HIDDEN: dict[str, Callable[[Any], Path]] = {
+    "sort_bucket": lambda task: task.pieces[0][0],
+    "select": lambda task: task.staged,
+    "randomize_bucket": lambda task: task.selected,
+    "rows_of_bucket": lambda task: task.sources[0][0],
+}
+
+
+@pytest.mark.parametrize("step", HIDDEN)
+def test_a_worker_that_does_not_see_the_files_is_no_empty_bucket(
+    step, shards, tmp_path, monkeypatch
+):
+    engine, project = Blind(step, HIDDEN[step]), lg.init(tmp_path / "project")
+    with monkeypatch.context() as patch:
+        patch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
+        with pytest.raises(LabelguardError, match=r"does not find .* that every worker"):
+            lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
+    made = lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
+    assert made.card["counts"]["rows"] == len(TABLE)
+
+
+@pytest.mark.parametrize("hidden", ["outcomes", "released"])
+def test_rows_or_maps_that_a_worker_does_not_see_are_missed(hidden, shards, tmp_path, monkeypatch):
+    step = {"outcomes": "rows_of_bucket", "released": "select"}[hidden]
+    project = lg.init(tmp_path / "project")
+    budget = BUDGET | {"once": None, "uses": 2, "mechanism": "rr"}
+    if hidden == "released":
+        lg.privatize(TABLE.slice(0, 20), project=project, **budget)
+    place = (
+        (lambda task: task.sources[0][1])
+        if hidden == "outcomes"
+        else (lambda task: task.released / task.earlier[0])
+    )
+    engine = Blind(step, place)
+    monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
+    with pytest.raises(LabelguardError, match="every worker"):
+        lg.privatize(shards, project=project, **budget)
+
+
+def test_what_an_engine_moves_is_sealed():
+    key = new_key()
+    sealed = seal_task(key, os.path.join, "secret")
+    assert b"secret" not in sealed and b"join" not in sealed
+    with pytest.raises(LabelguardError, match="what no worker sealed"):
+        unseal(new_key(), sealed)
+    with pytest.raises(LabelguardError, match="what no worker sealed"):
+        open_result(key, sealed[:-1] + bytes([sealed[-1] ^ 1]))
+
+
+def kill(task: Path, bucket: int) -> int:
+    """Die once, in the middle of the work."""
+    if bucket == 5 and not task.exists():
+        task.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return bucket
+
+
+def test_a_process_that_dies_loses_nothing_but_the_run(tmp_path):
+    engine = Processes(2)
+    with pytest.raises(LabelguardError, match="a worker process died"):
+        list(over_buckets(engine, kill, tmp_path / "died", count=16))
+    assert list(over_buckets(Processes(2), kill, tmp_path / "died", count=16)) == list(range(16))
+
+
+def test_a_task_that_cannot_travel_is_no_release(tmp_path):
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
+        list(Processes(1).map(lambda task, bucket: bucket, None, range(2)))

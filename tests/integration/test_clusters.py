@@ -1,0 +1,152 @@
+"""Ray and Spark on this machine: the bytes of threads, whoever is killed, from objects of S3.
+
+In an environment of their own (`make test-clusters`): both bring versions that others do not take.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pyarrow.fs import S3FileSystem
+from support import world
+from support.cluster_work import die_once, miss, refuse
+from support.preferences import STATISTIC, TABLE, files
+
+import labelguard as lg
+from labelguard.errors import LabelguardError
+from labelguard.project.opening import OpenProject
+from labelguard.report import overview
+from labelguard.storage.executor import open_executor, over_buckets
+
+# Workers find the work of these tests.
+os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+pytest.importorskip("ray")
+pytest.importorskip("pyspark")
+pytestmark = pytest.mark.clusters
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "once": True}
+ENGINES = ["ray", "spark"]
+
+
+@pytest.fixture(scope="module")
+def executors() -> dict[str, Any]:
+    """Both engines, started once."""
+    return {engine: open_executor(engine, 2) for engine in ENGINES}
+
+
+@pytest.fixture
+def shards(tmp_path) -> str:
+    """Three files of labels, as a glob."""
+    (tmp_path / "labels").mkdir()
+    frame = pl.DataFrame(TABLE.to_pylist())
+    for number in range(3):
+        frame[number::3].write_parquet(tmp_path / "labels" / f"{number}.parquet")
+    return str(tmp_path / "labels" / "*.parquet")
+
+
+def release(where: Path, source: Any, patch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """Release under fixed randomness; the files of the release and of its private map."""
+    world.fix(patch, world.repeatable_bytes())
+    project = lg.init(where)
+    made = lg.privatize(source, project=project, **BUDGET | options)
+    return files(made.path), files(project.private_maps)
+
+
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cluster_releases_the_bytes_of_threads(
+    engine, options, executors, shards, tmp_path, monkeypatch
+):
+    here = release(tmp_path / "here", shards, monkeypatch, **options)
+    monkeypatch.setattr(
+        "labelguard.release.privatize.open_executor", lambda *place: executors[engine]
+    )
+    assert release(tmp_path / "there", shards, monkeypatch, **options) == here
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_worker_that_dies_is_replaced(engine, executors, tmp_path):
+    results = over_buckets(executors[engine], die_once, tmp_path / "died", count=16)
+    if engine == "ray":
+        assert list(results) == list(range(16))
+    else:  # in local mode, where Spark tries nothing twice
+        with pytest.raises(LabelguardError, match="gave up a task"):
+            list(results)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_a_worker_finds_wrong_is_said_in_its_words(engine, executors, tmp_path):
+    with pytest.raises(LabelguardError, match=r"^refused: why$"):
+        list(over_buckets(executors[engine], refuse, "why", count=4))
+    with pytest.raises(LabelguardError, match=r"does not find .*nowhere"):
+        list(over_buckets(executors[engine], miss, tmp_path, count=4))
+
+
+COMMAND = [sys.executable, "-m", "labelguard", "privatize", "--mechanism", "rr", "--once", "--yes"]
+COMMAND += ["--epsilon", "3", "--delta", "1e-5", "--accept-little-use"]
+
+
+@pytest.mark.parametrize("delay", [4, 6, 7, 8, 9])
+def test_a_coordinator_that_is_killed_is_taken_up_and_charges_once(delay, shards, tmp_path):
+    project = lg.init(tmp_path / "project")
+    command = [*COMMAND, "--project", str(project.state), shards]
+    with subprocess.Popen(
+        [*command, "--engine", "ray"], stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        time.sleep(delay)
+        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
+    made = lg.privatize(shards, project=project, mechanism="rr", **BUDGET)
+    assert made.card["counts"]["rows"] == len(TABLE)
+    assert overview.verify(project.state).ok
+    [one] = [line for line in overview.releases(project.state) if line.state == "committed"]
+    assert one.id == made.id
+    table = OpenProject.open(project).ledger.releases.labelers("rr")
+    assert set(table.used.tolist()) == {1}
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """Storage with a bucket of three objects, that the variables of AWS name."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    filesystem = S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True)
+    filesystem.create_dir("labels-here")
+    frame = pl.DataFrame(TABLE.to_pylist())
+    for number in range(3):
+        with filesystem.open_output_stream(f"labels-here/run/{number}.parquet") as target:
+            frame[number::3].write_parquet(target)
+    yield filesystem
+    server.stop()
+
+
+@pytest.mark.parametrize("engine", ["local", "processes", *ENGINES])
+def test_the_command_releases_objects_of_s3(engine, s3, tmp_path):
+    project = lg.init(tmp_path / "project")
+    command = [*COMMAND, "--project", str(project.state), "s3://labels-here/run/*.parquet"]
+    done = subprocess.run(
+        [*command, "--engine", engine, "--workers", "2", "-o", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(lg.load(tmp_path / "out")) == len(TABLE)
