@@ -138,10 +138,7 @@ def name_mechanism(forecast: Forecast) -> str:
 
 
 def suggest_improvements(
-    recommended: Sequence[Recommendation],
-    best: Mapping[float, Forecast],
-    units: int,
-    unit: str,
+    recommended: Sequence[Recommendation], best: Mapping[float, Forecast], units: int, unit: str
 ) -> tuple[str, ...]:
     """Return what would help where nothing is recommended."""
     if any(advice.mechanism for advice in recommended):

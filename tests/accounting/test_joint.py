@@ -20,14 +20,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import upper_bounds
 from support.balls import delta_of_ball
-from support.components import (
-    coins,
-    components,
-    counts,
-    deltas,
-    gaussians,
-    products,
-)
+from support.components import coins, components, counts, deltas, gaussians, products
 
 from labelguard.accounting import ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr

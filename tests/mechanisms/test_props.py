@@ -19,12 +19,7 @@ from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import props
 from labelguard.mechanisms.joint_flips import variance_factor
-from labelguard.mechanisms.props_stages import (
-    ReleasedLabels,
-    StageReport,
-    assemble,
-    run_stages,
-)
+from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, assemble, run_stages
 
 Floats = NDArray[np.float64]
 FIVE = 5.0

@@ -15,13 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
-from support.label_changes import (
-    ROUNDING,
-    comparisons,
-    coordinates,
-    on_grid,
-    parts,
-)
+from support.label_changes import ROUNDING, comparisons, coordinates, on_grid, parts
 
 from labelguard.errors import PolicyError
 from labelguard.learning import heads

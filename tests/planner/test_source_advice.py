@@ -23,11 +23,7 @@ def indicators(pairs, sources):
 
 @pytest.mark.parametrize(
     ("pairs", "expected"),
-    [
-        ([(0, 1), (1, 2), (2, 3)], 3),
-        ([(0, 1), (2, 3)], 2),
-        ([(0, 1), (1, 2), (2, 0), (3, 3)], 2),
-    ],
+    [([(0, 1), (1, 2), (2, 3)], 3), ([(0, 1), (2, 3)], 2), ([(0, 1), (1, 2), (2, 0), (3, 3)], 2)],
 )
 def test_directions_of_comparisons_are_sources_less_islands_of_them(pairs, expected):
     x = indicators(pairs, 4)

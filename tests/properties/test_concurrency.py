@@ -16,15 +16,7 @@ from click.testing import CliRunner
 from support import databases, world
 from support.charges import charge_of
 from support.commands import PRIVATIZE
-from support.preferences import (
-    LAYOUTS,
-    dump,
-    files,
-    opinions,
-    pairs,
-    public,
-    write,
-)
+from support.preferences import LAYOUTS, dump, files, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.budget.policy import Policy

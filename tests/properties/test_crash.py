@@ -106,10 +106,7 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
 )
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param(PRICE, id="first time"),
-        pytest.param(AGAIN, id="again", marks=pytest.mark.slow),
-    ],
+    [pytest.param(PRICE, id="first time"), pytest.param(AGAIN, id="again", marks=pytest.mark.slow)],
 )
 def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     moment, state, options, small, large, tmp_path
@@ -145,9 +142,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
 @pytest.mark.quick("first time-complete")
 @pytest.mark.parametrize("moment", ["complete", pytest.param("draw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "options",
-    [PRICE, AGAIN, BUDGET | STATISTIC],
-    ids=["first time", "again", "statistic"],
+    "options", [PRICE, AGAIN, BUDGET | STATISTIC], ids=["first time", "again", "statistic"]
 )
 def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_it_is(
     moment, options, small, tmp_path

@@ -21,12 +21,7 @@ CASES, FEW_TABLES, A_LEAK_SHOWS = 120 * MORE_ROUNDS, 3, 60
 LEARNING = ("--features", "length", "--components", "1", "--ridge", "1")
 STATISTIC = ("--mechanism", "statistic", *LEARNING, "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")
-MECHANISMS = (
-    (),
-    ("--max-labels-per-labeler", "4"),
-    STATISTIC,
-    ("--mechanism", "props", *LEARNING),
-)
+MECHANISMS = ((), ("--max-labels-per-labeler", "4"), STATISTIC, ("--mechanism", "props", *LEARNING))
 UNITS = ((), ("--unit", "item"))
 LABELS: tuple[Callable[[pa.ChunkedArray], pa.ChunkedArray], ...] = (
     lambda column: column,

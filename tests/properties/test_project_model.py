@@ -251,8 +251,6 @@ def test_every_life_of_a_project_is_as_the_model_tells():
     run(
         ProjectMachine,
         settings=settings(
-            max_examples=25,
-            stateful_step_count=12,
-            suppress_health_check=list(HealthCheck),
+            max_examples=25, stateful_step_count=12, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -13,12 +13,7 @@ from support.preferences import notes, spent
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.errors import (
-    InvalidLabels,
-    LabelguardError,
-    LedgerError,
-    PolicyError,
-)
+from labelguard.errors import InvalidLabels, LabelguardError, LedgerError, PolicyError
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release.head import WINDOW, Head, Window

@@ -159,10 +159,7 @@ DOCTORED = {
     "less of both": ("rr beside Gaussian", change(*SUM, "noise_multiplier", by=0.99)),
     "another mechanism": ("rr", change("mechanism", to="statistic")),
     "less of the first": ("two policies", change(*RR, "allowed", to=4)),
-    "less newly charged": (
-        "two policies",
-        change("privacy", "newly_charged", "epsilon", by=0.9),
-    ),
+    "less newly charged": ("two policies", change("privacy", "newly_charged", "epsilon", by=0.9)),
     "not a number": ("rr", change("privacy", "epsilon", to=float("nan"))),
 }
 

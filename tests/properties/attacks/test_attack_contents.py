@@ -93,13 +93,7 @@ def another_question(number, rng):
     return table(truth(), question=[f"Better in the sense of {number}?"] * PAIRS)
 
 
-NIGHTLY = [
-    sorted_by_content,
-    renamed_ids,
-    renamed_labelers,
-    renamed_records,
-    another_question,
-]
+NIGHTLY = [sorted_by_content, renamed_ids, renamed_labelers, renamed_records, another_question]
 
 
 @pytest.mark.quick("renamed_ids")

@@ -48,11 +48,7 @@ def as_json(rows, path):
 
 
 def texts(number):
-    return {
-        "prompt": f"p{number}",
-        "response_a": f"a{number}",
-        "response_b": f"b{number}",
-    }
+    return {"prompt": f"p{number}", "response_a": f"a{number}", "response_b": f"b{number}"}
 
 
 def label_studio_row(number, labeler):

@@ -12,14 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.published import (
-    SHAPES,
-    as_jsonl,
-    as_table,
-    assistant,
-    read,
-    user,
-)
+from support.published import SHAPES, as_jsonl, as_table, assistant, read, user
 
 from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
@@ -108,8 +101,7 @@ def as_columns(rows):
     "dialogues, a beginning", "conversations, no message", "conversations, 1 and text"
 )
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.slow if case in SECOND else []) for case in CASES],
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in SECOND else []) for case in CASES]
 )
 def test_which_side_was_chosen_does_not_decide_where_a_prompt_ends(case, keys, places, tmp_path):
     """Types of columns follow from the side that is in them, in a table as in JSON."""

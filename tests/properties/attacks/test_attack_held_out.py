@@ -130,13 +130,7 @@ def under_another_policy(project, raw, here):
     return raw
 
 
-EVASIONS = [
-    rename_input,
-    reorder,
-    one_by_one,
-    other_texts,
-    under_another_policy,
-]
+EVASIONS = [rename_input, reorder, one_by_one, other_texts, under_another_policy]
 
 
 @pytest.mark.quick("held-out-rename_input")

@@ -131,11 +131,7 @@ def test_who_was_put_into_a_group_under_another_spelling_is_not_outside_it(
     groups.write_text(f"labeler_id,group_id\n{one},home\nworker 1,home\n")
     lg.policies.add_groups(groups, project)
     read_refusal(
-        project,
-        rename(other),
-        "differ only in how they are written",
-        **PRICE,
-        unit="group",
+        project, rename(other), "differ only in how they are written", **PRICE, unit="group"
     )
 
 

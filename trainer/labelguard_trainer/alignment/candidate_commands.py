@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli.options import HELP, complete_files, directory_option, file_option
-from labelguard.cli.terminal import (
-    echo,
-    print_facts,
-    print_table,
-    prints,
-    progress,
-    relative_path,
-)
+from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress, relative_path
 from labelguard.text import format_budget, pluralize
 from labelguard_trainer.alignment.reward_command import mix_option, release_argument
 
