@@ -29,34 +29,25 @@ _SAMPLING_OPTIONS = (
         help="Public prompts: a column prompt of texts or chats, in Parquet or JSON lines, or a "
         "directory with a release, whose prompts are taken.",
     ),
+    click.option("--n", type=_COUNT, default=4, help="Responses to each prompt."),
     click.option(
-        "--n", type=_COUNT, default=4, show_default=True, help="Responses to each prompt."
-    ),
-    click.option(
-        "--max-new-tokens",
-        type=_COUNT,
-        default=256,
-        show_default=True,
-        help="Tokens of a response at most.",
+        "--max-new-tokens", type=_COUNT, default=256, help="Tokens of a response at most."
     ),
     click.option(
         "--temperature",
         type=click.FloatRange(min=0),
         default=1.0,
-        show_default=True,
         help="Temperature of sampling; 0: the likeliest token each time.",
     ),
     click.option(
         "--top-p",
         type=click.FloatRange(0, 1, min_open=True),
         default=1.0,
-        show_default=True,
         help="Draw from the likeliest tokens that have this probability together.",
     ),
     click.option(
         "--seed",
         default=0,
-        show_default=True,
         help="Seed of sampling; on a CPU the same one gives the same responses.",
     ),
     click.option(
@@ -213,7 +204,6 @@ def _print_synthesis(value: SynthesisResult) -> None:
     "--pairs",
     type=click.Choice(("all", "extremes")),
     default="all",
-    show_default=True,
     help="All pairs of different responses to a prompt, or the best against the worst.",
 )
 @click.option(

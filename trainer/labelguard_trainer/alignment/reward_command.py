@@ -74,17 +74,13 @@ def _print_summary(value: RewardServerSummary) -> None:
 @click.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     help="Address to listen on; by default nobody but this machine is answered.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8091, show_default=True, help="0 takes any."
-)
+@click.option("--port", type=click.IntRange(0, 65_535), default=8091, help="0 takes any.")
 @click.option(
     "--prompt-template",
     metavar="TEXT",
     default="{prompt}",
-    show_default=True,
     callback=_unescape,
     help=r"What the trainer writes around a prompt, to be taken off: "
     r"'<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n'; \n is a line break.",
@@ -138,7 +134,6 @@ def _print_function(value: RewardFunctionFile) -> None:
     "--prompt-key",
     metavar="NAME",
     default="prompt",
-    show_default=True,
     help="Name of the prompt in the column extra_info of your data, such as question.",
 )
 @prints(_print_function, project=True)

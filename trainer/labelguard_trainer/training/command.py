@@ -66,21 +66,18 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--loss",
             type=click.Choice(LOSSES),
             default="auto",
-            show_default=True,
             help="The loss of rows; auto is what the release's card says.",
         ),
         click.option(
             "--holdout",
             type=click.FloatRange(0, 1, max_open=True),
             default=0.1,
-            show_default=True,
             help="Share of the items to evaluate on, always the same ones.",
         ),
         click.option(
             "--eval-pairs",
             type=click.IntRange(min=1),
             default=1000,
-            show_default=True,
             help="Held-out rows to evaluate on at most, always the same ones.",
         ),
         click.option(
