@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli.options import HELP, complete_files, directory_option, file_option
-from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress, relative_path
+from labelguard.cli.terminal import (
+    echo,
+    print_facts,
+    print_notes,
+    print_table,
+    prints,
+    progress,
+    relative_path,
+)
 from labelguard.text import format_budget, pluralize
 from labelguard_trainer.alignment.reward_command import mix_option, release_argument
 
@@ -117,8 +125,7 @@ def _print_best_of(value: BestOfResult) -> None:
     print_table(names, rows, right=names)
     echo()
     print_facts(_best_of_facts(value))
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:

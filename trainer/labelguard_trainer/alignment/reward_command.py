@@ -41,10 +41,11 @@ def _parse_mix(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 
 def _absolute(spec: str) -> str:
     """Return a specification of features that means the same in any directory."""
-    kind, _, source = spec.partition(":")
-    model, comma, rest = source.partition(",")
-    path = Path(model)
-    return f"{kind}:{path.absolute()}{comma}{rest}" if model and path.is_dir() else spec
+    from labelguard_trainer.training.settings import with_model
+
+    return with_model(
+        spec, lambda model: str(Path(model).absolute()) if Path(model).is_dir() else model
+    )
 
 
 release_argument = click.argument(
