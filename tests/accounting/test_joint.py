@@ -3,8 +3,6 @@
 The joint price of coins and one release with ball noise.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """One server for several projects: what opens one never opens another, and nothing is mixed up."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Features of pairs: what a provider computes, what is kept of it, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

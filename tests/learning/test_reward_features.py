@@ -1,7 +1,5 @@
 """The feature `reward`: the scalar of a sequence-classification model, made on the spot."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """The feature `verdict`: a public judge's preference, from columns or from a language model."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pyarrow as pa

@@ -4,8 +4,6 @@ Statistical tests accept what happens unless it has a probability below FALSE_FA
 claim; their nonces are fixed.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

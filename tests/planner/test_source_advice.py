@@ -1,7 +1,5 @@
 """The public rule for features of sources: alone, or as one more group."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

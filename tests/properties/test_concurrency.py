@@ -1,7 +1,5 @@
 """Jobs side by side: one works and the others are told; workers change nothing but the time."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A process killed at any step loses nothing, charges nothing twice and releases one answer."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

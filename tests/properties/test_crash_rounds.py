@@ -1,7 +1,5 @@
 """Commands killed at their steps, once or twice: the same command ends as if nothing had been."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

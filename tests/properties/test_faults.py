@@ -4,8 +4,6 @@ After each fault the same command, done in peace, ends as if nothing had happene
 release and its single charge.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -4,8 +4,6 @@ In every case labels and coins are changed together (see `worlds`). Planted leak
 found: an order, a type and a count that follow from labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ The order of a file may tell its labels too: in one world every file is shuffled
 sorted by them. Only the numbers of rows in messages follow the file.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

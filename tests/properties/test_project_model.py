@@ -4,8 +4,6 @@ The model knows which labels of whom were asked for, so it knows what must be ch
 not know (which labels fitted into the last places) it leaves open.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """Mechanisms and executors of other packages come in by the doors that ours come in by."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from typing import Any

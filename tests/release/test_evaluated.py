@@ -1,7 +1,5 @@
 """Evaluations: one charged statistic of held-out labelers, and heads that are judged by it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

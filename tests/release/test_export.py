@@ -1,7 +1,5 @@
 """What `export` writes for other trainers, and what of noise is in it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """While a learner trains others have the project: what they may do, what a release survives."""
 
-from __future__ import annotations
-
 import sys
 
 import polars as pl

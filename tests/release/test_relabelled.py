@@ -1,7 +1,5 @@
 """PROPS from start to end: charged like randomized response, better labels, no further look."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ What a base model learned from, by the cards of directories.
 What mechanisms say of themselves: cards and reports know none of them by name.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The teacher release: one charge, one noisy statistic, labels by the head fitted from it."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from typing import Any

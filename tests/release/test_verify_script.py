@@ -1,7 +1,5 @@
 """`docs/verify.py`: what a card claims, recomputed without labelguard."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Who won, a mean rating, a gold answer: such a column is the same for all labels 
 no look at public columns tells it from the name of a system.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

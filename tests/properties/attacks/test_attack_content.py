@@ -5,8 +5,6 @@ Every case is one table of pairs; its worlds differ only in which side stands un
 worlds must end alike: exit code, message, released rows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import decimal

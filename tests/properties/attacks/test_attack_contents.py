@@ -3,8 +3,6 @@
 Every attack releases the same comparison again and again, and reads the label off the majority.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable

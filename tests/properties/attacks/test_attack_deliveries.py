@@ -2,8 +2,6 @@
 label alone must leave the same traces, whatever the tool sends twice.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import copy

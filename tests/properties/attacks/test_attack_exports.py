@@ -3,8 +3,6 @@
 Every export is staged as it would be for a release; messages count as published.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -5,8 +5,6 @@ who won, by how much, whether anybody answered where blanks are ties. All must b
 message, ids, contents, faults, counts.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -4,8 +4,6 @@ A labeler who moved from one part to the other would be judged by what was learn
 whoever can move people at will could ask for the same labels in both.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ Randomness that lasts answers twice alike where the label is the same: the diffe
 then tells who changed their mind, at any ε. Fresh randomness makes each answer cost its price.
 """
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 from unittest.mock import Mock

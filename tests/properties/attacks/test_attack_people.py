@@ -3,8 +3,6 @@
 Each one charged everybody (or one person) again, or turned every label around, without a word.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

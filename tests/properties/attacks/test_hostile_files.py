@@ -1,7 +1,5 @@
 """Files made to exhaust memory, disk or patience end in one clear line, and take little of each."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json
