@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import world
 from support.crashes import assert_sound, crash, killed, steps_of
 from support.preferences import (
     STATISTIC,
@@ -30,9 +29,7 @@ PRICE = BUDGET | {"uses": 2}
 AGAIN = PRICE | {"again": True, "exhausted": "drop"}
 
 
-@pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch):
-    world.fix(monkeypatch)
+pytestmark = pytest.mark.usefixtures("same_in_every_process")
 
 
 @pytest.fixture

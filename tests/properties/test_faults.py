@@ -30,9 +30,7 @@ SECRET = "Hunter2"
 NOBODY = 65534
 
 
-@pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch):
-    world.fix(monkeypatch)
+pytestmark = pytest.mark.usefixtures("same_in_every_process")
 
 
 def assert_told(end, kinds="LedgerError|ProjectError|KeyProblem"):

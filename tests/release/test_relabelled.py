@@ -14,6 +14,8 @@ from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.report import overview
 
+CEILING = 20
+
 PRICE: dict[str, Any] = {
     "mechanism": "rr",
     "epsilon": 4.0,
@@ -21,11 +23,6 @@ PRICE: dict[str, Any] = {
     "public_columns": ["score", "length"],
 }
 PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
-
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=20)
 
 
 @pytest.mark.slow

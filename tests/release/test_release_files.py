@@ -29,12 +29,9 @@ from labelguard.report.page import report, write
 from labelguard.report.render import html, markdown
 from labelguard.storage.files import SUMS, find_changed_file, hashes_of
 
+CEILING = 60
+
 WEIGHTS = "model/weights/theta.bin"
-
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=60)
 
 
 @pytest.fixture

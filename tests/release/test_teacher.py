@@ -15,12 +15,9 @@ from labelguard.project import policies
 from labelguard.release.head import WINDOW, Head, Window
 from labelguard.report import overview
 
+CEILING = 1e6
+
 TEACHER = held_out.TEACHER | {"epsilon": 1.0, "delta": 1e-5}
-
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=1e6)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ who won, by how much, whether anybody answered where blanks are ties. All must b
 message, ids, contents, faults, counts.
 """
 
-import itertools
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,6 @@ import pytest
 from support.published import SHAPES, as_jsonl, as_table, assistant, read, user
 
 from labelguard.inputs.columns import Reading
-from labelguard.keys.keyring import KeyRing
 
 TURN = "\n\nAssistant:"
 ASK, HI = user("Ask"), assistant("Hi")
@@ -67,16 +65,6 @@ SECOND = {name for name in CASES if name.startswith("beside")} - {
     "beside a chat, text and chat",
 }
 WORLDS = ((False, False), (False, True), (True, True))
-
-
-@pytest.fixture(scope="module")
-def keys():
-    return KeyRing.public()
-
-
-@pytest.fixture
-def places(tmp_path):
-    return (tmp_path / f"staged-{number}" for number in itertools.count())
 
 
 def world(sides, beside, swapped):
