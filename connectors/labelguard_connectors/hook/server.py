@@ -66,8 +66,10 @@ def serve(
     _check_secrets(endpoints)
     for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
-        with _name_in_errors(name):
+        try:
             Schedule.of(opened.project.hook).describe(opened.project)
+        except (ConnectorError, PolicyError) as error:
+            raise type(error)(f"{name}: {error}" if name else str(error)) from None
     logs.configure()
     log = logs.logger()
     with contextlib.ExitStack() as stack:
@@ -122,15 +124,6 @@ def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
             raise ConnectorError(f"two projects are called {name}, or one is named twice")
         projects[name] = opened
     return projects
-
-
-@contextlib.contextmanager
-def _name_in_errors(project: str) -> Iterator[None]:
-    """Name the project in what is raised inside, where a server has several."""
-    try:
-        yield
-    except (ConnectorError, PolicyError) as error:
-        raise type(error)(f"{project}: {error}" if project else str(error)) from None
 
 
 def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
