@@ -24,6 +24,7 @@ from typing import Any
 import click
 
 from labelguard.cli.main import main
+from labelguard.cli.options import HELP
 
 PAGE = Path(__file__).with_name("cli.md")
 JSON_PAGE = Path(__file__).with_name("json.md")
@@ -135,7 +136,7 @@ def help_text(path: tuple[str, ...], command: click.Command) -> str:
         info_name=" ".join(["labelguard", *path]),
         terminal_width=_WIDTH,
         max_content_width=_WIDTH,
-        help_option_names=["-h", "--help"],
+        **HELP,
     )
     return command.get_help(context)
 

@@ -186,9 +186,7 @@ class RunOptions:
         default=False,
     )
     uses: int | None = option(
-        "K releases like this one may use a labeler's labels, and share ε.",
-        metavar="K",
-        least=1,
+        "K releases like this one may use a labeler's labels, and share ε.", metavar="K", least=1
     )
     recurring: Recurrence | None = option(
         "As --uses, for releases that come again and again; with --for."

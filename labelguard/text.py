@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import jinja2
 
 # How often two labelers agree on a strict label, on public sets: where one number has to be shown.
 DEFAULT_AGREEMENT = 0.73
@@ -66,3 +71,16 @@ def format_budget(values: Mapping[str, Any] | Budgeted) -> str:
     own = values if isinstance(values, Mapping) else vars(values)
     delta = f"{own['delta']:g}".replace("e-0", "e-")
     return f"ε = {own['epsilon']:g}, δ = {delta}"
+
+
+def read_template(
+    file: Path | Traversable, filters: Mapping[str, Any] | None = None, **settings: Any
+) -> jinja2.Template:
+    """Return a template in a file, which refuses names without a value; `settings` are jinja's."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, **settings
+    )
+    environment.filters |= filters or {}
+    return environment.from_string(file.read_text(encoding="utf-8"))

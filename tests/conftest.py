@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from support import compiled, databases, engines
+from support import compiled, databases, engines, world
+from support.gated import Gates
 from support.lives import first_release
 
 import labelguard
+from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import find
 
 MEMORY = Path("/dev/shm")
@@ -146,9 +148,33 @@ def _nothing_of_yours_in_a_test(_states, monkeypatch):
 
 
 @pytest.fixture
-def project(tmp_path):
-    """A fresh project."""
-    return labelguard.init(tmp_path / "project")
+def project(tmp_path, request):
+    """A fresh project; the CEILING that a file of tests names is that of ε."""
+    ceiling = getattr(request.module, "CEILING", 10.0)
+    return labelguard.init(tmp_path / "project", max_epsilon=ceiling)
+
+
+@pytest.fixture
+def same_in_every_process(monkeypatch):
+    """Time and randomness are those of every process that fixes them."""
+    world.fix(monkeypatch)
+
+
+@pytest.fixture
+def gates(tmp_path, monkeypatch):
+    """A learner that waits until a test lets it go on."""
+    return Gates.install(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def keys():
+    return KeyRing.public()
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Directories that are not there yet."""
+    return (tmp_path / f"staged-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,6 @@
 with a new minor version alone: UPDATE_FROZEN=1 pytest tests/test_frozen.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, PlainValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from labelguard.errors import ConnectorError
@@ -95,12 +95,6 @@ def _is_id(value: Any) -> bool:
     return type(value) is int and 0 < value <= _GREATEST
 
 
-def _validate_uuid(value: Any) -> str:
-    if not is_uuid(value):
-        raise PydanticCustomError("unexpected", "an id (UUID)")
-    return str(value).lower()
-
-
 def _validate_reference(value: Any) -> int:
     number: Any = value.get("id") if isinstance(value, dict) else value
     if not _is_id(number):
@@ -121,8 +115,7 @@ def _validate_time(value: Any) -> Timestamp:
     return Timestamp(value, (time - _EPOCH) // timedelta(microseconds=1))
 
 
-def _validate_zoned_time(value: Any) -> Timestamp:
-    time = _validate_time(value)
+def _check_zone(time: Timestamp) -> Timestamp:
     if not re.search(r"(Z|[+-]\d\d:\d\d)$", time.text, re.IGNORECASE):
         raise PydanticCustomError("unexpected", "a time with its zone")
     return time
@@ -135,7 +128,7 @@ def _is_object(value: Any) -> bool:
 Id = Annotated[int, require("an id (a whole number)", _is_id)]
 # An id, or an object that has one.
 Reference = Annotated[int, PlainValidator(_validate_reference)]
-Uuid = Annotated[str, PlainValidator(_validate_uuid)]
+Uuid = Annotated[str, require("an id (UUID)", is_uuid), AfterValidator(str.lower)]
 Count = Annotated[int, require("a whole number", lambda value: type(value) is int and value >= 0)]
 Text = Annotated[str, require("a text", lambda value: isinstance(value, str) and value != "")]
 TextOrNone = Annotated[
@@ -148,7 +141,7 @@ Flag = Annotated[
 Object = Annotated[dict[str, Any], require("an object", _is_object)]
 # Without a zone, a time is in UTC.
 Time = Annotated[Timestamp, PlainValidator(_validate_time)]
-ZonedTime = Annotated[Timestamp, PlainValidator(_validate_zoned_time)]
+ZonedTime = Annotated[Time, AfterValidator(_check_zone)]
 
 
 class OutOfBounds(ConnectorError):

@@ -62,11 +62,7 @@ _CHAT = (
 
 
 def push_to_label_studio(
-    client: HttpClient,
-    address: Callable[[int], str],
-    release: Path,
-    name: str,
-    progress: Progress,
+    client: HttpClient, address: Callable[[int], str], release: Path, name: str, progress: Progress
 ) -> int:
     """Make a project of a release's pairs; return its id. All of it, or nothing.
 

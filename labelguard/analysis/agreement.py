@@ -43,10 +43,7 @@ from labelguard.spelling import suggest_keywords
 from labelguard.storage.files import check_new_file
 from labelguard.text import AUTO_FORMAT
 
-_TIES = {
-    "coin": "a tie counts as half an agreement",
-    "drop": "ties are public, and in no number",
-}
+_TIES = {"coin": "a tie counts as half an agreement", "drop": "ties are public, and in no number"}
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,8 @@ def _print_label_noise(value: LabelNoise) -> None:
 @account.command("rr", short_help="Noise of randomized labels, priced together.")
 @epsilon_option
 @delta_option
-@click.option(
-    "--labels", default=1, show_default=True, help="Labels of one labeler, randomized together."
-)
-@click.option("--uses", default=1, show_default=True, help="How often, over the labeler's life.")
+@click.option("--labels", default=1, help="Labels of one labeler, randomized together.")
+@click.option("--uses", default=1, help="How often, over the labeler's life.")
 @prints(_print_label_noise)
 def account_rr(epsilon: float, delta: float, labels: int, uses: int) -> LabelNoise:
     """ε0 and flip probability of a labeler's labels.
@@ -93,7 +91,7 @@ def _print_noise_shapes(noise_multiplier: float, ball: BallNoise) -> None:
 @account.command("statistic", short_help="Noise of statistic releases, priced together.")
 @epsilon_option
 @delta_option
-@click.option("--releases", default=1, show_default=True, help="Releases in all.")
+@click.option("--releases", default=1, help="Releases in all.")
 @click.option(
     "--components",
     type=int,
@@ -142,12 +140,11 @@ def _print_run_noise(value: RunNoise) -> None:
 @click.option(
     "--sampling-probability",
     default=0.2,
-    show_default=True,
     help="Chance that a labeler (uls, aup) or label (els) is in a step.",
 )
-@click.option("--steps", default=100, show_default=True, help="Steps of a run.")
+@click.option("--steps", default=100, help="Steps of a run.")
 @click.option("--records", type=int, help="els, els-group: most labels of one labeler in a run.")
-@click.option("--runs", default=1, show_default=True, help="Runs in all.")
+@click.option("--runs", default=1, help="Runs in all.")
 @prints(_print_run_noise)
 def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) -> RunNoise:
     """Noise of every step of a gradient mechanism, in units of the clip norm.
@@ -198,24 +195,17 @@ def _add_audit(name: str, function: str, short_help: str, text: str, *sizes: int
 
     @epsilon_option
     @delta_option
-    @click.option("--labels", default=sizes[0], show_default=True, help="Labels of the canary.")
+    @click.option("--labels", default=sizes[0], help="Labels of the canary.")
     @click.option(
-        "--runs",
-        default=sizes[1],
-        show_default=True,
-        help="Runs of each world; more runs give a tighter bound.",
+        "--runs", default=sizes[1], help="Runs of each world; more runs give a tighter bound."
     )
     @click.option(
-        "--pipeline-runs",
-        default=sizes[2],
-        show_default=True,
-        help="Whole releases to make and compare; 0: none.",
+        "--pipeline-runs", default=sizes[2], help="Whole releases to make and compare; 0: none."
     )
     @click.option(
         "--seed",
         type=click.IntRange(0),
         default=0,
-        show_default=True,
         help="Seed of the synthetic labels, never of noise or coins.",
     )
     @prints(_print_audit, code=lambda result: 0 if result.holds else 1)

@@ -153,14 +153,10 @@ def _print_project(value: CreatedProject) -> None:
 @click.option(
     "--max-epsilon",
     default=10.0,
-    show_default=True,
     help="Ceiling of ε for the project's life, all policies together.",
 )
 @click.option(
-    "--max-delta",
-    default=1e-4,
-    show_default=True,
-    help="Ceiling of δ for the project's life, all policies together.",
+    "--max-delta", default=1e-4, help="Ceiling of δ for the project's life, all policies together."
 )
 @prints(_print_project)
 def init(directory: Path, max_epsilon: float, max_delta: float) -> CreatedProject:
@@ -193,18 +189,17 @@ def _print_simulated(value: Simulated) -> None:
 
 @main.command(short_help="Write simulated preference labels.")
 @file_option("labels.parquet", required=True, help="Parquet file to write.")
-@click.option("--labelers", default=200, show_default=True, help="Number of labelers.")
-@click.option("--labels", default=20_000, show_default=True, help="Number of labels.")
-@click.option("--items", default=5_000, show_default=True, help="Number of pairs.")
-@click.option("--tie-rate", default=0.08, show_default=True, help="Share of ties.")
+@click.option("--labelers", default=200, help="Number of labelers.")
+@click.option("--labels", default=20_000, help="Number of labels.")
+@click.option("--items", default=5_000, help="Number of pairs.")
+@click.option("--tie-rate", default=0.08, help="Share of ties.")
 @click.option(
     "--agreement",
     type=float,
     default=DEFAULT_AGREEMENT,
-    show_default=True,
     help="How often two labelers agree on a strict label.",
 )
-@click.option("--seed", default=0, show_default=True, help="The same seed gives the same file.")
+@click.option("--seed", default=0, help="The same seed gives the same file.")
 @prints(_print_simulated)
 def simulate(output: Path, **options: Any) -> Simulated:
     """Write simulated preference labels, to try labelguard without real data.

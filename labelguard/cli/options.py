@@ -19,8 +19,8 @@ from labelguard.storage import files
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Settings of every group and of commands that may be run without one.
-HELP = {"help_option_names": ["-h", "--help"]}
+# Settings of every group and of commands that may be run without one; all others inherit them.
+HELP = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 
 def _check_paths(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
@@ -139,7 +139,7 @@ def click_settings(option: Option, *, usual: bool = True) -> dict[str, Any]:
             None if text is None else option.kind(text)
         )
     if usual and option.default is not None:
-        settings |= {"default": option.default, "show_default": True}
+        settings["default"] = option.default
     return settings
 
 

@@ -177,9 +177,7 @@ def _print_table(result: PlanResult) -> None:
     context_settings=HELP, short_help="Recommend a release; reads no label, costs nothing."
 )
 @inputs_argument(required=False)
-@click.option(
-    "--epsilons", default="0.5,1,3,8", show_default=True, metavar="E,...", help="ε to forecast."
-)
+@click.option("--epsilons", default="0.5,1,3,8", metavar="E,...", help="ε to forecast.")
 @click.option(
     "--delta",
     type=float,
@@ -205,7 +203,6 @@ def _print_table(result: PlanResult) -> None:
     unit={
         "type": click.Choice(["labeler", "item"]),
         "default": "labeler",
-        "show_default": True,
         "help": "What is protected as a whole.",
     },
 )

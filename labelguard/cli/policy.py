@@ -137,6 +137,7 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
 @click.option(
     "--shares",
     default="",
+    show_default=False,
     metavar="EVENT=NUMBER,...",
     help="Weights of the events, for example rr=1,statistic=3; default: each alone would cost "
     "the same ε.",
@@ -146,12 +147,11 @@ def allowance_fact(allowance: Allowance, unit: str) -> str:
     *("ties", "tie_status_public", "label_values", "skips", "assignment_reactive"),
     *("public_columns", "accept_unproven", "unit"),
     tie_status_public={"default": False},
-    unit={"type": click.Choice(get_args(AnyUnit)), "default": "labeler", "show_default": True},
+    unit={"type": click.Choice(get_args(AnyUnit)), "default": "labeler"},
 )
 @click.option(
     "--held-out",
     default=0.0,
-    show_default=True,
     metavar="SHARE",
     help="Share of units, 0 to 0.5, whose labels only evaluate (privatize --mechanism "
     "evaluation) and never train; drawn once, so that later policies have the same.",

@@ -313,7 +313,6 @@ def _mechanism_option() -> click.Option:
         ["--mechanism"],
         type=click.Choice([*list_mechanisms(), AUTO]),
         default=AUTO,
-        show_default=True,
         help="How labels are privatized; auto: as earlier releases of the project, for the "
         "first what `labelguard plan` marks with *.",
     )

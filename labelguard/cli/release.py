@@ -342,12 +342,7 @@ def _print_report(value: Reported) -> None:
 
 @click.command(context_settings=HELP, short_help="Write a report: guarantee, use, verification.")
 @click.argument("release_id", required=False, metavar="[RELEASE]", shell_complete=complete_releases)
-@file_option(
-    "report.html",
-    default=Path("report.html"),
-    show_default=True,
-    help="File to write, or to replace.",
-)
+@file_option("report.html", default=Path("report.html"), help="File to write, or to replace.")
 @click.option(
     "--format",
     type=click.Choice(["html", "md", "json"]),

@@ -330,7 +330,6 @@ def _print_exported(value: ExportResult) -> None:
     "--copies",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     metavar="N",
     help="Write each pair N times, as often turned around as its probability says.",
 )
@@ -338,7 +337,6 @@ def _print_exported(value: ExportResult) -> None:
     "--noise",
     type=click.Choice(NOISES),
     default="auto",
-    show_default=True,
     help="How flipped labels are taken: as they are; by the trainer's unbiased robust loss; as the "
     "teacher's probability; or as that, joined with the label.",
 )

@@ -23,6 +23,7 @@ from labelguard.project.opening import OpenProject, Where, locate_project
 from labelguard.project.project import Project
 from labelguard.release.evaluation import coordinates_in
 from labelguard.report import overview
+from labelguard.text import read_template
 
 POLICY = "retraining"
 _TEMPLATE = Path(__file__).with_name("job.yaml.j2")
@@ -152,8 +153,6 @@ def render_job(
     policy: Policy, name: str, project: str, connectors: Sequence[Connector], last: LastRelease
 ) -> str:
     """Return the text of job.yaml, with a comment on every line that one may change."""
-    import jinja2
-
     mechanism, gate, why = mechanism_and_gate(policy, last)
     features = {"features": "text+length", **last.train}
     is_head = mechanism != RANDOMIZED_LABELS.name  # what is released, so that no step learns one
@@ -170,9 +169,7 @@ def render_job(
     lines = {key: value and json.dumps(value, ensure_ascii=False) for key, value in facts.items()}
     least = CHANCE[LIKELIHOOD if gate == "held-out" else ACCURACY]
     lines |= {"policy": name, "mechanism": mechanism, "gate": gate, "why": why}
-    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    text = template.render(lines, at_least=f"{least:.3g}")
+    text = read_template(_TEMPLATE).render(lines, at_least=f"{least:.3g}")
     rows = (line.split("\t") for line in text.splitlines())
     return "".join(
         f"{row:<30} # {comment[0]}\n" if comment else f"{row}\n" for row, *comment in rows

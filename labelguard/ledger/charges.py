@@ -86,8 +86,7 @@ def add_charges(connection: sa.Connection, number: int, allowance_id: int, charg
     insert = make(schema.counters).from_select(names, charged)
     connection.execute(
         insert.on_conflict_do_update(
-            index_elements=[c.allowance_id, c.labeler],
-            set_={"used": c.used + insert.excluded.used},
+            index_elements=[c.allowance_id, c.labeler], set_={"used": c.used + insert.excluded.used}
         )
     )
     return charges_digest(labelers, capacity, labels)

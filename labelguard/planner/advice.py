@@ -7,12 +7,11 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 from labelguard.budget.label_values import parse_public_columns, public_column_options
 from labelguard.budget.policy import USUAL_EPSILON
 from labelguard.planner.outcomes import Forecast, Sizing, learned_share
-from labelguard.text import AUTO_FORMAT, pluralize
+from labelguard.text import AUTO_FORMAT, pluralize, read_template
 
 # With fewer labelers than this nothing is recommended.
 FEWEST = 20
@@ -138,10 +137,7 @@ def name_mechanism(forecast: Forecast) -> str:
 
 
 def suggest_improvements(
-    recommended: Sequence[Recommendation],
-    best: Mapping[float, Forecast],
-    units: int,
-    unit: str,
+    recommended: Sequence[Recommendation], best: Mapping[float, Forecast], units: int, unit: str
 ) -> tuple[str, ...]:
     """Return what would help where nothing is recommended."""
     if any(advice.mechanism for advice in recommended):
@@ -341,11 +337,7 @@ def _sentence(words: str) -> str:
 
 def render_page(plan: Planned, png: bytes) -> str:
     """Return the page, with the picture inside; all text is escaped."""
-    import jinja2
-
-    text = (files(__package__) / "plan.html.j2").read_text(encoding="utf-8")
-    options: dict[str, Any] = {"trim_blocks": True, "undefined": jinja2.StrictUndefined}
-    html = jinja2.Template(text, autoescape=True, **options).render(
+    html = read_template(files(__package__) / "plan.html.j2", autoescape=True).render(
         plan=plan,
         headline=describe_input(plan),
         summary=summarize(plan),

@@ -16,12 +16,7 @@ from labelguard.budget.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.errors import PolicyError
 from labelguard.inputs.pairs import read_pairs
 from labelguard.inputs.sources import Input, command_arguments
-from labelguard.learning.features import (
-    default_features,
-    left_out_note,
-    open_fitted,
-    open_usable,
-)
+from labelguard.learning.features import default_features, left_out_note, open_fitted, open_usable
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, components, tuning

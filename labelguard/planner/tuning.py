@@ -27,12 +27,7 @@ from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import components, flips
 from labelguard.planner.flips import Flips, TriedBound
-from labelguard.planner.outcomes import (
-    INDISTINCT,
-    Forecast,
-    Sizing,
-    best,
-)
+from labelguard.planner.outcomes import INDISTINCT, Forecast, Sizing, best
 from labelguard.planner.prior import Prior
 from labelguard.planner.trials import Trial, Worlds
 from labelguard.text import Progress, no_progress

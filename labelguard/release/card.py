@@ -20,7 +20,7 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.release import sections
 from labelguard.release.sections import triple
 from labelguard.release.selection import PlannedRows
-from labelguard.text import escape_controls, format_budget, pluralize
+from labelguard.text import escape_controls, format_budget, pluralize, read_template
 
 if TYPE_CHECKING:
     import jinja2
@@ -198,19 +198,14 @@ def words(block: str, **values: Any) -> str:
 
 @cache
 def _template() -> jinja2.Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {
+    filters = {
         "budget": format_budget,
         "plain": _escape_markdown,
         "rounded_up": rounded_up,
         "shown": escape_controls,
         "span": span,
     }
-    return environment.from_string((files(__package__) / "card.md.j2").read_text(encoding="utf-8"))
+    return read_template(files(__package__) / "card.md.j2", filters)
 
 
 def _escape_markdown(text: str) -> str:

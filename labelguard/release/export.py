@@ -271,11 +271,7 @@ def _projection(rows: ReleaseRows, mode: str, framework: Framework, has_teacher:
 
 
 def _tables(
-    rows: ReleaseRows,
-    columns: str,
-    mode: str,
-    scorer: ReleasedHead | None,
-    progress: Progress,
+    rows: ReleaseRows, columns: str, mode: str, scorer: ReleasedHead | None, progress: Progress
 ) -> Iterator[pa.Table]:
     """Yield the pairs: one copy of all, then the next.
 

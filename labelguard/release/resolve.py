@@ -236,12 +236,7 @@ def _check_held_out(mechanism: Mechanism[Any], policy: Policy | None) -> None:
 
 
 def resolve_from_input(
-    resolved: ResolvedRequest,
-    ledger: Ledger,
-    staged: Staged,
-    progress: Progress,
-    *,
-    forecast: bool,
+    resolved: ResolvedRequest, ledger: Ledger, staged: Staged, progress: Progress, *, forecast: bool
 ) -> ResolvedRequest:
     """Add what public columns decide: an open mechanism, and the numbers of a first policy.
 

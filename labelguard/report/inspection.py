@@ -19,12 +19,7 @@ from labelguard.inputs import formats, readers
 from labelguard.inputs.columns import LAYOUTS, PRIVATE_ROLES, Reading, TableSchema
 from labelguard.inputs.formats import FormattedFile
 from labelguard.inputs.left_out import describe_counts
-from labelguard.inputs.pairs import (
-    DistinctPairs,
-    find_distinct_pairs,
-    read_comparisons,
-    read_texts,
-)
+from labelguard.inputs.pairs import DistinctPairs, find_distinct_pairs, read_comparisons, read_texts
 from labelguard.inputs.readers import InputFile
 from labelguard.inputs.sources import Input, command_arguments
 from labelguard.inputs.staged import Staged

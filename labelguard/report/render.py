@@ -22,7 +22,7 @@ from markupsafe import Markup
 from labelguard.budget import events
 from labelguard.release.sections import Chart, Section, Table, fill_section
 from labelguard.report.charts import NARROW, WIDE, draw_svg, recolor_dark
-from labelguard.text import escape_controls, format_budget, pluralize
+from labelguard.text import escape_controls, format_budget, pluralize, read_template
 
 if TYPE_CHECKING:
     import jinja2
@@ -99,16 +99,7 @@ FORMS: Mapping[str, Callable[[Report], str]] = {"html": html, "md": markdown, "j
 @cache
 def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) -> jinja2.Template:
     """Return a template whose texts, as they are filled in, are first `finalize`d."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=autoescape,
-        finalize=lambda value: finalize(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {
+    filters = {
         "budget": format_budget,
         "cell": format_cell,
         "pluralize": pluralize,
@@ -121,7 +112,12 @@ def _template(name: str, finalize: Callable[[str], str], *, autoescape: bool) ->
         "verbatim": lambda line: Markup(escape_controls(line)),
         "format_as": format,
     }
-    return environment.from_string((files(__package__) / name).read_text(encoding="utf-8"))
+    return read_template(
+        files(__package__) / name,
+        filters,
+        autoescape=autoescape,
+        finalize=lambda value: finalize(value) if type(value) is str else value,
+    )
 
 
 def _keep_budgets_together(text: str) -> str:

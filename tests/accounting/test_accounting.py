@@ -1,7 +1,5 @@
 """The price of randomized answers, against independent computations of the same numbers."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Blocks of randomized response: exact laws, by enumeration and by numbers from elsewhere.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

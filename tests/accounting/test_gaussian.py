@@ -1,7 +1,5 @@
 """The price of Gaussian noise, against independent computations of the same numbers."""
 
-from __future__ import annotations
-
 import math
 import sys
 from decimal import Decimal, localcontext

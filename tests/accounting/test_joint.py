@@ -3,8 +3,6 @@
 The joint price of coins and one release with ball noise.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess
@@ -20,14 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import upper_bounds
 from support.balls import delta_of_ball
-from support.components import (
-    coins,
-    components,
-    counts,
-    deltas,
-    gaussians,
-    products,
-)
+from support.components import coins, components, counts, deltas, gaussians, products
 
 from labelguard.accounting import ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr

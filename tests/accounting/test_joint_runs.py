@@ -3,8 +3,6 @@
 What two labelers cost together: vectors, brute force, and the bound in two steps.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs that draw single records: ELS by mixtures of Gaussians, and group privacy."""
 
-from __future__ import annotations
-
 import math
 
 import dp_accounting

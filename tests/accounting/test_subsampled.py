@@ -1,7 +1,5 @@
 """Runs of user-wise DP-SGD: measured values, dp-accounting, quadrature, and controls."""
 
-from __future__ import annotations
-
 import math
 
 import dp_accounting

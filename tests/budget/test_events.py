@@ -1,7 +1,5 @@
 """Kinds of priced events: how they are written, calibrated, stored, and told apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -119,7 +119,7 @@ def test_more_than_may_wait_for_the_disk_is_503(made):
     slow = Slow()
     limits = Limits(commit_seconds=0.02)
     hook = Hook(Endpoints.of(made).served, slow, limits)  # type: ignore[arg-type]
-    with TestClient(application(hook)) as tool:
+    with TestClient(application({"": hook})) as tool:
         large = hooks.body(1, answer={"task": "x" * 1_900_000})
         found = [post(tool, large.replace(b"a1", b"a%d" % number))[0] for number in range(40)]
         assert set(found) == {503}
@@ -297,7 +297,7 @@ def running(tmp_path_factory):
             hook.writer.start()
 
         loop.run(start())
-        yield Running(made, inbox, application(hook), loop)
+        yield Running(made, inbox, application({"": hook}), loop)
         loop.run(hook.writer.stop())
 
 

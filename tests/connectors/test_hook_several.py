@@ -1,7 +1,5 @@
 """One server for several projects: what opens one never opens another, and nothing is mixed up."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,7 +12,7 @@ from functools import partial
 import httpx2
 import pytest
 from labelguard_connectors.hook import server
-from labelguard_connectors.hook.app import application_of_several
+from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.serving import Endpoints
@@ -52,7 +50,7 @@ def client(projects):
             inbox = stack.enter_context(contextlib.closing(OpenProject.open(made).answers.inbox()))
             endpoints = Endpoints.of(made).served
             served[name] = Hook(endpoints, inbox, Limits(), partial(attempts.read, made))
-        yield stack.enter_context(TestClient(application_of_several(served)))
+        yield stack.enter_context(TestClient(application(served)))
 
 
 def deliver(client, path, secret, number=1):

@@ -6,8 +6,6 @@ Prints for every fault the test that caught it; fails where none did, or where t
 is no longer found exactly once.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

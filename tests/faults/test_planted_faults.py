@@ -1,7 +1,5 @@
 """The list of planted faults fits the code, and what plants them tells a fault from none."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

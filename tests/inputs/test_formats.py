@@ -1,6 +1,5 @@
 """Published shapes of preference data are read as what they are, whatever their labels say."""
 
-import itertools
 import json
 from typing import Any
 
@@ -28,16 +27,6 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.text import FORMAT_NAMES
 
 FLIP = {"a": "b", "b": "a", "tie": "tie", None: None}
-
-
-@pytest.fixture(scope="module")
-def keys():
-    return KeyRing.public()
-
-
-@pytest.fixture
-def places(tmp_path):
-    return (tmp_path / f"staged-{number}" for number in itertools.count())
 
 
 def reading(shape, **choices):

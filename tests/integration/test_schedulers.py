@@ -1,7 +1,5 @@
 """Dagster runs the example's job: the real command, in a real project."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -20,10 +20,7 @@ from labelguard.jobs.state import JobState, Models, RunInProgress
 from labelguard.project import runs
 from labelguard.report import overview
 
-
-@pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch):
-    world.fix(monkeypatch)
+pytestmark = pytest.mark.usefixtures("same_in_every_process")
 
 
 @pytest.fixture(scope="module")

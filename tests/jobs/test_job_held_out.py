@@ -4,7 +4,6 @@ import shutil
 from typing import Any
 
 import pytest
-from support import world
 from support.commands import run
 from support.job_projects import desk
 
@@ -14,10 +13,7 @@ from labelguard.jobs import releases
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.report import overview
 
-
-@pytest.fixture(autouse=True)
-def the_same_are_held_out(monkeypatch):
-    world.fix(monkeypatch)
+pytestmark = pytest.mark.usefixtures("same_in_every_process")
 
 
 GATE = {"by": "held-out", "margin": 9.0, "at_least": -99.0}

@@ -250,12 +250,12 @@ def somebody(monkeypatch):
         yield found
 
 
-def told(somebody, here, allow="rr:uses=64,block=1", **settings):
+def make_desk(somebody, here, allow="rr:uses=64,block=1", **settings):
     return desk(here / "desk", (allow,), notify={"url": somebody.url}, **settings)
 
 
 def test_a_promotion_is_told_with_its_judgement_and_the_budget(somebody, tmp_path):
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
     done = retrain(small.job)
     [message] = somebody.messages()
     assert message["type"] == "run.promoted" and message["timestamp"]
@@ -267,7 +267,7 @@ def test_a_promotion_is_told_with_its_judgement_and_the_budget(somebody, tmp_pat
 
 
 def test_nobody_and_no_place_is_in_a_message(somebody, tmp_path):
-    small = told(somebody, tmp_path, "rr:uses=8,block=1")
+    small = make_desk(somebody, tmp_path, "rr:uses=8,block=1")
     retrain(small.job)
     (small.path / "labels" / "secret place.parquet").write_text("no labels")
     with pytest.raises(LabelguardError, match=r"secret place\.parquet"):
@@ -285,7 +285,7 @@ def test_nobody_and_no_place_is_in_a_message(somebody, tmp_path):
 
 @pytest.mark.slow
 def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(somebody, tmp_path):
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
     somebody.statuses = [503]
     done = retrain(small.job)
     assert done.outcome == "promoted" and "HTTP 503" in done.notes[-1]
@@ -297,7 +297,7 @@ def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(somebod
 
 
 def test_a_redirect_is_not_followed_and_nobody_may_listen(somebody, tmp_path):
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
     somebody.statuses = [307]
     assert "HTTP 307" in retrain(small.job).notes[-1]
     assert [path for path, _, _ in somebody.requests] == ["/hook"]
@@ -308,7 +308,7 @@ def test_a_redirect_is_not_followed_and_nobody_may_listen(somebody, tmp_path):
 def test_what_stays_on_this_machine_goes_through_no_proxy(somebody, tmp_path, monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
     with receiver() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url.removesuffix("/hook"))
@@ -320,7 +320,7 @@ def test_what_stays_on_this_machine_goes_through_no_proxy(somebody, tmp_path, mo
 def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
     somebody, tmp_path, monkeypatch
 ):
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
 
     class Killed(BaseException):
         pass
@@ -340,7 +340,7 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
 
 @pytest.mark.slow
 def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
-    small = told(somebody, tmp_path, "rr:uses=14,block=1")
+    small = make_desk(somebody, tmp_path, "rr:uses=14,block=1")
     small.asks(notify={"url": somebody.url, "budget_below": 0.3})
     for batch in (2, 3):
         retrain(small.job)
@@ -355,7 +355,7 @@ def test_a_budget_that_runs_low_is_told_once(somebody, tmp_path):
 def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
     somebody, tmp_path, monkeypatch
 ):
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
     for url in (
         "http://example.org/hook",
         "https://user:pass@example.org",
@@ -375,7 +375,7 @@ def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
 
 
 def test_the_secret_may_be_in_a_file(somebody, tmp_path, monkeypatch):
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
     monkeypatch.delenv("LABELGUARD_NOTIFY_SECRET")
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     (tmp_path / "secret").chmod(0o600)
@@ -385,7 +385,7 @@ def test_the_secret_may_be_in_a_file(somebody, tmp_path, monkeypatch):
 
 
 def test_what_is_not_installed_is_said_before_anything_is_charged(somebody, tmp_path, monkeypatch):
-    small = told(somebody, tmp_path)
+    small = make_desk(somebody, tmp_path)
     monkeypatch.setattr(extras, "missing_packages", lambda extra: ["standardwebhooks"])
     with pytest.raises(MissingExtra, match="install"):
         retrain(small.job)

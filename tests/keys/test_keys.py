@@ -3,8 +3,6 @@
 Who is held out: a share of units, by their keys and the project's alone.
 """
 
-from __future__ import annotations
-
 import hmac
 import shutil
 

@@ -4,8 +4,6 @@ Statistical tests run on fixed seeds and accept what is within FIVE standard err
 implementation leaves with a probability below 6e-7.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Features of sources: who wrote each response, within public strata.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

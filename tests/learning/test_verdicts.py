@@ -1,7 +1,5 @@
 """The feature `verdict`: a public judge's preference, from columns or from a language model."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -80,20 +78,6 @@ def test_long_texts_leave_the_question_whole(judge):
         shown = tokenizer().decode(ids)
         assert len(ids) <= 200 and shown.endswith("The better response is")
         assert "Response A:\n" in shown and "Response B:\n" in shown
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("verdict:", "expected verdict:NAME or verdict:model=ID_OR_PATH"),
-        ("verdict:model=", "found no model"),
-        ("verdict:model=.", "no language model: expected .* found no architecture"),
-        ("verdict:model=.,pooling=last", "have no option 'pooling=last'"),
-    ],
-)
-def test_a_specification_that_makes_no_sense_is_explained(spec, message):
-    with pytest.raises(LabelguardError, match=message):
-        open_fitted(spec, pa.table(PAIRS), no_progress)
 
 
 def test_a_column_of_verdicts_needs_a_declaration_of_its_own():

@@ -1,7 +1,5 @@
 """The fit of a statistic of choices among K responses; comparisons are choices with K = 2."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

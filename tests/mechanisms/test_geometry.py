@@ -3,8 +3,6 @@
 Clipping: norms that neither vanish nor overflow, and a bound of whole numbers.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

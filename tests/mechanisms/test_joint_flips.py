@@ -4,8 +4,6 @@ Statistical tests run on fixed seeds; 500 worlds know a coverage of .95 to .01, 
 is accepted from .91 on (four standard errors), which the claim for labels flipped alone misses.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.flips import coin, draw, every_answer, on_card

@@ -6,8 +6,6 @@ Counts are of 400,000 draws. Where a count is tested, the chance of a false fail
 (five standard errors), and seeds are fixed.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

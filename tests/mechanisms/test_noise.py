@@ -10,8 +10,6 @@ A statistical test accepts what happens unless it has a probability below FALSE_
 claim; all nonces are fixed.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 

@@ -4,8 +4,6 @@ Statistical tests run on fixed seeds and accept what is within FIVE standard err
 implementation leaves with a probability below 6e-7.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,12 +17,7 @@ from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import props
 from labelguard.mechanisms.joint_flips import variance_factor
-from labelguard.mechanisms.props_stages import (
-    ReleasedLabels,
-    StageReport,
-    assemble,
-    run_stages,
-)
+from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, assemble, run_stages
 
 Floats = NDArray[np.float64]
 FIVE = 5.0

@@ -4,8 +4,6 @@ Statistical tests accept what happens unless it has a probability below FALSE_FA
 claim. They run on fixed nonces, so they fail at random only when the streams of coins change.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from itertools import combinations, product

@@ -4,8 +4,6 @@ Adversaries choose all labels of one labeler: every combination where there are 
 bad directions where there are many.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -4,8 +4,6 @@ Statistical tests accept what happens unless it has a probability below FALSE_FA
 claim; their nonces are fixed.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -15,13 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
-from support.label_changes import (
-    ROUNDING,
-    comparisons,
-    coordinates,
-    on_grid,
-    parts,
-)
+from support.label_changes import ROUNDING, comparisons, coordinates, on_grid, parts
 
 from labelguard.errors import PolicyError
 from labelguard.learning import heads

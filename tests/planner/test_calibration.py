@@ -1,7 +1,5 @@
 """The scale that makes a head's probabilities mean what they say: public, and worth having."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The number of components, in closed form: what it weighs, and that simulations agree."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Flips in simulated worlds: their variance is that of joint flips, by enumeration."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How many releases a policy is made for, and what it allows then."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`labelguard plan`: forecasts that no label can change, as text, JSON, PNG and HTML."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

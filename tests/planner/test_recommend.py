@@ -1,7 +1,5 @@
 """What `--mechanism auto` chooses: the full forecast's choice, found with less work."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The public rule for features of sources: alone, or as one more group."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,11 +21,7 @@ def indicators(pairs, sources):
 
 @pytest.mark.parametrize(
     ("pairs", "expected"),
-    [
-        ([(0, 1), (1, 2), (2, 3)], 3),
-        ([(0, 1), (2, 3)], 2),
-        ([(0, 1), (1, 2), (2, 0), (3, 3)], 2),
-    ],
+    [([(0, 1), (1, 2), (2, 3)], 3), ([(0, 1), (2, 3)], 2), ([(0, 1), (1, 2), (2, 0), (3, 3)], 2)],
 )
 def test_directions_of_comparisons_are_sources_less_islands_of_them(pairs, expected):
     x = indicators(pairs, 4)

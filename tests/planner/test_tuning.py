@@ -1,7 +1,5 @@
 """What tuning chooses and forecasts, from public pairs and simulated labels only."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The forecast of user-wise DP-SGD is what its own runs give, at the price of real ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

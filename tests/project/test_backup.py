@@ -363,11 +363,7 @@ def _relist(listed):
 @pytest.mark.quick("pop-is missing", "_alter-is damaged")
 @pytest.mark.parametrize(
     ("act", "found"),
-    [
-        (list.pop, "is missing"),
-        (_alter, "is damaged"),
-        (_relist, "was altered after it was made"),
-    ],
+    [(list.pop, "is missing"), (_alter, "is damaged"), (_relist, "was altered after it was made")],
 )
 def test_an_altered_backup_is_refused(act, found, made, project, tmp_path):
     rewrite(Path(made.path), act)

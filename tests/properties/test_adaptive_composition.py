@@ -10,8 +10,6 @@ A check fails falsely if a mean of a million independent values in [0, 1] exceed
 2e-5 for all checks here together. Seeds are fixed, so that a pass stays a pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

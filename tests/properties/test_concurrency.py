@@ -1,7 +1,5 @@
 """Jobs side by side: one works and the others are told; workers change nothing but the time."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import signal
@@ -16,15 +14,7 @@ from click.testing import CliRunner
 from support import databases, world
 from support.charges import charge_of
 from support.commands import PRIVATIZE
-from support.preferences import (
-    LAYOUTS,
-    dump,
-    files,
-    opinions,
-    pairs,
-    public,
-    write,
-)
+from support.preferences import LAYOUTS, dump, files, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.budget.policy import Policy

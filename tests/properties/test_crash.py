@@ -1,13 +1,10 @@
 """A process killed at any step loses nothing, charges nothing twice and releases one answer."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 
 import numpy as np
 import pytest
-from support import world
 from support.crashes import assert_sound, crash, killed, steps_of
 from support.preferences import (
     STATISTIC,
@@ -32,9 +29,7 @@ PRICE = BUDGET | {"uses": 2}
 AGAIN = PRICE | {"again": True, "exhausted": "drop"}
 
 
-@pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch):
-    world.fix(monkeypatch)
+pytestmark = pytest.mark.usefixtures("same_in_every_process")
 
 
 @pytest.fixture
@@ -106,10 +101,7 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
 )
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param(PRICE, id="first time"),
-        pytest.param(AGAIN, id="again", marks=pytest.mark.slow),
-    ],
+    [pytest.param(PRICE, id="first time"), pytest.param(AGAIN, id="again", marks=pytest.mark.slow)],
 )
 def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     moment, state, options, small, large, tmp_path
@@ -145,9 +137,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
 @pytest.mark.quick("first time-complete")
 @pytest.mark.parametrize("moment", ["complete", pytest.param("draw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "options",
-    [PRICE, AGAIN, BUDGET | STATISTIC],
-    ids=["first time", "again", "statistic"],
+    "options", [PRICE, AGAIN, BUDGET | STATISTIC], ids=["first time", "again", "statistic"]
 )
 def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_it_is(
     moment, options, small, tmp_path

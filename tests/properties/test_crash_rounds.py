@@ -1,11 +1,9 @@
 """Commands killed at their steps, once or twice: the same command ends as if nothing had been."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
-from support import databases, world
+from support import databases
 from support.crashes import SCENARIOS, assert_sound, crash, killed, rounds, seen
 from support.rounds import MORE_ROUNDS, some
 
@@ -14,9 +12,7 @@ from labelguard.report import overview
 SEED = 20260101
 
 
-@pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch):
-    world.fix(monkeypatch)
+pytestmark = pytest.mark.usefixtures("same_in_every_process")
 
 
 def attempt(ring, expected, *kill_at):

@@ -4,8 +4,6 @@ After each fault the same command, done in peace, ends as if nothing had happene
 release and its single charge.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -32,9 +30,7 @@ SECRET = "Hunter2"
 NOBODY = 65534
 
 
-@pytest.fixture(autouse=True)
-def same_in_every_process(monkeypatch):
-    world.fix(monkeypatch)
+pytestmark = pytest.mark.usefixtures("same_in_every_process")
 
 
 def assert_told(end, kinds="LedgerError|ProjectError|KeyProblem"):

@@ -1,7 +1,5 @@
 """Random tables and flags: a release or one clear line, never a traceback, never half a release."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

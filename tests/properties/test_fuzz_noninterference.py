@@ -4,8 +4,6 @@ In every case labels and coins are changed together (see `worlds`). Planted leak
 found: an order, a type and a count that follow from labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,12 +19,7 @@ CASES, FEW_TABLES, A_LEAK_SHOWS = 120 * MORE_ROUNDS, 3, 60
 LEARNING = ("--features", "length", "--components", "1", "--ridge", "1")
 STATISTIC = ("--mechanism", "statistic", *LEARNING, "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")
-MECHANISMS = (
-    (),
-    ("--max-labels-per-labeler", "4"),
-    STATISTIC,
-    ("--mechanism", "props", *LEARNING),
-)
+MECHANISMS = ((), ("--max-labels-per-labeler", "4"), STATISTIC, ("--mechanism", "props", *LEARNING))
 UNITS = ((), ("--unit", "item"))
 LABELS: tuple[Callable[[pa.ChunkedArray], pa.ChunkedArray], ...] = (
     lambda column: column,

@@ -1,7 +1,5 @@
 """The ledger against a model of dictionaries, through random lives with crashes at every commit."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import shutil

@@ -3,8 +3,6 @@
 Also: who lost the ledger's lock can no longer write, and one request has one release.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 import time

@@ -8,15 +8,12 @@ The order of a file may tell its labels too: in one world every file is shuffled
 sorted by them. Only the numbers of rows in messages follow the file.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from support import exports, leaks
-from support.gated import Gates
 from support.preferences import LAYOUTS, opinions, public
 from support.scenarios import ALL, HALF, ONE, SCENARIOS
 from support.worlds import Coins, Run, Scenario, differences, observed
@@ -142,11 +139,6 @@ REPORTS = (
 def test_a_report_tells_released_labels_only(name, tmp_path):
     scenario = replace(SCENARIOS[name], afterwards=REPORTS)
     assert differences(tmp_path, "pairs", scenario, ALL) == []
-
-
-@pytest.fixture
-def gates(tmp_path, monkeypatch):
-    return Gates.install(tmp_path, monkeypatch)
 
 
 def by_learner(gates, *more):

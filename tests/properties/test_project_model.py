@@ -4,8 +4,6 @@ The model knows which labels of whom were asked for, so it knows what must be ch
 not know (which labels fitted into the last places) it leaves open.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import Counter
@@ -251,8 +249,6 @@ def test_every_life_of_a_project_is_as_the_model_tells():
     run(
         ProjectMachine,
         settings=settings(
-            max_examples=25,
-            stateful_step_count=12,
-            suppress_health_check=list(HealthCheck),
+            max_examples=25, stateful_step_count=12, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -1,7 +1,5 @@
 """Several questions about one pair are several labels; without a question nothing changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

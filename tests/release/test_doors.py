@@ -1,7 +1,5 @@
 """Mechanisms and executors of other packages come in by the doors that ours come in by."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 
@@ -31,11 +29,11 @@ from labelguard.options import option
 
 @dataclass(frozen=True)
 class door:
-    mechanism: ClassVar[str] = "stamped_part:opened"
+    mechanism: ClassVar[str] = "stamped_part:open_mechanism"
     stamp: int = option("What is stamped.", default=1, metavar="N")
 
 
-def opened(options):
+def open_mechanism(options):
     from labelguard.release.mechanisms.rr import RandomizedResponse
 
     class Stamped(RandomizedResponse):

@@ -1,7 +1,5 @@
 """Evaluations: one charged statistic of held-out labelers, and heads that are judged by it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace
@@ -11,7 +9,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from labelguard_trainer.training.request import open_release
-from support.held_out import EVALUATION, SHAPE, TEACHER, hold_out, of_part
+from support.held_out import EVALUATION, SHAPE, TEACHER, copy_release, hold_out, of_part
 from support.preferences import spent
 from support.surveys import survey
 
@@ -25,7 +23,6 @@ from labelguard.errors import (
     ProjectError,
 )
 from labelguard.ledger.ledger import Ledger
-from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis
 from labelguard.project import policies
 from labelguard.release.drawn import DrawnRelease
@@ -54,16 +51,7 @@ def _taught(tmp_path_factory):
 @pytest.fixture
 def teacher(_taught, project):
     """The teacher release of `project`: a copy of one that is made once."""
-    made, release = _taught
-    shutil.rmtree(project.state)
-    shutil.copytree(made.state, project.state)
-    return replace(release, path=project.state / release.path.relative_to(made.state))
-
-
-@pytest.fixture
-def no_noise(monkeypatch):
-    monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
-    yield
+    return copy_release(*_taught, project)
 
 
 def without_opinion(head):

@@ -7,8 +7,6 @@ than once in 10^6, and a standard error that is a fifth too small fails.
 CoefficientErrors of released coefficients: what they are made of, and how they are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What `export` writes for other trainers, and what of noise is in it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -107,10 +105,7 @@ def test_a_trainer_finds_the_file_by_what_stands_beside_it(copy, tmp_path):
 # What is in them of noise.
 
 
-@given(
-    st.lists(st.floats(0, 1), min_size=1, max_size=20),
-    st.integers(1, 12),
-)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(1, 12))
 def test_of_k_copies_as_many_are_as_given_as_the_probability_says(target, copies):
     p, row = np.array(target), np.arange(len(target))
     number = sum(as_given(p, row, copy, copies).astype(int) for copy in range(copies))

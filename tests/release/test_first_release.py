@@ -1,7 +1,5 @@
 """The first release of a project: what it fixes is said, and asked, before anything is charged."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import asdict
 from typing import Any

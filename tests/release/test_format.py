@@ -4,8 +4,6 @@ The reference below is plain Python over hashlib, hmac, json and AES. It must ag
 vectors, with labelguard's SQL and columns, and with every row that a project keeps and releases.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,12 +1,10 @@
 """While a learner trains others have the project: what they may do, what a release survives."""
 
-from __future__ import annotations
-
 import sys
 
 import polars as pl
 import pytest
-from support.gated import BUDGET, PATIENCE, Gates, labels
+from support.gated import BUDGET, PATIENCE, labels
 from support.preferences import spent, write
 
 import labelguard as lg
@@ -16,15 +14,7 @@ from labelguard.project.opening import abandon
 from labelguard.release.mechanisms.props import difference
 from labelguard.report import doctor, overview
 
-
-@pytest.fixture
-def gates(tmp_path, monkeypatch):
-    return Gates.install(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=60)
+CEILING = 60
 
 
 def states(project):

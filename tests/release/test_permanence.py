@@ -1,7 +1,5 @@
 """A label is released once: the same command reads nothing, the same label keeps its value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A release at the Hub and in a directory: the committed files, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A release at S3, before moto's server."""
 
-from __future__ import annotations
-
 import pytest
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 

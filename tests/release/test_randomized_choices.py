@@ -4,8 +4,6 @@ Statistical tests accept what happens unless it has a probability below FALSE_FA
 claim; they run on fixed randomness.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -4,8 +4,6 @@ The data lies outside the repository: LABELGUARD_SHARED_DATA names its directory
 LICENSES.md there. Every statistical check fails falsely with probability FALSE_FAILURE.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

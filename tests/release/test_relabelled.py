@@ -1,7 +1,5 @@
 """PROPS from start to end: charged like randomized response, better labels, no further look."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,8 @@ from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.joint_flips import variance_factor
 from labelguard.report import overview
 
+CEILING = 20
+
 PRICE: dict[str, Any] = {
     "mechanism": "rr",
     "epsilon": 4.0,
@@ -23,11 +23,6 @@ PRICE: dict[str, Any] = {
     "public_columns": ["score", "length"],
 }
 PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
-
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=20)
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ What a base model learned from, by the cards of directories.
 What mechanisms say of themselves: cards and reports know none of them by name.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -31,12 +29,9 @@ from labelguard.report.page import report, write
 from labelguard.report.render import html, markdown
 from labelguard.storage.files import SUMS, find_changed_file, hashes_of
 
+CEILING = 60
+
 WEIGHTS = "model/weights/theta.bin"
-
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=60)
 
 
 @pytest.fixture
@@ -54,8 +49,8 @@ def test_sums_name_every_file_by_its_path(made):
 
 
 def test_the_card_says_that_there_is_a_model_and_where(made, tmp_path):
-    told = {"learner": "gated", "base": "gates", "files": ["model"]}
-    assert made.card["kind"] == "model" and told.items() <= made.card["model"].items()
+    facts = {"learner": "gated", "base": "gates", "files": ["model"]}
+    assert made.card["kind"] == "model" and facts.items() <= made.card["model"].items()
     assert made.card["model"]["identity"]["base"] == "bytes"
     text = (made.path / "CARD.md").read_text()
     assert "| model | model, trained by gated from gates |" in text
@@ -194,11 +189,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class door:
-    mechanism: ClassVar[str] = "sealed_part:opened"
-    report: ClassVar[str] = "sealed_part:told"
+    mechanism: ClassVar[str] = "sealed_part:open_mechanism"
+    report: ClassVar[str] = "sealed_part:describe"
 
 
-def opened(options):
+def open_mechanism(options):
     from labelguard.release.mechanisms.rr import RandomizedResponse
 
     class Sealed(RandomizedResponse):
@@ -211,7 +206,7 @@ def opened(options):
     return Sealed()
 
 
-def told(card):
+def describe(card):
     from labelguard.release.sections import Chart, Section, Series, Table
 
     yield Section(
@@ -236,12 +231,12 @@ def test_a_mechanism_of_another_package_speaks_in_card_and_report(sealed, tmp_pa
     assert sealed.card["seal"] == {"wax": "red <b>"}
     text = (sealed.path / "CARD.md").read_text()
     assert r"| wax | red \<b\> |" in text and "| duplicates | none to speak of |" in text
-    told = report(project=tmp_path)
-    [own] = [section for section in told.sections if section.id == "seal"]
+    made = report(project=tmp_path)
+    [own] = [section for section in made.sections if section.id == "seal"]
     assert own.title == f"The seal of this release ({sealed.id})" and own.chart
-    page = html(told)
+    page = html(made)
     assert "It is sealed with wax." in page and "red &lt;b&gt;" in page and "red <b>" not in page
-    assert "It is sealed with wax." in markdown(told)
+    assert "It is sealed with wax." in markdown(made)
 
 
 @pytest.mark.slow

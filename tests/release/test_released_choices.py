@@ -3,8 +3,6 @@
 Adversaries change all choices of one labeler, between two files, at will.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

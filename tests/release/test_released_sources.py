@@ -3,8 +3,6 @@
 Releases of published formats: what is said of them, who is charged, what is set aside.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

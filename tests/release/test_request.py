@@ -7,8 +7,6 @@ What a card says of two units together.
 `labelguard plan` without an input is about what was ingested, and reads no answer.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Which labels a release touches: at most k of a labeler, chosen by nothing but a keyed hash."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,44 +1,23 @@
 """The teacher release: one charge, one noisy statistic, labels by the head fitted from it."""
 
-from __future__ import annotations
-
-import shutil
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import polars as pl
 import pytest
+from support import held_out
+from support.held_out import SHAPE, copy_release
 from support.preferences import notes, spent
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard.errors import (
-    InvalidLabels,
-    LabelguardError,
-    LedgerError,
-    PolicyError,
-)
+from labelguard.errors import InvalidLabels, LabelguardError, LedgerError, PolicyError
 from labelguard.mechanisms import statistic
 from labelguard.project import policies
 from labelguard.release.head import WINDOW, Head, Window
 from labelguard.report import overview
 
-SHAPE: dict[str, Any] = {
-    "features": "columns:score,length",
-    "public_columns": ["score", "length"],
-    "components": 2,
-    "whitening": 0.5,
-    "floor": 1e-3,
-    "clip_quantile": 0.5,
-    "ridge": 1.0,
-}
-TEACHER: dict[str, Any] = {"mechanism": "statistic", "epsilon": 1.0, "delta": 1e-5, **SHAPE}
+CEILING = 1e6
 
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=1e6)
+TEACHER = held_out.TEACHER | {"epsilon": 1.0, "delta": 1e-5}
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +29,7 @@ def _taught(tmp_path_factory):
 @pytest.fixture
 def release(_taught, project):
     """The first release of `project`: a copy of one that is made once."""
-    made, release = _taught
-    shutil.rmtree(project.state)
-    shutil.copytree(made.state, project.state)
-    return replace(release, path=project.state / release.path.relative_to(made.state))
-
-
-@pytest.fixture
-def no_noise(monkeypatch):
-    monkeypatch.setattr(statistic, "add_noise", lambda total, grid, nonce: total)
-    yield
+    return copy_release(*_taught, project)
 
 
 def test_every_row_of_the_input_comes_out_with_the_teachers_probability(release):

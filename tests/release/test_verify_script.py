@@ -1,7 +1,5 @@
 """`docs/verify.py`: what a card claims, recomputed without labelguard."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -159,10 +157,7 @@ DOCTORED = {
     "less of both": ("rr beside Gaussian", change(*SUM, "noise_multiplier", by=0.99)),
     "another mechanism": ("rr", change("mechanism", to="statistic")),
     "less of the first": ("two policies", change(*RR, "allowed", to=4)),
-    "less newly charged": (
-        "two policies",
-        change("privacy", "newly_charged", "epsilon", by=0.9),
-    ),
+    "less newly charged": ("two policies", change("privacy", "newly_charged", "epsilon", by=0.9)),
     "not a number": ("rr", change("privacy", "epsilon", to=float("nan"))),
 }
 

@@ -1,7 +1,5 @@
 """`budget across`: what one person has spent in several projects, and what it must not add up."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

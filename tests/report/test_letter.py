@@ -1,7 +1,5 @@
 """The letter to a labeler, and the record of processing: what they say, to whom, and no mark."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Sorting and counting of numbers in columns, as slow and plain code has it."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -27,7 +27,7 @@ def client(made, limits=None, *, serves=True):
     with inbox_of(made) as inbox:
         served = Endpoints.of(made).served if serves else {}
         hook = Hook(served, inbox, limits or Limits(), partial(attempts.read, made))
-        with TestClient(application(hook)) as found:
+        with TestClient(application({"": hook})) as found:
             yield found, inbox
 
 

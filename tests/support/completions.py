@@ -2,52 +2,44 @@
 
 import contextlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+from support.replies import Quiet, listen
 
 
-class Completions(BaseHTTPRequestHandler):
-    """Answers both kinds of completion; `server.failures` are the statuses of the first answers."""
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append((self.path, dict(self.headers), body))
-        status = self.server.failures.pop(0) if self.server.failures else 200
-        answer = self._answer(body) if status == 200 else {"error": {"message": "no"}}
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _answer(self, body):
-        if self.path == "/v1/chat/completions":
-            said = [f"{body['messages'][-1]['content']} {k}" for k in range(body["n"])]
-            choices = [
-                {"index": k, "message": {"role": "assistant", "content": text}}
-                for k, text in enumerate(said)
-            ]
-            return {"object": "chat.completion", "choices": choices[::-1]}
-        said = [f"{body['prompt']} {k}" for k in range(body["n"])]
-        choices = [{"index": k, "text": text} for k, text in enumerate(said)]
-        return {"object": "text_completion", "choices": choices[::-1]}
-
-    def log_message(self, *_):
-        """Print nothing."""
+def _complete(path, body):
+    if path == "/v1/chat/completions":
+        said = [f"{body['messages'][-1]['content']} {k}" for k in range(body["n"])]
+        choices = [
+            {"index": k, "message": {"role": "assistant", "content": text}}
+            for k, text in enumerate(said)
+        ]
+        return {"object": "chat.completion", "choices": choices[::-1]}
+    said = [f"{body['prompt']} {k}" for k in range(body["n"])]
+    choices = [{"index": k, "text": text} for k, text in enumerate(said)]
+    return {"object": "text_completion", "choices": choices[::-1]}
 
 
 @contextlib.contextmanager
-def serving(failures=()):
-    """Yield the server, with `url`, and `requests` as they come."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Completions)
-    server.requests, server.failures = [], list(failures)
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def serving(failures=(), most=99):
+    """Yield the server, with `url`, and `requests` as they come.
+
+    It answers both kinds of completion; `failures` are the statuses of the first answers, `most`
+    how many texts it gives, whatever it is asked for.
+    """
+    found = SimpleNamespace(requests=[], failures=list(failures))
+
+    class Completions(Quiet):
+        def respond(self):
+            body = json.loads(self.read_body())
+            found.requests.append((self.path, dict(self.headers), body))
+            status = found.failures.pop(0) if found.failures else 200
+            content = (
+                _complete(self.path, body | {"n": min(body["n"], most)})
+                if status == 200
+                else {"error": {"message": "no"}}
+            )
+            self.answer(status, {"Content-Type": "application/json"}, json.dumps(content))
+
+    with listen(Completions) as found.url:
+        yield found

@@ -18,7 +18,6 @@ epsilon0s = st.floats(1e-3, 3)
 counts = st.integers(1, 40)
 deltas = st.floats(1e-10, 0.2)
 components = st.one_of(
-    st.builds(coins, epsilon0s, counts),
-    st.builds(gaussians, st.floats(0.3, 100), counts),
+    st.builds(coins, epsilon0s, counts), st.builds(gaussians, st.floats(0.3, 100), counts)
 )
 products = st.lists(components, min_size=1, max_size=3)

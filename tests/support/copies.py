@@ -1,7 +1,5 @@
 """Copies of releases with rows of a test's own, as they are carried from one machine to another."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Flips of blocks by enumeration and by numpy, apart from how a release draws them."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Projects that hold labelers out, and who they are: what several tests share."""
 
+import shutil
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -39,3 +41,10 @@ def of_part(project, raw, part, share=SHARE):
         i for i, yes in zip(ids, opened.keys.splits(share).is_in(keys, part), strict=True) if yes
     ]
     return raw.filter(pl.col("labeler_id").cast(pl.String).is_in(own))
+
+
+def copy_release(made, release, project):
+    """Give a project the state of another one, which is made once; return its release there."""
+    shutil.rmtree(project.state)
+    shutil.copytree(made.state, project.state)
+    return replace(release, path=project.state / release.path.relative_to(made.state))

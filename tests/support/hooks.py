@@ -97,70 +97,76 @@ def stored(made):
     return found
 
 
-class Server:
-    """`labelguard serve` in a process of its own; `lines` are what it logged, as they come."""
+class Process:
+    """A server in a process of its own; `lines` are what it logged, as they come."""
 
-    def __init__(self, made, *options):
-        command = [sys.executable, *PROGRAM, "serve", "--port", "0", *options]
+    def __init__(self, *arguments, ready):
         self.process = subprocess.Popen(
-            [*command, "--project", str(made.state)],
+            [sys.executable, *PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self.lines: list[str] = []
-        assert self.process.stderr
-        self.port = 0
         for line in self.process.stderr:
             self.lines.append(line)
-            if '"serving"' in line:
-                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-                assert found
-                self.port = int(found[1])
-            if "Application startup complete" in line:
+            if ready in line:
                 break
-        assert self.port, self.lines
+        else:
+            raise AssertionError(self.lines)
+        self.port = int(re.findall(r"http://127\.0\.0\.1:(\d+)", "".join(self.lines))[0])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _read(self):
+        self.lines.extend(self.process.stderr)
+
+    @contextlib.contextmanager
+    def running(self):
+        """The server, which is gone afterwards."""
+        try:
+            yield self
+        finally:
+            if self.process.poll() is None:
+                self.kill()
+
+    def kill(self):
+        """As a power cut does."""
+        self.process.kill()
+        self._end()
+
+    def _end(self):
+        code = self.process.wait(60)
+        self._reader.join(10)
+        for pipe in (self.process.stdout, self.process.stderr):
+            pipe.close()
+        return code
+
+
+class Server(Process):
+    """`labelguard serve`."""
+
+    def __init__(self, made, *options):
+        arguments = ("serve", "--port", "0", *options, "--project", str(made.state))
+        super().__init__(*arguments, ready="Application startup complete")
 
     @property
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def _read(self):
-        assert self.process.stderr
-        self.lines.extend(self.process.stderr)
-
     def connect(self):
         """A connection to it."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
-    def kill(self):
-        """As a power cut does."""
-        self.process.kill()
-        self._ended()
-
     def stop(self):
         """As `docker stop` does; its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self._ended()
-
-    def _ended(self):
-        code = self.process.wait(60)
-        self._reader.join(10)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe:
-                pipe.close()
-        return code
+        return self._end()
 
 
 @contextlib.contextmanager
 def serving(made, *options):
     """A server that is gone afterwards."""
-    server = Server(made, *options)
-    try:
+    with Server(made, *options).running() as server:
         yield server
-    finally:
-        if server.process.poll() is None:
-            server.kill()

@@ -3,8 +3,6 @@ use, on repositories in memory. It keeps what it was sent, byte for byte, and ta
 for a file than what has the SHA-256 that was announced.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

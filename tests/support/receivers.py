@@ -1,12 +1,11 @@
 """A receiver of webhooks on a free port, which answers as it is told and keeps what it is sent."""
 
 import json
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from standardwebhooks.webhooks import Webhook
+from support.replies import Quiet, listen
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -36,31 +35,17 @@ class Receiver:
 
 @contextmanager
 def receiver():
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+    class Handler(Quiet):
+        def respond(self):
             headers = {name.lower(): value for name, value in self.headers.items()}
-            found.requests.append((self.path, headers, body))
+            found.requests.append((self.path, headers, self.read_body()))
             status = found.statuses.pop(0) if found.statuses else 204
-            self.send_response(status)
-            if status in (301, 302, 307, 308):
-                self.send_header("Location", f"{found.url}/elsewhere")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            moved = status in (301, 302, 307, 308)
+            self.answer(status, {"Location": f"{found.url}/elsewhere"} if moved else {})
 
-        def log_message(self, *_):
-            """Nothing on the terminal."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Receiver(f"http://127.0.0.1:{server.server_port}/hook")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with listen(Handler) as url:
+        found = Receiver(f"{url}/hook")
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def as_text(message):

@@ -12,6 +12,43 @@ from typing import Any, TypeAlias
 Reply: TypeAlias = tuple[int, Mapping[str, str], Any] | None
 
 
+class Quiet(BaseHTTPRequestHandler):
+    """A handler that prints nothing on the terminal; `respond` answers every request."""
+
+    def respond(self):
+        raise NotImplementedError
+
+    def read_body(self):
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def answer(self, status, headers, body=""):
+        data = body.encode()
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+    def _respond(self):
+        self.respond()
+
+    do_GET = do_POST = do_PUT = do_DELETE = _respond  # noqa: N815 (http.server calls them so)
+
+
+@contextmanager
+def listen(handler):
+    """Let it answer on a free port; the address is yielded."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 @dataclass
 class Server:
     """Answers from a list in turn; what was asked, and with which headers."""
@@ -30,29 +67,16 @@ class Server:
 def serving(server):
     """Let a server answer."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self):
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    class Handler(Quiet):
+        def respond(self):
+            self.read_body()
             server.asked.append((self.command, self.path))
             server.headers.append(dict(self.headers))
             if (reply := server.reply(self.command, self.path)) is None:
                 self.close_connection = True
                 return
             status, headers, body = reply
-            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(status, headers, body if isinstance(body, str) else json.dumps(body))
 
-        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 (http.server calls them so)
-
-        def log_message(self, *_):
-            """Nothing on the terminal."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-        server.url = f"http://127.0.0.1:{listening.server_port}"
+    with listen(Handler) as server.url:
         yield
-        listening.shutdown()

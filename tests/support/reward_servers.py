@@ -3,36 +3,17 @@
 import contextlib
 import http.client
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
-import threading
+
+from support import hooks
 
 
-class RewardServer:
-    """A server on a free port; `lines` are what it logged."""
+class RewardServer(hooks.Process):
+    """A reward server on a free port."""
 
     def __init__(self, release, *options):
-        command = [sys.executable, "-m", "labelguard", "reward", "serve", str(release)]
-        self.process = subprocess.Popen(
-            [*command, *options, "--port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        self.lines: list[str] = []
-        assert self.process.stderr
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if at := re.search(r"http://127\.0\.0\.1:(\d+)/get_reward", line):
-                self.port = int(at[1])
-                break
-        else:
-            raise AssertionError(self.lines)
-        threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True).start()
+        fixed = ("reward", "serve", str(release), "--port", "0")
+        super().__init__(*fixed, *options, ready="/get_reward")
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -63,9 +44,5 @@ class RewardServer:
 
 @contextlib.contextmanager
 def serving(release, *options):
-    server = RewardServer(release, *options)
-    try:
+    with RewardServer(release, *options).running() as server:
         yield server
-    finally:
-        server.process.kill()
-        server.process.wait()

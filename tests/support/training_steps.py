@@ -1,7 +1,5 @@
 """Steps of a trainer: their losses and gradients, and whether those of two trainers agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from transformers import TrainerCallback

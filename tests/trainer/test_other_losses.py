@@ -3,8 +3,6 @@
 The examples of `examples/noisy_losses` run, and do what they say.
 """
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

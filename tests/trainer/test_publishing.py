@@ -3,8 +3,6 @@
 What docs/training.md and the example say, done.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -15,10 +15,7 @@ from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTraine
 from peft import LoraConfig
 from support import tiny_models as tiny
 from support.training_steps import QUIET, assert_same_steps, fit
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from labelguard.errors import LabelguardError
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import labelguard
 from labelguard_connectors.hook.delivery import PATH, RETRY_SECONDS, STATUSES, Hook
-from labelguard_connectors.hook.metrics import CONTENT_TYPE, page_of_several
+from labelguard_connectors.hook.metrics import CONTENT_TYPE, metrics_page
 
 _DELIVERY = {
     "summary": "Deliver one event",
@@ -29,26 +29,20 @@ _DELIVERY = {
 }
 
 
-def application(hook: Hook) -> ASGIApp:
-    """Return the ASGI application. The hook's inbox stays open when it ends."""
-    pages = _pages({"": hook})
+def application(hooks: Mapping[str, Hook]) -> ASGIApp:
+    """Return the application of projects by name; a delivery goes to /hooks/PROJECT/CONNECTOR.
 
-    async def front(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(PATH):
-            await hook(scope, receive, send)
-        else:
-            await pages(scope, receive, send)
-
-    return front
-
-
-def application_of_several(hooks: Mapping[str, Hook]) -> ASGIApp:
-    """Return that of several projects, by name: a delivery goes to /hooks/PROJECT/CONNECTOR."""
+    The name "" is that of an only one, which takes /hooks/CONNECTOR. The hooks' inboxes stay open
+    when it ends.
+    """
     pages, any_hook = _pages(hooks), next(iter(hooks.values()))
 
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PATH):
             await pages(scope, receive, send)
+            return
+        if "" in hooks:
+            await any_hook(scope, receive, send)
             return
         name, _, connector = scope["path"].removeprefix(PATH).partition("/")
         hook = hooks.get(name)
@@ -63,7 +57,7 @@ def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
     """Return an application with all pages but deliveries, of projects by name; "" is the only
     one.
     """
-    only = hooks.get("")
+    only = "" in hooks
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -103,8 +97,10 @@ def _pages(hooks: Mapping[str, Hook]) -> FastAPI:
     @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
         await asyncio.gather(*(hook.count() for hook in hooks.values()))
-        page = page_of_several({name: hook.metrics for name, hook in hooks.items()})
-        return Response(only.metrics.page() if only else page, media_type=CONTENT_TYPE)
+        return Response(
+            metrics_page({name: hook.metrics for name, hook in hooks.items()}),
+            media_type=CONTENT_TYPE,
+        )
 
     schema = app.openapi()
     place = PATH + ("{connector}" if only else "{project}/{connector}")

@@ -32,10 +32,8 @@ def _print_summary(value: ServerSummary) -> None:
 
 
 @click.command(short_help="Receive webhooks of annotation tools.", context_settings=HELP)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8410, show_default=True, help="0 takes any."
-)
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8410, help="0 takes any.")
 @click.option("--no-worker", is_flag=True, help="Release nothing: see `labelguard hook work`.")
 @project_options(" Several: deliveries go to /hooks/DIR/CONNECTOR.")
 @prints(_print_summary)

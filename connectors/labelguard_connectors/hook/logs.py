@@ -46,26 +46,16 @@ def configure() -> None:
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers, root.level = [handler], logging.INFO
-    logging.getLogger("uvicorn.error").addFilter(_seldom)
+    # Senders of noise cause warnings.
+    seldom = _Throttle(1.0)
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: (
+            record.levelno != logging.WARNING or seldom.admit(str(record.msg)) is not None
+        )
+    )
     # What libraries say in detail may name what they were given.
     for name in ("httpx", "httpcore", "sqlalchemy", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-_warned: dict[str, float] = {}
-
-
-def _seldom(record: logging.LogRecord) -> bool:
-    """Return True if a warning was not written within the last second: senders of noise cause
-    them.
-    """
-    if record.levelno != logging.WARNING:
-        return True
-    message, now = str(record.msg), time.monotonic()
-    if now - _warned.get(message, -1.0) < 1.0:
-        return False
-    _warned[message] = now
-    return True
 
 
 class _Stderr(logging.Handler):
@@ -84,6 +74,26 @@ def logger(project: str = "") -> Logger:
     return logger.bind(project=project) if project else logger
 
 
+class _Throttle:
+    """Admits what is alike at most so often; counts what it does not. Few kinds may differ."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: dict[Any, tuple[float, int]] = {}
+
+    def admit(self, kind: Any) -> int | None:
+        """Return how many of this kind were not admitted since the last one; None: not now."""
+        now = time.monotonic()
+        last, unsaid = self._seen.get(kind, (-self._seconds, 0))
+        if now - last < self._seconds:
+            self._seen[kind] = (last, unsaid + 1)
+            return None
+        if len(self._seen) >= _KINDS:
+            self._seen.clear()
+        self._seen[kind] = (now, 0)
+        return unsaid
+
+
 class Sparse:
     """Writes a line like those before it at most so often, and then how many there were.
 
@@ -91,20 +101,12 @@ class Sparse:
     """
 
     def __init__(self, log: Logger, event: str, seconds: float) -> None:
-        self._log, self._event, self._seconds = log, event, seconds
-        self._seen: dict[tuple[Any, ...], tuple[float, int]] = {}
+        self._log, self._event, self._throttle = log, event, _Throttle(seconds)
 
     def warn(self, **facts: str | int) -> None:
-        """Write a warning, or count it; lines are alike if they say the same. Few may differ."""
-        like, now = tuple(facts.values()), time.monotonic()
-        last, unsaid = self._seen.get(like, (-self._seconds, 0))
-        if now - last < self._seconds:
-            self._seen[like] = (last, unsaid + 1)
-            return
-        if len(self._seen) >= _KINDS:
-            self._seen.clear()
-        self._seen[like] = (now, 0)
-        self._log.warning(self._event, **facts, **({"unsaid": unsaid} if unsaid else {}))
+        """Write a warning, or count it; lines are alike if they say the same."""
+        if (unsaid := self._throttle.admit(tuple(facts.values()))) is not None:
+            self._log.warning(self._event, **facts, **({"unsaid": unsaid} if unsaid else {}))
 
 
 def _without_messages(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

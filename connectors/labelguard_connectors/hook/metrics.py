@@ -40,10 +40,6 @@ class Metrics:
         about = "Events in the inbox that no release has taken up."
         self.waiting = Gauge("waiting_events", about, **own)
 
-    def page(self) -> bytes:
-        """Return all of it, as Prometheus reads it."""
-        return generate_latest(self.registry)
-
     def totals(self) -> tuple[int, int]:
         """Deliveries that were answered with 200, and events that were new."""
         samples = [one for metric in self.registry.collect() for one in metric.samples]
@@ -53,8 +49,11 @@ class Metrics:
         return int(done), int(new)
 
 
-def page_of_several(metrics: Mapping[str, Metrics]) -> bytes:
-    """Return the page of several projects: every number has the name of its project."""
+def metrics_page(metrics: Mapping[str, Metrics]) -> bytes:
+    """Return the numbers of projects, by name, as Prometheus reads them.
+
+    Every number has the name of its project, but that of an only one, whose name is "".
+    """
     registry = CollectorRegistry()
     registry.register(_Several(metrics))
     return generate_latest(registry)
@@ -70,10 +69,11 @@ class _Several(Collector):
         """Yield each family once, with the samples of all."""
         families: dict[str, Metric] = {}
         for project, one in self._metrics.items():
+            name = {"project": project} if project else {}
             for family in one.registry.collect():
                 samples, family.samples = family.samples, []
                 families.setdefault(family.name, family).samples += [
-                    each._replace(labels={"project": project, **each.labels}) for each in samples
+                    each._replace(labels={**name, **each.labels}) for each in samples
                 ]
         yield from families.values()
 

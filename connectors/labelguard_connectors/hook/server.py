@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -13,10 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import uvicorn
-from starlette.types import ASGIApp
-
-from labelguard.cli.terminal import StopSignal
+from labelguard.cli import serving
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
@@ -28,8 +24,6 @@ from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.serving import Endpoints
 
 HOST, PORT = "127.0.0.1", 8410
-_BACKLOG = 2_048
-_SHUTDOWN_SECONDS = 30
 _SWITCH_SECONDS = 0.0005
 _WORKER_SECONDS = 60
 # How long to wait before a worker that ended is started again: at first, and at most.
@@ -62,7 +56,7 @@ def serve(
     then is stored.
 
     `worker` is the command of the worker, if one is to run beside it for each project. Raises
-    `ConnectorError` where the address cannot be had, no connector of a project can be served, or a
+    `LabelguardError` where the address cannot be had, no connector of a project can be served, or a
     secret of one project would open another; and what the worker would raise.
     """
     # Else the thread that writes waits 5 ms for the interpreter whenever it comes back to it.
@@ -72,8 +66,10 @@ def serve(
     _check_secrets(endpoints)
     for name, opened in projects.items() if worker else ():
         # What it would refuse is an error now, for whoever starts the server.
-        with _name_in_errors(name):
+        try:
             Schedule.of(opened.project.hook).describe(opened.project)
+        except (ConnectorError, PolicyError) as error:
+            raise type(error)(f"{name}: {error}" if name else str(error)) from None
     logs.configure()
     log = logs.logger()
     with contextlib.ExitStack() as stack:
@@ -82,8 +78,8 @@ def serve(
             inbox = stack.enter_context(contextlib.closing(opened.answers.inbox()))
             state = partial(attempts.read, opened.project)
             hooks[name] = Hook(endpoints[name].served, inbox, bounds, state, bodies, name)
-        listener = stack.enter_context(contextlib.closing(_listen(host, port)))
-        address = _address(listener)
+        listener = stack.enter_context(contextlib.closing(serving.listen(host, port)))
+        address = serving.address_of(listener)
         for name, each in endpoints.items():
             for connector, why in each.left_out.items():
                 log.warning("not served", connector=f"{name}/{connector}".lstrip("/"), why=why)
@@ -96,8 +92,15 @@ def serve(
         for name, opened in projects.items() if worker else ():
             own = ["--project", str(opened.project.state), *(["--named", name] if name else [])]
             stack.enter_context(_run_beside([*worker, *own], name))
-        only = hooks.get("")
-        _run(app.application(only) if only else app.application_of_several(hooks), listener, bounds)
+        serving.run_server(
+            app.application(hooks),
+            listener,
+            http=limits.protocol(bounds, bounds.within_files()),
+            lifespan="on",
+            proxy_headers=True,
+            forwarded_allow_ips="127.0.0.1,::1",
+            backlog=serving.BACKLOG,
+        )
         log.info("ended", address=address)
         totals = [hook.metrics.totals() for hook in hooks.values()]
         return ServerSummary(address, served, *map(sum, zip(*totals, strict=True)))
@@ -123,15 +126,6 @@ def _name_projects(places: Sequence[Where]) -> dict[str, OpenProject]:
     return projects
 
 
-@contextlib.contextmanager
-def _name_in_errors(project: str) -> Iterator[None]:
-    """Name the project in what is raised inside, where a server has several."""
-    try:
-        yield
-    except (ConnectorError, PolicyError) as error:
-        raise type(error)(f"{project}: {error}" if project else str(error)) from None
-
-
 def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
     """Raise `ConnectorError` where what opens one project's hook would open another's."""
     owners: dict[str, str] = {}
@@ -143,47 +137,6 @@ def _check_secrets(endpoints: Mapping[str, Endpoints]) -> None:
                         f"connector {endpoint.name} of {project} has a secret of {owner} as well: "
                         "give it one of its own, under another name of the connector"
                     )
-
-
-def _run(application: ASGIApp, listener: socket.socket, bounds: Limits) -> None:
-    config = uvicorn.Config(
-        application,
-        http=limits.protocol(bounds, bounds.within_files()),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,  # a path or a query may hold anything
-        server_header=False,
-        proxy_headers=True,
-        forwarded_allow_ips="127.0.0.1,::1",
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-    )
-    # Told to end, it ends well; the signal, which uvicorn raises once more, has done its work.
-    with contextlib.suppress(StopSignal, KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named, asyncio sends what it writes at once (TCP_NODELAY); else every
-    # answer would wait 40 ms for an acknowledgment.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ConnectorError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; name another: --host, --port"
-        ) from None
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextlib.contextmanager

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labelguard.answers.connector import Answer, Page, Unreadable
 from labelguard.errors import ConnectorError
@@ -99,11 +100,12 @@ class _ChangedTask(Payload):
     updated_at: ZonedTime
 
 
-@dataclass(frozen=True)
-class Cursor:
+class Cursor(BaseModel):
     """The point that a pull came to: of tasks that changed `since` (µs; 0: all) it read those up to
     the id `after`, and what changes from `until` on is for the next one.
     """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     since: int = 0
     after: int = 0
@@ -113,17 +115,14 @@ class Cursor:
     def parse(cls, text: str) -> Cursor:
         """Return the inverse of `str`; of an empty text, the beginning."""
         try:
-            members = json.loads(text) if text else {}
-            if not isinstance(members, dict) or any(type(n) is not int for n in members.values()):
-                raise TypeError
-            return cls(**members)
-        except (ValueError, TypeError):
+            return cls.model_validate_json(text or "{}")
+        except ValidationError:
             raise ConnectorError(
                 "this is no cursor of a Label Studio connector; pull everything once"
             ) from None
 
     def __str__(self) -> str:
-        return json.dumps(asdict(self))
+        return self.model_dump_json()
 
 
 def pull_pages(
@@ -135,14 +134,14 @@ def pull_pages(
     of each, what its labeling interface asks for.
     """
     at, interface = Cursor.parse(cursor), fetch_interface()
-    at = at if at.until else replace(at, until=_newest_change(list_tasks))
+    at = at if at.until else at.model_copy(update={"until": _newest_change(list_tasks)})
     while listed := list_tasks(_filters(at), "tasks:id", _TASKS, "all"):
         tasks = [parse(_PulledTask, task, _ORIGIN) for task in listed]
         results = [result for task in tasks for result in _to_answers(task, interface)]
         answers = [result for result in results if isinstance(result, Answer)]
         unreadable = [result for result in results if isinstance(result, Unreadable)]
         # Only the last of several pages of the same tasks leads beyond them.
-        beyond = replace(at, after=max(task.id for task in tasks))
+        beyond = at.model_copy(update={"after": max(task.id for task in tasks)})
         *early, last = [answers[i : i + _ANSWERS] for i in range(0, len(answers), _ANSWERS)] or [[]]
         yield from (Page(part, str(at)) for part in early)
         yield Page(last, str(beyond), unreadable)

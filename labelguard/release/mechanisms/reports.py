@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelguard.release.coefficients import COLUMNS, Coefficient, rows
 from labelguard.release.sections import Chart, Mark, Section, Series, fill_section, triple
-from labelguard.text import DEFAULT_AGREEMENT, escape_controls, pluralize
+from labelguard.text import DEFAULT_AGREEMENT, escape_controls, pluralize, read_template
 
 if TYPE_CHECKING:
     import jinja2
@@ -21,16 +21,11 @@ Card = Mapping[str, Any]
 @cache
 def _template() -> jinja2.Template:
     """Return sections.j2; what is filled in stands in one line."""
-    import jinja2
-
-    environment = jinja2.Environment(
+    return read_template(
+        files(__package__) / "sections.j2",
+        {"counted": pluralize, "error": _error, "triple": triple},
         finalize=lambda value: escape_controls(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"counted": pluralize, "error": _error, "triple": triple}
-    return environment.from_string((files(__package__) / "sections.j2").read_text(encoding="utf-8"))
 
 
 def describe_randomized(card: Card) -> Iterator[Section]:

@@ -155,10 +155,7 @@ _DRAWN = ("value", "threshold", "block_labels", "block_letters")
 
 
 def _draw(
-    task: Randomizing,
-    rows: SelectedRows,
-    label: NDArray[np.uint8],
-    choices: BucketChoices | None,
+    task: Randomizing, rows: SelectedRows, label: NDArray[np.uint8], choices: BucketChoices | None
 ) -> dict[str, NDArray[Any]]:
     """Draw the labels of new rows; `label` is that of all staged rows. Returns `_DRAWN`."""
     letters = rows.letters.astype(np.int64)

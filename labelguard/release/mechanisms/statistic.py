@@ -162,10 +162,7 @@ def _noise_of(window: Window) -> Noise:
 
 
 def calibrate(
-    context: ReleaseContext,
-    design: Design,
-    window: Window,
-    before: Sequence[Window],
+    context: ReleaseContext, design: Design, window: Window, before: Sequence[Window]
 ) -> Calibration:
     """Calibrate the head of the sum that `window` joins, by simulation on public columns.
 

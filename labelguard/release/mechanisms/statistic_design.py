@@ -251,11 +251,7 @@ def _head_to_join(
 
 
 def window_of(
-    context: ReleaseContext,
-    rows: Rows,
-    z: NDArray[np.float32],
-    bounds: Bounds | None,
-    **parts: Any,
+    context: ReleaseContext, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **parts: Any
 ) -> Design:
     """Return the design of a window of labels `rows` on pairs at `z`, with bounds and noise.
 

@@ -4,8 +4,6 @@ A file without a tie, or of a labeler who skipped everything, or always chose th
 there, lacks a column: it decided the exit code, and the journal told whether there was a tie.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

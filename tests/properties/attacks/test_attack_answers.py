@@ -4,8 +4,6 @@ Who won, a mean rating, a gold answer: such a column is the same for all labels 
 no look at public columns tells it from the name of a system.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -73,10 +71,7 @@ def test_plans_take_no_column_of_answers(name):
         pl.col(f"{name}_{side}").replace_strict({"lost": 0, "tied": 1, "won": 2})
         for side in ("a", "b")
     )
-    for table, features in (
-        (verdicts(0, name), f"source:{name}"),
-        (numbers, f"columns:{name}"),
-    ):
+    for table, features in ((verdicts(0, name), f"source:{name}"), (numbers, f"columns:{name}")):
         with pytest.raises(InvalidLabels, match=f"{name}_a"):
             lg.plan(table, epsilons=3, delta=1e-5, features=features, format="pairs")
 

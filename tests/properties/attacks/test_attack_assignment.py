@@ -4,8 +4,6 @@ This cannot be prevented here: the attack succeeds, and the card of a project th
 assignment says so.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

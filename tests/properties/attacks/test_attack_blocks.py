@@ -4,8 +4,6 @@ Whoever chooses the file, its order and names, when a job dies and what is asked
 a second draw of a block, or a part of one, without a further charge; nor may they learn from sizes.
 """
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 from unittest.mock import Mock

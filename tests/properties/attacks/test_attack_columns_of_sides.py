@@ -5,8 +5,6 @@ lists of columns, line numbers and names of directories named the side that had 
 twice, or no key at all. Every case is one input in worlds that differ only in labels.
 """
 
-from __future__ import annotations
-
 import decimal
 import itertools
 import json

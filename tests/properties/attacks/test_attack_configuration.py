@@ -5,8 +5,6 @@ readers read two things; numbers of many digits take long; an error repeats a va
 secret in the wrong place; a link or a file that others can write decides what a project is.
 """
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 

@@ -5,8 +5,6 @@ Every case is one table of pairs; its worlds differ only in which side stands un
 worlds must end alike: exit code, message, released rows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import decimal
@@ -384,10 +382,7 @@ def test_ids_of_parts_and_signed_addresses_make_no_new_units(tmp_path):
 
 @pytest.mark.parametrize(
     "seeds",
-    [
-        range(60),
-        pytest.param(range(60, 60 + 600 * MORE_ROUNDS), marks=pytest.mark.slow),
-    ],
+    [range(60), pytest.param(range(60, 60 + 600 * MORE_ROUNDS), marks=pytest.mark.slow)],
     ids=str,
 )
 def test_no_value_of_any_type_tells_which_side_was_chosen(seeds, tmp_path):

@@ -3,8 +3,6 @@
 Every attack releases the same comparison again and again, and reads the label off the majority.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable
@@ -93,13 +91,7 @@ def another_question(number, rng):
     return table(truth(), question=[f"Better in the sense of {number}?"] * PAIRS)
 
 
-NIGHTLY = [
-    sorted_by_content,
-    renamed_ids,
-    renamed_labelers,
-    renamed_records,
-    another_question,
-]
+NIGHTLY = [sorted_by_content, renamed_ids, renamed_labelers, renamed_records, another_question]
 
 
 @pytest.mark.quick("renamed_ids")

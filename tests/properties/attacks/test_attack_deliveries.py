@@ -2,8 +2,6 @@
 label alone must leave the same traces, whatever the tool sends twice.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import copy
@@ -90,7 +88,7 @@ def traces(made, tool, bodies):
     """What is to be seen of deliveries: answers, metrics but for times, rows and sizes of files."""
     with contextlib.closing(OpenProject.open(made).answers.inbox()) as inbox:
         hook = delivery.Hook(Endpoints.of(made).served, inbox, Limits())
-        with TestClient(application(hook)) as client:
+        with TestClient(application({"": hook})) as client:
             answers = [
                 client.post(f"/hooks/{tool}", content=body, headers=proof(tool, body))
                 for body in bodies

@@ -3,8 +3,6 @@
 Every export is staged as it would be for a release; messages count as published.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable
@@ -48,11 +46,7 @@ def as_json(rows, path):
 
 
 def texts(number):
-    return {
-        "prompt": f"p{number}",
-        "response_a": f"a{number}",
-        "response_b": f"b{number}",
-    }
+    return {"prompt": f"p{number}", "response_a": f"a{number}", "response_b": f"b{number}"}
 
 
 def label_studio_row(number, labeler):

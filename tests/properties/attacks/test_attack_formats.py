@@ -5,24 +5,13 @@ who won, by how much, whether anybody answered where blanks are ties. All must b
 message, ids, contents, faults, counts.
 """
 
-from __future__ import annotations
-
-import itertools
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.published import (
-    SHAPES,
-    as_jsonl,
-    as_table,
-    assistant,
-    read,
-    user,
-)
+from support.published import SHAPES, as_jsonl, as_table, assistant, read, user
 
 from labelguard.inputs.columns import Reading
-from labelguard.keys.keyring import KeyRing
 
 TURN = "\n\nAssistant:"
 ASK, HI = user("Ask"), assistant("Hi")
@@ -78,16 +67,6 @@ SECOND = {name for name in CASES if name.startswith("beside")} - {
 WORLDS = ((False, False), (False, True), (True, True))
 
 
-@pytest.fixture(scope="module")
-def keys():
-    return KeyRing.public()
-
-
-@pytest.fixture
-def places(tmp_path):
-    return (tmp_path / f"staged-{number}" for number in itertools.count())
-
-
 def world(sides, beside, swapped):
     return [
         {"labeler_id": f"w{number}", **beside, "chosen": chosen, "rejected": rejected}
@@ -108,8 +87,7 @@ def as_columns(rows):
     "dialogues, a beginning", "conversations, no message", "conversations, 1 and text"
 )
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.slow if case in SECOND else []) for case in CASES],
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in SECOND else []) for case in CASES]
 )
 def test_which_side_was_chosen_does_not_decide_where_a_prompt_ends(case, keys, places, tmp_path):
     """Types of columns follow from the side that is in them, in a table as in JSON."""

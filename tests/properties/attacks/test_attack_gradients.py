@@ -4,8 +4,6 @@ A run may depend on labels through exactly as many noised sums as were charged, 
 apart when one labeler's labels change, whatever happens on the way.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 from typing import Any

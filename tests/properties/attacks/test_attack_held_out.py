@@ -4,8 +4,6 @@ A labeler who moved from one part to the other would be judged by what was learn
 whoever can move people at will could ask for the same labels in both.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from typing import Any
@@ -130,13 +128,7 @@ def under_another_policy(project, raw, here):
     return raw
 
 
-EVASIONS = [
-    rename_input,
-    reorder,
-    one_by_one,
-    other_texts,
-    under_another_policy,
-]
+EVASIONS = [rename_input, reorder, one_by_one, other_texts, under_another_policy]
 
 
 @pytest.mark.quick("held-out-rename_input")

@@ -7,8 +7,6 @@ else wrote decides what is promoted; what goes wrong says what is in a file; a l
 from when a model is promoted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ Randomness that lasts answers twice alike where the label is the same: the diffe
 then tells who changed their mind, at any ε. Fresh randomness makes each answer cost its price.
 """
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 from unittest.mock import Mock
@@ -18,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from support import world
 from support.crashes import crash, steps_of
-from support.gated import BUDGET, PATIENCE, Gates, labels
+from support.gated import BUDGET, PATIENCE, labels
 from support.preferences import STATISTIC, files, write
 from support.rounds import some
 from support.surveys import survey
@@ -33,17 +31,9 @@ from labelguard.release.mechanisms.props import Relabelling
 from labelguard.report import overview
 from labelguard.storage import blocks, buckets
 
+CEILING = 60
+
 WHO = "3"
-
-
-@pytest.fixture
-def gates(tmp_path, monkeypatch):
-    return Gates.install(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def project(tmp_path):
-    return lg.init(tmp_path / "project", max_epsilon=60)
 
 
 def without(labeler):

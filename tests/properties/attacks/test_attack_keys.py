@@ -3,8 +3,6 @@
 An error printed the keys in it, or said by its kind what was answered, and stopped all releases.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable

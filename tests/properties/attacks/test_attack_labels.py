@@ -4,8 +4,6 @@ Worlds differ in labels only. What was set aside, dropped or merely counted by w
 published it.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

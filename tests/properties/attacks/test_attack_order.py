@@ -2,8 +2,6 @@
 which system wrote the chosen response, or puts one pair into two rankings.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -3,8 +3,6 @@
 None stops a release, and nothing public tells that there was one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

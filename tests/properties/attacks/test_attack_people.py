@@ -3,8 +3,6 @@
 Each one charged everybody (or one person) again, or turned every label around, without a word.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa
@@ -131,11 +129,7 @@ def test_who_was_put_into_a_group_under_another_spelling_is_not_outside_it(
     groups.write_text(f"labeler_id,group_id\n{one},home\nworker 1,home\n")
     lg.policies.add_groups(groups, project)
     read_refusal(
-        project,
-        rename(other),
-        "differ only in how they are written",
-        **PRICE,
-        unit="group",
+        project, rename(other), "differ only in how they are written", **PRICE, unit="group"
     )
 
 

@@ -5,8 +5,6 @@ charged, digests of what was released, and numbers that follow from a noisy sum 
 here: that it differs by what it was charged for is no attack), whatever the label says.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

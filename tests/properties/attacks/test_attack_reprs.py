@@ -1,7 +1,5 @@
 """What a release holds in memory shows nobody when it is printed, as in a log of a traceback."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

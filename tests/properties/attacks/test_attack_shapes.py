@@ -6,8 +6,6 @@ picks one by the loss ℓ that the coins left is Σ_ℓ P[ℓ] · max over noise
 twice as much. All numbers here are computed, none is sampled.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

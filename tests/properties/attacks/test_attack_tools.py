@@ -3,8 +3,6 @@
 What goes on in a tool decides nothing that is seen of ingestion, and stops it for nobody.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

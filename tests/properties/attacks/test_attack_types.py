@@ -4,8 +4,6 @@ Every case is one table of pairs; its worlds differ only in which side stands un
 worlds must end alike: exit code, message, item ids, released rows.
 """
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import json

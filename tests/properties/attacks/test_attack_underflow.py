@@ -5,8 +5,6 @@ such squares, a gradient of many small coordinates passed as it was, dozens of c
 the head told its labeler's labels at any ε.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

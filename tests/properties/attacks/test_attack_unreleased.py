@@ -1,7 +1,5 @@
 """A head that holds most directions at 0 must not claim to know what lies along them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

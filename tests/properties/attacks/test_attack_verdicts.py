@@ -5,8 +5,6 @@ order or the other, with the sign that goes with it; what is read, and how readi
 same in both, whatever type the column has.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

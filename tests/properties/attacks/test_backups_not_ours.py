@@ -1,7 +1,5 @@
 """A backup is authenticated and bounded before anything of it is unpacked or opened."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Budgets that protect nobody: by one price, by many, by what is asked for and not given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What other packages bring takes nobody's place, and no work is left out unseen."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace

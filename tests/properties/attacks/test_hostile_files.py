@@ -1,7 +1,5 @@
 """Files made to exhaust memory, disk or patience end in one clear line, and take little of each."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json
@@ -119,11 +117,7 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
     "very deep lists": ("x.jsonl", nest(1_000_000, "[", "]"), "cannot be read"),
     "deep objects": ("x.jsonl", nest(10_000, '{"a":', "}"), "cannot be read"),
     "deep types": ("x.parquet", _deep_parquet, "not a complete Parquet file"),
-    "pages that are not there": (
-        "x.parquet",
-        _pages_that_are_not_there,
-        "damaged",
-    ),
+    "pages that are not there": ("x.parquet", _pages_that_are_not_there, "damaged"),
     "texts that unpack to gigabytes": ("x.parquet", _long_texts, "too little memory"),
     "a stream that unpacks to much": ("x.arrow", _swollen_arrow, "compressed Arrow data"),
     "a file that unpacks to much": (
@@ -141,8 +135,7 @@ _LONG = "texts that unpack to gigabytes"
     "one line without an end", "a header of one long name", "deep lists", "deep types"
 )
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.slow] * (kind == _LONG)) for kind in FILES],
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == _LONG)) for kind in FILES]
 )
 def test_a_hostile_file_ends_in_one_line(project, tmp_path, kind):
     name, content, message = FILES[kind]
@@ -184,10 +177,7 @@ def _rows_parquet(path):
 BOMBS = {"x.csv.gz": _rows_csv, "x.jsonl.gz": _rows_jsonl, "x.parquet": _rows_parquet}
 
 
-_PRIVATIZE, _PLAN = (
-    (*PRIVATIZE, "--epsilon", "3", "--delta", "1e-5"),
-    ("plan",),
-)
+_PRIVATIZE, _PLAN = ((*PRIVATIZE, "--epsilon", "3", "--delta", "1e-5"), ("plan",))
 
 
 @pytest.mark.quick("command0")

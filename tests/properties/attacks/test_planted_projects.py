@@ -1,7 +1,5 @@
 """Nobody else's project is taken for the user's own, whoever left it lying about."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """At δ = 0 the parts of ε never add up to more than ε, not even by a rounding error."""
 
-from __future__ import annotations
-
 import decimal
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Who can write the ledger's database, or set it back, and has no key."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

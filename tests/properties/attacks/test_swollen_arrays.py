@@ -1,7 +1,5 @@
 """A small file of arrays takes little memory, whatever it says of itself."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc

@@ -6,8 +6,6 @@ Cards are HTML that a notebook puts into its page, where scripts, pictures from 
 formulas (MathJax has links) would run with the rights of whoever opened it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -139,14 +139,11 @@ def test_a_refusal_is_one_line_without_the_key(monkeypatch, status, hint, caplog
 
 
 def test_a_server_that_ignores_n_is_refused():
-    class One(completions.Completions):
-        def _answer(self, body):
-            return super()._answer({**body, "n": 1})
-
-    with completions.serving() as server:
-        server.RequestHandlerClass = One
-        with pytest.raises(LabelguardError, match="gave no 2 texts"):
-            generate("m", ["tea?"], 2, max_new_tokens=9, url=server.url)
+    with (
+        completions.serving(most=1) as server,
+        pytest.raises(LabelguardError, match="gave no 2 texts"),
+    ):
+        generate("m", ["tea?"], 2, max_new_tokens=9, url=server.url)
 
 
 def test_a_prompt_that_a_server_refuses_ends_all_at_once():

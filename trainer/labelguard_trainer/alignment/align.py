@@ -17,14 +17,14 @@ from labelguard.release.card import guarantee
 from labelguard.release.head import FILE
 from labelguard.release.model_card import LearnedRelease, base_of, front_matter, releases_of_card
 from labelguard.storage.files import check_directory, write_atomically
-from labelguard.text import Progress, escape_controls, format_budget, no_progress
+from labelguard.text import Progress, escape_controls, format_budget, no_progress, read_template
 from labelguard_trainer.alignment.contents import read_contents, read_prompts
 from labelguard_trainer.alignment.recipe import Recipe
 from labelguard_trainer.alignment.stages import AlignmentStage, fine_tune, train_policy
 from labelguard_trainer.training import fitting, models
 from labelguard_trainer.training.request import Source, TrainingRequest, open_release
 from labelguard_trainer.training.runs import RunDirectory
-from labelguard_trainer.training.settings import public_name
+from labelguard_trainer.training.settings import public_name, with_model
 
 StageName: TypeAlias = Literal["sft", "reward", "rl"]
 
@@ -267,14 +267,9 @@ class _Alignment:
         learned: tuple[LearnedRelease, ...],
         **words: str,
     ) -> None:
-        import jinja2
-
         model = self.recipe.model
-        environment = jinja2.Environment(
-            trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-        )
         of_release = any(one.sums == self.own[0].sums for one in learned)
-        text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        text = read_template(_TEMPLATE).render(
             card=self.card if of_release else None,
             config=parameters["config"],
             front_matter=front_matter(learned, model) if learned else "",
@@ -294,18 +289,12 @@ class _Alignment:
 
 def _public_part(spec: str) -> str:
     """Return features of a mix as they are told to others."""
-    kind, colon, options = spec.partition(":")
-    model, comma, rest = options.partition(",")
-    return f"{kind}{colon}{public_name(model) if model else ''}{comma}{rest}"
+    return with_model(spec, public_name)
 
 
 def _identity_of_part(spec: str) -> str:
     """Return what tells features of a mix from others: of a directory its contents."""
-    kind, colon, options = spec.partition(":")
-    model, comma, rest = options.partition(",")
-    if not (model and Path(model).is_dir()):
-        return spec
-    return f"{kind}{colon}{models.identity(model)}{comma}{rest}"
+    return with_model(spec, lambda model: models.identity(model) if Path(model).is_dir() else model)
 
 
 def _notes(stages: Sequence[AlignmentStage]) -> list[str]:

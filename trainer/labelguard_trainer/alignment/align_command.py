@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from labelguard.cli.options import directory_option, project_option
-from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
-from labelguard.processes import is_first_process
-from labelguard.text import format_budget, no_progress
+from labelguard.cli.terminal import print_facts, print_notes, prints, relative_path
+from labelguard.text import format_budget
+from labelguard_trainer.training.command import speak_first
 
 if TYPE_CHECKING:
     from labelguard_trainer.alignment.align import AlignmentResult
@@ -26,8 +25,7 @@ def _print_result(value: AlignmentResult | RecordsResult) -> None:
     from labelguard_trainer.alignment.align import AlignmentResult
 
     print_facts(_facts(value) if isinstance(value, AlignmentResult) else _facts_of_records(value))
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 def _facts(value: AlignmentResult) -> Iterator[tuple[str, str]]:
@@ -89,8 +87,7 @@ def align(
     if len(stages) > 1 or not set(stages) <= set(_STAGES):
         raise click.UsageError(f"expected {' or '.join(_STAGES)}, and a recipe")
     stage: Any = stages[0] if stages else None
-    first = is_first_process()  # of several it alone speaks
-    with progress(at_once=True) if first else nullcontext(no_progress) as report:
+    with speak_first() as report:
         report("reading the recipe", None)
         from labelguard_trainer.records.recipe import is_private
 
@@ -102,7 +99,4 @@ def align(
             return align_records(recipe, output=output, project=project, progress=report)
         from labelguard_trainer.alignment.align import align as align_model
 
-        result = align_model(recipe, output=output, stage=stage, project=project, progress=report)
-    if not first:
-        click.get_current_context().exit()
-    return result
+        return align_model(recipe, output=output, stage=stage, project=project, progress=report)

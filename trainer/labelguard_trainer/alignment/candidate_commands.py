@@ -12,6 +12,7 @@ from labelguard.cli.options import HELP, complete_files, directory_option, file_
 from labelguard.cli.terminal import (
     echo,
     print_facts,
+    print_notes,
     print_table,
     prints,
     progress,
@@ -36,34 +37,25 @@ _SAMPLING_OPTIONS = (
         help="Public prompts: a column prompt of texts or chats, in Parquet or JSON lines, or a "
         "directory with a release, whose prompts are taken.",
     ),
+    click.option("--n", type=_COUNT, default=4, help="Responses to each prompt."),
     click.option(
-        "--n", type=_COUNT, default=4, show_default=True, help="Responses to each prompt."
-    ),
-    click.option(
-        "--max-new-tokens",
-        type=_COUNT,
-        default=256,
-        show_default=True,
-        help="Tokens of a response at most.",
+        "--max-new-tokens", type=_COUNT, default=256, help="Tokens of a response at most."
     ),
     click.option(
         "--temperature",
         type=click.FloatRange(min=0),
         default=1.0,
-        show_default=True,
         help="Temperature of sampling; 0: the likeliest token each time.",
     ),
     click.option(
         "--top-p",
         type=click.FloatRange(0, 1, min_open=True),
         default=1.0,
-        show_default=True,
         help="Draw from the likeliest tokens that have this probability together.",
     ),
     click.option(
         "--seed",
         default=0,
-        show_default=True,
         help="Seed of sampling; on a CPU the same one gives the same responses.",
     ),
     click.option(
@@ -133,8 +125,7 @@ def _print_best_of(value: BestOfResult) -> None:
     print_table(names, rows, right=names)
     echo()
     print_facts(_best_of_facts(value))
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 def _best_of_facts(value: BestOfResult) -> Iterator[tuple[str, str]]:
@@ -220,7 +211,6 @@ def _print_synthesis(value: SynthesisResult) -> None:
     "--pairs",
     type=click.Choice(("all", "extremes")),
     default="all",
-    show_default=True,
     help="All pairs of different responses to a prompt, or the best against the worst.",
 )
 @click.option(

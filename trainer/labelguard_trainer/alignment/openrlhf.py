@@ -16,7 +16,6 @@ import contextlib
 import ipaddress
 import json
 import re
-import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-import uvicorn
 from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -32,7 +30,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from labelguard.analysis.reward import ReleaseReward
-from labelguard.cli.terminal import StopSignal, echo
+from labelguard.cli import serving
+from labelguard.cli.terminal import echo
 from labelguard.errors import LabelguardError
 from labelguard_trainer.alignment.rewards import compute_rewards
 
@@ -44,7 +43,6 @@ ENDS = (
 )
 _SLOT = "{prompt}"
 _TAIL = 64  # characters by which a prompt is recognized whose beginning was cut off
-_SHUTDOWN_SECONDS = 30
 # Of one request.
 _BYTES = 32 << 20
 _QUERIES = 4096
@@ -247,26 +245,13 @@ def serve(
     Raises `LabelguardError` where the address cannot be had, or the reward gives no number.
     """
     loopback = is_loopback(host)
-    with contextlib.closing(_listen(host, port)) as listener:
+    with contextlib.closing(serving.listen(host, port)) as listener:
         service = RewardService(reward, template or PromptTemplate(), loopback=loopback)
-        name, number = listener.getsockname()[:2]
-        address = f"http://{f'[{name}]' if ':' in name else name}:{number}{PATH}"
-        config = uvicorn.Config(
-            service.application(),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        )
+        address = serving.address_of(listener) + PATH
         echo(f"labelguard: rewards of {reward.__name__} are at {address}", err=True)
         if not loopback:
             echo("labelguard: note: whoever reaches it is answered, unencrypted", err=True)
-        # Told to end, it ends well; the signal, which uvicorn raises once more, has done its work.
-        with contextlib.suppress(StopSignal, KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+        serving.run_server(service.application(), listener, lifespan="off", proxy_headers=False)
     return RewardServerSummary(address, reward.__name__, service.rewards, service.refusals)
 
 
@@ -275,19 +260,3 @@ def is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named, asyncio sends what it writes at once.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise LabelguardError(
-            f"cannot listen on {host}, port {port}: {error.strerror}; name another: --host, --port"
-        ) from None
-    return listener

@@ -41,10 +41,11 @@ def _parse_mix(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 
 def _absolute(spec: str) -> str:
     """Return a specification of features that means the same in any directory."""
-    kind, _, source = spec.partition(":")
-    model, comma, rest = source.partition(",")
-    path = Path(model)
-    return f"{kind}:{path.absolute()}{comma}{rest}" if model and path.is_dir() else spec
+    from labelguard_trainer.training.settings import with_model
+
+    return with_model(
+        spec, lambda model: str(Path(model).absolute()) if Path(model).is_dir() else model
+    )
 
 
 release_argument = click.argument(
@@ -74,17 +75,13 @@ def _print_summary(value: RewardServerSummary) -> None:
 @click.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     help="Address to listen on; by default nobody but this machine is answered.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8091, show_default=True, help="0 takes any."
-)
+@click.option("--port", type=click.IntRange(0, 65_535), default=8091, help="0 takes any.")
 @click.option(
     "--prompt-template",
     metavar="TEXT",
     default="{prompt}",
-    show_default=True,
     callback=_unescape,
     help=r"What the trainer writes around a prompt, to be taken off: "
     r"'<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n'; \n is a line break.",
@@ -138,7 +135,6 @@ def _print_function(value: RewardFunctionFile) -> None:
     "--prompt-key",
     metavar="NAME",
     default="prompt",
-    show_default=True,
     help="Name of the prompt in the column extra_info of your data, such as question.",
 )
 @prints(_print_function, project=True)

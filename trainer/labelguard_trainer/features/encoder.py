@@ -89,6 +89,8 @@ class FrozenEncoder:
     `progress`, if set, gets the share of the texts not yet cached is encoded.
     """
 
+    _model_class = "AutoModel"
+
     def __init__(
         self,
         config: EncoderConfig,
@@ -174,27 +176,21 @@ class FrozenEncoder:
 
     @cached_property
     def _model(self) -> PreTrainedModel:
-        """The model without a task head."""
-        from transformers import AutoModel
-
-        model = self._load_model(AutoModel)
-        if model.config.is_encoder_decoder:
-            model = model.get_encoder()
-        return model.to(device()).eval()
-
-    def _load_model(self, kind: Any) -> PreTrainedModel:
-        """Return the weights as a model of this kind."""
+        """The weights as a model of the provider's class; without a task head, the encoder."""
         import torch
+        import transformers
 
         with _quiet_loading(self.config.directory):
-            model: PreTrainedModel = kind.from_pretrained(
+            model: PreTrainedModel = getattr(transformers, self._model_class).from_pretrained(
                 self.config.directory,
                 dtype=getattr(torch, self.config.dtype),
                 local_files_only=True,
                 use_safetensors=True,
             )
         model.config.use_cache = False
-        return model
+        if self._model_class == "AutoModel" and model.config.is_encoder_decoder:
+            model = model.get_encoder()
+        return model.to(device()).eval()
 
     @property
     def _width(self) -> int:
@@ -310,3 +306,11 @@ def _content_digest(path: Path, inode: int, size: int, changed: int) -> str:
     """SHA-256 of a file, read once a process as long as it does not change."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class FrozenJudge(FrozenEncoder):
+    """A model with a task head, which gives one number."""
+
+    @property
+    def _width(self) -> int:
+        return 1

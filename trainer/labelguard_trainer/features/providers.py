@@ -7,6 +7,7 @@ transformers load when a provider is opened, not before.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,32 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
     chosen = read_options("hf", rest, {*_CHOICES, "max_tokens"})
     return FrozenEncoder(encoder_config("hf", directory_of(source), chosen))
+
+
+def judge_config(
+    name: str, provider: str, options: str, check: Callable[[Path], None]
+) -> EncoderConfig:
+    """Return settings of a model with a task head, by ID_OR_PATH and options."""
+    source, *rest = (part.strip() for part in options.split(","))
+    if not source:
+        raise LabelguardError(
+            f"expected {provider}{'=' if ':' in provider else ':'}ID_OR_PATH, found no model"
+        )
+    chosen = read_options(provider.partition(":")[0], rest, {"template", "dtype", "max_tokens"})
+    directory = directory_of(source)
+    check(directory)
+    usual = {"template": "chat" if has_chat_template(directory) else "lines"}
+    return encoder_config(name, directory, usual | chosen)
+
+
+def check_architecture(
+    directory: Path, heads: tuple[str, ...], expected: str, instead: str = ""
+) -> None:
+    """Raise `LabelguardError` unless a model's own files name a class with one of these heads."""
+    names = [str(n) for n in read_json(directory / "config.json").get("architectures") or ()]
+    if not any(name.endswith(heads) for name in names):
+        listed = ", ".join(names) or "no architecture in config.json"
+        raise LabelguardError(f"{directory} {expected} (…{heads[0]}), found {listed}{instead}")
 
 
 def directory_of(source: str) -> Path:

@@ -10,7 +10,6 @@ A reward model that was trained on raw labels of the same people is no public fe
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,20 +20,12 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.columns import content_column
 from labelguard.learning.features import Features, State
-from labelguard_trainer.features.encoder import FrozenEncoder, device
-from labelguard_trainer.features.providers import (
-    EXTRA,
-    directory_of,
-    encoder_config,
-    has_chat_template,
-    read_json,
-    read_options,
-)
+from labelguard_trainer.features.encoder import FrozenJudge
+from labelguard_trainer.features.providers import EXTRA, check_architecture, judge_config, read_json
 from labelguard_trainer.features.tokens import DistinctTexts
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 _HEAD = "ForSequenceClassification"
 
@@ -48,21 +39,16 @@ def reward(options: str, state: State | None) -> RewardScore:
     `LabelguardError` for a model that gives no scalar.
     """
     extras.require(EXTRA, "features reward")
-    source, *rest = options.split(",")
-    if not source:
-        raise LabelguardError("expected reward:ID_OR_PATH, found no model")
-    chosen = read_options("reward", rest, {"template", "dtype", "max_tokens"})
-    directory = directory_of(source)
-    _check_scalar(directory)
-    usual = {"template": "chat" if has_chat_template(directory) else "lines"}
-    return RewardScore(encoder_config("reward", directory, usual | chosen))
+    return RewardScore(judge_config("reward", "reward", options, _check_scalar))
 
 
 reward.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
 
 
-class RewardScore(FrozenEncoder):
+class RewardScore(FrozenJudge):
     """The scalar of a reward model for (prompt, response), cached; nothing is learnt from pairs."""
+
+    _model_class = "AutoModelForSequenceClassification"
 
     def names(self) -> tuple[str, ...]:
         """`reward`."""
@@ -76,17 +62,6 @@ class RewardScore(FrozenEncoder):
     def _texts(self, pairs: pa.Table) -> DistinctTexts:
         chats = _as_chats(pairs) if self.config.template == "chat" else pairs
         return super()._texts(chats)
-
-    @property
-    def _width(self) -> int:
-        return 1
-
-    @cached_property
-    def _model(self) -> PreTrainedModel:
-        """The model with its head."""
-        from transformers import AutoModelForSequenceClassification
-
-        return self._load_model(AutoModelForSequenceClassification).to(device()).eval()
 
     def _compute(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Scores of a batch, (b, t), (b, t) → (b, 1)."""
@@ -106,14 +81,13 @@ class RewardScore(FrozenEncoder):
 
 def _check_scalar(directory: Path) -> None:
     """Raise `LabelguardError` unless a model's own files say that it gives one number."""
+    check_architecture(
+        directory,
+        (_HEAD,),
+        "is no reward model: expected a sequence-classification model",
+        "; an encoder goes with hf:ID_OR_PATH",
+    )
     settings = read_json(directory / "config.json")
-    names = [str(name) for name in settings.get("architectures") or ()]
-    if not any(name.endswith(_HEAD) for name in names):
-        raise LabelguardError(
-            f"{directory} is no reward model: expected a sequence-classification model "
-            f"(…{_HEAD}), found {', '.join(names) or 'no architecture in config.json'}; an encoder "
-            "goes with hf:ID_OR_PATH"
-        )
     labels = len(settings["id2label"]) if "id2label" in settings else settings.get("num_labels", 2)
     if labels != 1:
         raise LabelguardError(

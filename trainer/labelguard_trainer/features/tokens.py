@@ -95,12 +95,7 @@ class InputTokenizer:
         return self._join(heads, tails, self._before, self._separator, self._after)
 
     def _join(
-        self,
-        heads: pa.Array,
-        tails: pa.Array,
-        before: TokenIds,
-        between: TokenIds,
-        after: TokenIds,
+        self, heads: pa.Array, tails: pa.Array, before: TokenIds, between: TokenIds, after: TokenIds
     ) -> list[TokenIds]:
         room = max(self._max_tokens - len(before) - len(between) - len(after), 1)
         return [

@@ -23,15 +23,8 @@ from labelguard.errors import LabelguardError
 from labelguard.learning import numbers
 from labelguard.learning.columns import content_column, is_verdict_of_model
 from labelguard.learning.features import FeatureProvider, Features, State
-from labelguard_trainer.features.encoder import FrozenEncoder, device
-from labelguard_trainer.features.providers import (
-    EXTRA,
-    directory_of,
-    encoder_config,
-    has_chat_template,
-    read_json,
-    read_options,
-)
+from labelguard_trainer.features.encoder import FrozenJudge
+from labelguard_trainer.features.providers import EXTRA, check_architecture, judge_config
 from labelguard_trainer.features.tokens import (
     DistinctTexts,
     InputTokenizer,
@@ -41,8 +34,9 @@ from labelguard_trainer.features.tokens import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
-    from transformers import PreTrainedModel
 
 QUESTION = (
     "Which of two responses to a prompt is better?\n\nPrompt:\n{}\n\nResponse A:\n{}\n\n"
@@ -64,26 +58,22 @@ def verdict(options: str, state: State | None) -> FeatureProvider:
             raise LabelguardError("expected verdict:NAME or verdict:model=ID_OR_PATH")
         return numbers.columns(options, state)
     extras.require(EXTRA, "features verdict:model")
-    source, *rest = options.partition("=")[2].split(",")
-    if not source.strip():
-        raise LabelguardError("expected verdict:model=ID_OR_PATH, found no model")
-    chosen = read_options("verdict", rest, {"template", "dtype", "max_tokens"})
-    directory = directory_of(source.strip())
-    architectures = [
-        str(n) for n in read_json(directory / "config.json").get("architectures") or ()
-    ]
-    if not any(name.endswith(_HEADS) for name in architectures):
-        raise LabelguardError(
-            f"{directory} is no language model: expected …{_HEADS[0]}, found "
-            f"{', '.join(architectures) or 'no architecture in config.json'}"
-        )
-    usual = {"template": "chat" if has_chat_template(directory) else "lines"}
     question = hashlib.sha256(QUESTION.encode()).hexdigest()[:16]
-    return ModelVerdict(encoder_config(f"verdict {question}", directory, usual | chosen))
+    return ModelVerdict(
+        judge_config(
+            f"verdict {question}", "verdict:model", options.partition("=")[2], _check_language_model
+        )
+    )
 
 
-class ModelVerdict(FrozenEncoder):
+def _check_language_model(directory: Path) -> None:
+    check_architecture(directory, _HEADS, "is no language model: expected one")
+
+
+class ModelVerdict(FrozenJudge):
     """The verdict of a language model on (prompt, first, second), cached; nothing is learnt."""
+
+    _model_class = "AutoModelForCausalLM"
 
     def __call__(self, pairs: pa.Table) -> Features:
         """Return the mean log-odds of the first side in both orders, shape (n, 1), float32."""
@@ -101,22 +91,11 @@ class ModelVerdict(FrozenEncoder):
         shown = {side: _in_chats([prompt, *responses]) for side, responses in orders.items()}
         return distinct_texts(pa.table({"prompt": _in_chats([prompt]), **shown}))
 
-    @property
-    def _width(self) -> int:
-        return 1
-
     @cached_property
     def _input_tokenizer(self) -> QuestionTokenizer:
         return QuestionTokenizer(
             self._load_tokenizer(), self.config.max_tokens, self.config.template
         )
-
-    @cached_property
-    def _model(self) -> PreTrainedModel:
-        """The model with its head."""
-        from transformers import AutoModelForCausalLM
-
-        return self._load_model(AutoModelForCausalLM).to(device()).eval()
 
     def _compute(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Log-odds of A over B as the next token, (b, t), (b, t) → (b, 1)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ from labelguard.cli.options import (
     directory_option,
     project_option,
 )
-from labelguard.cli.terminal import echo, print_facts, prints, progress, relative_path
+from labelguard.cli.terminal import echo, print_facts, print_notes, prints, progress, relative_path
 from labelguard.processes import is_first_process, require_one_process
-from labelguard.text import format_budget, no_progress
+from labelguard.text import Progress, format_budget, no_progress
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.evaluate import TrainingResult
@@ -66,21 +66,18 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--loss",
             type=click.Choice(LOSSES),
             default="auto",
-            show_default=True,
             help="The loss of rows; auto is what the release's card says.",
         ),
         click.option(
             "--holdout",
             type=click.FloatRange(0, 1, max_open=True),
             default=0.1,
-            show_default=True,
             help="Share of the items to evaluate on, always the same ones.",
         ),
         click.option(
             "--eval-pairs",
             type=click.IntRange(min=1),
             default=1000,
-            show_default=True,
             help="Held-out rows to evaluate on at most, always the same ones.",
         ),
         click.option(
@@ -102,8 +99,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _print_result(value: TrainingResult) -> None:
     print_facts(_facts(value))
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 def _facts(value: TrainingResult) -> Iterator[tuple[str, str]]:
@@ -198,12 +194,18 @@ def train_publish(
 def _run(
     kind: Any, release: str, model: str, output: Path, options: dict[str, Any]
 ) -> TrainingResult:
-    first = is_first_process()  # of several it alone speaks
-    with progress(at_once=True) if first else nullcontext(no_progress) as report:
+    with speak_first() as report:
         report("reading the release", None)
         from labelguard_trainer.training.run import train
 
-        trained = train(kind, release, model, output=output, progress=report, **options)
-    if not first:
+        return train(kind, release, model, output=output, progress=report, **options)
+
+
+@contextmanager
+def speak_first() -> Iterator[Progress]:
+    """Show the progress of the first of several processes; the others end without a word."""
+    is_first = is_first_process()
+    with progress(at_once=True) if is_first else nullcontext(no_progress) as report:
+        yield report
+    if not is_first:
         click.get_current_context().exit()
-    return trained

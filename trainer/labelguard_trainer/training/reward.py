@@ -132,9 +132,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
     def _rewards(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
         """Return the rewards of a batch's 2n texts (chosen, then rejected)."""
         outputs = model(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            use_cache=False,
+            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False
         )
         return outputs.logits.squeeze(-1), outputs
 

@@ -157,6 +157,13 @@ def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**shown, "digest": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
 
 
+def with_model(spec: str, change: Callable[[str], str]) -> str:
+    """Return a specification of features, such as `reward:ID,…`, with another name of its model."""
+    kind, colon, options = spec.partition(":")
+    model, comma, rest = options.partition(",")
+    return f"{kind}{colon}{change(model) if model else ''}{comma}{rest}"
+
+
 def public_name(model: str) -> str:
     """Return a model as it is told to others, who need not know where it lies here."""
     return Path(model).absolute().name if Path(model).exists() else model

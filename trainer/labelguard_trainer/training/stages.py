@@ -136,10 +136,7 @@ class StageModel:
 
     def state(self) -> dict[str, Any]:
         """Return where it is kept; `digest` is of all that it learned from."""
-        return {
-            "stage": np.array(self.stage),
-            "digest": np.frombuffer(self.digest, np.uint8),
-        }
+        return {"stage": np.array(self.stage), "digest": np.frombuffer(self.digest, np.uint8)}
 
     def take(self, trainer: Any) -> None:
         """Score by this trainer, which has the model in memory already."""

@@ -22,7 +22,14 @@ from labelguard.release.model_card import RAW, front_matter, read_card_matter, r
 from labelguard.release.writer import read_sums
 from labelguard.storage.destinations import PublicFile, send_files
 from labelguard.storage.files import SUMS, find_changed_file, sums_text, write_atomically
-from labelguard.text import Progress, escape_controls, format_budget, no_progress, pluralize
+from labelguard.text import (
+    Progress,
+    escape_controls,
+    format_budget,
+    no_progress,
+    pluralize,
+    read_template,
+)
 from labelguard_trainer.training.evaluate import Accuracy, ModelEvaluation, TrainingResult
 from labelguard_trainer.training.request import TrainingRequest
 from labelguard_trainer.training.rows import RawLabels
@@ -47,17 +54,12 @@ def to_markdown(
     adapter. Post-processing: a function of a release has the release's ε and δ, however long it
     trains. The base model's releases count too, but for the one that it is trained on again.
     """
-    import jinja2
-
     card, digest = request.source.card, request.source.digest
     origin, *others = releases_of_card(card, digest) if card else (None,)
     sums = {one.sums for one in (origin, *others) if one}
     before = [*others, *(one for one in request.base if one.sums not in sums)]
     learned = (*before, origin) if origin else ()
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+    return read_template(_TEMPLATE).render(
         adapter=adapter,
         asked=parameters,
         before=[f"`{o.release}`, {format_budget(asdict(o))} for every {o.unit}" for o in before],
