@@ -92,12 +92,6 @@ def test_a_line_that_is_wrong_is_not_repeated(tmp_path):
     assert "hunter2" not in read_refusal("gate: {by: hunter2}", tmp_path)
 
 
-def test_bombs_of_references_are_not_unfolded(tmp_path):
-    lines = ["a0: &a0 [x, x]"]
-    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)]
-    assert "references" in read_refusal("\n".join(lines), tmp_path)
-
-
 def test_a_date_is_no_text_and_a_file_that_is_not_there_is_said(tmp_path):
     assert "only texts" in read_refusal("source: 2026-01-01", tmp_path)
     with pytest.raises(LabelguardError, match=r"there is no .*none\.yaml; .* --init writes one"):
