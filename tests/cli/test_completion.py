@@ -54,10 +54,8 @@ def study(tmp_path):
     [
         ("labelguard priv", ["plain,privatize"]),
         ("labelguard budget ver", ["plain,verify"]),
-        ("labelguard train d", ["plain,dpo"]),
         ("labelguard privatize --mech", ["plain,--mechanism"]),
         ("labelguard privatize --mechanism st", ["plain,statistic"]),
-        ("labelguard privatize --whit", ["plain,--whitening"]),
         ("labelguard privatize pref", ["file,pref"]),
     ],
 )

@@ -128,28 +128,6 @@ def test_how_often_a_guess_is_right_is_rounded_up(epsilon, right):
         assert bound <= float(right[:-1]) / 100 < bound + 0.001
 
 
-def test_releases_of_all_states_are_told(project, monkeypatch):
-    from labelguard.project.opening import abandon
-    from labelguard.release import drawn
-
-    lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"mechanism": "rr", "uses": 3})
-
-    def crash(*_):
-        raise RuntimeError
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(drawn, "publish_release", crash)
-        lg.privatize(TABLE, project=project, mechanism="rr")
-    crashed = OpenProject.open(project).ledger.releases.all()[-1]
-    abandon(crashed.id, project)
-    document = section(report(project=project), "releases")
-    states = {row[0]: row[4] for row in document.table.rows}  # type: ignore[union-attr]
-    assert states[crashed.id] == "abandoned" and "committed" in states.values()
-    assert "given up after labels were read" in " ".join(document.text)
-    with pytest.raises(LedgerError, match=r"names 0 committed releases \(it is abandoned\)"):
-        report(crashed.id, project)
-
-
 def test_the_hook_is_told_in_counts(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "hook"]
