@@ -11,15 +11,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from labelguard.simulation import QUALITY_WEIGHTS, simulate
+from labelguard.simulation import simulate
 
 AGREEMENT_TOLERANCE = 0.02
 TIE_RATE_TOLERANCE = 0.01
 
 ITEM = ["prompt", "response_a", "response_b"]
 PUBLIC = ["labeler_id", *ITEM, "submitted_at"]
-CONCRETE_A = pl.col("response_a").str.contains(r"\d+ days")
-CONCRETE_B = pl.col("response_b").str.contains(r"\d+ days")
 SMALL: dict[str, Any] = {"labelers": 20, "labels": 600, "items": 100}
 
 
@@ -88,18 +86,6 @@ def test_agreement_and_tie_rate_follow_the_configuration(wanted, tie_rate):
     labels = frame(agreement=wanted, tie_rate=tie_rate, seed=3)
     assert agreement(labels) == pytest.approx(wanted, abs=AGREEMENT_TOLERANCE)
     assert mean(labels["tie"]) == pytest.approx(tie_rate, abs=2 * TIE_RATE_TOLERANCE)
-
-
-def test_concrete_responses_are_preferred_on_either_side(labels):
-    assert QUALITY_WEIGHTS["concrete"] > 0
-    assert mean(labels.filter(CONCRETE_A & ~CONCRETE_B)["label"]) > 0.65
-    assert mean(labels.filter(CONCRETE_B & ~CONCRETE_A)["label"]) < 0.35
-
-
-def test_items_are_distinct_even_if_the_sides_are_swapped():
-    everything = frame(labelers=1, labels=3_000, items=3_000)
-    sides = pl.concat_list("response_a", "response_b").list.sort()
-    assert not everything.select("prompt", sides).is_duplicated().any()
 
 
 @pytest.mark.parametrize(

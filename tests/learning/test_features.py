@@ -44,8 +44,9 @@ def bert(tmp_path_factory):
     directory = tmp_path_factory.mktemp("bert")
     tokenizer = byte_tokenizer(before="[CLS]", after="[SEP]")
     tokenizer.save_pretrained(directory)
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **small())
-    BertModel(config).save_pretrained(directory)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    limits = {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    BertModel(BertConfig(num_attention_heads=2, **sizes, **limits)).save_pretrained(directory)
     return directory
 
 
@@ -61,15 +62,6 @@ def gpt(tmp_path_factory):
     config = GPT2Config(vocab_size=len(tokenizer), n_positions=128, n_embd=32, n_layer=2, n_head=2)
     GPT2Model(config).save_pretrained(directory)
     return directory
-
-
-def small():
-    return {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-    }
 
 
 def byte_tokenizer(before="", after=""):
