@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 import size
 import words
 from support import databases
@@ -109,37 +108,7 @@ def test_names_and_docstrings_are_plain_words():
     assert words.problems(words.sources()) == []
 
 
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [
-        ("found = 1", "the name 'found'"),
-        ("def act(asked): ...", "the name 'asked'"),
-        ("def told(): ...", "the name 'told'"),
-        ("class A:\n    kept: int", "the name 'kept'"),
-        ("class A:\n    def __init__(self):\n        self._meant = 1", "the name '_meant'"),
-        ("def _counted(rows): ...", "'_counted' is a participle"),
-        ("def drawn(): ...", "'drawn' is a participle"),
-        ('def act():\n    """What is done."""', "begins with 'What'"),
-        ('class A:\n    """Whether it is."""', "begins with 'Whether'"),
-        ('class A:\n    size: int\n    """How large."""', "begins with 'How'"),
-    ],
-)
-def test_a_word_that_says_nothing_is_named(source, problem, tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(source)
-    assert any(problem in text for _, text in words.problems_of(path))
-
-
 def test_verbs_and_nouns_of_the_field_are_plain_words(tmp_path):
     path = tmp_path / "module.py"
     path.write_text('def feed(seed, records):\n    """Return the records."""\n    matches = 1\n')
     assert not [*words.problems_of(path)]
-
-
-def test_a_class_name_that_stands_for_two_classes_is_named(tmp_path):
-    one, two = tmp_path / "one.py", tmp_path / "two.py"
-    one.write_text("class Plan: ...")
-    two.write_text("class _Plan: ...")
-    (problem,) = words.classes_used_twice([one, two])
-    assert problem.startswith("class Plan: ")
-    assert words.classes_used_twice([one]) == []

@@ -17,9 +17,7 @@ from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError
     ("asked", "meant"),
     [
         ({"epsilom": 3}, "--epsilon"),
-        ({"eps": 3}, "--epsilon"),
         ({"mechanism": "rr", "max_label_per_labeler": 3}, "--max-labels-per-labeler"),
-        ({"mechanism": "rr", "stages": 3}, "--stages"),
         ({"mechanism": "rr", "labeler_column": "who"}, "--labeler-column NAME"),
     ],
 )
@@ -54,9 +52,7 @@ def test_an_error_comes_whole_from_another_process(kind):
     [
         (lambda: lg.plan([], epsilon=[1]), "'epsilon' (did you mean 'epsilons'?)"),  # type: ignore[call-arg]
         (lambda: lg.inspect([], colums={}), "'colums' (did you mean 'columns'?)"),  # type: ignore[call-arg]
-        (lambda: lg.plan([], eps=[1]), "'eps' (did you mean 'epsilons'?)"),  # type: ignore[call-arg]
         (lambda: lg.policies.new("p", eps=3), "'eps' (did you mean 'epsilon'?)"),  # type: ignore[call-arg]
-        (lambda: lg.simulate(labeler=2), "'labeler' (did you mean 'labelers'?)"),  # type: ignore[call-arg]
     ],
 )
 def test_a_misspelt_keyword_is_told_with_the_one_that_is_meant(call, message):

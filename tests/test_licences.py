@@ -1,22 +1,15 @@
 """The page of licences names every package that is needed, and all of them are free."""
 
 import importlib.metadata
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
-
-SCRIPT = Path(__file__).parents[1] / "docs" / "generate_licences.py"
+from support.pages import DOCS, script
 
 
 @pytest.fixture(scope="module")
 def licences():
-    spec = importlib.util.spec_from_file_location("generate_licences", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(DOCS / "generate_licences.py")
 
 
 def test_the_page_names_all_that_labelguard_and_its_extras_need(licences):

@@ -5,23 +5,19 @@ Statistical tests run at fixed seeds. Their tolerances are at least 3.6 standard
 given one with probability below 1e-3.
 """
 
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pytest
 
-from labelguard.simulation import QUALITY_WEIGHTS, simulate
+from labelguard.simulation import simulate
 
 AGREEMENT_TOLERANCE = 0.02
 TIE_RATE_TOLERANCE = 0.01
 
 ITEM = ["prompt", "response_a", "response_b"]
 PUBLIC = ["labeler_id", *ITEM, "submitted_at"]
-CONCRETE_A = pl.col("response_a").str.contains(r"\d+ days")
-CONCRETE_B = pl.col("response_b").str.contains(r"\d+ days")
 SMALL: dict[str, Any] = {"labelers": 20, "labels": 600, "items": 100}
 
 
@@ -50,20 +46,6 @@ def agreement(labels):
     n, a = per_item["n"].to_numpy(), per_item["a"].to_numpy()
     equal = a * (a - 1) + (n - a) * (n - a - 1)
     return float(equal.sum() / (n * (n - 1)).sum())
-
-
-def test_columns_have_the_documented_types():
-    assert simulate(**SMALL).schema == pa.schema(
-        {
-            "labeler_id": pa.string(),
-            "prompt": pa.string(),
-            "response_a": pa.string(),
-            "response_b": pa.string(),
-            "label": pa.float64(),
-            "tie": pa.bool_(),
-            "submitted_at": pa.timestamp("us"),
-        }
-    )
 
 
 def test_the_same_seed_gives_the_same_table_and_another_seed_another():
@@ -97,11 +79,6 @@ def test_totals_from_one_label_each_to_all_items_each_are_met(labelers, items):
         assert not labels.select("labeler_id", *ITEM).is_duplicated().any()
 
 
-def test_agreement_and_tie_rate_are_near_the_default_ones(labels):
-    assert agreement(labels) == pytest.approx(0.73, abs=AGREEMENT_TOLERANCE)
-    assert mean(labels["tie"]) == pytest.approx(0.08, abs=TIE_RATE_TOLERANCE)
-
-
 @pytest.mark.parametrize(
     ("wanted", "tie_rate"), [(0.5, 0.08), (0.6, 0.0), (0.65, 0.2), (0.8, 0.15), (0.9, 0.02)]
 )
@@ -111,48 +88,16 @@ def test_agreement_and_tie_rate_follow_the_configuration(wanted, tie_rate):
     assert mean(labels["tie"]) == pytest.approx(tie_rate, abs=2 * TIE_RATE_TOLERANCE)
 
 
-def test_exactly_the_ties_have_no_label(labels):
-    assert (labels["label"].is_null() == labels["tie"]).all()
-    assert set(labels["label"].drop_nulls()) == {0.0, 1.0}
-
-
-def test_concrete_responses_are_preferred_on_either_side(labels):
-    assert QUALITY_WEIGHTS["concrete"] > 0
-    assert mean(labels.filter(CONCRETE_A & ~CONCRETE_B)["label"]) > 0.65
-    assert mean(labels.filter(CONCRETE_B & ~CONCRETE_A)["label"]) < 0.35
-
-
-def test_items_are_distinct_even_if_the_sides_are_swapped():
-    everything = frame(labelers=1, labels=3_000, items=3_000)
-    sides = pl.concat_list("response_a", "response_b").list.sort()
-    assert not everything.select("prompt", sides).is_duplicated().any()
-
-
-def test_times_increase_per_labeler_on_working_days():
-    labels = frame(labelers=3, labels=2_000, items=1_000).sort("submitted_at")
-    assert not labels.select("labeler_id", "submitted_at").is_duplicated().any()
-    times = labels["submitted_at"]
-    assert (times.dt.weekday() <= 5).all()
-    assert times.dt.hour().is_between(9, 16).all()
-    gaps = labels.select(pl.col("submitted_at").diff().over("labeler_id")).to_series().drop_nulls()
-    assert (gaps >= timedelta(seconds=8) - timedelta(microseconds=1)).all()
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"labelers": 0}, "labelers must be at least 1, got 0"),
         ({"labelers": 2.5}, "labelers must be an integer, got 2.5"),
-        ({"items": 0}, "items must be between 1 and"),
         ({"items": 10**12}, "items must be between 1 and"),
-        ({"labels": 199}, "labels .* must be between 200 and 1000000, got 199"),
         ({"labels": 1_000_001}, "labels .* must be between 200 and 1000000, got 1000001"),
-        ({"tie_rate": -0.1}, "tie_rate must be between 0.0 and 0.9, got -0.1"),
         ({"tie_rate": 1.0}, "tie_rate must be between 0.0 and 0.9, got 1.0"),
         ({"tie_rate": "8%"}, "tie_rate must be a number, got '8%'"),
-        ({"agreement": 0.4}, "agreement must be between 0.5 and 0.9, got 0.4"),
         ({"agreement": float("nan")}, "agreement must be between 0.5 and 0.9, got nan"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": True}, "seed must be an integer, got True"),
     ],
 )

@@ -186,19 +186,6 @@ def test_n_events_cost_what_one_event_costs_n_times(accountant, releases):
 # --- laws ----------------------------------------------------------------------------------------
 
 
-@given(
-    noise=noise_multipliers, releases=counts, share=st.floats(0, 3), factor=st.floats(1 + 1e-9, 2)
-)
-@settings(deadline=None, max_examples=80)
-def test_delta_falls_with_noise_and_epsilon_and_rises_with_releases(noise, releases, share, factor):
-    epsilon = share * gaussian.epsilon(noise, 1e-6, releases)
-    here = gaussian.delta(noise, epsilon, releases)
-    assert 0 < here <= 1
-    assert gaussian.delta(noise * factor, epsilon, releases) <= here * (1 + 1e-9)
-    assert gaussian.delta(noise, epsilon * factor, releases) <= here * (1 + 1e-9)
-    assert gaussian.delta(noise, epsilon, releases + 1) >= here * (1 - 1e-9)
-
-
 @given(epsilon=epsilons, delta=deltas, releases=counts)
 @settings(deadline=None, max_examples=60)
 def test_the_noise_is_the_least_that_keeps_delta(epsilon, delta, releases):
@@ -219,15 +206,6 @@ def test_epsilon_is_the_smallest_that_keeps_delta(noise, delta, releases):
         assert gaussian.calibrate(epsilon, delta, releases) == pytest.approx(
             noise, rel=1e-9, abs=2 * FINEST
         )
-
-
-@given(epsilon=epsilons, delta=deltas, releases=counts)
-@settings(deadline=None, max_examples=40)
-def test_the_noise_rises_with_releases_and_falls_with_the_budget(epsilon, delta, releases):
-    noise = gaussian.calibrate(epsilon, delta, releases)
-    assert gaussian.calibrate(epsilon, delta, releases + 1) >= noise
-    assert gaussian.calibrate(epsilon * 1.01, delta, releases) <= noise
-    assert gaussian.calibrate(epsilon, min(0.9, delta * 1.1), releases) <= noise
 
 
 def test_no_privacy_loss_costs_nothing():

@@ -5,11 +5,8 @@ The joint price of coins and one release with ball noise.
 
 import itertools
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import flint
 import numpy as np
@@ -203,24 +200,6 @@ def test_calibration_is_tight_and_never_above(epsilon, delta, wanted):
     assert joint.epsilon(calibrated, delta) >= epsilon * (1 - 1e-3)
 
 
-def test_a_common_factor_buys_more_than_shares_of_epsilon():
-    bits, noise = joint.calibrate(
-        3.0, 1e-5, [Share(RandomizedBlocks.calibrate, 50), Share(Gaussians.calibrate, 12)]
-    )
-    assert joint.delta([bits, noise], 3.0) <= 1e-5
-    assert joint.epsilon([bits, noise], 1e-5) > 3.0 * (1 - 1e-5)
-    assert bits.epsilon0 > 1.3 * rr.calibrate(1.5, 1e-5, 50)
-    assert noise.noise_multiplier < gaussian.calibrate(1.5, 1e-5, 12) / 1.3
-
-
-def test_a_heavier_share_gets_less_noise():
-    bits, noise = Share(RandomizedBlocks.calibrate, 50), Share(Gaussians.calibrate, 12)
-    plain: Any = joint.calibrate(3.0, 1e-5, [bits, noise])
-    tilted: Any = joint.calibrate(3.0, 1e-5, [bits, replace(noise, weight=3.0)])
-    assert tilted[0].epsilon0 < plain[0].epsilon0
-    assert tilted[1].noise_multiplier < plain[1].noise_multiplier
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-2), (1e-3, 0.3), (0.01, 0.9)])
 def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon, delta):
     wanted = [
@@ -272,14 +251,6 @@ def test_a_budget_that_cannot_be_met_is_refused():
         joint.calibrate(1.0, 1e-5, [])
     with pytest.raises(ValueError, match=r"epsilon must be finite"):
         joint.delta(MIXED, math.nan)
-
-
-def test_importing_the_accountants_loads_no_scipy():
-    code = (
-        "import sys, labelguard.accounting.joint; "
-        "sys.exit(any(name in sys.modules for name in ('scipy', 'dp_accounting', 'torch')))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def mixture(answers, noise, epsilon):

@@ -21,7 +21,6 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.blocks import Block
 from labelguard.accounting.components import (
     Balls,
-    Component,
     Gaussians,
     Groups,
     RandomizedBlocks,
@@ -133,15 +132,6 @@ def test_a_run_alone_costs_what_its_own_accountant_says():
     assert joint.delta([RUN], 0.8) == subsampled.delta(3.0, 0.1, 40, 0.8)
     assert joint.epsilon([RUN], 1e-5) == subsampled.epsilon(3.0, 0.1, 40, 1e-5)
     assert joint.delta([RUN, coins(0.0, 4)], 0.8) == subsampled.delta(3.0, 0.1, 40, 0.8)
-
-
-def test_unlike_runs_cost_more_than_each_and_less_than_their_sum():
-    product: list[Component] = [RUN, Subsampled(5.0, 0.3, 20, 1), coins(0.1, 4)]
-    found = joint.epsilon(product, 1e-5)
-    assert joint.delta(product, found) <= 1e-5 < joint.delta(product, found * (1 - 1e-5))
-    assert joint.epsilon(product[::-1], 1e-5) == found
-    assert max(joint.epsilon([each], 1e-5) for each in product) < found
-    assert found < upper_bounds.basic(product, 1e-5) < math.inf
 
 
 def test_upper_bounds_that_say_nothing_of_runs_are_infinite():

@@ -136,14 +136,6 @@ def test_the_margin_is_far_above_what_transforms_err_by():
 # --- how prices behave ---------------------------------------------------------------------------
 
 
-def test_prices_rise_with_steps_and_draws_and_fall_with_noise_and_epsilon():
-    here = subsampled.delta(*RUN, 1.0)
-    assert subsampled.delta(2.0, 0.1, 61, 1.0) > here
-    assert subsampled.delta(2.0, 0.101, 60, 1.0) > here
-    assert subsampled.delta(2.01, 0.1, 60, 1.0) < here
-    assert subsampled.delta(*RUN, 1.01) < here
-
-
 def test_epsilon_is_the_inverse_of_delta():
     for delta in (1e-3, 1e-6):
         epsilon = subsampled.epsilon(*RUN, delta)

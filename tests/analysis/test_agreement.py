@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import binom
 from support.preferences import STATISTIC
 
@@ -21,8 +20,6 @@ from labelguard.errors import LabelguardError
 from labelguard.mechanisms.agreement import between_labelers, with_gold
 from labelguard.project.linking import link_table
 from labelguard.simulation import simulate
-
-Floats = NDArray[np.float64]
 
 WORLDS = 500
 ITEMS, LABELS = 60, 4

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from numpy.typing import NDArray
 from scipy import stats
 from support import world
 
@@ -52,8 +51,6 @@ AUDITS: dict[str, Callable[..., AuditResult]] = {
     "rr": audit_randomized_response,
     "statistic": audit_statistic,
 }
-
-Floats = NDArray[np.float64]
 
 
 @pytest.fixture(autouse=True)

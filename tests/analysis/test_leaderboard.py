@@ -14,7 +14,6 @@ from labelguard.analysis.leaderboard import leaderboard, surely_ahead
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.release.coefficients import load_summarized_head, summarize_coefficients
 from labelguard.release.head import FILE
-from labelguard.release.sections import sections_of_card
 from labelguard.storage import arrays
 
 
@@ -159,19 +158,6 @@ def test_the_command_prints_and_writes_it(released, tmp_path):
     page = (tmp_path / "board.html").read_text()
     assert "default-src" in page and "<script" not in page
     assert "<title>Leaderboard of release" in page and "labelguard report" not in page
-
-
-def test_the_head_is_described_in_words(released):
-    text = run("release", "show", "--head", str(released.path)).output
-    assert text.startswith(summarize_coefficients(load_summarized_head(released.path)).words)
-    assert "-0%" not in text and "-0.000" not in text
-    assert "`labelguard leaderboard` ranks" in text and "whatever labels are" in text
-    told = json.loads(run("release", "show", "--head", str(released.path), "--json").output)
-    assert {one["name"] for one in told["columns"]} == set(STRENGTHS)
-    alpha = next(one for one in told["columns"] if one["name"] == "alpha")
-    assert 0 < alpha["low"] < alpha["value"] < alpha["high"]
-    section = next(one for one in sections_of_card(released.card) if one.id == "head")
-    assert section.text[0] == told["words"] and section.table and len(section.table.rows) == 5
 
 
 # ---------------------------------------------------------------- what is refused

@@ -38,15 +38,6 @@ def test_every_model_is_attacked_on_every_kind_of_labels(work):
             assert (answers == record["known"]).all()
 
 
-def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(bench, work, capsys):
-    bench.main(["--tiny", "--work", str(work), "--markdown"])
-    output = capsys.readouterr()
-    assert not output.err
-    rows = [line.split(" | ") for line in output.out.splitlines() if line.startswith("| ")]
-    assert {row[0].removeprefix("| ").split(",")[0] for row in rows[2:]} == LABELS
-    assert len({len(row) for row in rows}) == 1
-
-
 def test_margins_that_labels_moved_give_them_away_and_others_do_not(guesses):
     draw = np.random.default_rng(0)
     answers = draw.choice([-1.0, 1.0], (2, 400))

@@ -90,37 +90,6 @@ def test_every_mechanism_is_measured_at_every_budget_and_seed(bench, finished):
     assert all(r["labelers"] == LABELERS * 0.8 for r in records)
 
 
-def test_the_statistic_beats_randomized_response_and_not_the_raw_labels(finished):
-    error = {
-        (r["mechanism"], r["epsilon"]): r["label_error"]
-        for r in _records(finished)
-        if r["seed"] == 0
-    }
-    assert error["non-private", None] <= error["statistic", 3.0] < error["rr", 3.0]
-
-
-def test_a_run_that_was_cut_short_is_the_only_one_repeated(bench, data, finished, tmp_path):
-    whole = finished.read_text(encoding="utf-8")
-    cut = tmp_path / "runs.jsonl"
-    cut.write_text(whole[:-20], encoding="utf-8")
-    bench.main(_arguments(data, cut))
-    lines = cut.read_text(encoding="utf-8").splitlines()
-    assert lines[:-2] == whole.splitlines()[:-1]
-    again, before = json.loads(lines[-1]), json.loads(whole.splitlines()[-1])
-    for timing in ("seconds", "peak_mb"):
-        del again[timing], before[timing]
-    assert again == before
-
-
-def test_tables_and_every_target_are_printed(bench, data, finished, capsys):
-    bench.main([*_arguments(data, finished), "--markdown"])
-    printed = capsys.readouterr().out
-    assert "### wmt15_pairs, systems, ties inside" in printed
-    assert "| statistic-planned |" in printed
-    targets = bench.checks(bench.Results(_records(finished)))
-    assert targets and all(target.target in printed for target in targets)
-
-
 def test_rankings_run_end_to_end_with_all_their_pairs(bench, data, tmp_path):
     results = tmp_path / "runs.jsonl"
     arguments = _arguments(data, results, "wmt15_rankings")

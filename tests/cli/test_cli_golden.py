@@ -11,13 +11,12 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support import world
 from support.commands import FIRST
 from support.pages import DOCS, script
@@ -28,8 +27,6 @@ from labelguard.project.project import find
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REFERENCE = DOCS / "generate_cli.py"
-
-Run = Callable[..., Result]
 PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5", *FIRST)
 PRIVATIZE += ("--mechanism", "rr")
 SIMULATE = shlex.split("simulate -o labels.parquet --labelers 5 --labels 60 --items 20")

@@ -54,10 +54,8 @@ def study(tmp_path):
     [
         ("labelguard priv", ["plain,privatize"]),
         ("labelguard budget ver", ["plain,verify"]),
-        ("labelguard train d", ["plain,dpo"]),
         ("labelguard privatize --mech", ["plain,--mechanism"]),
         ("labelguard privatize --mechanism st", ["plain,statistic"]),
-        ("labelguard privatize --whit", ["plain,--whitening"]),
         ("labelguard privatize pref", ["file,pref"]),
     ],
 )
@@ -77,12 +75,6 @@ def test_bash_completes_by_the_script_that_it_is_given():
     """
     answer = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "privatize"
-
-
-@pytest.mark.slow
-def test_releases_and_policies_are_those_of_the_project(study):
-    assert complete_words(f"labelguard release show --project {study} r") == ["plain,r0001"]
-    assert complete_words(f"labelguard policy activate --project {study} we") == ["plain,weekly"]
 
 
 def test_policies_are_not_completed_where_a_server_or_a_secret_store_would_be_asked(

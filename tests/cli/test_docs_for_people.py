@@ -30,12 +30,11 @@ PREPARED = {
 """What whoever reads the page finds."""
 
 
-def turns(page):
-    """Each command of a page's consoles, and the lines that are shown below it."""
-    for _, block in blocks(page, "console"):
-        for turn in block.replace("\\\n", "").split("$ ")[1:]:
-            command, *shown = turn.splitlines()
-            yield command, [line for line in shown if line]
+def turns(block):
+    """Each command of a console, and the lines that are shown below it."""
+    for turn in block.replace("\\\n", "").split("$ ")[1:]:
+        command, *shown = turn.splitlines()
+        yield command, [line for line in shown if line not in ("", "…")]
 
 
 def _history(here, patch):
@@ -68,7 +67,8 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, monkeypatch)
         run(line)
     if page == "adopting-label-studio.md":
         _history(tmp_path, monkeypatch)
-    for command, shown in turns(page):
+    consoles = (block for _, block in blocks(page, "console"))
+    for command, shown in (turn for block in consoles for turn in turns(block)):
         program, _, words = command.partition(" ")
         assert program == "labelguard"
         # The anchor of the page is of another run: here it is the one that was printed last.
@@ -94,7 +94,7 @@ def test_every_variable_that_is_read_is_in_the_table():
 # The tutorial runs as it stands: block after block, in one directory, and prints what it shows.
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+PAGE = "tutorial.md"
 
 
 @pytest.fixture(autouse=True)
@@ -102,17 +102,6 @@ def _empty_directory(tmp_path, monkeypatch):
     monkeypatch.delenv("LABELGUARD_PROJECT", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-
-
-def _blocks(text):
-    yield from re.findall(r"```(python|console|text|yaml)\n(.*?)```", text, re.DOTALL)
-
-
-def _commands(block):
-    """Each command of a console block, and the lines of its output that are shown."""
-    for one in block.split("$ ")[1:]:
-        command, *shown = one.splitlines()
-        yield command, [line for line in shown if line != "…"]
 
 
 def _command(line):
@@ -127,7 +116,7 @@ def _command(line):
 def _code(block, names):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(block, PAGE.name, "exec"), names)
+        exec(compile(block, PAGE, "exec"), names)
     return printed.getvalue().splitlines()
 
 
@@ -135,7 +124,7 @@ def _code(block, names):
 def test_the_tutorial_prints_what_it_shows():
     names: dict[str, Any] = {}
     printed: list[str] = []
-    for kind, block in _blocks(PAGE.read_text(encoding="utf-8")):
+    for kind, block in blocks(PAGE, "python", "console", "text", "yaml"):
         if kind == "python":
             printed = _code(block, names)
         elif kind == "yaml":
@@ -145,7 +134,7 @@ def test_the_tutorial_prints_what_it_shows():
             assert float(told) == pytest.approx(float(found), abs=0.1)
             assert block.strip().replace(told, found) == printed[0]
         else:
-            for command, shown in _commands(block):
+            for command, shown in turns(block):
                 lines = iter(_command(command))
                 for line in shown:
                     assert line in lines, f"{command} does not print, after the line before: {line}"

@@ -2,7 +2,6 @@
 
 import tomllib
 
-import jsonschema
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
@@ -35,13 +34,10 @@ def refusal(project, more, *, head="format = 1\n"):
     [
         ("[inptu]", ": inptu: "),
         ('[input]\nnamespace = "files"', ": input.namespace: "),
-        ('[input]\nsource = ""', ": input.source: "),
         ("[input]\ncolumns = 3", ": input.columns: "),
-        ("[input.columns]\nprompt = 3", ": input.columns.prompt: "),
         ("[ingest]\nkeep = 90", ": ingest.keep: "),
         ('[ingest]\nkeep = "3 months"', ': ingest.keep: expected a number of days, like "90d"'),
         ("[hook.release]\npush = 1", ": hook.release.push: "),
-        ('[hook.release]\nwenn = "daily"', ": hook.release.wenn: "),
         ('[hook.release]\nwhen = "hourly"', ": hook.release.when: expected manual, every:500"),
         (TABLE + "[connectors.clinic.hook]\nscheem = 1", ".hook.scheem: "),
         (TABLE + "source = 3", ": connectors.clinic.source: "),
@@ -50,7 +46,6 @@ def refusal(project, more, *, head="format = 1\n"):
         ("connectors = 3", ": connectors: "),
         ("a = 2026-01-01", ": only texts, finite numbers"),
         ("[ingest]\n[ingest]", ", line 3: this is not TOML, or a name occurs twice"),
-        ("a = ?", ", line 2: this is not TOML"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named_with_its_table(text, said, project):
@@ -86,18 +81,6 @@ def test_the_doctor_checks_what_a_connector_has_of_its_own(table, said, project)
     (project.state / CONFIG).write_text(f"format = 1\n{kind}", encoding="utf-8")
     [finding] = [one for one in examine(project.state.parent) if one.name == "ingested answers"]
     assert not finding.ok and said in finding.detail and "me:pw" not in finding.detail
-
-
-def test_the_schema_accepts_what_the_models_accept():
-    schema = script(DOCS / "generate_configuration.py").project_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
-    found = project_file.read(
-        f"format = 1\n{TABLE}[ingest]\nkeep = '9d'".encode(), "labelguard.toml"
-    )
-    assert validator.is_valid(found)
-    assert not validator.is_valid({**found, "ingest": {"kept": "9d"}})
-    assert not validator.is_valid({**found, "hook": {"release": {"push": "yes"}}})
 
 
 # docs/configuration.md is that of the models, and its files are understood.

@@ -114,16 +114,6 @@ def test_columns_of_other_names_are_named_in_pairs():
         read_pairs(pl.DataFrame([ROW]), columns=wrong, features="source:system")
 
 
-def test_battles_of_two_models_have_their_names():
-    said = [{"role": "user", "content": "p"}, {"role": "assistant", "content": "x"}]
-    other = [said[0], {"role": "assistant", "content": "y"}]
-    battle = {"conversation_a": other, "conversation_b": said, "winner": "model_a"}
-    battle |= {"judge": "u", "model_a": "two", "model_b": "one"}
-    table = read_pairs(pl.DataFrame([battle]), features="source:model").table
-    assert table["source_model_first"].to_pylist() == ["one"]
-    assert table["first"].to_pylist()[0][0]["content"] == "x"
-
-
 @pytest.mark.parametrize("as_json", [True, False])
 def test_completions_say_which_model_wrote_them(as_json, tmp_path):
     completions = [

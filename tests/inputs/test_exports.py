@@ -1,6 +1,5 @@
 """Exports of annotation tools: the answers that people submitted, and nothing else of them."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from labelguard.budget.label_values import LabelValues
 from labelguard.errors import InvalidLabels
 from labelguard.inputs import formats, readers, sources
 from labelguard.inputs.columns import Reading
-from labelguard.inputs.formats import apply_format
 from labelguard.text import LABEL_SKIP
 
 ROWS = answers()
@@ -152,13 +150,6 @@ def test_chats_within_records_stay_chats(tmp_path):
     found = read(write(tmp_path / "export.jsonl", records), tmp_path)
     assert found["fault"].to_list() == [0] * len(ROWS)
     assert found["prompt"][0][0]["content"].startswith("question")
-
-
-def test_fields_are_item_ids_only_where_they_are_named(tmp_path):
-    path = write(tmp_path / "export.jsonl", exports.label_studio(STRICT))
-    assert "item_id" not in read(path, tmp_path).columns
-    named = read(path, tmp_path, columns={"item_id": "external_id"})
-    assert set(named["item_id"]) <= {f"task {number}" for number in range(5)}
 
 
 def test_other_names_of_fields_are_understood_or_named(tmp_path):
@@ -304,28 +295,3 @@ def test_what_is_no_list_of_responses_is_named(end, wrong, tmp_path):
     for found in (rows, rows[1:2]):
         with pytest.raises(InvalidLabels, match=rf"column {NAME}.responses.{end}: expected a list"):
             read(write(tmp_path / "export.jsonl", found), tmp_path)
-
-
-# Exports with more texts than DuckDB may hold at once are read all the same.
-
-
-MANY, TEXT = 40_000, "x" * 4_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["label-studio", "chats"])
-def test_what_is_looked_at_first_does_not_need_all_texts_at_once(kind, tmp_path):
-    path = tmp_path / "export.jsonl"
-    region = {"from_name": "p", "to_name": "a", "type": "pairwise", "value": {"selected": "left"}}
-    with path.open("w") as file:
-        for row in range(MANY):
-            fields = {"prompt": f"{row} {TEXT}", "answer1": "a", "answer2": "b"}
-            annotation = {"id": row, "completed_by": row % 9, "result": [region]}
-            task = {"id": row, "data": fields, "annotations": [annotation]}
-            message = [{"role": "user", "content": fields["prompt"]}]
-            chat = {"prompt": message, "chosen": message, "rejected": message, "labeler_id": "7"}
-            file.write(json.dumps(task if kind == "label-studio" else chat) + "\n")
-    (part,) = sources.resolve_input(path)
-    with readers.connect(tmp_path / "spill") as connection:
-        found = apply_format(part, connection, Reading({}))
-        assert set(readers.read_columns(found.file, connection)) >= {"prompt", "labeler_id"}

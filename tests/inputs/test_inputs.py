@@ -353,24 +353,6 @@ def test_rankings_become_all_their_pairs(read, tmp_path):
     assert read(pa.Table.from_pylist([two])).told <= given.told
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_the_bound_keeps_or_drops_a_ranking_whole(project, listed):
-    rows: Rows = [
-        {"labeler_id": "r", "prompt": f"p{n}", "responses": list("abc"), "ranks": [3, 1, 2]}
-        for n in range(4)
-    ]
-    if not listed:
-        rows = [
-            {"labeler_id": "r", "prompt": f"p{n}", "response_a": a, "response_b": b, "label": 1}
-            | {"ranking_id": f"ranking {n}"}
-            for n in range(4)
-            for a, b in ("ab", "ac", "bc")
-        ]
-    made = release(project, pa.Table.from_pylist(rows), max_labels_per_labeler=8, block=1)
-    assert made.card["counts"]["dropped_by_bound"] == 6
-    assert set(data(made)["prompt"].value_counts().field("counts").to_pylist()) == {3}
-
-
 def pair(number, label, **more):
     row = {"labeler_id": "x", "prompt": f"p{number}", "response_a": "a", "response_b": "b"}
     return row | {"label": label, "tie": label in (None, 0.5)} | more

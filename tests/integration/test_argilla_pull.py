@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 from integration.argilla_server import Dataset, User, choice, ranking, rating, running, text
 from labelguard_connectors.argilla import Argilla
-from support.exports import read, write
 
 import labelguard
 from labelguard.answers.connector import Settings
@@ -123,28 +122,6 @@ def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(server
     assert states(answers) == annotated.expected
     assert len({answer.record for answer in answers}) == len(answers) == len(annotated.expected)
     assert not any(answer.is_deleted for answer in answers)
-
-
-@pytest.mark.usefixtures("key")
-def test_nobody_is_named_in_what_is_pulled(server, annotated):
-    bodies = [answer.body for answer in pull_answers(argilla(server))]
-    for body in bodies:
-        assert list(json.loads(body)) == [
-            *("id", "external_id", "dataset_id", "fields", "responses")
-        ]
-        assert not any(person.name in body for person in (*annotated.people, server.owner))
-        assert "nobody is to know" not in body
-
-
-@pytest.mark.usefixtures("key", "annotated")
-def test_what_is_pulled_can_be_released(server, tmp_path):
-    bodies = [json.loads(answer.body) for answer in pull_answers(argilla(server))]
-    path = write(tmp_path / "bodies.jsonl", bodies)
-    found = read(path, tmp_path, question="preference")
-    assert found["fault"].to_list() == [0] * 22  # no draft is among them
-    # The tie of equal ranks is told by `order`, which the third labeler was not asked twice.
-    ties = read(path, tmp_path, question="order")
-    assert len(ties) == 22 and len(set(ties["label"])) == 2
 
 
 def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(server, key):

@@ -145,17 +145,6 @@ def test_the_format_reads_what_was_said(connector, scene, tmp_path):
     assert other.height == rows.height
 
 
-def test_a_pull_goes_on_where_it_was_broken_off(connector, scene, monkeypatch):
-    monkeypatch.setattr(label_studio_rest, "_TASKS", 2)
-    monkeypatch.setattr(label_studio_rest, "_ANSWERS", 4)
-    for stop in range(1, 6):
-        pages = connector.pull()
-        before = [next(pages) for _ in range(stop)]
-        answers = [one for page in before for one in page.answers]
-        answers += pull(connector, before[-1].cursor)
-        assert states(answers) == scene.said
-
-
 def test_a_later_pull_tells_what_changed_since(label_studio, connector, scene, monkeypatch):
     monkeypatch.setattr(label_studio_rest, "_OVERLAP", timedelta(0))
     server, user = label_studio, scene.users[0]
@@ -181,38 +170,6 @@ def test_a_later_pull_tells_what_changed_since(label_studio, connector, scene, m
     monkeypatch.undo()
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", server.api_key)
     assert states(pull(here, changed[-1].cursor)) == {first: (user.id, "left")}  # by the overlap
-
-
-def test_annotations_of_a_deleted_account_are_nobodys(label_studio, scene, connector):
-    server = label_studio
-    project = server.project(TASKS[:1])
-    (task,) = (int(task["id"]) for task in server.tasks(project))
-    gone = server.user("leaving@example.com")
-    kept = server.annotate(scene.users[0], task, "left")
-    server.annotate(gone, task, "right")
-    here = LabelStudio(settings(server, project))
-    assert len(pull(here)) == 2
-    server.admin.http.delete(f"/api/users/{gone.id}/").raise_for_status()
-    assert states(pull(here)) == {kept: (scene.users[0].id, "left")}
-
-
-def test_predictions_made_annotations_are_heard_as_they_are_pulled(label_studio, scene, connector):
-    server = label_studio
-    project = server.project([])
-    region = {"from_name": "better", "to_name": "answer1", "type": "pairwise"}
-    region = {**region, "value": {"selected": "left"}}
-    task = {"data": TASKS[0], "predictions": [{"result": [region]}]}
-    server.admin.http.post(f"/api/projects/{project}/import", json=[task]).raise_for_status()
-    here = LabelStudio(settings(server, project))
-    assert pull(here) == []
-    with receiver() as hook:
-        server.add_webhook(project, hook.url, {})
-        (number,) = (int(task["id"]) for task in server.tasks(project))
-        server.act(project, "predictions_to_annotations", [number])
-        heard = [answer for event in hook.bodies for answer in here.parse_event(event)]
-        assert "ANNOTATIONS_CREATED" in [body["action"] for body in hook.bodies]
-    assert [one.body for one in heard] == [one.body for one in pull(here)]
-    assert [one.labeler for one in heard] == [str(server.admin.id)]
 
 
 def test_keys_of_both_kinds_are_taken(label_studio, scene, monkeypatch):

@@ -134,28 +134,6 @@ def test_axe_finds_nothing_to_object_to(browser, pages, name, mode):
         page.context.close()
 
 
-def test_the_keyboard_reaches_everything(browser, pages):
-    page = visit(browser, pages["full"], [], viewport={"width": 390, "height": 800})
-    here = "document.activeElement"
-    page.keyboard.press("Tab")
-    assert page.evaluate(f"{here}.className") == "skip"
-    assert page.evaluate(f"{here}.getBoundingClientRect().left") >= 0
-    assert page.evaluate(f"getComputedStyle({here}).outlineStyle") == "solid"
-    reachable = "a[href], summary, [tabindex='0']"
-    visible = f'[...document.querySelectorAll("{reachable}")].filter(e => e.checkVisibility())'
-    count = page.evaluate(f"{visible}.length")
-    for number in range(1, count):
-        page.keyboard.press("Tab")
-        assert page.evaluate(f"{visible}.indexOf({here})") == number
-    page.evaluate("document.querySelector('summary').focus()")
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.querySelector('details').open")
-    page.evaluate("document.querySelector('.skip').focus()")
-    page.keyboard.press("Enter")
-    assert page.evaluate(f"{here}.id") == "main"
-    page.context.close()
-
-
 def test_names_do_not_run(browser, pages):
     page = visit(browser, pages["full"], [])
     assert page.evaluate("document.scripts.length") == 0

@@ -23,9 +23,7 @@ from labelguard.jobs import run as runs
 from labelguard.jobs import start
 from labelguard.jobs.run import dry_run, retrain
 from labelguard.jobs.state import JobState, Models
-from labelguard.project import project as projects
 from labelguard.project.project import CONFIG
-from labelguard.project.project import waiting as patient
 
 FACTS = {"run": 1, "release": "r0001"}
 
@@ -220,27 +218,6 @@ def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(pulled, monk
         retrain(small.job)
     assert small.history()[0].why == "pull failed"  # no kind: it may be a label's
     assert retrain(small.job).outcome == "promoted"
-
-
-def test_a_start_that_waits_begins_when_the_other_has_ended(pulled, monkeypatch):
-    small, project, _ = pulled
-    held, said, ended = threading.Event(), threading.Event(), threading.Event()
-    monkeypatch.setattr(projects, "pause", lambda seconds: ended.wait(10))
-
-    def hold():
-        with JobState(project, "job").lock():
-            held.set()
-            said.wait(10)
-        ended.set()
-
-    other = threading.Thread(target=hold)
-    project.jobs.mkdir(mode=0o700)
-    other.start()
-    held.wait(10)
-    with patient(lambda text: said.set()):
-        assert retrain(small.job).outcome == "promoted"
-    other.join()
-    assert said.is_set()
 
 
 @pytest.fixture

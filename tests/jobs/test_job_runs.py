@@ -294,18 +294,6 @@ def test_a_model_that_was_lost_is_learned_again_at_no_price(small):
     assert (done.outcome, done.model, done.charged) == ("promoted", "0001", 0)
 
 
-@pytest.mark.slow
-def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(small, tmp_path):
-    models = {"directory": str(tmp_path / "models")}
-    small.asks(promote=models)
-    retrain(small.job)
-    with pytest.raises(LabelguardError, match="another project"):
-        retrain(desk(tmp_path / "other", promote=models).job)
-    moved = Desk(small.path.rename(tmp_path / "moved"))
-    moved.label(2)
-    assert retrain(moved.job).model == "0002"
-
-
 @pytest.mark.quick(".labelguard/jobs", "..")
 @pytest.mark.parametrize("directory", [".labelguard", ".labelguard/jobs", ".", ".."])
 def test_models_lie_apart_from_the_projects_state(directory, small):

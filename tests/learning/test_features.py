@@ -1,8 +1,5 @@
 """Features of pairs: what a provider computes, what is kept of it, and what is refused."""
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -47,8 +44,9 @@ def bert(tmp_path_factory):
     directory = tmp_path_factory.mktemp("bert")
     tokenizer = byte_tokenizer(before="[CLS]", after="[SEP]")
     tokenizer.save_pretrained(directory)
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **small())
-    BertModel(config).save_pretrained(directory)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    limits = {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    BertModel(BertConfig(num_attention_heads=2, **sizes, **limits)).save_pretrained(directory)
     return directory
 
 
@@ -64,15 +62,6 @@ def gpt(tmp_path_factory):
     config = GPT2Config(vocab_size=len(tokenizer), n_positions=128, n_embd=32, n_layer=2, n_head=2)
     GPT2Model(config).save_pretrained(directory)
     return directory
-
-
-def small():
-    return {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-    }
 
 
 def byte_tokenizer(before="", after=""):
@@ -528,16 +517,12 @@ def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec):
         ("columns:", "expected columns:NAME"),
         ("minilm:pooling=last", "minilm have no option 'pooling=last'; known: dtype, input"),
         ("hf:", "found no model"),
-        ("hf:.,colour=red", "no option 'colour=red'"),
         ("hf:.,max_tokens=3", "max_tokens must be a whole number >= 8"),
         ("reward:", "expected reward:ID_OR_PATH, found no model"),
         ("reward:./nowhere", r"no model directory \./nowhere"),
-        ("reward:.,pooling=last", "reward have no option 'pooling=last'"),
         ("reward:.", "no reward model: expected .* found no architecture in config.json"),
         ("verdict:", "expected verdict:NAME or verdict:model=ID_OR_PATH"),
-        ("verdict:model=", "found no model"),
         ("verdict:model=.", "no language model: expected .* found no architecture"),
-        ("verdict:model=.,pooling=last", "have no option 'pooling=last'"),
     ],
 )
 def test_a_specification_that_makes_no_sense_is_explained(spec, message):
@@ -590,13 +575,3 @@ def test_default_features_are_the_best_that_is_installed(monkeypatch):
     assert default_features() == "length+style+minilm"
     without(monkeypatch, "torch")
     assert default_features() == "length+style+text"
-
-
-def test_the_door_itself_loads_no_framework():
-    command = (
-        "import sys, labelguard_trainer.features.providers, labelguard.learning.text\n"
-        "from labelguard.learning import features\n"
-        "features.open_provider('length').identity()\n"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sklearn')))"
-    )
-    subprocess.run([sys.executable, "-c", command], check=True, env={**os.environ})

@@ -116,21 +116,6 @@ def test_a_tokenizer_without_template_and_padding_scores_the_same(judge, tmp_pat
     np.testing.assert_allclose(found, expected_rewards(judge, template=False), atol=10 * ROUNDING)
 
 
-def test_an_identity_names_weights_and_precision_but_no_path(judge, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(judge, other)
-    same = open_fitted(f"reward:{other},dtype=float32", pairs(), no_progress).identity()
-    own = open_fitted(f"reward:{judge},dtype=float32", pairs(), no_progress).identity()
-    assert own == same and str(judge) not in own
-    assert own.startswith("reward:GPT2ForSequenceClassification")
-    coarse = open_fitted(f"reward:{judge},dtype=bfloat16", pairs(), no_progress).identity()
-    weights = bytearray((other / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (other / "model.safetensors").write_bytes(weights)
-    changed = open_fitted(f"reward:{other},dtype=float32", pairs(), no_progress).identity()
-    assert len({own, coarse, changed}) == 3
-
-
 def test_models_that_give_no_scalar_are_refused(tmp_path):
     classifier(2).save_pretrained(tmp_path / "two")
     with pytest.raises(LabelguardError, match=r"expected one label.*found 2 labels"):

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from support import world
 from support.commands import PRIVATIZE, run
 from support.databases import EACH, copy_of, dump, on
-from support.preferences import files, opinions, pairs, public, write
+from support.preferences import opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.budget.policy import Policy
@@ -347,33 +346,6 @@ def test_no_message_shows_the_password_of_the_ledger(url, project, tmp_path, mon
         assert arguments == ["doctor"] or len(result.stderr.splitlines()) == 1
     other = run("init", tmp_path / "other", code=1)
     assert "Hunter2" not in other.stdout + other.stderr
-
-
-def test_postgresql_keeps_the_same_ledger_as_sqlite(postgres, tmp_path, monkeypatch):
-    asked = public()
-    table = pairs(asked, opinions(len(asked), 1))
-    world.fix_clock(monkeypatch)
-    outcomes = []
-    for name, url in (("sqlite", ""), ("postgres", postgres)):
-        monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
-        world.fix_randomness(monkeypatch)
-        project = lg.init(tmp_path / name)
-        first = lg.privatize(table.slice(0, 50), **PRICE, uses=2, project=project)
-        second = lg.privatize(table, **PRICE, project=project)
-        assert lg.privatize(table, **PRICE, project=project).reused
-        with pytest.raises(BudgetExceeded):
-            lg.privatize(table, **PRICE, again=True, project=project)
-        assert overview.verify(project.state).ok
-        outcomes.append(
-            (
-                overview.budget(project.state),
-                overview.journal(project.state),
-                files(first.path),
-                files(second.path),
-            )
-        )
-    assert outcomes[0] == outcomes[1]
-    assert not (tmp_path / "postgres" / ".labelguard" / "ledger.sqlite3").exists()
 
 
 @pytest.mark.slow  # on PostgreSQL

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import optimize, stats
 from scipy.special import logsumexp
 from support.choices import sum_of_choices
@@ -16,9 +15,6 @@ from labelguard.mechanisms import choices
 from labelguard.mechanisms.choices import Choices
 
 FALSE_FAILURE = 1e-6
-
-Floats = NDArray[np.float64]
-Single = NDArray[np.float32]
 
 
 def among(sizes, unit=None):

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from labelguard.learning.heads import fit_statistic
@@ -134,7 +133,6 @@ def test_noise_without_end_leaves_the_prior():
 
 
 DRAWS = 400_000
-Floats = NDArray[np.float64]
 
 
 def ball(deviation=1.0, least=1):

@@ -18,7 +18,6 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from flint import ctx
 from mpmath import mp, mpf
-from numpy.typing import NDArray
 from scipy import stats
 from support import world
 
@@ -38,8 +37,6 @@ BEYOND = float(stats.norm.isf(FALSE_FAILURE / 2))
 LARGE = 2**31
 COORDINATES = 12_000  # to tell a scale from one 10% off, see the power below
 KINDS: tuple[NoiseKind, ...] = ("gaussian", "ball")
-
-Floats = NDArray[np.float64]
 
 
 def stream(number=0):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from support import asked as asking
 from support.choices import sum_of_choices
 
@@ -22,7 +21,6 @@ from labelguard.text import LABEL_A, LABEL_B, LABEL_TIE
 PAIRS = 300
 PRIOR = Prior(0.73, explained=(0.7, 0.7), tie_rate=(0.15, 0.15))
 WORLDS = 12  # a quarter of what a release takes
-Floats = NDArray[np.float64]
 
 
 def asked(labelers=60, each=40):

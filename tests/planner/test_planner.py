@@ -4,9 +4,6 @@ import json
 import math
 import re
 import shlex
-import subprocess
-import sys
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +20,7 @@ from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.planner import advice
 from labelguard.planner import forecast as planner
 from labelguard.planner.advice import describe_input
-from labelguard.planner.outcomes import Forecast, Interval, Sizing
+from labelguard.planner.outcomes import Forecast, Interval
 from labelguard.simulation import simulate
 
 OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length"}
@@ -238,35 +235,3 @@ def test_a_single_row_is_forecast_too(tmp_path):
     path.write_text("prompt,response_a,response_b,labeler_id\np,aa,bbb,u\n", encoding="utf-8")
     found = planner.plan(str(path), epsilons=(1.0,), features="length")
     assert all(math.isfinite(forecast.label_error.mean) for forecast in found.forecasts)
-
-
-@pytest.mark.slow
-def test_words_and_plans_need_neither_torch_nor_the_trainer():
-    command = (
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('torch', 'transformers', 'labelguard_trainer'):\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Missing())\n"
-        "from labelguard.planner.forecast import plan\n"
-        "from labelguard.simulation import simulate\n"
-        "labels = simulate(labelers=5, labels=60, items=30)\n"
-        "print(plan(labels, epsilons=(1,), features='text+length').recommended)"
-    )
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=None, automatic=")
-
-
-def test_words_tell_how_much_is_learnt_and_what_a_bound_lets_in():
-    plain = Forecast("non-private", None, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
-    error = Interval(0.27, 0.27, 0.27)
-    rr = Forecast("rr", 1.0, Interval(0.6, 0.55, 0.65), error)
-    few = replace(rr, max_labels_per_labeler=1, released=0.05)
-    for one, facts in (
-        (few, ("about 50 of 100 of what", "about 27 of 100", "5 of 100 labels", "at most 1 of")),
-        (replace(plain, mechanism="statistic", epsilon=8.0), ("about as much as",)),
-    ):
-        words = advice.recommend(Sizing.of(one, 1), "rr", plain, 50, "labeler", lambda _: "").words
-        assert all(fact in words for fact in facts)

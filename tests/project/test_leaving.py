@@ -30,7 +30,7 @@ from support.preferences import LAYOUTS, files, notes, opinions, public
 from support.traces import where
 
 import labelguard as lg
-from labelguard.errors import InvalidLabels, LedgerError, ProjectBusy
+from labelguard.errors import InvalidLabels, LedgerError
 from labelguard.inputs.columns import Reading
 from labelguard.inputs.quarantine import DepartedLabelers
 from labelguard.inputs.staging import StagingOptions, stage
@@ -224,15 +224,6 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
     assert kinds == ["retired", "retired", "erased", "erased", "erased"]
     assert np.diff(entries).tolist() == [0, 1, 0, 0]  # nothing is rewritten where nothing is
     assert_sound(project)
-
-
-def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project):
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
-    before = files(project.state)
-    assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
-    with project.lock(), pytest.raises(ProjectBusy):
-        erasure.remove_labeler(WHO, "erased", project)
-    assert dict(files(project.state).items() ^ before.items()).keys() <= {"lock"}
 
 
 def test_a_member_leaves_and_the_group_keeps_what_it_spent(project):

@@ -298,15 +298,6 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(filled):
     assert lg.load(release).height == 4
 
 
-def test_the_same_id_of_another_source_is_another_person(tool, tmp_path):
-    project, desk = tool
-    take_in(project, desk.answer("7", 1, "left"))
-    erasure.remove_labeler("files:7", "erased", project, never_seen=True)
-    assert rows_of(project, "7") == 1
-    erasure.remove_labeler("desk:7", "erased", project)
-    assert rows_of(project, "7") == 0
-
-
 def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(filled):
     project, _ = filled
     found = erasure.remove_labeler(f"desk:{ZUZANNA}", "retired", project)

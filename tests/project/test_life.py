@@ -173,23 +173,6 @@ def holder(project_on_each, monkeypatch):
         holder.waited.set()
 
 
-def test_it_is_busy_for_who_does_not_wait(holder, project_on_each):
-    with pytest.raises(ProjectBusy, match="another labelguard job works in"):
-        change(project_on_each)
-    with projects.waiting():
-        change(project_on_each)
-
-
-def test_waiting_is_said_once_and_ends_with_what_was_asked(holder, project_on_each):
-    said: list[str] = []
-    with projects.waiting(said.append):
-        change(project_on_each)
-    assert said == ["waiting for another labelguard job to end"]
-    with projects.waiting(said.append):
-        change(project_on_each)
-    assert len(said) == 1
-
-
 def test_a_command_waits_if_it_is_told_to(holder, project_on_each):
     asked = ("project", "ceiling", "--raise", "50,0.001", "--yes")
     run(*asked, project=project_on_each, code=4)

@@ -82,27 +82,6 @@ def test_what_is_plain_is_in_normal_form(names):
         assert not is_plain or normal_form(name) == name
 
 
-@pytest.mark.slow
-def test_two_people_whose_ids_look_alike_are_said_to_be_two(project):
-    lg.privatize(rename_workers(TABLE, {"worker 0": "7"}), **PRICE, project=project)
-    both = rename_workers(TABLE, {"worker 0": "7", "worker 1": "07"})
-    for act in (lg.privatize, plan):
-        with pytest.raises(InvalidLabels, match="policy distinct"):
-            act(both, mechanism="rr", project=project)
-    assert linking.distinct("7", "07", project).new
-    assert not linking.distinct("07", "7", project).new  # nothing is said twice
-    assert kinds(project).count("distinct") == 1
-    assert plan(both, mechanism="rr", project=project).preview.charged
-    lg.privatize(both, mechanism="rr", project=project)
-    assert (count(project, "7"), count(project, "07")) == (1, 1)
-    third = rename_workers(TABLE, {"worker 2": "007"})
-    with pytest.raises(InvalidLabels, match="'007'"):  # of a third nothing was said
-        lg.privatize(third, mechanism="rr", project=project)
-    linking.distinct("ada", "Ada", project)
-    with pytest.raises(PolicyError, match="said to be two people"):
-        linking.link("Ada", "ada", project)
-
-
 def test_a_group_says_that_two_spellings_are_one(project, tmp_path):
     members = pa.table({"labeler_id": ["José", "Jose\u0301"], "group_id": ["j", "j"]})
     csv.write_csv(members, tmp_path / "groups.csv")
@@ -122,6 +101,9 @@ def test_a_pseudonym_in_the_message_serves_as_an_id(project):
         )
     [pseudonym] = [w for w in str(caught.value).replace(",", " ").split() if len(w) == 32]
     linking.distinct("Worker 0", pseudonym, project)
+    assert not linking.distinct(pseudonym, "Worker 0", project).new  # nothing is said twice
+    with pytest.raises(PolicyError, match="said to be two people"):
+        linking.link("Worker 0", "worker 0", project)
     lg.privatize(
         rename_workers(OTHERS, {"worker 0": "Worker 0"}),
         mechanism="rr",

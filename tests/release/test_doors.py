@@ -18,8 +18,6 @@ from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage.executor import Threads, open_executor
 
-BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
-
 MECHANISM = """
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -253,12 +253,3 @@ def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(sealed, tmp_path
     older = {name: value for name, value in sealed.card.items() if name != "seal"}
     [section] = sections.sections_of_card(older)
     assert "cannot be shown: KeyError" in section.text[0]
-
-
-def test_every_mechanism_of_ours_says_what_its_card_holds(tmp_path):
-    options = {"mechanism": "props", "features": "length"}
-    release = lg.privatize(TABLE, project=lg.init(tmp_path), **BUDGET | options)
-    stored = json.loads((release.path / "card.json").read_text())
-    names = {name for section in sections.sections_of_card(stored) for name, _ in section.facts}
-    assert "flip probability" in names and "model's error, stage 2" in names
-    assert [section.id for section in sections.sections_of_card(stored)] == ["flips", "stages"]

@@ -33,7 +33,6 @@ SIZES = (2, 3, 4)
 LABELERS = 5
 PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 ROUNDING = 1 + 1e-6
-FEATURES = "columns:quality,brevity"
 
 
 def asked():

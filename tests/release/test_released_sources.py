@@ -136,13 +136,6 @@ def arena_rows():
     return SHAPES["arena"].rows(WANTED)
 
 
-def test_labels_that_a_format_reads_are_those_of_plain_pairs(project):
-    """A file of scores, and the same labels as plain pairs, buy the same coins once."""
-    assert release(project, SHAPES["scores"].rows(WANTED)).card["counts"]["rows"] == 6
-    again = release(project, SHAPES["pairs"].rows(WANTED))
-    assert again.reused or again.card["counts"]["charged"] == 0
-
-
 def test_the_battles_of_the_page_are_read_as_it_says(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
     (battle,) = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)

@@ -12,7 +12,6 @@ from labelguard.errors import InvalidLabels
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, find
 from labelguard.report import demonstration
-from labelguard.report.demonstration import Outcome, draw_outcomes
 from labelguard.report.doctor import check_connector, examine
 
 _DESK = "[connectors.desk]"
@@ -123,23 +122,7 @@ def test_one_fault_is_told_once(used_project):
     )
 
 
-# The picture of the demonstration; what it measures is in the golden text of the command.
-
-
-def outcome(mechanism, bound, accuracy):
-    return Outcome(mechanism, bound, 100, 0.2, accuracy, None)
-
-
-PLAIN, EVERY = outcome("non-private", None, 0.8), outcome("rr", None, 0.6)
-
-
-def test_the_same_outcomes_give_the_same_picture():
-    assert (
-        draw_outcomes([PLAIN, EVERY])
-        == draw_outcomes([PLAIN, EVERY])
-        != draw_outcomes([PLAIN, PLAIN])
-    )
-    assert draw_outcomes([PLAIN]).startswith(b"\x89PNG")
+# The demonstration; what it measures is in the golden text of the command.
 
 
 def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else():

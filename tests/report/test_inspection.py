@@ -113,24 +113,6 @@ def test_a_valid_file_of_any_published_format_is_given_its_next_commands(shape, 
     assert found.problems == () and found.next != ()
 
 
-TELLING = ("label", "ranks", "score_a", "score_b", "winner", "choice")
-TELLING += ("overall_preference", "preference_strength")
-WITHOUT = ("pairs", "rankings", "scores", "helpsteer", "helpsteer2", "arena", "mt-bench", "votes")
-
-
-@pytest.mark.quick("pairs-.parquet", "helpsteer2")
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-@pytest.mark.parametrize("shape", WITHOUT)
-def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(shape, suffix, tmp_path):
-    rows = published.SHAPES[shape].rows(GIVEN)
-    bare = [{name: row[name] for name in row if name not in TELLING} for row in rows]
-    path = exports.write(tmp_path / f"labels{suffix}", bare)
-    found = lg.inspect(path, columns={"labeler_id": published.SHAPES[shape].labeler})
-    (problem,) = found.problems
-    assert any(name in problem.partition("; ")[0] for name in TELLING)
-    assert found.next == () and found.labels == len(GIVEN)
-
-
 @pytest.mark.slow
 def test_the_commands_it_names_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -27,9 +27,8 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import find
 from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section, Table
-from labelguard.report import figures, overview
+from labelguard.report import overview
 from labelguard.report.facts import guess_accuracy
-from labelguard.report.figures import describe_job
 from labelguard.report.page import report, write
 from labelguard.report.render import Report, html, json_text, markdown
 
@@ -129,28 +128,6 @@ def test_how_often_a_guess_is_right_is_rounded_up(epsilon, right):
         assert bound <= float(right[:-1]) / 100 < bound + 0.001
 
 
-def test_releases_of_all_states_are_told(project, monkeypatch):
-    from labelguard.project.opening import abandon
-    from labelguard.release import drawn
-
-    lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"mechanism": "rr", "uses": 3})
-
-    def crash(*_):
-        raise RuntimeError
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(drawn, "publish_release", crash)
-        lg.privatize(TABLE, project=project, mechanism="rr")
-    crashed = OpenProject.open(project).ledger.releases.all()[-1]
-    abandon(crashed.id, project)
-    document = section(report(project=project), "releases")
-    states = {row[0]: row[4] for row in document.table.rows}  # type: ignore[union-attr]
-    assert states[crashed.id] == "abandoned" and "committed" in states.values()
-    assert "given up after labels were read" in " ".join(document.text)
-    with pytest.raises(LedgerError, match=r"names 0 committed releases \(it is abandoned\)"):
-        report(crashed.id, project)
-
-
 def test_the_hook_is_told_in_counts(project):
     lg.privatize(TABLE, project=project, **BUDGET)
     assert not [one for one in report(project=project).sections if one.id == "hook"]
@@ -184,31 +161,6 @@ def test_it_says_who_is_protected(project, unit, word, whose):
     assert said[0].startswith(word) and f"what {whose}" in said[1]
     assert "unless the ceiling is raised" in said[-1]
     assert dict(document.summary)["protected as a whole"] == f"each {unit}"
-
-
-def test_labelers_near_their_cap_are_counted_and_some_are_named(released, monkeypatch):
-    monkeypatch.setattr(figures, "_NAMED", 2)
-    whole = report(project=released[0])
-    document, ledger = section(whole, "used-rr"), OpenProject.open(released[0]).ledger
-    usage, facts = ledger.releases.usage()["rr"], dict(document.facts)
-    near = sum(count for capacity, used, count in usage if 10 * used >= 8 * capacity)
-    assert near > 2 and facts["at 80% or more"] == f"{near}"
-    assert document.table and document.chart and len(document.table.rows) == 2
-    assert f"{near - 2} more are in the ledger" in document.text[1]
-    assert all(10 * int(str(row[1])) >= 8 * int(str(row[2])) for row in document.table.rows)
-    drawn = [
-        value for series in document.chart.series for value in series.values if value is not None
-    ]
-    assert sum(drawn) == sum(count for *_, count in usage)
-    beyond = document.chart.series[1].values
-    assert sum(value for value in beyond if value is not None) == near
-    assert "have used all of it" in document.chart.message
-    assert "the median labeler has" not in facts  # two weeks are not over
-    with clock.simulate_time(datetime.now(UTC) + timedelta(weeks=3)):
-        later = dict(section(report(project=released[0]), "used-rr").facts)
-    assert later["the median labeler has"].endswith(" at the present rate")
-    used = dict(whole.summary)["randomized blocks used"]
-    assert used.endswith(f"% of the allowance of {facts['labelers']} labelers")
 
 
 def test_of_one_release_its_card_comes_first(released):
@@ -370,10 +322,6 @@ def test_the_name_of_the_file_says_the_format(project, tmp_path):
 # What the report tells of jobs: runs, how models were judged, and how the newest one learnt.
 
 
-LIKELIHOOD = {"by": "held-out", "measure": "log-likelihood per label", "candidate": -0.759}
-LIKELIHOOD |= {"current": -0.761, "rows": 300}
-
-
 def test_jobs_and_how_their_models_learnt(tmp_path):
     project = lg.init(tmp_path)
     runs = [ran(1), ran(2, outcome="kept", model=None), ran(3, outcome="failed", why="disk full")]
@@ -389,40 +337,6 @@ def test_jobs_and_how_their_models_learnt(tmp_path):
     path.write_text("{}\n" + path.read_text())
     [unread] = [one for one in report(project=project).sections if one.id == "jobs"]
     assert "line 1, is no run of a job" in unread.alert
-
-
-def run_without_promotion(number, **judged):
-    """A run whose candidate was not better."""
-    settings = {"step": "head", "options": {"windows": 8}}
-    judgement, outcome = LIKELIHOOD | judged, judged.pop("outcome", "kept")
-    return ran(number, outcome=outcome, judgement=judgement, curve=[], settings=settings)
-
-
-def section_of(*runs):
-    return describe_job("nightly", runs)
-
-
-def test_a_model_worse_than_a_coin_is_called_that():
-    part = section_of(run_without_promotion(1), run_without_promotion(2))
-    chart = part.chart
-    assert chart
-    assert "Run 2: the candidate has log-likelihood per label -0.759" in chart.message
-    assert "the model in use -0.761: not promoted" in chart.message
-    assert "candidate (-0.759) and the model in use (-0.761) of the newest" in part.text[1]
-    assert part.text[1].endswith("are below a coin (-0.693): guessing is better.")
-    [mark] = chart.marks
-    assert (mark.axis, round(mark.at, 3), mark.text) == ("y", -0.693, "a coin")
-    better = {"candidate": -0.6, "current": -0.7}
-    part = section_of(run_without_promotion(1), run_without_promotion(2, **better))
-    assert "the model in use (-0.700) of the newest judgement is below a coin" in part.text[1]
-    assert (
-        len(
-            section_of(
-                run_without_promotion(1), run_without_promotion(2, **better | {"current": None})
-            ).text
-        )
-        == 1
-    )
 
 
 # Runs of jobs that have ended, as a project remembers them.

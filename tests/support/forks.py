@@ -10,9 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
-
-Job = dict[str, Any]
+from typing import IO, NamedTuple, cast
 
 
 class End(NamedTuple):

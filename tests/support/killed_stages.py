@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 
 MOMENTS = ("inside stage 1", "before stage 1 is recorded", "after stage 1", "inside stage 2")
 
@@ -22,6 +21,7 @@ def killed(moment, directory, arguments):
 def _run(moment, directory, arguments, environment):
     os.environ.update(environment)  # the server's are those of the first test
     from labelguard_trainer.training import stages
+    from support.crashing import die_after
 
     from labelguard.cli.main import main
     from labelguard.release.mechanisms import props
@@ -29,22 +29,9 @@ def _run(moment, directory, arguments, environment):
     os.chdir(directory)
     if moment.startswith("inside"):
         stage = moment.removeprefix("inside stage ")
-        _die_after(stages, "mark_complete", lambda path: f"model-{stage}-" in str(path))
+        die_after(stages, "mark_complete", lambda path: f"model-{stage}-" in str(path))
     elif moment == "after stage 1":
-        _die_after(props, "write_atomically", lambda path, data: path.name.startswith("stage="))
+        die_after(props, "write_atomically", lambda path, *_: path.name.startswith("stage="))
     else:
-        _die_after(stages, "publish_directory", lambda finished, path: True)
+        die_after(stages, "publish_directory", lambda finished, path: True)
     main(arguments, standalone_mode=False)
-
-
-def _die_after(module, name, here):
-    """SIGKILL once that function has done its work, if `here` says so of its arguments."""
-    whole = getattr(module, name)
-
-    def deadly(*arguments, **options):
-        result = whole(*arguments, **options)
-        if here(*arguments):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(module, name, deadly)

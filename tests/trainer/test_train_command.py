@@ -249,9 +249,6 @@ def _write_sums(directory):
 @pytest.mark.parametrize(
     ("release", "config", "options", "words"),
     [
-        ("rr", "learning_rat: 0.1", (), ("learning_rat", "learning_rate")),
-        ("rr", "output_dir: x", (), ("output_dir",)),
-        ("rr", "max_length: 64", ("--lora", "rank=2"), ("LoRA",)),
         ("rr", "max_length: 64", ("--loss", "soft"), ("soft", "label_probability")),
         ("soft", "max_length: 64", ("--loss", "robust"), ("robust", "flip_probability")),
         ("rr", "max_length: 64", ("--model", "absent"), ("absent",)),
@@ -337,12 +334,10 @@ def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(begin
     ("more", "options", "word"),
     [
         ("optim: adamm", (), "adamm"),
-        ("bf16: true\nfp16: true", (), "bf16"),
         ("eval_strategy: epoch", ("--holdout", "0"), "eval"),
         ("report_to: comet_ml", (), "omet"),
         ("model_init_kwargs: abc", (), "model_init_kwargs"),
         ("", ("--lora", "r=2,alpha=2,targets=nonexistent"), "nonexistent"),
-        ("learning_rate: fast", (), "own.yaml"),
         ("per_device_eval_batch_size: 0", (), "batch_size"),
         ("num_train_epochs: 0\nmax_steps: -1", (), "num_train_epochs"),
     ],

@@ -1,9 +1,5 @@
 """Trainers of noisy rows, step by step: against TRL's own, against themselves, and interrupted."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -180,44 +176,6 @@ def test_tokenized_rows_with_their_reference_are_taken_as_they_are(base):
         build("dpo", base, prepared, more={"eval_dataset": noisy(8, 3)})
 
 
-SCRIPT = """
-import json, sys
-from support import tiny_models as tiny
-from support.training_steps import QUIET, assert_same_steps, fit
-from labelguard_trainer import DPOConfig, DPOTrainer
-
-base, out, batch = sys.argv[1:]
-args = DPOConfig(
-    out, max_length=64, learning_rate=3e-3, max_steps=4, use_cpu=True, report_to="none",
-    disable_tqdm=True, save_strategy="no", logging_steps=1, preference_loss="robust",
-    per_device_train_batch_size=int(batch), train_sampling_strategy="sequential",
-)
-gamma = [0.05 + 0.4 * row / 32 for row in range(32)]
-trainer = DPOTrainer(base, args, train_dataset=tiny.release(32, flip_probability=gamma))
-trainer.train()
-margins = trainer.margins(tiny.release(13, 5, flip_probability=0.1)).tolist()
-assert trainer.accelerator.num_processes * int(batch) == 8
-if trainer.is_world_process_zero():
-    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-    json.dump({"losses": losses, "margins": margins}, open(out + ".json", "w"))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_take_the_steps_of_one(base):
-    script = Path("script.py")
-    script.write_text(SCRIPT)
-    paths = os.pathsep.join([str(Path(tiny.__file__).parents[1]), *sys.path])
-    one, two = Path("one"), Path("two")
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    for before, out, batch in (([], one, 8), (launch, two, 4)):
-        command = [sys.executable, *before, str(script), base, str(out), str(batch)]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths}, timeout=300)
-    single, double = (json.loads(Path(f"{out}.json").read_text()) for out in (one, two))
-    np.testing.assert_allclose(double["losses"], single["losses"], atol=1e-5)
-    np.testing.assert_allclose(double["margins"], single["margins"], atol=1e-4)
-
-
 # Margins, and what is learnt.
 
 
@@ -341,19 +299,6 @@ def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(precom
 
 
 # Interruptions, and noise that is lost on the way.
-
-
-@pytest.mark.slow
-@EVERY
-def test_a_resumed_run_ends_as_an_uninterrupted_one(kind, base):
-    saving = {"save_strategy": "steps", "save_steps": 2}
-    whole = build(kind, base, **saving)
-    whole.train()
-    again = build(kind, base, **saving)
-    again.train(resume_from_checkpoint=str(Path("out") / "checkpoint-2"))
-    assert again.state.global_step == 4
-    rows = noisy(8, 5)
-    np.testing.assert_allclose(again.margins(rows), whole.margins(rows), atol=1e-6)
 
 
 @pytest.mark.slow

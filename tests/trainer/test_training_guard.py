@@ -209,13 +209,10 @@ def test_lora_on_one_line():
     [
         ("", "''"),
         ("r=16", "alpha is missing"),
-        ("alpha=16", "r is missing"),
         ("r=16,alpha=32,rank=2", "'rank=2'"),
-        ("r=16,r=8,alpha=32", "'r=8'"),
         ("r=0,alpha=32", "LoRA's r must be"),
         ("r=16,alpha=1.5", "alpha must be"),
         ("r=16,alpha=32,dropout=1", "dropout must be"),
-        ("r=16,alpha=32,dropout=much", "dropout must be"),
         ("r=16,alpha=32,targets=a++b", "LoRA's targets must be"),
     ],
 )

@@ -135,15 +135,13 @@ class _Progressed:
 
     def take(self, page: Sequence[ListedRecord]) -> list[ListedRecord]:
         """Return those of a page that were not read yet."""
-        fresh = [record for record in page if self._is_fresh(record)]
+        newest = self.newest
+        later = (record for record in page if record.inserted_at.microseconds >= newest)
+        fresh = [record for record in later if record.id not in self.ids]
         if page and (last := page[-1].inserted_at.microseconds) > self.newest:
             self.newest, self.ids = last, set()
         self.ids |= {r.id for r in fresh if r.inserted_at.microseconds == self.newest}
         return fresh
-
-    def _is_fresh(self, record: ListedRecord) -> bool:
-        created = record.inserted_at.microseconds
-        return created > self.newest or (created == self.newest and record.id not in self.ids)
 
 
 def list_pages(

@@ -23,7 +23,6 @@ from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.serving import Endpoints
 
-HOST, PORT = "127.0.0.1", 8410
 _SWITCH_SECONDS = 0.0005
 _WORKER_SECONDS = 60
 # How long to wait before a worker that ended is started again: at first, and at most.
@@ -47,8 +46,8 @@ class ServerSummary:
 
 def serve(
     *places: Where,
-    host: str = HOST,
-    port: int = PORT,
+    host: str = "127.0.0.1",
+    port: int = 8410,
     worker: Sequence[str] = (),
     bounds: Limits | None = None,
 ) -> ServerSummary:

@@ -24,8 +24,6 @@ ITEM: dict[str, Any] = {"unit": "item", "mechanism": "rr", "epsilon": 1, "delta"
 # guessed right: an attack that succeeds is seen with a probability of .998.
 HIGHEST = 0.86
 
-Night = Callable[[int, np.random.Generator], pl.DataFrame]
-
 
 def truth():
     """PRIVATE: which of two answers is preferred, of every pair."""

@@ -11,13 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from support.published import Outcome, read
+from support.published import read
 
 from labelguard.inputs.columns import Reading
 from labelguard.keys.keyring import KeyRing
 
 Row = dict[str, Any]
-Reader = Callable[..., Outcome]
 TIMES = "2024-01-01T00:00:00Z"
 
 

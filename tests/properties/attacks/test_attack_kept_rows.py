@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from numpy.typing import NDArray
 from support import world
 from support.crashes import crash, steps_of
 from support.gated import BUDGET, PATIENCE, labels
@@ -157,8 +156,6 @@ PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 0.5, "delta": 1e-5, "uses
 # Of 1,000 guesses at random more than 58% are right with a probability below 1e-6; coins at this
 # price are hardly better than chance.
 CHANCE = 0.58
-
-Labels = NDArray[np.int64]
 
 
 def table(labels, first=0):

@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from support.preferences import STATISTIC, opinions, pairs, public
 
 import labelguard as lg
@@ -19,8 +18,6 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.components import Balls, Gaussians, RandomizedBlocks
 from labelguard.mechanisms.noise import Noise
 from labelguard.project import policies
-
-Floats = NDArray[np.float64]
 
 EPSILON, DELTA = 1.0, 1e-5
 COINS = RandomizedBlocks(rr.threshold(rr.calibrate(0.3, DELTA, 20)), 20)

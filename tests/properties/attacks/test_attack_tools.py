@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pytest
 from support import databases
-from support.tools import Desk, connected, deliver
+from support.tools import connected, deliver
 
 import labelguard as lg
 from labelguard import clock
@@ -28,7 +28,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import sources
 from labelguard.project import erasure, ingestion
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import CONFIG, Project, find
+from labelguard.project.project import CONFIG, find
 from labelguard.report import overview
 
 HALF: dict[str, Any] = {"mechanism": "rr", "epsilon": 1.0, "delta": 1e-5, "workers": 1}
@@ -143,7 +143,6 @@ OPEN: dict[str, Any] = {
     "accept_delta": True,
     "workers": 1,
 }
-Connected = tuple[Project, Desk]
 KEEP = '\n[ingest]\nkeep = "0d"\n'
 NAMED = 'question = "helpful"\ncolumns = { response_a = "answer1", response_b = "answer2" }\n'
 

@@ -1,17 +1,13 @@
 """Budgets that protect nobody: by one price, by many, by what is asked for and not given."""
 
-from collections.abc import Callable
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support.commands import PRIVATIZE
 from support.databases import dump
 from support.preferences import ASKED, TABLE, spent, write
 
 from labelguard.cli.main import main
 from labelguard.report import overview
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture

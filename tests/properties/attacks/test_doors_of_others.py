@@ -1,7 +1,6 @@
 """What other packages bring takes nobody's place, and no work is left out unseen."""
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -102,7 +101,6 @@ def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
 
 
 PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
-Work = Callable[[Any, int], Any]
 
 
 class Crash(BaseException):

@@ -104,12 +104,11 @@ class RunDirectory:
 
     def _claim(self, parameters: Mapping[str, Any]) -> None:
         file = self.path / "run.json"
-        if not file.exists():
-            if any(path.name != "run.json.new" for path in self.path.iterdir()):
-                raise LabelguardError(f"{self.path} is no training's directory; choose another -o")
-            write_atomically(file, json.dumps(parameters, indent=2).encode())
-            return
-        if self.last_checkpoint() is None:  # nothing to go on with: the command may be mended
+        is_new = not file.exists()
+        if is_new and any(path.name != "run.json.new" for path in self.path.iterdir()):
+            raise LabelguardError(f"{self.path} is no training's directory; choose another -o")
+        # Where there is nothing to go on with, the command may be mended.
+        if is_new or self.last_checkpoint() is None:
             write_atomically(file, json.dumps(parameters, indent=2).encode())
             return
         began = _read(file)
