@@ -121,7 +121,9 @@ def privatize(
         request = request_release(home, mechanism, settings)
         check_output(request.output)
         with OpenProject.job(home) as opened:
-            release = Run(opened, request, progress, review).release(source)
+            run = Run(opened, request, progress, review)
+            claims.callback(run.executor.close)
+            release = run.release(source)
             if isinstance(release, Release):
                 return release
             if not release.prepared.long_running:
@@ -150,8 +152,9 @@ def plan(
         request = request_release(home, mechanism, settings)
         with OpenProject.job(home) as opened:
             run = Run(opened, request, progress)
-            run.read(source, forecast=True)
-            plan, record = run.plan(), run.record
+            with contextlib.closing(run.executor):
+                run.read(source, forecast=True)
+                plan, record = run.plan(), run.record
             reused = record.id if record and record.state == "committed" else None
             return replace(plan, preview=replace(plan.preview, reused=reused))
 

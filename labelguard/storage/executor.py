@@ -44,6 +44,10 @@ class Executor(Protocol):
         """`work(task, bucket)` of every bucket, in the order of these."""
         ...
 
+    def close(self) -> None:
+        """Let go of what runs calls."""
+        ...
+
 
 @dataclass(frozen=True)
 class Threads:
@@ -65,6 +69,9 @@ class Threads:
             return
         with ThreadPoolExecutor(self.workers) as pool:
             yield from run_ahead(pool, self.workers, partial(work, task), buckets)
+
+    def close(self) -> None:
+        """Do nothing: threads end with each map."""
 
 
 def refuse_address(engine: str, address: str | None) -> None:

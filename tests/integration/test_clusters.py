@@ -38,8 +38,11 @@ ENGINES = ["ray", "spark"]
 
 @pytest.fixture(scope="module")
 def executors() -> dict[str, Any]:
-    """Both engines, started once."""
-    return {engine: open_executor(engine, 2) for engine in ENGINES}
+    """Both engines, started once, and not ended by a release."""
+    both = {engine: open_executor(engine, 2) for engine in ENGINES}
+    for executor in both.values():
+        vars(executor)["_started"] = False
+    return both
 
 
 @pytest.fixture

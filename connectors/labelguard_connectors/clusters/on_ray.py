@@ -6,7 +6,6 @@ which may spill to disk: both are sealed (`clusters.sealing`).
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -29,13 +28,13 @@ class Ray:
         extras.require("ray", "--engine ray")
         import ray
 
-        if not ray.is_initialized():
+        self._started = not ray.is_initialized()
+        if self._started:
             local = {} if address else {"num_cpus": workers, "include_dashboard": False}
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="error", **local)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise LabelguardError(f"no cluster of Ray at {address}: {error}") from None
-            weakref.finalize(self, ray.shutdown)
         self._ray: Any = ray
 
     def map(
@@ -62,3 +61,8 @@ class Ray:
         finally:
             for reference in waiting:
                 ray.cancel(reference)
+
+    def close(self) -> None:
+        """Leave the cluster; end it if it was started here."""
+        if self._started:
+            self._ray.shutdown()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -48,9 +47,7 @@ class Spark:
         session: Any = active or builder.getOrCreate()
         if session.conf.get(_ENCRYPTION, "false") != "true":
             raise LabelguardError(f"the session of Spark that is open lacks {_ENCRYPTION}=true")
-        if active is None:
-            weakref.finalize(self, session.stop)
-        self._session = session
+        self._session, self._started = session, active is None
 
     def map(
         self, work: Callable[[Task, int], Result], task: Task, buckets: Iterable[int]
@@ -86,3 +83,8 @@ class Spark:
             ) from None
         finally:
             sealed.destroy()
+
+    def close(self) -> None:
+        """End the session if it was started here."""
+        if self._started:
+            self._session.stop()

@@ -34,3 +34,7 @@ class Processes:
                 "a worker process died, of too little memory perhaps; nothing is lost: run the "
                 "same command again, with fewer --workers"
             ) from None
+
+    def close(self) -> None:
+        """End the processes."""
+        self._pool.shutdown(cancel_futures=True)

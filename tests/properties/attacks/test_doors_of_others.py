@@ -65,6 +65,7 @@ class Lazy:
     """Answers for every second bucket, when it comes to labels."""
 
     shares_memory = True
+    close = staticmethod(lambda: None)
 
     def map(self, work, task, buckets):
         found = [*buckets]
@@ -111,6 +112,7 @@ class Dying:
     """Its job dies when work of one kind was handed out."""
 
     shares_memory = True
+    close = staticmethod(lambda: None)
 
     def __init__(self, kind):
         self.kind = kind
@@ -127,6 +129,7 @@ class Haunted:
     """Works beside the workers of an earlier job, which are behind."""
 
     shares_memory = True
+    close = staticmethod(lambda: None)
 
     def __init__(self, kind, left):
         self.kind, self.left = kind, left
