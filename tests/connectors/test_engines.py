@@ -31,6 +31,7 @@ from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
+from labelguard.release.mechanisms import props
 from labelguard.report import overview
 from labelguard.storage import buckets
 from labelguard.storage.executor import over_buckets
@@ -225,6 +226,24 @@ def test_the_number_of_buckets_changes_no_label_and_may_change(
     assert seen[0] == seen[1]
     with pytest.raises(LabelguardError, match="power of 2 from 16 to 4096, found 48"):
         lg.privatize(shards, project=project, buckets=48, **uses)
+
+
+def test_stages_go_on_in_another_number_of_buckets(shards, tmp_path, monkeypatch):
+    def interrupt(*stage: Any) -> None:
+        write(*stage)
+        raise KeyboardInterrupt
+
+    write, seen = props.write_atomically, []
+    stages = BUDGET | {"mechanism": "props", "features": "length", "stages": 2, "components": 1}
+    for name in ("whole", "interrupted"):
+        world.fix(monkeypatch, world.repeatable_bytes())
+        project = lg.init(tmp_path / name)
+        if name == "interrupted":
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(props, "write_atomically", interrupt)
+                lg.privatize(shards, project=project, buckets=16, **stages)
+        seen.append(lg.load(lg.privatize(shards, project=project, buckets=128, **stages)).rows())
+    assert seen[0] == seen[1]
 
 
 class Blind(Twice):
