@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +22,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.storage.files import PART, SCHEME
 
 if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
+    from pyarrow.fs import FileInfo, S3FileSystem
 
 # Keys become paths of downloads: nothing hidden in them, and nothing that leads elsewhere.
 _KEY = re.compile(rf"[a-z0-9][a-z0-9.-]{{2,62}}(?:/{PART})+")
@@ -31,10 +31,14 @@ _BLOCK = 8 << 20
 
 @dataclass(frozen=True)
 class RemoteObject:
-    """An object of S3, `key` of bucket and name, and its size in bytes."""
+    """An object of S3, `key` of bucket and name, its size in bytes, and when it was written.
+
+    `written` is in seconds: that is what every store tells.
+    """
 
     key: str
     size: int
+    written: int
 
     @property
     def uri(self) -> str:
@@ -47,16 +51,29 @@ class RemoteObject:
             return pq.read_schema(source)
 
     def fetch(self, directory: Path) -> Path:
-        """Download it below `directory`, under its own name and those of its folders."""
+        """Download it below `directory`, under its own name and those of its folders.
+
+        Raises `InvalidLabels` if it is not the object that was listed: what was found in one (bad
+        rows, by number) is not said of another.
+        """
+        # Without its parents: those of a job that ended meanwhile are gone for good.
+        directory.mkdir(mode=0o700, exist_ok=True)
         path = directory / self.key
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (
-            explain(self.uri),
-            _connect(self.key).open_input_stream(self.key) as source,
-            path.open("wb") as file,
-        ):
-            shutil.copyfileobj(source, file, _BLOCK)
+        with explain(self.uri):
+            filesystem = _connect(self.key)
+            with filesystem.open_input_stream(self.key) as source, path.open("wb") as file:
+                shutil.copyfileobj(source, file, _BLOCK)
+            now = RemoteObject.of(filesystem.get_file_info(self.key))
+        if now != self or path.stat().st_size != self.size:
+            path.unlink()
+            raise InvalidLabels(f"{self.uri}: it was written anew meanwhile; run this again")
         return path
+
+    @classmethod
+    def of(cls, info: FileInfo) -> Self:
+        """Return the object that a store tells of."""
+        return cls(info.path, info.size or 0, (info.mtime_ns or 0) // 10**9)
 
 
 def list_objects(address: str) -> list[RemoteObject]:
@@ -76,7 +93,7 @@ def list_objects(address: str) -> list[RemoteObject]:
             selector = FileSelector(base, allow_not_found=True, recursive=True)
             infos = filesystem.get_file_info(selector)
     objects = [
-        RemoteObject(info.path, info.size)
+        RemoteObject.of(info)
         for info in sorted(infos, key=lambda info: info.path)
         if info.type == FileType.File
         and (base == pattern or _matches(info.path, pattern))

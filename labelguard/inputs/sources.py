@@ -156,6 +156,7 @@ def _resolve_object(
     if spool is None:
         _directories.append(tempfile.TemporaryDirectory(prefix="labelguard-"))  # mode 0700
         spool = Path(_directories[-1].name)
+    spool /= "objects"  # a bucket may be called as what else lies there
     kind = _type_of(Path(remote.key))
     if kind is None or _FORMATS.get(kind) is not parquet_opener:
         return resolve_file(remote.fetch(spool), named, remote.uri)

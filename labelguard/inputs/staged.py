@@ -27,7 +27,7 @@ _ROWS, _TEXTS = "rows", "texts"
 # What `Staged.add` sums.
 _COUNTS = (
     *("rows_read", "rows", "identical_sides", "fault_count", "fault_reasons", "label_fault_count"),
-    *("skipped", "left_out", "refused_rows"),
+    *("skipped", "left_out", "refused_rows", "received"),
 )
 
 
@@ -59,6 +59,8 @@ class Staged:
     own_values: set[str] = field(default_factory=set)
     rows_read: int = 0
     rows: int = 0
+    # Rows that were put into buckets: those, and skips that may take an answer back.
+    received: int = 0
     identical_sides: int = 0
     # Rows whose public columns are at fault: the first ones, their number, and that by reason.
     faults: list[Fault] = field(default_factory=list)
@@ -185,18 +187,34 @@ class Received:
         return pa.concat_tables(tables) if tables else None
 
 
-def sort_bucket(task: Received, bucket: int) -> tuple[int, pa.Table | None] | None:
+@dataclass(frozen=True, repr=False)
+class Sorted:
+    """The outcome of `sort_bucket`: the number of rows, and of texts if it wrote any, as they came;
+    how many answers were taken back, and what is public of the skips that did it. Its repr shows
+    nothing.
+    """
+
+    rows: int
+    texts: int
+    removed: int = 0
+    skips: pa.Table | None = None
+
+
+def sort_bucket(task: Received, bucket: int) -> Sorted:
     """Write one bucket of staged rows in canonical order, without skips, and its texts if need be.
 
-    A skip that is the latest of a label's submissions takes the earlier ones with it. Returns how
-    many answers went that way, and what is public of such skips; None for an empty bucket.
+    A skip that is the latest of a label's submissions takes the earlier ones with it.
     """
+    texts = 0
     if task.pieces:
-        buckets.write_bucket(task.staged / _TEXTS, bucket, task.read(_TEXTS, bucket))
+        shown = task.read(_TEXTS, bucket)
+        buckets.write_bucket(task.staged / _TEXTS, bucket, shown)
+        texts = 0 if shown is None else shown.num_rows
     table = task.read(_ROWS, bucket)
     if table is None:
         buckets.write_bucket(task.staged / _ROWS, bucket, None)
-        return None
+        return Sorted(0, texts)
+    received = table.num_rows
     table = table.take(pa.array(canonical_order(table)))
     if _SUBMISSION in table.column_names:  # It tells the order of the input.
         table = table.drop_columns([_SUBMISSION])
@@ -215,7 +233,7 @@ def sort_bucket(task: Received, bucket: int) -> tuple[int, pa.Table | None] | No
         skips = table.select(names).filter(pa.array(ends & skipped & (answers[run] > 0)))
         table = table.filter(pa.array(~withdrawn & ~skipped))
     buckets.write_bucket(task.staged / _ROWS, bucket, table if table.num_rows else None)
-    return removed, skips
+    return Sorted(received, texts, removed, skips)
 
 
 def _find_run_ends(table: pa.Table) -> NDArray[np.bool_]:

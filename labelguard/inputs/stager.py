@@ -154,6 +154,7 @@ class Stager:
         # Skips have no number, no text and no digest: what they do is seen once rows are sorted.
         numbers = np.cumsum(~blank, dtype=np.uint64) + np.uint64(self.staged.rows) - np.uint64(1)
         self.staged.rows += int((~blank).sum())
+        self.staged.received += batch.num_rows
 
         columns = _split_blocks("unit", units) | _split_blocks("item", items)
         columns |= self._label_authors(labelers, batch)
@@ -235,12 +236,17 @@ class Stager:
 
     def sort(self, received: Received, executor: Executor) -> None:
         """Sort the rows, and leave out answers whose labeler skipped the same later."""
-        results = over_buckets(executor, sort_bucket, received, count=self.options.buckets)
-        for removed, skips in filter(None, results):
-            self.staged.withdrawn += removed
-            if skips is not None:
-                columns = {f"skip {name}": skips[name].to_numpy() for name in skips.column_names}
+        rows = texts = 0
+        for result in over_buckets(executor, sort_bucket, received, count=self.options.buckets):
+            rows, texts = rows + result.rows, texts + result.texts
+            self.staged.withdrawn += result.removed
+            if result.skips is not None:
+                skips = {f"skip {name}": result.skips[name] for name in result.skips.column_names}
+                columns = {name: values.to_numpy() for name, values in skips.items()}
                 self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
+        buckets.check_seen(self.staged.received, rows)
+        if received.pieces:
+            buckets.check_seen(self.staged.rows, texts)
 
     @property
     def _has_withdrawals(self) -> bool:

@@ -338,7 +338,8 @@ def _may_hold_rows(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> 
     saved = leaver.project.saved_rows(record.id)
     if not keys or not saved.parent.is_dir():
         return False
-    rows = buckets.read_parts(saved / "outcomes")
+    drawn = saved / "outcomes"
+    rows = buckets.read_parts(drawn) if drawn.is_dir() else None
     # Stages without their rows do not tell whose labels they learned from.
     return rows is None or not keys.isdisjoint(blocks.to_list(buckets.blocks(rows, "key")))
 

@@ -26,7 +26,7 @@ from labelguard.errors import ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.buckets import column
+from labelguard.storage.buckets import check_seen, column
 from labelguard.storage.files import attempt, fsync_path, publish_directory, sha256
 
 PARTIAL = ".partial"
@@ -179,17 +179,33 @@ class PrivateMap:
             yield path, table, pc.is_in(table["labeler"], value_set=_binary(labelers))
 
 
+def count_files(directory: Path, releases: Collection[str]) -> dict[str, int]:
+    """Return how many files of buckets the map of each release has, in the order of their ids."""
+    return {each: len(_list_files(directory / each)) for each in sorted(releases)}
+
+
+def count_rows(directory: Path) -> int:
+    """Return how many labels a map, or one that was begun, holds."""
+    return sum(pq.read_metadata(path).num_rows for path in _list_files(directory))
+
+
 def read_bucket(
-    directory: Path, bucket: int, count: int, releases: Collection[str]
+    directory: Path, bucket: int, count: int, releases: Mapping[str, int]
 ) -> RememberedLabels:
     """Return every label of these releases in one of `count` buckets: the latest of each row.
 
-    Of a map that was written in fewer buckets it is all that the coarser one holds.
+    `releases` are ids, each with the number of its map's files (`count_files`). Of a map that was
+    written in fewer buckets it is all that the coarser one holds.
 
-    Raises `FileNotFoundError` for a map that is not there: its labels would be taken for new ones.
+    Raises `FileNotFoundError` for a map that is not there, `LabelguardError` for one of whose files
+    this machine sees fewer: its labels would be taken for new ones.
     """
-    maps = [directory / release_id for release_id in sorted(releases)]
-    tables = [_read(path) for each in maps for path in _overlapping(each, bucket, count)]
+    paths = [
+        path
+        for release_id, files in releases.items()
+        for path in _overlapping(directory / release_id, bucket, count, files)
+    ]
+    tables = [_read(path) for path in paths]
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
     distinct, row = block128.unique(keys)
@@ -203,18 +219,27 @@ def read_bucket(
     return RememberedLabels(distinct, **columns)
 
 
-def _overlapping(directory: Path, bucket: int, count: int) -> Iterator[Path]:
-    """Yield the files of a map, in whatever number of buckets, that hold rows of one of `count`."""
+def _overlapping(directory: Path, bucket: int, count: int, files: int) -> Iterator[Path]:
+    """Yield the files of a map, in whatever number of buckets, that hold rows of one of `count`.
+
+    They are some of so many `files`.
+    """
     own = directory / _file_name(bucket, count)
     if own.exists():
         yield own
         return
-    for path in sorted(directory.iterdir()):
-        match = _FILE.fullmatch(path.name)
-        if match:
-            number, of = int(match["bucket"]), int(match["count"])
-            if number * count < (bucket + 1) * of and bucket * of < (number + 1) * count:
-                yield path
+    listed = _list_files(directory)
+    check_seen(files, len(listed), "files of a private map")
+    for path, match in listed.items():
+        number, of = int(match["bucket"]), int(match["count"])
+        if number * count < (bucket + 1) * of and bucket * of < (number + 1) * count:
+            yield path
+
+
+def _list_files(directory: Path) -> dict[Path, re.Match[str]]:
+    """Return the files of buckets of a map, in order, each with what its name says."""
+    matches = {path: _FILE.fullmatch(path.name) for path in sorted(directory.iterdir())}
+    return {path: match for path, match in matches.items() if match}
 
 
 def _file_name(bucket: int, count: int) -> str:

@@ -82,7 +82,8 @@ def _released_keys(opened: OpenProject, until: str) -> Blocks:
         if record.state == "committed" and record.created_at <= until
     ]
     directory = opened.project.private_maps
-    keys = [private_map.read_bucket(directory, b, BUCKETS, old).keys for b in range(BUCKETS)]
+    maps = private_map.count_files(directory, old)
+    keys = [private_map.read_bucket(directory, b, BUCKETS, maps).keys for b in range(BUCKETS)]
     return blocks.unique(np.concatenate(keys))[0]
 
 

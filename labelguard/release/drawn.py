@@ -79,7 +79,7 @@ def publish_release(
         for table in context.over_buckets("writing", rows_of_bucket, task):
             if table is not None:
                 writer.write(table)
-        buckets.check_rows(drawn, writer.rows)
+        buckets.check_seen(drawn, writer.rows)
         if not writer.rows and finished.outcomes:
             writer.write(schema.empty_table())
         common = card.common_card(

@@ -40,6 +40,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where, init, locate_project, settle_leftovers
+from labelguard.project.private_map import count_rows
 from labelguard.project.project import Project
 from labelguard.release import selection
 from labelguard.release.drawn import DrawnRelease, card_context, return_release
@@ -67,6 +68,7 @@ from labelguard.release.request import (
 from labelguard.release.resolve import identify_request, resolve_from_input, resolve_from_ledger
 from labelguard.release.writer import Release, check_new_output, check_output
 from labelguard.storage import blocks
+from labelguard.storage.buckets import check_seen
 from labelguard.storage.executor import open_executor
 from labelguard.text import Progress, no_progress
 
@@ -367,6 +369,8 @@ class Run:
         private_map = self.opened.private_map
         directory = private_map.begin(release.id)
         self.mechanism.draw(self.context, prepared, grant, directory)
+        # What lacks here would be drawn a second time by the next release.
+        check_seen(planned.drawn, count_rows(directory), "drawn labels")
         digest = private_map.complete(release.id, directory)
         return self.ledger.mark_drawn(grant, epoch, digest, planned.drawn)
 

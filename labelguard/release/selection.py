@@ -9,7 +9,7 @@ label column is not read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ class SelectionTask:
     """A task for `select`: by what the labels of every bucket are selected.
 
     `staged` holds the input's rows in so many `buckets`, `released` the private maps, of which
-    those of the releases `earlier` are known; selected rows go to `selected`. `labelers`: rows say
+    those of the releases `earlier` are known, each of so many files; selected rows go to
+    `selected`. `labelers`: rows say
     whose they are; `choices`: they are pairs of choices, each of which is one label. Labels of
     units who are not of the `part` are left where they are, as if they were not there. `again`:
     every label is drawn anew as its next version. `released_only`: take no label but those that
@@ -64,7 +65,7 @@ class SelectionTask:
     buckets: int
     selected: Path
     released: Path
-    earlier: tuple[str, ...]
+    earlier: Mapping[str, int]
     keys: RowKeys
     ledger: LabelerTable = field(repr=False)
     bound: Bound
@@ -387,7 +388,10 @@ def plan_rows(
         buckets=staged.buckets,
         selected=fresh_directory(project.work / "selected", mode=0o700),
         released=project.private_maps,
-        earlier=(finished,) if finished and (again or finished not in earlier) else tuple(earlier),
+        earlier=private_map.count_files(
+            project.private_maps,
+            (finished,) if finished and (again or finished not in earlier) else earlier,
+        ),
         keys=keys.row_keys(),
         ledger=ledger,
         bound=bound,

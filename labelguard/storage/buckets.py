@@ -86,7 +86,9 @@ class PartWriter(ExitStack):
 
     def __init__(self, directory: Path, count: int) -> None:
         super().__init__()
-        self._directory, self._count = fresh_directory(directory, mode=0o700), count
+        # Without its parents: those of a job that ended meanwhile are gone for good.
+        directory.mkdir(mode=0o700)
+        self._directory, self._count = directory, count
         self._tables: list[pa.Table] = []
         self._buckets: list[NDArray[np.uint16]] = []
         self._parts = 0
@@ -177,12 +179,12 @@ def count_parts(directory: Path) -> int:
     return sum(map(_rows_of_part, _list_parts(directory)))
 
 
-def check_rows(written: int, seen: int) -> None:
+def check_seen(written: int, seen: int, what: str = "rows") -> None:
     """Raise `LabelguardError` where fewer rows are seen than were written, or more."""
     if written != seen:
         raise LabelguardError(
-            f"{seen:,} of {written:,} rows are there; an engine needs a file system on which every "
-            "worker sees at once what another has written; run the same command again"
+            f"{seen:,} of {written:,} {what} are there; an engine needs a file system on which "
+            "every worker sees at once what another has written; run the same command again"
         )
 
 

@@ -83,7 +83,10 @@ def refuse_address(engine: str, address: str | None) -> None:
 def run_ahead(
     pool: futures.Executor, most: int, work: Callable[[int], Result], buckets: Iterable[int]
 ) -> Iterator[Result]:
-    """Yield `work(bucket)` of every bucket in order; at most `most` + 1 results wait."""
+    """Yield `work(bucket)` of every bucket in order; at most `most` + 1 results wait.
+
+    No call runs any more when it ends, however it ends.
+    """
     waiting: deque[Future[Result]] = deque()
     try:
         for bucket in buckets:
@@ -95,6 +98,7 @@ def run_ahead(
     finally:
         for future in waiting:
             future.cancel()
+        futures.wait(waiting)  # what still runs writes labels that nobody would remove
 
 
 def open_executor(

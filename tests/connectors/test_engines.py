@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ from support.twice import Twice
 import labelguard as lg
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.inputs.columns import Reading
+from labelguard.inputs.objects import RemoteObject
 from labelguard.inputs.staged import Staged
 from labelguard.inputs.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
+from labelguard.release.mechanisms import props
 from labelguard.report import overview
 from labelguard.storage import buckets
 from labelguard.storage.executor import over_buckets
@@ -225,6 +228,24 @@ def test_the_number_of_buckets_changes_no_label_and_may_change(
         lg.privatize(shards, project=project, buckets=48, **uses)
 
 
+def test_stages_go_on_in_another_number_of_buckets(shards, tmp_path, monkeypatch):
+    def interrupt(*stage: Any) -> None:
+        write(*stage)
+        raise KeyboardInterrupt
+
+    write, seen = props.write_atomically, []
+    stages = BUDGET | {"mechanism": "props", "features": "length", "stages": 2, "components": 1}
+    for name in ("whole", "interrupted"):
+        world.fix(monkeypatch, world.repeatable_bytes())
+        project = lg.init(tmp_path / name)
+        if name == "interrupted":
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(props, "write_atomically", interrupt)
+                lg.privatize(shards, project=project, buckets=16, **stages)
+        seen.append(lg.load(lg.privatize(shards, project=project, buckets=128, **stages)).rows())
+    assert seen[0] == seen[1]
+
+
 class Blind(Twice):
     """Workers that do not see one directory of the work of one step."""
 
@@ -274,12 +295,53 @@ def test_rows_or_maps_that_a_worker_does_not_see_are_missed(hidden, shards, tmp_
     place = (
         (lambda task: task.sources[0][1])
         if hidden == "outcomes"
-        else (lambda task: task.released / task.earlier[0])
+        else (lambda task: task.released / next(iter(task.earlier)))
     )
     engine = Blind(step, place)
     monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
     with pytest.raises(LabelguardError, match="every worker"):
         lg.privatize(shards, project=project, **budget)
+
+
+# One file of several that an old listing of a directory lacks.
+UNLISTED: dict[str, tuple[str, Callable[[Any], Path]]] = {
+    "rows": ("sort_bucket", lambda task: task.pieces[1][0] / "rows"),
+    "texts": ("sort_bucket", lambda task: task.pieces[1][0] / "texts"),
+    "map": ("select", lambda task: task.released / next(iter(task.earlier))),
+}
+
+
+@pytest.mark.parametrize("what", UNLISTED)
+def test_a_file_that_a_listing_lacks_is_missed(what, shards, tmp_path, monkeypatch):
+    step, place = UNLISTED[what]
+    project = lg.init(tmp_path / "project")
+    budget = BUDGET | {"once": None, "uses": 20, "mechanism": "rr"}
+    lg.privatize(TABLE.slice(0, 20), project=project, **budget)
+    engine = Blind(step, lambda task: min(place(task).iterdir()))
+    monkeypatch.setattr("labelguard.release.privatize.open_executor", lambda *place: engine)
+    with pytest.raises(LabelguardError, match="every worker"):
+        lg.privatize(shards, project=project, **budget)
+
+
+class Unseen(Twice):
+    """Workers whose last file in a map is not seen by who started them."""
+
+    def map(self, work: Any, task: Any, buckets: Any) -> Iterator[Any]:
+        yield from super().map(work, task, buckets)
+        if getattr(task, "map_path", None):
+            max(task.map_path.iterdir()).unlink()
+
+
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+def test_a_map_that_lacks_a_file_is_never_taken_for_whole(options, shards, tmp_path, monkeypatch):
+    project = lg.init(tmp_path / "project")
+    with monkeypatch.context() as patch:
+        patch.setattr("labelguard.release.privatize.open_executor", lambda *place: Unseen())
+        with pytest.raises(LabelguardError, match="every worker"):
+            lg.privatize(shards, project=project, **BUDGET | options)
+    made = lg.privatize(shards, project=project, **BUDGET | options)
+    assert made.card["counts"]["rows"] == len(TABLE)
+    assert overview.verify(project.state).ok
 
 
 def test_what_an_engine_moves_is_sealed():
@@ -290,6 +352,45 @@ def test_what_an_engine_moves_is_sealed():
         unseal(new_key(), sealed)
     with pytest.raises(LabelguardError, match="what no worker sealed"):
         open_result(key, sealed[:-1] + bytes([sealed[-1] ^ 1]))
+
+
+def fail(task: str, bucket: int) -> int:
+    """Find something wrong, and say what of a label."""
+    raise ValueError(f"{task}: label b")
+
+
+def test_what_a_worker_says_of_a_label_goes_into_no_log():
+    key = new_key()
+    with pytest.raises(LabelguardError, match=r"^worker .*: ValueError; nothing is lost") as raised:
+        open_result(key, run_sealed(seal_task(key, fail, "secret"), key, 0))
+    assert "label b" not in str(raised.value) and "secret" not in str(raised.value)
+
+
+def write_late(task: Path, bucket: int) -> None:
+    """Refuse the first bucket, and write for the others when that is long over."""
+    if bucket == 0:
+        while not (task / "begun").exists():
+            time.sleep(0.01)
+        raise LabelguardError("refused")
+    (task / "begun").touch()
+    time.sleep(0.5)
+    (task / f"labels-{bucket}").touch()
+
+
+def test_no_process_writes_when_its_job_has_ended(tmp_path):
+    with pytest.raises(LabelguardError, match="refused"):
+        list(over_buckets(Processes(2), write_late, tmp_path, count=16))
+    left = sorted(tmp_path.iterdir())
+    time.sleep(0.8)
+    assert sorted(tmp_path.iterdir()) == left
+
+
+def test_a_worker_makes_no_directory_of_a_job_anew(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        buckets.PartWriter(tmp_path / "ended" / "rows", 16)
+    with pytest.raises(FileNotFoundError):
+        RemoteObject("bucket/object", 1, 0).fetch(tmp_path / "ended" / "object")
+    assert not list(tmp_path.iterdir())
 
 
 def kill(task: Path, bucket: int) -> int:

@@ -11,6 +11,7 @@ from support.twice import Twice
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
+from labelguard.release import privatize
 
 pytestmark = pytest.mark.integration
 BUDGET = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "once": True}
@@ -91,6 +92,23 @@ def test_bad_rows_of_objects_are_set_aside(s3, tmp_path):
     made = lg.privatize("s3://labels-here/a", project=project, bad_rows="quarantine", **BUDGET)
     [path] = (project.quarantine / made.id).iterdir()
     assert pl.read_parquet(path)["prompt"].to_list() == bad[:2]["prompt"].to_list()
+
+
+def test_rows_of_an_object_that_changed_are_not_set_aside(s3, tmp_path, monkeypatch):
+    frame = pl.DataFrame(ROWS)
+    put(s3, "a/0", frame)
+    put(s3, "a/1", frame[:2].with_columns(labeler_id=pl.lit("")))
+    whole = privatize.set_aside
+
+    def change(*inputs):
+        put(s3, "a/1", frame[:7])
+        return whole(*inputs)
+
+    monkeypatch.setattr(privatize, "set_aside", change)
+    project = lg.init(tmp_path)
+    with pytest.raises(InvalidLabels, match=r"a/1.parquet: it was written anew meanwhile"):
+        lg.privatize("s3://labels-here/a", project=project, bad_rows="quarantine", **BUDGET)
+    assert not list(project.quarantine.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ from labelguard.errors import LabelguardError
 from labelguard.storage.executor import Result, Task
 from labelguard_connectors.clusters.sealing import new_key, open_result, run_sealed, seal_task
 
+# How many seconds calls that were cancelled may take to end.
+_PATIENCE = 60
+
 
 class Ray:
     """A cluster of Ray at `address` (`auto`, host:port, ray://host:port), else one on this machine.
@@ -61,6 +64,8 @@ class Ray:
         finally:
             for reference in waiting:
                 ray.cancel(reference)
+            if waiting:  # what still runs writes labels that nobody would remove
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=_PATIENCE)
 
     def close(self) -> None:
         """Leave the cluster; end it if it was started here."""

@@ -71,6 +71,10 @@ def run_sealed(sealed: bytes, key: bytes, bucket: int) -> bytes:
             "inputs on a file system that every worker sees under the same path"
         )
         return seal(key, LabelguardError(message))
+    except Exception as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        message = f"worker {host}: {why}; nothing is lost: mend it and run the same command again"
+        return seal(key, LabelguardError(message))
 
 
 def open_result(key: bytes, sealed: bytes) -> Any:

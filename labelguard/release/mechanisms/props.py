@@ -217,9 +217,15 @@ def _report(report: StageReport) -> dict[str, Any]:
     return facts
 
 
+_BUCKET = "bucket"
+
+
 @dataclass(frozen=True)
 class _RowsByItem:
-    """The released rows of all item buckets, in so many buckets."""
+    """The released rows of all item buckets, in so many buckets.
+
+    They are in one order whatever the number of buckets is, as finished stages know them by it.
+    """
 
     tables: dict[int, pa.Table]
     count: int
@@ -228,11 +234,17 @@ class _RowsByItem:
     def read(cls, directory: Path, count: int) -> _RowsByItem:
         """Read the rows of released labels."""
         tables = {}
-        for bucket in range(count):
-            table = buckets.read_parts(directory, bucket)
-            if table is not None:
+        finer = count // buckets.BUCKETS
+        for coarse in range(buckets.BUCKETS):
+            parts = []
+            for bucket in range(coarse * finer, (coarse + 1) * finer):
+                part = buckets.read_parts(directory, bucket)
+                if part is not None:
+                    here = pa.array(np.full(part.num_rows, bucket, np.uint16))
+                    parts.append(part.append_column(_BUCKET, here))
+            if parts:
                 order = [("key_hi", "ascending"), ("key_lo", "ascending")]
-                tables[bucket] = table.sort_by(order)
+                tables[coarse] = pa.concat_tables(parts).sort_by(order)
         return cls(tables, count)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -269,7 +281,7 @@ class _RowsByItem:
     ) -> None:
         """Write the same rows with the combined labels."""
         start = 0
-        for bucket, table in self.tables.items():
+        for coarse, table in self.tables.items():
             rows = slice(start, start + table.num_rows)
             start += table.num_rows
             first = target[rows] >= 0.5
@@ -280,8 +292,8 @@ class _RowsByItem:
                 columns["label_probability"] = pa.array(likelier)
             else:
                 columns["residual_flip_estimate"] = pa.array(residual[rows])
-            every = np.full(table.num_rows, bucket, np.uint16)
-            buckets.write_part(directory, bucket, pa.table(columns), every, self.count)
+            targets = buckets.column(table, _BUCKET).astype(np.uint16)
+            buckets.write_part(directory, coarse, pa.table(columns), targets, self.count)
 
 
 def _stage_path(directory: Path, number: int) -> Path:

@@ -107,7 +107,7 @@ def draw_labels(
         context.staged.choices,
     )
     written = sum(context.over_buckets("randomizing", randomize_bucket, task))
-    buckets.check_rows(written, buckets.count_parts(context.outcomes))
+    buckets.check_seen(written, buckets.count_parts(context.outcomes))
 
 
 def randomize_bucket(task: Randomizing, bucket: int) -> int:
