@@ -157,7 +157,7 @@ def _project_checks(project: Where) -> list[Finding]:
     def hook() -> str:
         state = HookState.read(OpenProject.open(home))
         if state is None:
-            return "no inbox so far"
+            return "none so far"
         if state.overdue:
             why = {name: one["why"] for name, one in state.worker.unreconciled.items()}
             raise LabelguardError(
@@ -172,7 +172,7 @@ def _project_checks(project: Where) -> list[Finding]:
 
     checks = (
         *(("project", writable), ("keys", keys), ("ledger", ledger)),
-        *(("private maps", maps), ("ingested answers", answers), ("hook", hook)),
+        *(("private maps", maps), ("ingested answers", answers), ("deliveries", hook)),
     )
     return _report_once([_check(name, work) for name, work in checks])
 

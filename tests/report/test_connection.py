@@ -118,7 +118,7 @@ def test_one_fault_is_told_once(used_project):
     found = {one.name: one.detail for one in examine(used_project) if not one.ok}
     assert "project.key" in found.pop("keys")
     assert found == dict.fromkeys(
-        ("ledger", "private maps", "ingested answers", "hook"), "not looked at: see keys"
+        ("ledger", "private maps", "ingested answers", "deliveries"), "not looked at: see keys"
     )
 
 

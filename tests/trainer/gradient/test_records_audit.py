@@ -218,6 +218,7 @@ def test_a_policy_keeps_its_claim_about_prompts(bigrams, tmp_path, updates, step
 
 
 @pytest.mark.usefixtures("known_coins")
+@pytest.mark.slow
 def test_a_policy_of_four_updates_at_the_price_of_one_is_found(bigrams, tmp_path):
     assert prove_by_prompts(bigrams, tmp_path, updates=4, priced=1) > CLAIM
 
