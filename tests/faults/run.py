@@ -24,7 +24,7 @@ LIST = Path(__file__).with_name("faults.toml")
 SOURCES = ("bench", "connectors", "docs", "examples", "labelguard", "tests", "trainer")
 # Where Python finds the packages of the repository.
 PACKAGES = (".", "connectors", "trainer")
-QUICK = "not (slow or docs or shared_data or integration or browser or dist or site)"
+QUICK = "not (slow or docs or shared_data or integration or browser or clusters or dist or site)"
 # How long the tests of one fault may take.
 SECONDS = 600
 
