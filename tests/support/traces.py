@@ -18,7 +18,7 @@ def contents(directory):
             file = pq.ParquetFile(path)
             yield f"{path} (columns)", repr(file.read().to_pydict()).encode()
             yield f"{path} (metadata)", repr(file.metadata.to_dict()).encode()
-        elif path.suffix == ".arrow":
+        elif path.suffix == ".arrow" and data:  # an empty bucket has no schema
             yield f"{path} (columns)", repr(pa.ipc.open_stream(data).read_all()).encode()
         elif path.suffix in (".gz", ".zst"):
             kind = {".gz": "gzip", ".zst": "zstd"}[path.suffix]
