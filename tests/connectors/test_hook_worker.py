@@ -297,7 +297,7 @@ def test_a_failing_worker_is_seen_until_a_release_succeeds(project, tmp_path, mo
 
 
 def check(clinic):
-    return next(one for one in doctor.examine(clinic.project) if one.name == "hook")
+    return next(one for one in doctor.examine(clinic.project) if one.name == "deliveries")
 
 
 def test_a_reconciliation_that_never_worked_is_seen_until_it_does(make, monkeypatch):
